@@ -1,13 +1,13 @@
 //! The read-through cache.
 //!
-//! A call is looked up. Otherwise it joins a fetch or leads one. The fetch looks the call up again, derives the
-//! answer from a stored one, or asks the shared store or a node. A node's answer is checked and stored before it
-//! is returned.
+//! A call is looked up first. If nothing stored may serve it, the call joins a fetch or starts one. The fetch
+//! looks the call up again, derives the answer from a stored one, or asks the shared store or a node. A
+//! node's answer is checked and stored before it is returned.
 //!
 //! Four rules hold throughout. Callers with the same key, slot requirement and generation share one fetch. A
-//! stored answer is replaced by an older one only if it may not be served any more. An answer never comes from a
-//! weaker commitment than the caller's, unless the followed chain proves that it is the same (`cache/carry.rs`).
-//! An answer past its bounds says so in its [`CacheStatus`].
+//! stored answer is replaced by an older one only if the stored one may not be served any more. An answer
+//! never comes from a weaker commitment than the caller's, unless the followed chain proves that both have
+//! the same answer (`cache/carry.rs`). An answer past its bounds says so in its [`CacheStatus`].
 
 mod answer;
 mod assembled_lists;
@@ -77,7 +77,7 @@ use crate::pool::Pool;
 use crate::redis_store;
 use crate::telemetry::{Metrics, Outcome};
 
-/// The cache over a pool: its owners, and the way of a call through them (`cache/answer.rs`).
+/// The cache over a pool. `cache/answer.rs` leads each call through these parts.
 pub struct Cache {
     /// The stored entries, and the rules for serving them.
     lookup: Arc<Lookup>,
@@ -94,8 +94,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Creates an empty cache over `pool`, which carries accounts along the chain in `followed`. Fetches run as
-    /// tasks of `tasks`.
+    /// Creates an empty cache over `pool`. The cache carries accounts along the chain in `followed`. Fetches
+    /// run as tasks of `tasks`.
     pub fn new(
         config: &config::Config,
         frontier: Arc<Frontier>,
@@ -142,8 +142,9 @@ impl Cache {
     /// disconnects first.
     ///
     /// # Errors
-    /// Unless a stored answer may stand in: [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if
-    /// none answers in time, and [`Error::Overloaded`] if memory for the answer is short.
+    /// [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if none answers in time, and
+    /// [`Error::Overloaded`] if memory for the answer is short. A stored answer that may stand in prevents
+    /// the error.
     pub async fn answer(
         &self,
         query: &Query,
@@ -159,13 +160,13 @@ impl Cache {
         answer::answer_call(self, call).await
     }
 
-    /// Returns true if an answer, which waited for other answers of its batch, may still leave: it is within its bounds, and
-    /// nobody was shown a newer one meanwhile.
+    /// Returns true if an answer that waited for the others of its batch may still leave. It must be within
+    /// its bounds, and nobody may have been shown a newer one meanwhile.
     pub fn still_serves(&self, query: &Query, meta: &EntryMeta, status: CacheStatus) -> bool {
         let basis = match status {
             CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::FoundByFlight,
             CacheStatus::StaleIfError { .. } => Basis::StandIn,
-            // Another caller's call brought the answer, or a part of it was stored.
+            // The answer came from another caller's call, or was assembled partly of stored entries.
             other => Basis::SharedFetch(other, Outcome::Collapsed),
         };
         let plan = self.lookup.plan(query);

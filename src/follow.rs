@@ -1,15 +1,15 @@
 //! Following the chain: which accounts did not change since they were read.
 //!
-//! A block lists every account that its transactions may write. The follower reads each confirmed block, so an
+//! A block lists every account that its transactions may write. The follower reads each confirmed block. An
 //! account that no block has written since it was read is the same at the newest slot, and needs no fetch.
-//! This module knows blocks and slots, and no cache entries. The cache asks it one question: up to which slot
-//! is this account, read at that slot in that chain, unchanged? ([`Chain::unchanged_until`])
+//! This module knows blocks and slots, and no cache entries. The cache asks this module one question: up to
+//! which slot is an account unchanged, after it was read at a slot of a chain? ([`Chain::unchanged_until`])
 //!
 //! `follower` is the task that follows one chain after another. `reader` polls the nodes for new blocks, and
 //! `fetch` asks for them. `block` reads the accounts that a block may write. `chain` joins blocks by their
 //! hashes and keeps the last writes (`last_writes`). `excluded` lists the accounts that may change without
-//! being listed in a block. `shared_blocks` lets one replica read a block for all, in the form of `record`. A chain that cannot go on is replaced by a new one, and every account is then
-//! fetched once more.
+//! being listed in a block. `shared_blocks` lets one replica read a block for all, in the form of `record`. A
+//! chain that cannot go on is replaced by a new one, and every account is then fetched once more.
 
 mod block;
 mod chain;
@@ -57,20 +57,20 @@ pub struct FollowedChain {
     state: Mutex<FollowState>,
     /// True once a carried answer has been found wrong. It stays true until a restart.
     contradicted: AtomicBool,
-    /// True if accounts were asked for since the follower last looked.
+    /// True if accounts were asked for since the follower last reset this flag.
     touched: AtomicBool,
-    /// Notified by the first call for an account since the follower last looked.
+    /// Notified by the first call for an account after the follower has reset `touched`.
     first_touch: Notify,
 }
 
 impl FollowedChain {
-    /// Returns the bucket of an address. It is the same in every chain.
+    /// Returns the bucket of an address. The bucket is the same in every chain.
     pub fn bucket(&self, address: &Pubkey) -> Bucket {
         self.buckets.of(address)
     }
 
-    /// Returns the chain that is followed now. `None` while following pauses. The guard is for short use: unlike
-    /// an `Arc` it counts no reference, so hits on several cores do not write to shared memory.
+    /// Returns the chain that is followed now. `None` while following pauses. The guard is for short use:
+    /// unlike an `Arc` it counts no reference, so hits on several cores do not write to shared memory.
     pub fn current(&self) -> Guard<Option<Arc<Chain>>> {
         self.chain.load()
     }
@@ -101,7 +101,7 @@ impl FollowedChain {
 
     /// Notes that an account was asked for. Without such calls the follower parks after five minutes.
     pub fn touch(&self) {
-        // Most calls only read, so that the cores do not pass the flag to and fro.
+        // Most calls only read the flag, so that its cache line does not move from core to core.
         if !self.touched.load(Ordering::Relaxed) && !self.touched.swap(true, Ordering::Relaxed) {
             self.first_touch.notify_one();
         }
@@ -139,7 +139,7 @@ impl FollowedChain {
         }
     }
 
-    /// Publishes a chain to readers, until the guard is dropped.
+    /// Publishes a chain to readers, until the returned guard is dropped.
     fn publish(&self, chain: &Arc<Chain>) -> PublishedChain<'_> {
         self.chain.store(Some(Arc::clone(chain)));
         self.note_move();

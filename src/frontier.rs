@@ -1,9 +1,10 @@
 //! The frontier: the newest slot at each commitment, for each node and for the pool.
 //!
-//! Probes and answers report slots here, and every freshness decision reads them. Not every report is believed. A node
-//! far ahead of all others is believed once a second node is close to it. It is also believed once it has kept advancing
-//! while no two others advanced together. It stays believed while each report is close above the last. A frontier that
-//! no node reaches any more falls back. Nodes may join and leave, and their ids are never reused.
+//! Probes and answers report slots here, and every freshness decision reads the frontier. Not every report is believed.
+//! A node far ahead of all others is believed once a second node is close to it. Such a node is also believed once it
+//! has kept advancing while no two others advanced together. A node stays believed while each of its reports is close
+//! above the last. A frontier that no node reaches any more falls back. Nodes may join and leave, and their ids are
+//! never reused.
 
 mod commitment_state;
 mod node_slots;
@@ -25,10 +26,11 @@ use pace::SlotPace;
 /// The assumed duration of a slot, used until the real one has been measured for a minute.
 pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 
-/// The longest lead of one node over all other usable nodes at which it is believed. It is converted into slots by
-/// the measured slot time.
+/// The longest lead over all other usable nodes at which a node is believed. The lead is converted into slots by the
+/// measured slot time.
 pub(crate) const SINGLE_NODE_LEAD: Duration = Duration::from_millis(25_600);
-/// The lowest and the highest value of [`SINGLE_NODE_LEAD`] in slots. They correspond to slots of 1 s and of 100 ms.
+/// The lowest and the highest value of [`SINGLE_NODE_LEAD`] in slots. These values correspond to slots of 1 s and of
+/// 100 ms.
 const SINGLE_NODE_LEAD_SLOTS: (u64, u64) = (26, 256);
 
 /// The state that one lock protects.
@@ -44,13 +46,13 @@ struct FrontierState {
 }
 
 impl FrontierState {
-    /// Returns the position of the node `id` in `nodes`. `None` once it has left.
+    /// Returns the position of the node `id` in `nodes`. `None` if the node has left.
     fn position(&self, id: usize) -> Option<usize> {
         self.nodes.iter().position(|node| node.node == id)
     }
 }
 
-/// A period between two calls of [`Frontier::forget`]. Reports from an earlier era do not count.
+/// A period between two calls of [`Frontier::forget`]. Reports that were asked for in an earlier era do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Era(u64);
 
@@ -104,7 +106,7 @@ impl Frontier {
         node
     }
 
-    /// Removes a node that has left the pool. Its reports no longer count.
+    /// Removes a node that has left the pool. The node's reports no longer count.
     pub fn leave(&self, node: usize, now: Instant) {
         let mut inner = self.lock();
         let Some(position) = inner.position(node) else { return };
@@ -115,20 +117,20 @@ impl Frontier {
         }
     }
 
-    /// Returns the slots of a node, which the caller may keep and read without a lock. They stay empty for an id that
-    /// is not in the frontier.
+    /// Returns the slots of a node, which the caller may keep and read without a lock. For an id that is not in the
+    /// frontier, the slots stay unknown.
     pub fn slots_of(&self, node: usize) -> Arc<NodeSlots> {
         let inner = self.lock();
         inner.position(node).map(|position| Arc::clone(&inner.nodes[position].slots)).unwrap_or_default()
     }
 
-    /// Returns the pool's newest slot at `commitment`, or 0 before the first report.
+    /// Returns the pool's newest slot at `commitment`, or 0 without a report in this era.
     pub fn slot(&self, commitment: Commitment) -> Slot {
         self.published[commitment.index()].load(Ordering::Acquire)
     }
 
-    /// Returns true if an answer at `slot` needs no second answer: it is not too far above the frontier. Always true
-    /// before the first report.
+    /// Returns true if `slot` is not too far above the frontier, so that an answer at it is believed without a second
+    /// node. Always true without a report in this era.
     pub fn believes(&self, commitment: Commitment, slot: Slot) -> bool {
         let frontier = self.slot(commitment);
         frontier == 0 || slot <= frontier.saturating_add(self.single_node_lead())
@@ -155,18 +157,18 @@ impl Frontier {
         u64::try_from(slots).unwrap_or(u64::MAX).clamp(least, most)
     }
 
-    /// Returns the newest slot that `node` is known to have reached. `None` before its first report.
+    /// Returns the newest slot that `node` is known to have reached. `None` if the node has reported none in this era.
     pub fn node_slot(&self, node: usize, commitment: Commitment) -> Option<Slot> {
         self.slots_of(node).slot(commitment)
     }
 
-    /// Returns how far `node` is behind the frontier, in slots. `None` before its first report.
+    /// Returns how far `node` is behind the frontier, in slots. `None` if the node has reported none in this era.
     pub fn lag(&self, node: usize, commitment: Commitment) -> Option<u64> {
         self.lag_of(&self.slots_of(node), commitment)
     }
 
-    /// Returns how far a node with these slots is behind the frontier, in slots. `None` before its first
-    /// report.
+    /// Returns how far a node with these slots is behind the frontier, in slots. `None` if the node has reported none
+    /// in this era.
     pub fn lag_of(&self, slots: &NodeSlots, commitment: Commitment) -> Option<u64> {
         Some(self.slot(commitment).saturating_sub(slots.slot(commitment)?))
     }
@@ -177,25 +179,27 @@ impl Frontier {
         now.duration_since(self.started).saturating_sub(Duration::from_millis(moved))
     }
 
-    /// Returns the time since a node last reported the frontier's own slot at `commitment`. A repeated report counts,
-    /// too.
+    /// Returns the time since a node last reported the slot at which the frontier at `commitment` is. A repeated report
+    /// counts, too.
     pub fn since_last_report(&self, commitment: Commitment, now: Instant) -> Duration {
         let heard = self.last_report_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(heard))
     }
 
-    /// Returns how often a frontier was lowered, because no usable node had reached it.
+    /// Returns how often a frontier was lowered. A frontier falls if no usable node reaches it for a while, or if it
+    /// came from a report that was not believed.
     pub fn resets(&self) -> u64 {
         self.resets.load(Ordering::Relaxed)
     }
 
-    /// Records the slot that a probe of `node` found. It may lower the node's slot, as after a restart of the node.
+    /// Records the slot that a probe of `node` found. A probe may lower the node's slot, as after a restart of the
+    /// node.
     pub fn probed(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.probed_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns the current era. Callers must read it before they ask a node, because a report from an earlier era does
-    /// not count.
+    /// Returns the current era. Callers must read the era before they ask a node, because reports that were asked for
+    /// in an earlier era do not count.
     pub fn era(&self) -> Era {
         Era(self.era.load(Ordering::Acquire))
     }
@@ -211,14 +215,14 @@ impl Frontier {
         self.report(era, (node, commitment, slot), now, true);
     }
 
-    /// Records the context slot of an answer of `node`. It never lowers the node's slot, because answers overtake each
-    /// other.
+    /// Records the context slot of an answer of `node`. An answer never lowers the node's slot, because answers
+    /// overtake each other.
     pub fn answered(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.answered_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns true if an answer has reported the node's newest slot within the last `period`. An answer with
-    /// a lower slot does not count: it was overtaken, or the node has fallen back.
+    /// Returns true if an answer has reported the node's newest slot within the last `period`. An answer with a lower
+    /// slot does not count, because it was overtaken or the node has fallen back.
     pub fn reported_within(
         &self,
         slots: &NodeSlots,

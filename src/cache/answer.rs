@@ -1,4 +1,4 @@
-//! The way of one call through the three owners: look up, fetch, and fall back to an entry that may stand in.
+//! The way of one call through the cache: look up, fetch, and fall back to an entry that may stand in.
 
 use std::sync::Arc;
 
@@ -37,8 +37,7 @@ pub(super) async fn answer_call(cache: &Cache, mut call: PlannedCall<'_>) -> Res
 }
 
 /// Looks the call up, and fetches what is not stored. If the fetched answer is unusable, starts over once.
-/// There is no third try: under load every answer may come too late, and the nodes would be asked without
-/// end.
+/// There is no third try, because under load every answer may come too late.
 async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, Error> {
     loop {
         if !call.options.bypass {
@@ -48,12 +47,13 @@ async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
                 Err(NotServed::Failed(error)) => return Err(error),
                 Err(NotServed::Unusable) => call.charge.owe(Debt::Nothing),
             }
-            // A hit, too, may have expired before it was rendered.
+            // Even a hit may have expired before it was rendered.
             if !matches!(found, CacheLookup::Miss) {
                 call.reason = ForwardReason::Stale;
             }
         }
-        // Boxed, so that the future of a hit is small. For the same reason the timer is set for a fetch only.
+        // The fetch is boxed, so that the future of a hit is small. For the same reason only a fetch has a
+        // timer.
         let fetched = timeout_at(call.options.deadline, Box::pin(fetch_retrying_smaller(cache, call))).await;
         match fetched.map_err(|_| Error::TimedOut(cache.request_timeout))? {
             Ok(answer) => return Ok(answer),
@@ -65,7 +65,7 @@ async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
     }
 }
 
-/// Serves the entry that was found, or one assembled of other entries.
+/// Serves the entry that was found, or a list assembled of other entries.
 async fn serve_stored(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -88,7 +88,7 @@ async fn serve_stored(
 }
 
 /// Returns the entry to serve: a fresh one, a list assembled of fresh ones, or a stale one, which is
-/// revalidated meanwhile. `None` if a node is to be asked first.
+/// revalidated meanwhile. `None` if a node must be asked first.
 fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> Option<Arc<Entry>> {
     if let CacheLookup::Hit(entry) = found {
         return Some(Arc::clone(entry));
@@ -98,12 +98,12 @@ fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> 
         return list;
     }
     let CacheLookup::Stale(entry) = found else { return None };
-    // Begun before the entry is rendered, because rendering may wait, fail or lose its caller.
+    // The refetch begins before the entry is rendered, because rendering may wait, fail or lose its caller.
     drop(cache.fetcher.join_or_start_flight(&call.plan, SlotRequirement::None, &call.options));
     Some(Arc::clone(entry))
 }
 
-/// Fetches an answer. A node may be asked for more than the caller wants. If that answer is too large, asks
+/// Fetches an answer. A node may be asked for more than the caller wants. If the answer is too large, asks
 /// once more for less.
 async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
     let answer = fetch(cache, call).await;
@@ -120,7 +120,7 @@ async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Re
 /// Fetches an answer: alone, with others, or only the missing accounts of a list.
 async fn fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
     let commitment = call.query.commitment();
-    // No node is known to have reached a slot above the frontier. In that case the first answer is taken.
+    // A monotonic slot above the frontier is ignored, because no node is known to have reached it.
     let is_reached = |slot: &Slot| commitment.is_some_and(|c| cache.frontier.slot(c) >= *slot);
     let monotonic_slot = call.options.monotonic_slot.filter(is_reached);
     if call.reason == ForwardReason::Request {
@@ -150,8 +150,8 @@ async fn fetch_past_cache(
     render_fetched(cache, call, &fetched, FlightRole::Leader).await
 }
 
-/// Fetches an answer for a caller without minContextSlot. If it is below the slot that the caller's key was
-/// shown, or too old for a joiner, asks once more. The second answer is taken.
+/// Fetches an answer for a caller without minContextSlot. Asks once more if the answer is below
+/// `monotonic_slot`, or too old for a caller who joined the flight. The second answer is taken.
 async fn fetch_at_any_slot(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -164,8 +164,8 @@ async fn fetch_at_any_slot(
     fetch_last(cache, call, SlotRequirement::at_least(monotonic_slot)).await
 }
 
-/// Fetches an answer for a caller with minContextSlot `slot`. Only if two shared answers are below it, a node
-/// gets the caller's minContextSlot itself.
+/// Fetches an answer for a caller with minContextSlot `slot`. Shared answers are tried first. A node gets the
+/// minContextSlot itself if the frontier does not reach it in time, or if two shared answers are below it.
 async fn fetch_at_min_context_slot(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -178,7 +178,8 @@ async fn fetch_at_min_context_slot(
         if first.serves(cache, call, monotonic_slot.max(Some(slot))) {
             return render_fetched(cache, call, &first.fetched, first.role(false)).await;
         }
-        // All callers for whom the first answer was too low share the next one, from a node at the frontier.
+        // All callers for whom the first answer was too low share the next answer, from a node at the
+        // frontier.
         let at_frontier = SlotRequirement::AtLeast(cache.frontier.slot(commitment));
         let second = share_flight(cache, call, at_frontier).await?;
         if second.serves(cache, call, Some(slot)) {
@@ -188,15 +189,15 @@ async fn fetch_at_min_context_slot(
     fetch_last(cache, call, SlotRequirement::CallerMinimum(slot)).await
 }
 
-/// Takes the answer of a flight, whatever its slot. Shares one more flight if the answer of another caller is
-/// too old.
+/// Takes the answer of a flight, whatever its slot. Shares one more flight if the first belongs to another
+/// caller and its answer is too old or of another form.
 async fn fetch_last(
     cache: &Cache,
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
 ) -> Result<CacheAnswer, NotServed> {
     let since = Instant::now();
-    // The next flight begins after the first has ended, so its answer is young enough.
+    // The second flight begins after the first has ended, so the second answer is young enough.
     let too_old = |entry: &Entry| {
         entry.meta.sent_at < since && !cache.freshness.allows(&entry.meta, Tolerance::Fresh, Instant::now())
     };
@@ -228,8 +229,9 @@ struct SharedFlight {
 }
 
 impl SharedFlight {
-    /// Returns true if the result reaches `min_slot` and is young enough for this caller. A joiner takes it
-    /// only if a hit of that age would do. The leader's was asked for after it arrived.
+    /// Returns true if the result reaches `min_slot` and is young enough for this caller. A joiner takes the
+    /// result only if a hit of that age would do. The leader takes a result of any age, because the flight
+    /// began after it arrived.
     fn serves(&self, cache: &Cache, call: &PlannedCall<'_>, min_slot: Option<Slot>) -> bool {
         let meta = &self.fetched.entry().meta;
         let is_fresh = || cache.freshness.allows(meta, Tolerance::Fresh, Instant::now());
@@ -261,9 +263,9 @@ async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>
     result
 }
 
-/// Answers a list of accounts partly from the cache. Accounts without a fresh entry are fetched. The list gets
-/// the lowest slot of its accounts. `None` if the `assemble` mode forbids this, if all or none are stored, or if
-/// the list stays incomplete.
+/// Answers a list of accounts partly from the cache. Accounts without a fresh entry are fetched. The list
+/// gets the lowest slot of its accounts. `None` if the `assemble` mode forbids this, if all or none are
+/// stored, or if the list stays incomplete.
 async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, NotServed> {
     let Query::Accounts(query) = call.query else { return Ok(None) };
     let Some(missing) = cache.lookup.lists().missing_accounts(query, call.min_slot()) else {
@@ -288,9 +290,9 @@ async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<C
     cache.renderer.render(call, &list, basis).await.map(Some)
 }
 
-/// Renders the result of a fetch for this caller. The cache's floors never become a caller's error. The
-/// last try may bring an answer below a slot that was shown meanwhile. A stored entry replaces it then. Without
-/// one, the caller gets the fetched answer.
+/// Renders the result of a fetch for this caller. On the second try, a newer answer may have been shown
+/// meanwhile. In that case a stored entry is rendered in place of the fetched answer. Without such an entry
+/// the caller gets the fetched answer, because the cache's floors never become a caller's error.
 pub(super) async fn render_fetched(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -325,7 +327,7 @@ pub(super) async fn render_fetched(
 }
 
 /// Serves an entry in place of an answer that no node gives. If no stored entry reaches the floor, the floor
-/// falls to the stored one, because the cache's floors never become a caller's error.
+/// falls to the slot of an entry below it. The cache's floors never become a caller's error.
 ///
 /// # Errors
 /// `error` if no entry may stand in.

@@ -17,7 +17,7 @@ use super::stored_entries::StoredEntries;
 use crate::config::Assemble;
 use crate::methods::{AccountsQuery, Pubkey, Query, Slot};
 
-/// The stored accounts, as parts of lists.
+/// Assembles lists from stored accounts.
 pub(super) struct AssembledLists<'a> {
     pub(super) entries: &'a StoredEntries,
     pub(super) carrier: &'a Carrier,
@@ -25,8 +25,8 @@ pub(super) struct AssembledLists<'a> {
 }
 
 impl AssembledLists<'_> {
-    /// Returns a list assembled of single accounts, if all of them may be used. The list is stored, so that it
-    /// has a floor.
+    /// Returns a list assembled of single accounts, if all of them may be used. The list is stored, so that
+    /// its slot is a floor for the next answer.
     pub(super) fn assemble(
         &self,
         query: &Query,
@@ -42,14 +42,14 @@ impl AssembledLists<'_> {
         let singles = self.find_singles(query, tolerance, min_slot, &guard);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
         let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
-        // A carried account was the same at its slot, and nothing is known of it at a lower one.
+        // A mixed list has the slot of its oldest account. A carried account is known at its own slot only.
         let may_mix = mode == Assemble::WithinBound && !singles.iter().any(|single| single.meta.carried);
         let list = (one_slot || may_mix).then(|| list::joined(&singles))??;
         self.insert_unless_newer(query, list)
     }
 
     /// Returns the accounts of `query` to fetch, so that the others can be served from the cache. `None` if
-    /// the mode forbids it, or if all or none of them are stored.
+    /// the setting `cache.assemble` forbids this, or if all or none of them are stored.
     pub(super) fn missing_accounts(
         &self,
         query: &AccountsQuery,
@@ -68,7 +68,8 @@ impl AssembledLists<'_> {
         (!missing.is_empty() && stored.iter().any(Option::is_some)).then_some(missing)
     }
 
-    /// Returns a list assembled of fresh single accounts, at whatever slots they are.
+    /// Returns a list assembled of fresh single accounts. Their slots may differ, unless one of them was
+    /// carried.
     pub(super) fn complete_list(&self, query: &AccountsQuery, min_slot: Option<Slot>) -> Option<Arc<Entry>> {
         let guard = self.entries.lock_generation();
         let singles: Option<Vec<_>> =
@@ -81,7 +82,7 @@ impl AssembledLists<'_> {
         self.insert_unless_newer(query, list::joined(&singles)?)
     }
 
-    /// Stores an assembled list. `None` if a newer one is stored.
+    /// Stores an assembled list and returns it. `None` if a newer list is stored.
     fn insert_unless_newer(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         if self.holds_newer(query, &list) {
             return None;
@@ -89,8 +90,8 @@ impl AssembledLists<'_> {
         self.insert_list(query, list)
     }
 
-    /// Returns true if a list of the same accounts is stored above the slot of `list`, in any form that serves
-    /// `query`.
+    /// Returns true if a list of the same accounts is stored above the slot of `list`, in any form that
+    /// serves `query`.
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
         let mut stored = forms::serving_forms(query.form).filter_map(|form| self.entries.get(&key(form)));
@@ -104,13 +105,13 @@ impl AssembledLists<'_> {
         let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
         let now = Instant::now();
         if self.entries.floors_under(&key, now).0 < list.meta.slot {
-            // The floor has fallen, and an entry above it is shown again.
+            // Floors that have fallen below the slot of the list rise again, because the list is shown.
             self.entries.raise_floors(&key, list.meta.slot, now);
         }
         (!matches!(self.entries.insert(key, &list), Insert::KeptNewer(_))).then_some(list)
     }
 
-    /// Returns for each account of `list` the newest entry from which its element can be made.
+    /// Returns for each account of `list` the newest usable entry from which the list's element can be made.
     pub(super) fn find_singles(
         &self,
         list: &AccountsQuery,

@@ -4,18 +4,20 @@ use super::status::CacheStatus;
 use crate::error::Error;
 use crate::telemetry::Outcome;
 
-/// The reason why an entry may serve a call. It decides which bounds are checked when the answer leaves.
+/// The reason why an entry may serve a call. The reason decides which bounds are checked when the answer
+/// leaves.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Basis {
-    /// The look-up found the entry. It is fresh, or stale while a refetch runs, and reaches the slot that the
-    /// caller wants.
+    /// The look-up found the entry. The entry is fresh, or stale while a refetch runs, and reaches the slot
+    /// that the caller wants.
     LookedUp,
-    /// A flight found the entry in the cache. As for `LookedUp`, but the caller's slot was checked by the flight.
+    /// A flight found the entry without asking a node. The entry is fresh, or stale while a refetch runs. The
+    /// caller's slot was checked when the flight ended.
     FoundByFlight,
     /// No node gives a better answer, and the entry may still stand in.
     StandIn,
-    /// The answer, or a part of it, was fetched for another caller and is fresh. Holds the status and outcome
-    /// to report.
+    /// The answer, or a part of it, was fetched for another caller and is fresh. The values are the status
+    /// and outcome to report.
     SharedFetch(CacheStatus, Outcome),
     /// A node was asked after the caller arrived. Only the time that the answer waits to be rendered counts
     /// as its age.
@@ -23,7 +25,7 @@ pub(super) enum Basis {
 }
 
 impl Basis {
-    /// Returns true if the entry was stored when the caller arrived, so that no node was asked.
+    /// Returns true if the look-up or a flight found the entry without asking a node.
     pub(super) fn is_stored(self) -> bool {
         matches!(self, Self::LookedUp | Self::FoundByFlight)
     }
@@ -32,8 +34,8 @@ impl Basis {
 /// The reason why an entry or a fetch gave a caller no answer.
 #[derive(Debug)]
 pub(super) enum NotServed {
-    /// No entry may serve the caller. It passed its bounds, a newer one was shown meanwhile, or its form serves
-    /// only the caller who led the flight.
+    /// No entry may serve the caller. None is stored, or the entry passed its bounds, or a newer answer was
+    /// shown meanwhile. An entry may also be in a form that serves only the caller who led the flight.
     Unusable,
     /// The entry cannot be rendered, or the fetch failed.
     Failed(Error),
@@ -45,13 +47,13 @@ impl From<Error> for NotServed {
     }
 }
 
-/// The bounds that stored entries must meet to be used for another answer.
+/// The bounds that stored entries must meet to be used for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tolerance {
     /// The entries are fresh.
     Fresh,
     /// The entries may stand in if no node answers.
     InFault,
-    /// The entries may stand in, even below a slot at which an account was shown.
+    /// The entries may stand in, even below a slot at which one of their accounts was shown.
     LastResort,
 }

@@ -1,11 +1,13 @@
 //! Carrying: a stored account is shown at a later slot, because no block has written it since it was read.
 //!
-//! A carried entry is a new entry with the same value, the later slot in its context, and the time of the poll
-//! that named this slot. It replaces the entry that it was made of. All rules of slots and ages then hold for
-//! it as for a node's answer. An entry is replaced at most once for each slot while it is fresh.
+//! A carried entry is a new entry with the same value and the later slot in its context. Its time is that of
+//! the poll that named this slot. The carried entry replaces the one that it was made of. The rules of slots
+//! and ages hold for it as for a node's answer. An entry is replaced at most once for each slot while it is
+//! fresh.
 //!
-//! An account that was read at one commitment also serves the other one, if the chain proves that it was the
-//! same at the slot that is shown there. At processed nothing is carried, because forks are dropped there.
+//! An account that was read at confirmed may also serve callers at finalized, and the other way round. The
+//! chain must prove that the account is the same at the slot that is shown. At processed nothing is carried,
+//! because a block there may be on a fork that is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,12 +29,12 @@ use crate::follow::{Carry, Chain, FollowedChain, Tip};
 use crate::methods::{AccountsQuery, Commitment, Query, Slot};
 use crate::telemetry::Metrics;
 
-/// The longest wait for the followed chain, once a node has shown a slot.
+/// The longest wait for the tip of the followed chain to arrive at a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
-/// The most slots by which the tip may be below a slot at which it is waited for.
+/// The largest distance from the tip up to a slot at which callers wait for the tip to arrive there.
 const NEAR_SLOTS: u64 = 2;
 
-/// The followed chain, and the rule whether its proofs are used.
+/// Carries stored entries along the followed chain, if the settings allow it.
 pub(super) struct Carrier {
     followed: Arc<FollowedChain>,
     mode: FollowMode,
@@ -55,13 +57,14 @@ impl Carrier {
         &self.followed
     }
 
-    /// Returns true if carried answers are served. In shadow mode they are only counted.
+    /// Returns true if carried answers are served. In shadow mode, or once a carried answer has proved wrong,
+    /// none is served.
     fn is_serving(&self) -> bool {
         self.mode == FollowMode::On && !self.followed.is_contradicted()
     }
 
-    /// Returns `stored` at the newest slot at which its accounts are known to be unchanged. The entry is stored
-    /// under `key` or under another form of the same accounts, which `key_of` returns.
+    /// Returns `stored` at the newest slot at which its accounts are known to be unchanged, or as it is.
+    /// `key_of` returns the key of the entry: `key`, or that of another form of the same accounts.
     pub(super) fn carry_to_tip(
         &self,
         entries: &StoredEntries,
@@ -83,8 +86,8 @@ impl Carrier {
         carried
     }
 
-    /// Returns an entry for `key` that is made of the entry of the other commitment, and stores it. The guard
-    /// is held, because an entry that was read before a purge could be stored after it otherwise.
+    /// Makes an entry for `key` of the entry of the other commitment, stores it and returns it. Without the
+    /// guard, an entry that was read before a purge could be stored after it.
     pub(super) fn carry_across(
         &self,
         entries: &StoredEntries,
@@ -101,7 +104,7 @@ impl Carrier {
         Some(carried)
     }
 
-    /// Returns a fresh entry that is made of the entry of another commitment.
+    /// Returns a fresh entry for `plan` that is made of the entry of another commitment.
     pub(super) fn find_across(
         &self,
         entries: &StoredEntries,
@@ -128,13 +131,13 @@ impl Carrier {
         })
     }
 
-    /// Counts an answer to `query` that was carried, or would be in shadow mode.
+    /// Counts an answer to `query` that was carried. In shadow mode, counts an answer that would be carried.
     pub(super) fn count_carried(&self, query: &Query) {
         self.metrics.follow_carried.at((Some(query.method()), query.commitment())).inc();
     }
 
-    /// Returns the slot of the last block that wrote an account of the stored answer to `plan`, as far as that is
-    /// known.
+    /// Returns the slot of the last block that wrote an account of the stored answer to `plan`, as far as
+    /// that is known.
     pub(super) fn last_write(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
         let current = self.followed.current();
@@ -144,8 +147,8 @@ impl Carrier {
         stamps.filter_map(|stamp| stamp.buckets.iter().map(|bucket| chain.last_write(*bucket)).max()).max()
     }
 
-    /// Waits until the followed chain is at `slot`, at which the missing accounts of a list were fetched, if
-    /// carried accounts would complete the list there.
+    /// Waits for the followed chain to arrive at `slot`, where the missing accounts of a list were fetched.
+    /// The other accounts of the list can be carried there.
     pub(super) async fn await_carried(&self, list: &AccountsQuery, slot: Slot) {
         let is_carried = self.is_serving() && list.commitment == Commitment::Confirmed;
         let near = |chain: &&Chain| is_carried && is_near(chain, slot);
@@ -156,16 +159,17 @@ impl Carrier {
         }
     }
 
-    /// Waits for the followed chain if the stored answer to `plan` is carried, but one of its accounts was shown
-    /// above the tip. This is usual for lists that share accounts. Returns true if the chain has arrived.
+    /// Waits for the followed chain if the stored answer to `plan` is carried, but one of its accounts was
+    /// shown above the tip. This is usual for lists that share accounts. Returns true if the chain has
+    /// arrived.
     pub(super) async fn await_floor(&self, entries: &StoredEntries, plan: &LookupPlan) -> bool {
         let floor = entries.floor(&plan.key, Instant::now());
         let Some(chain) = self.chain_that_carries(entries, plan, floor) else { return false };
         matches!(timeout(TIP_WAIT, self.followed.reached(chain, floor)).await, Ok(Some(_)))
     }
 
-    /// Returns the number of the chain along which the stored answer to `plan` is carried to the tip, if the tip
-    /// may arrive at `slot` soon.
+    /// Returns the number of the chain along which the stored answer to `plan` is carried to the tip. `None`
+    /// if there is none, or if the tip will not arrive at `slot` soon.
     pub(super) fn chain_that_carries(
         &self,
         entries: &StoredEntries,
@@ -187,7 +191,7 @@ impl Carrier {
         candidates.any(is_unwritten).then(|| chain.number())
     }
 
-    /// Returns true if an answer to `plan` would be carried if following were on and not only observed.
+    /// Returns true in shadow mode, if an answer to `plan` would be carried in mode `on`.
     pub(super) fn would_carry(&self, entries: &StoredEntries, plan: &LookupPlan, now: Instant) -> bool {
         self.mode == FollowMode::Shadow && {
             let keys = [Some(&plan.key), plan.alternate_key.as_ref()].into_iter().flatten();
@@ -204,7 +208,8 @@ impl Carrier {
         }
     }
 
-    /// Returns the slot to which `stored` is carried for callers at `commitment`. `None` if it stays as it is.
+    /// Returns the slot to which `stored` is carried for callers at `commitment`. `None` if `stored` is not
+    /// carried.
     fn carry_target(
         &self,
         entries: &StoredEntries,
@@ -222,7 +227,7 @@ impl Carrier {
             Commitment::Finalized => chain.target()?,
         };
         let is_same_commitment = stored.meta.class == Class::Account(commitment);
-        // At the same slot, the time of a later poll matters only once the entry has aged.
+        // At the same slot, a later poll matters only once the entry is no longer fresh.
         let is_fresh = || self.freshness.assess(&stored.meta, now) == Freshness::Fresh;
         if is_same_commitment && (newest < stored.meta.slot || (newest == stored.meta.slot && is_fresh())) {
             return None;
@@ -270,7 +275,7 @@ fn unchanged_until(chain: &Chain, stamp: &FollowStamp, commitment: Commitment) -
         return None;
     }
     let slots = stamp.buckets.iter().map(|bucket| chain.unchanged_until(*bucket, stamp.read, carry));
-    // Between two accounts the tip may move.
+    // The tip may move between the look-ups of two accounts, so the lowest slot counts.
     let slots = slots.collect::<Option<Vec<_>>>()?;
     slots.into_iter().min_by_key(|tip| (tip.slot, tip.polled_at))
 }
@@ -284,7 +289,7 @@ fn other_commitment(commitment: Commitment) -> Option<Commitment> {
     }
 }
 
-/// Returns `stored` at another slot. `None` if its text is not in the format that nodes write.
+/// Returns `stored` at the slot of `tip`. `None` if the text is not in the format that nodes write.
 fn show_at(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
     let body = match &stored.body {
         EntryBody::Account { result, context: (from, to), value, asked } => {
@@ -305,7 +310,7 @@ fn show_at(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
     let class = Class::Account(commitment);
     let meta = EntryMeta { slot: tip.slot, sent_at: tip.polled_at, class, carried: true, ..stored.meta };
     let stamp = stored.stamp.as_ref().map(|stamp| match body {
-        // The owner of a balance is known by now.
+        // A balance is carried only if the classic token program owns the account.
         EntryBody::Verbatim(_) if !stamp.is_token => Arc::new(stamp.of_token()),
         _ => Arc::clone(stamp),
     });

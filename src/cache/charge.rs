@@ -1,7 +1,8 @@
-//! The price of a call. A caller who hangs up pays as if it had stayed.
+//! The price of a call. A caller who hangs up while waiting for a flight pays as if it had stayed.
 //!
-//! A call is booked once, when its [`Charge`] is dropped: by its answer, or by the result of the flight that
-//! its caller left. A call that joined no flight owes nothing, and a flight that fails costs nothing.
+//! A call is booked once, when its [`Charge`] is dropped. The price depends on the answer, or on the result
+//! of the flight that the caller left. A caller who leaves before it has an answer or a flight owes nothing,
+//! and a flight that fails costs nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,7 +42,8 @@ impl Bill {
     }
 }
 
-/// Books one call when it is dropped, even if the caller did not wait for the answer.
+/// The charge of one call. Dropping the charge books the call, even if the caller did not wait for the
+/// answer.
 pub struct Charge {
     bill: Option<Bill>,
     debt: Mutex<Debt>,
@@ -52,7 +54,7 @@ pub(super) enum Debt {
     Nothing,
     Hit,
     Miss,
-    /// The price that the result of this flight has.
+    /// The price of this flight's result, which may not be known yet.
     Flight(FlightHandle<FlightResult>),
 }
 

@@ -15,15 +15,16 @@ pub enum Class {
     Samples,
     /// Cluster nodes.
     ClusterNodes,
-    /// A final block, or -32015 for one.
+    /// A final block, or the error -32015 (unsupported transaction version) about one.
     BlockFinal,
-    /// A block that is confirmed only, or -32015 for one.
+    /// A block that is confirmed only, or the error -32015 (unsupported transaction version) about one.
     BlockConfirmed,
     /// The error -32004: the block does not exist yet at this commitment. The entry ends when the frontier
     /// reaches the slot.
     NotYet(Slot, Commitment),
     /// A skipped slot that two nodes report.
     Skipped,
-    /// A skipped slot that only one node reports. The setting `cache.ttl.no_block` calls it `unconfirmed`.
+    /// A skipped slot that only one node reports, or that nodes may still add to long-term storage. The
+    /// setting `cache.ttl.no_block` calls it `unconfirmed`.
     SkippedUnconfirmed,
 }

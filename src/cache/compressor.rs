@@ -1,7 +1,7 @@
-//! Compression of long answers by one bounded [`Compressor`].
+//! The compression of answers by a bounded [`Compressor`].
 //!
-//! The compressed form of a stored text belongs to its entry and is counted in its weight. A text that is
-//! written for one caller is compressed for that caller only.
+//! The compressed form of a stored text belongs to the entry and is counted in the entry's weight. A text
+//! that is written for one caller is compressed for that caller only.
 
 use std::sync::Arc;
 
@@ -10,13 +10,12 @@ use tokio::sync::Semaphore;
 use crate::low_priority;
 use crate::telemetry::{Compression, Metrics};
 
-/// Longer texts are compressed off the async workers: compressing 64 KiB takes some 200 µs.
+/// The length above which a text is compressed off the async workers. Compressing 64 KiB takes some 200 µs.
 const COMPRESS_OFF_WORKER_BYTES: usize = 64 * 1024;
 
 /// Compresses a bounded number of long texts at a time, on threads of low priority.
 ///
-/// No call waits for a permit. A text that finds none goes out uncompressed, which costs less than the work
-/// would.
+/// No call waits for a permit. A text that finds no permit goes out uncompressed.
 pub struct Compressor {
     permits: Arc<Semaphore>,
     metrics: Arc<Metrics>,
@@ -45,7 +44,7 @@ impl Compressor {
         };
         count(Compression::Done);
         let work = low_priority::run(move || {
-            // Held until the work ends, even if its caller has left.
+            // The permit is held until the work ends, even if the caller has left.
             let _permit = permit;
             work()
         });

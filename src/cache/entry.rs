@@ -1,4 +1,5 @@
-//! The entries of the cache: an answer's bytes with its slot and the moment at which it was asked for.
+//! The entries of the cache. An entry is an answer's bytes with the answer's slot and the moment at which the
+//! answer was asked for.
 
 use std::sync::{Arc, OnceLock};
 
@@ -48,7 +49,7 @@ impl TextParts {
         self.pieces().iter().all(Bytes::is_empty)
     }
 
-    /// Joins the pieces into one text.
+    /// Creates a text of `pieces`, in order. No bytes are copied.
     pub fn of(mut pieces: Vec<Bytes>) -> Self {
         if pieces.len() == 1 { Self::One(pieces.swap_remove(0)) } else { Self::Many(pieces.into()) }
     }
@@ -115,13 +116,13 @@ pub enum EntryBody {
     Verbatim(Payload),
     /// One account, from which other forms can be made.
     Account {
-        /// The whole `result`. The value is a slice of it.
+        /// The whole `result`, of which `value` is a slice.
         result: Bytes,
         /// The span of the context within `result`.
         context: ByteSpan,
         /// The account's value.
         value: AccountValue,
-        /// The encoding for which the account was fetched, if its caller asked for no slice.
+        /// The encoding for which the account was fetched. `None` if the caller asked for a slice.
         asked: Option<AccountEncoding>,
     },
     /// A list of accounts. The bytes of a long account are shared with its single entry.
@@ -130,20 +131,21 @@ pub enum EntryBody {
         context: Bytes,
         /// The values in the order of the keys.
         values: Arc<[AccountValue]>,
-        /// The encoding for which the list was fetched, if its caller asked for no slice.
+        /// The encoding for which the list was fetched. `None` if the caller asked for a slice, or if the
+        /// list was assembled.
         asked: Option<AccountEncoding>,
     },
 }
 
 impl EntryBody {
-    /// Returns the memory beyond the fixed size, in bytes. Bytes that entries share are counted for each of
-    /// them.
+    /// Returns the memory of the body beyond its fixed size, in bytes. Bytes that entries share are counted
+    /// for each of them.
     pub fn weight(&self) -> usize {
         match self {
             Self::Verbatim(payload) => payload.weight(),
             Self::Account { result, .. } => result.len(),
             Self::Accounts { context, values, .. } => {
-                // Each value keeps its single answer alive: beside the value that is a context and the
+                // Each value keeps the bytes of its single answer alive, which also hold a context and the
                 // envelope.
                 let texts: usize = values.iter().map(|value| value.text().len()).sum();
                 let beside = values.len() * (context.len() + size_of::<AccountValue>() + ENVELOPE_BYTES);
@@ -156,16 +158,16 @@ impl EntryBody {
 /// The slot, age and class of an answer, which decide how long it may be served.
 #[derive(Debug, Clone, Copy)]
 pub struct EntryMeta {
-    /// The slot of the answer's context. Without a context, the slot at which the node was known to be when
-    /// it was asked.
+    /// The slot of the answer's context. Without a context, the slot that the node was known to have reached
+    /// before the call.
     pub slot: Slot,
     /// The moment at which the upstream call was sent. The answer's age counts from here.
     pub sent_at: Instant,
     /// The class, which decides how long the answer may be served.
     pub class: Class,
-    /// True if the answer was derived from the entry of another question.
+    /// True if the answer was made of entries of other questions.
     pub derived: bool,
-    /// True if the answer was read at a lower slot, and is known to be the same at this one.
+    /// True if the answer was read at another slot or commitment, and is known to be the same at this one.
     pub carried: bool,
 }
 
@@ -176,14 +178,14 @@ pub struct Entry {
     pub body: EntryBody,
     /// The slot, age and class.
     pub meta: EntryMeta,
-    /// The stamp by which the answer may be carried to later slots. `None` if it never is.
+    /// The stamp by which the answer may be carried to later slots. `None` if the answer is never carried.
     pub stamp: Option<Arc<FollowStamp>>,
     /// The compressed forms of the text, for callers who accept them.
     pub compressed: CompressedForms,
 }
 
-/// The compressed forms of one text. Each is made once and shared by all holders of the text. Most texts have
-/// none, so the memory for them is allocated on first use.
+/// The compressed forms of one text. Each form is made once and shared by all holders of the text. Most texts
+/// have none, so the memory for the forms is allocated on first use.
 #[derive(Debug, Clone, Default)]
 pub struct CompressedForms(OnceLock<Arc<[OnceCell<Arc<CompressedText>>; 2]>>);
 
@@ -193,7 +195,7 @@ impl CompressedForms {
         &self.0.get_or_init(Arc::default)[coding as usize]
     }
 
-    /// Returns the form in `coding`, if it is made.
+    /// Returns the form in `coding`, if it has been made.
     pub fn made(&self, coding: Coding) -> Option<&Arc<CompressedText>> {
         self.0.get()?[coding as usize].get()
     }
@@ -206,7 +208,7 @@ impl CompressedForms {
 }
 
 impl EntryMeta {
-    /// Returns true if the answer's slot is at least `slot`.
+    /// Returns true if the answer's slot is at least `slot`, or if `slot` is `None`.
     pub fn reaches(&self, slot: Option<Slot>) -> bool {
         slot.is_none_or(|slot| self.slot >= slot)
     }

@@ -15,11 +15,11 @@ pub(super) type FlightResult = Result<Fetched, Error>;
 pub(super) enum Fetched {
     /// A node's answer, and true if it is stored.
     New(Arc<Entry>, bool),
-    /// The stored entry, because no node gives a newer one. The key is set if the entry is under the leader's
-    /// alternate key.
+    /// The stored entry, because the node's answer is older. The key is set if the entry is under the
+    /// leader's alternate key.
     KeptNewer(Arc<Entry>, Option<Key>),
-    /// An entry that was fresh when the flight began, or was derived from one. No node was asked. The key is
-    /// as above.
+    /// A fresh entry for which no node was asked. The entry was stored, was derived from a stored one, or
+    /// came from the shared store. The key is set if the entry is under the leader's alternate key.
     AlreadyFresh(Arc<Entry>, Option<Key>),
 }
 
@@ -50,12 +50,13 @@ pub(super) enum SlotRequirement {
     None,
     /// At least this slot, which the frontier has reached.
     AtLeast(Slot),
-    /// The caller's own minContextSlot. The node gets it, and the node's answer to it reaches the caller.
+    /// The caller's own minContextSlot. The node gets this slot in the call, and even its refusal reaches the
+    /// caller.
     CallerMinimum(Slot),
 }
 
 impl SlotRequirement {
-    /// Returns the requirement of at least `slot`, if there is one.
+    /// Returns the requirement of at least `slot`. Without a slot, any answer will do.
     pub(super) fn at_least(slot: Option<Slot>) -> Self {
         slot.map_or(Self::None, Self::AtLeast)
     }

@@ -1,8 +1,8 @@
-//! The fetcher asks nodes for answers that the cache does not hold.
+//! The fetcher asks nodes for answers that are not stored.
 //!
-//! Callers with the same question at the same time share one fetch, called a flight. A flight that requires no
-//! slot first looks into the cache again. It then looks into the shared store, if there is one, and at last
-//! asks a node. The caching rules decide whether an answer is stored.
+//! Callers with the same question at the same time share one fetch, called a flight. A flight looks into the
+//! cache again, unless it requires a slot. It then looks into the shared store, if there is one, and asks a
+//! node last. The caching rules decide whether an answer is stored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +40,8 @@ use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 /// The longest wait of a flight for a render permit to derive an answer. After that the flight asks a node.
 pub(super) const RENDER_PERMIT_WAIT: Duration = Duration::from_millis(50);
 
-/// The longest wait for the frontier to reach a minContextSlot that is slightly ahead of it. One slot is
-/// usual.
+/// The longest wait for the frontier to reach a minContextSlot that is slightly ahead of it. The usual wait
+/// is the time of one slot.
 const LONGEST_FRONTIER_WAIT: Duration = Duration::from_secs(1);
 
 /// The source of an answer.
@@ -56,8 +56,8 @@ pub(super) enum AnswerSource {
     Shared,
 }
 
-/// Callers share a flight when key, required slot and cache generation match. The generation keeps callers
-/// after a purge off fetches from before it.
+/// Callers share a flight when key, required slot and cache generation match. Because of the generation, a
+/// caller after a purge joins no fetch from before the purge.
 type FlightKey = (Key, SlotRequirement, u64);
 
 /// Fetches answers that are not stored.
@@ -68,7 +68,7 @@ pub(super) struct Fetcher {
     flights: Arc<Flights<FlightKey, FlightResult>>,
     merger: Arc<Merger>,
     refetch_check: Arc<RefetchCheck>,
-    /// The level that gateways share, if one is configured.
+    /// The shared store as the second level, if one is configured.
     second_level: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
@@ -147,8 +147,8 @@ impl Fetcher {
         self.flights.start_unshared(async move { fetcher.fetch(&plan, requirement, options).await })
     }
 
-    /// Waits for the frontier to reach `slot`, for about one slot. Returns true if it does. If a stored answer to
-    /// `plan` is carried, waits for the followed chain to arrive there, too.
+    /// Waits for the frontier to reach `slot`, for about one slot. Returns true if the frontier does. If a
+    /// stored answer to `plan` is carried, waits for the followed chain to reach `slot`, too.
     pub(super) async fn await_frontier(&self, plan: &LookupPlan, slot: Slot, commitment: Commitment) -> bool {
         if slot > self.frontier.slot(commitment).saturating_add(self.freshness.max_lag_slots(commitment)) {
             return false;
@@ -159,14 +159,15 @@ impl Fetcher {
             return false;
         }
         if let Some(chain) = self.lookup.carrier.chain_that_carries(&self.lookup.entries, plan, slot) {
-            // The tip follows the frontier. If it does not arrive in time, a node is asked.
+            // The tip follows the frontier. If the tip does not arrive in time, a node is asked.
             let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed().reached(chain, slot)).await;
         }
         true
     }
 
-    /// Returns an answer that needs no node. An earlier flight may have ended since the caller's look-up,
-    /// the followed chain may be about to carry a stored one, and the answer may be derivable from a stored one.
+    /// Returns an answer that needs no node. An earlier flight may have stored one since the caller's
+    /// look-up. The followed chain may be about to carry a stored one, or the answer may be derivable from
+    /// another entry.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
         let mut fresh = self.lookup.find_fresh(plan);
         if fresh.is_none() && self.lookup.carrier.await_floor(&self.lookup.entries, plan).await {
@@ -181,7 +182,7 @@ impl Fetcher {
     }
 
     /// Returns an answer that another gateway has shared, accepted by the rules for a node's. `None` if a
-    /// node is to be asked.
+    /// node must be asked.
     async fn find_shared(&self, plan: &LookupPlan, requirement: SlotRequirement) -> Option<Fetched> {
         let second_level = self.second_level.as_ref()?;
         let SharedAnswers { candidate, foreign, took, generation } =
@@ -217,8 +218,8 @@ impl Fetcher {
             SlotRequirement::AtLeast(slot) => (Some(slot), None),
             SlotRequirement::CallerMinimum(slot) => (Some(slot), Some(slot)),
         };
-        // A minContextSlot above all that the pool has reached goes to one node, which refuses it in its own
-        // words.
+        // A minContextSlot that no node of the pool has reached goes to one node, which refuses the call in
+        // its own words.
         let one_node = min_context_slot.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(min_context_slot);
         let CallOptions { deadline, caller, trace, .. } = options;
@@ -249,7 +250,7 @@ impl Fetcher {
         }
     }
 
-    /// Returns the circumstances of a node's answer that shows accounts. `None` if the answer is never carried.
+    /// Returns the input for the stamps of a node's answer. `None` if the answer is never carried.
     fn stamp_input(&self, plan: &LookupPlan, reply: &PoolReply, source: AnswerSource) -> Option<StampInput> {
         let AnswerSource::Node { chain } = source else { return None };
         let shows_accounts = plan.key.accounts().is_some_and(|(_, c)| c != Commitment::Processed);
@@ -260,8 +261,8 @@ impl Fetcher {
         Some(StampInput { followed: Arc::clone(self.lookup.carrier.followed()), chain, confirmed })
     }
 
-    /// Stores an answer if the rules allow it, unless a newer one is stored. `account_floor` is the floor of its
-    /// accounts when the node was asked.
+    /// Stores an answer if the rules allow it, unless a newer one is stored. `account_floor` is the floor of
+    /// the answer's accounts when the node was asked.
     pub(super) async fn store_answer(
         &self,
         plan: &LookupPlan,
@@ -273,7 +274,8 @@ impl Fetcher {
         let not_stored = |reason| {
             self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
-        // The caller asked for a slot that the node has not reached. The node's own refusal is the answer.
+        // A node that has not reached the caller's minContextSlot refuses the call. This refusal is the
+        // answer.
         let refused = matches!(reply.body, NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, .. });
         if !refused && let Some((stored, key)) = self.lookup.find_newer(plan, reply.slot, account_floor) {
             not_stored(UncacheableReason::Older);
@@ -316,8 +318,8 @@ impl Fetcher {
     }
 }
 
-/// Returns the stored form of an answer. Accounts are parsed, so that other forms can be made of them. `None` if they
-/// are not in the format that nodes write.
+/// Returns the stored form of an answer. Accounts are parsed, so that other forms can be made of them. `None`
+/// if accounts are not in the format that nodes write.
 async fn parse_body(
     plan: &LookupPlan,
     reply: &PoolReply,
@@ -351,7 +353,7 @@ struct ParsedAnswer {
     body: EntryBody,
     /// The stamp by which the answer may be carried to later slots.
     stamp: Option<Arc<FollowStamp>>,
-    /// The key by the form under which accounts are stored.
+    /// The key with the form under which accounts are stored. `None` for other answers.
     form_key: Option<Key>,
     /// The single accounts of a list.
     singles: Vec<SingleEntry>,
@@ -366,7 +368,7 @@ impl ParsedAnswer {
         Self { body: EntryBody::Verbatim(payload), stamp: None, form_key: None, singles, spaces }
     }
 
-    /// Parses the answer to an account method. `None` if it is not in the format that nodes write.
+    /// Parses the answer to an account method. `None` if the answer is not in the format that nodes write.
     fn read(
         query: &Query,
         asked: Option<AccountEncoding>,

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 /// The number of locks over which keys are spread, so that flights of different keys rarely contend.
 const SHARDS: usize = 64;
 
-/// The flights under way. Each gives a `T` to all of its callers.
+/// The flights under way. Each flight gives a `T` to all of its callers.
 #[derive(Debug)]
 pub struct Flights<K, T> {
     shards: Box<[FlightShard<K, T>]>,
@@ -26,7 +26,7 @@ pub struct Flights<K, T> {
 type FlightTable<K, T> = HashMap<K, Flight<T>>;
 type FlightShard<K, T> = Mutex<FlightTable<K, T>>;
 
-/// A flight, as its callers hold it.
+/// The result and the callbacks of a flight, which its callers share.
 #[derive(Debug)]
 struct Flight<T> {
     result: watch::Receiver<Option<T>>,
@@ -39,7 +39,7 @@ impl<T> Clone for Flight<T> {
     }
 }
 
-/// A callback of a caller who has left. It gets the result.
+/// A callback of a caller who has left. The callback gets the result of the flight.
 type ResultCallback<T> = Box<dyn FnOnce(&T) + Send>;
 
 /// The state of a flight for the callers who left it.
@@ -50,7 +50,7 @@ enum FlightState<T> {
     Ended(T),
 }
 
-/// The callbacks of callers who left, until the flight ends, and its result from then on.
+/// The callbacks of callers who left a flight. When the flight ends, its result takes their place.
 struct FlightCallbacks<T>(Mutex<FlightState<T>>);
 
 impl<T> FlightCallbacks<T> {
@@ -146,7 +146,7 @@ impl<T> Flight<T> {
 }
 
 impl<T> FlightCallbacks<T> {
-    /// Calls the callbacks left so far, and keeps the result for callers who leave later.
+    /// Calls the callbacks left so far, and stores the result for callers who leave later.
     fn deliver(&self, result: T) {
         let mut callbacks = self.lock();
         if let FlightState::UnderWay(functions) =
@@ -161,13 +161,13 @@ impl<T> FlightCallbacks<T> {
 }
 
 impl<T: Clone> FlightHandle<T> {
-    /// Waits for the result of the flight. `None` if its task died.
+    /// Waits for the result of the flight. `None` if the flight's task died.
     pub async fn result(mut self) -> Option<T> {
         self.flight.result.wait_for(Option::is_some).await.ok().and_then(|result| result.clone())
     }
 
-    /// Leaves the flight. `function` gets the result, at once if there is one already. It is not called if
-    /// the task dies.
+    /// Leaves the flight. `function` gets the result, at once if there is one already. `function` is not
+    /// called if the flight's task dies.
     pub fn leave(self, function: impl FnOnce(&T) + Send + 'static) {
         match &mut *self.flight.callbacks.lock() {
             FlightState::UnderWay(functions) => functions.push(Box::new(function)),
@@ -184,8 +184,8 @@ struct FlightGuard<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> FlightGuard<K, T> {
-    /// Removes the flight if no caller waits for it. The check and the removal happen under one lock.
-    /// Otherwise a caller who joins in between would get a failure that was not tried again.
+    /// Removes the flight, and returns true, if no caller waits for it. The check and the removal happen
+    /// under one lock. Otherwise a caller who joins in between would get a failure that was not tried again.
     fn remove_if_unattended(&mut self, sender: &watch::Sender<Option<T>>) -> bool {
         let Some(key) = &self.key else { return true };
         let mut shard = self.flights.shard(key);

@@ -1,12 +1,12 @@
 //! The floors of accounts. A floor is the highest slot at which an answer showed an account: alone, in a
 //! list, in any form, or as a token balance. No answer below it is shown. Each commitment has its own floors.
 //!
-//! A floor holds for as long as an answer of a lower slot could still be served. Held entries cannot replace
-//! floors: the shown entry may be evicted while an older list still holds the account.
+//! A floor holds for as long as an answer of a lower slot could still be served. Stored entries cannot
+//! replace floors: the shown entry may be evicted while an older list with the account is still stored.
 //!
 //! Memory is bounded. If more floors are in force than fit, the older half of a shard is folded into one
-//! number. An account without a floor of its own is not shown below that number. That costs hits, and never
-//! shows an older slot.
+//! number. An account whose own floor was folded, or that never had one, is not shown below that number. That
+//! costs hits, and never shows an older slot.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -24,7 +24,7 @@ const BYTES_A_FLOOR: u64 = 1024;
 /// The least number of floors in a shard's half.
 const MIN_HALF: usize = 32;
 
-/// The span of the floors of no account.
+/// The lowest and the highest floor of an empty list of accounts.
 pub(super) const NO_ACCOUNTS: (Slot, Slot) = (Slot::MAX, 0);
 
 /// The floors of all accounts.
@@ -41,24 +41,24 @@ pub(super) struct AccountFloors {
 #[repr(align(64))]
 struct FloorShard(RwLock<Floors>);
 
-/// A slot and the end of its validity, in milliseconds after the start.
+/// A slot and the end of its validity, in milliseconds after the table was created.
 #[derive(Debug, Clone, Copy, Default)]
 struct Floor {
     slot: Slot,
     until_ms: u64,
 }
 
-/// The floors of a shard's accounts, in two generations.
+/// The floors of a shard's accounts, in two halves. When the young half is full, the old one is folded.
 #[derive(Default)]
 struct Floors {
     young: HashMap<Pubkey, Floor>,
     old: HashMap<Pubkey, Floor>,
-    /// The highest floor that was dropped while it was valid.
+    /// The highest of the floors that were dropped while they were valid.
     folded: Floor,
 }
 
 impl Floors {
-    /// Returns the floor that is valid at `now_ms`, or 0.
+    /// Returns the floor of an account that is valid at `now_ms`, or 0.
     fn slot(&self, account: &Pubkey, now_ms: u64) -> Slot {
         let floor = self.young.get(account).or_else(|| self.old.get(account));
         let floor = floor.unwrap_or(&self.folded);
@@ -98,7 +98,8 @@ impl AccountFloors {
         })
     }
 
-    /// Raises the floors of `accounts` that are not above `slot`. They are valid for `life` from `now` on.
+    /// Raises to `slot` the floors of `accounts` that are not above it. The raised floors are valid for
+    /// `life` from `now` on.
     pub(super) fn raise(
         &self,
         accounts: &[Pubkey],
@@ -140,7 +141,7 @@ impl AccountFloors {
         }
     }
 
-    /// Sets the floors for which `changes` returns true to `slot`. Returns true if it set any.
+    /// Sets to `slot` the floors of `accounts` for which `changes` returns true. Returns true if any was set.
     fn change(
         &self,
         accounts: &[Pubkey],

@@ -1,7 +1,7 @@
-//! The stamps of answers that may be carried: where and when their accounts were read.
+//! The stamps of answers that may be carried: the chain and the slot at which their accounts were read.
 //!
-//! A stamp is made for a node's answer about accounts whose every write is listed in a block. An answer
-//! without a stamp lives by time and slots alone.
+//! A stamp is made for a node's answer if each write to its accounts is listed in a block. An answer without
+//! a stamp lives by time and slots alone.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::derive::account::{AccountFacts, TokenProgram};
 use crate::follow::{self, Bucket, FollowedChain, NodeVersion};
 use crate::methods::{AccountEncoding, AccountForm, Pubkey, Slot};
 
-/// The chain and slot at which accounts were read, for the question whether they are unchanged.
+/// The chain and slot at which an answer's accounts were read. They tell from where on the accounts must be
+/// unchanged.
 #[derive(Debug)]
 pub struct FollowStamp {
     /// The number of the chain that was followed when the node was asked.
@@ -21,15 +22,16 @@ pub struct FollowStamp {
     pub read: Slot,
     /// True if the node may have shown data of a later slot at finalized.
     pub may_be_newer: bool,
-    /// The highest slot of which the node may have shown data. The answer is carried once the chain is there.
+    /// The highest slot of which the node may have shown data. The answer is carried once the chain has
+    /// reached this slot.
     pub newest_data: Slot,
-    /// True if the account is one of the classic token program.
+    /// True if the classic token program is known to own the account.
     pub is_token: bool,
     /// The buckets of all accounts of the answer.
     pub buckets: Box<[Bucket]>,
 }
 
-/// The circumstances of a node's answer that may be carried.
+/// The input for the stamps of a node's answer that may be carried.
 #[derive(Debug, Clone)]
 pub(super) struct StampInput {
     pub(super) followed: Arc<FollowedChain>,
@@ -40,7 +42,7 @@ pub(super) struct StampInput {
 }
 
 impl FollowStamp {
-    /// Returns this stamp for an account that has proved to be one of the classic token program.
+    /// Returns this stamp for an account that the classic token program has proved to own.
     pub(super) fn of_token(&self) -> Self {
         Self { is_token: true, buckets: self.buckets.clone(), ..*self }
     }
@@ -60,8 +62,9 @@ impl Stamper {
     /// Creates the stamper of a node's answer with this context, which was asked for while `chain` was
     /// followed. `None` if answers of the node's version are never carried.
     ///
-    /// A node whose answers at finalized may be newer than they say shows data of blocks that are final for
-    /// itself. These are far below `confirmed`, the newest confirmed slot that is known after the answer.
+    /// Before Agave 4.1, a node's answer at finalized may show data of later slots than its own. These slots
+    /// are final for the node, so they are far below the newest confirmed slot that is known after the
+    /// answer.
     pub(super) fn new(input: &StampInput, context: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -78,7 +81,8 @@ impl Stamper {
         Some(Self { followed: Arc::clone(followed), chain, read, may_be_newer, newest_data })
     }
 
-    /// Returns the stamp of one account, which a node has shown in `form` with these facts.
+    /// Returns the stamp of one account, which a node has shown in `form` with these facts. `None` if the
+    /// account may change without being listed in a block.
     pub(super) fn account(
         &self,
         address: &Pubkey,
@@ -99,13 +103,13 @@ impl Stamper {
         is_listed.then(|| self.stamp(is_token, [self.followed.bucket(address)].into()))
     }
 
-    /// Returns the stamp of a token balance. Its owner is not known from the balance.
+    /// Returns the stamp of a token balance. The answer does not say which program owns the account.
     pub(super) fn balance(&self, address: &Pubkey) -> Option<Arc<FollowStamp>> {
         let is_listed = !follow::is_excluded_address(address);
         is_listed.then(|| self.stamp(false, [self.followed.bucket(address)].into()))
     }
 
-    /// Returns the stamp of a list that a node has shown, of the stamps of its accounts.
+    /// Returns the stamp of a list that a node has shown. `stamps` are those of its accounts.
     pub(super) fn list<'a>(
         &self,
         stamps: impl Iterator<Item = Option<&'a Arc<FollowStamp>>>,
@@ -119,8 +123,8 @@ impl Stamper {
     }
 }
 
-/// Returns the stamp of a list whose accounts have these stamps and were all shown at `slot`. `None` if one has
-/// none, or if they are of several chains.
+/// Returns the stamp of a list whose accounts have these stamps and were all shown at `slot`. `None` if an
+/// account has no stamp, or if the stamps are of several chains.
 pub(super) fn of_list<'a>(
     slot: Slot,
     mut stamps: impl Iterator<Item = Option<&'a Arc<FollowStamp>>>,

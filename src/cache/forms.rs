@@ -24,8 +24,8 @@
 //! | jsonParsed, whole | jsonParsed, with each slice and without |
 //! | jsonParsed, a slice | jsonParsed with that slice |
 //!
-//! A list of accounts follows the rules of one account. Its size is that of its largest account, and it is
-//! whole if each of its accounts is.
+//! A list of accounts follows the rules of one account. The size of a list is that of its largest account. A
+//! list is whole if each of its accounts is.
 
 use super::derive::account::{AccountKind, AccountValue};
 use super::sizes::SizeClass;
@@ -51,12 +51,12 @@ pub(super) fn fetch_form(asked: AccountForm, size: SizeClass) -> AccountForm {
     }
 }
 
-/// Returns the stored forms that serve `asked`, at most two. The one from which most forms can be made comes
-/// first.
+/// Returns the stored forms that serve `asked`, at most two. The form from which most others can be made
+/// comes first.
 pub(super) fn serving_forms(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
     let widest = fetch_form(asked, SizeClass::Small);
-    // The account may have been larger, or unknown, when it was fetched. At most one of the two forms differs
-    // from the widest one.
+    // The account may have been larger, or of unknown size, when it was fetched. At most one of the two forms
+    // differs from the widest one.
     let others = [SizeClass::Unknown, SizeClass::Large].map(|size| fetch_form(asked, size));
     std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
 }
@@ -78,8 +78,8 @@ pub(super) fn stored_list_form(fetched: AccountForm, values: &[AccountValue]) ->
     if is_whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which a list is stored that was assembled of single accounts for `asked`. An account
-/// in a form that serves no other, such as a slice of jsonParsed, limits the list to `asked`.
+/// Returns the form under which a list is stored that was assembled of single accounts for `asked`. An
+/// account in a form that serves no other, such as a slice of jsonParsed, limits the list to `asked`.
 pub(super) fn stored_assembled_form(asked: AccountForm, values: &[AccountValue]) -> AccountForm {
     if values.iter().any(|value| value.kind() == AccountKind::AsAsked) {
         return asked;

@@ -1,8 +1,8 @@
 //! The freshness rules: how long an answer may be served, bounded in time and in slots by its class.
 //!
-//! The policy holds no state of the cache: an answer depends on the settings, the frontier and the time. A
+//! The policy holds no state of the cache. Its verdicts depend on the settings, the frontier and the time. A
 //! frontier that moves ends the freshness of all entries behind it at once, without a scan. The time bound
-//! always holds. The slot bound holds against the known frontier.
+//! always holds. The slot bound can be checked only against the frontier that is known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns true if `tolerance` allows an entry of this age.
+    /// Returns true if `tolerance` allows an answer with this `meta` at `now`.
     pub(super) fn allows(&self, meta: &EntryMeta, tolerance: Tolerance, now: Instant) -> bool {
         match tolerance {
             Tolerance::Fresh => self.assess(meta, now) == Freshness::Fresh,
@@ -73,14 +73,15 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns true if an entry may still be served, even if only in a fault. Until then its floor is in
-    /// force.
+    /// Returns true if an entry may still be served, even if only in a fault. As long as the entry may, no
+    /// older one replaces it.
     pub(super) fn may_serve(&self, meta: &EntryMeta) -> bool {
         let now = Instant::now();
         self.in_fault(meta, now) || !matches!(self.assess(meta, now), Freshness::Expired(_))
     }
 
-    /// Returns the status with which an entry is served now. `None` if it may not be served.
+    /// Returns the status and outcome with which an entry is served now. `None` if the entry may not be
+    /// served.
     pub(super) fn status(&self, meta: &EntryMeta, basis: Basis) -> Option<(CacheStatus, Outcome)> {
         let now = Instant::now();
         let freshness = self.assess(meta, now);
@@ -93,7 +94,7 @@ impl FreshnessPolicy {
             (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Fresh) => {
                 Some((hit(left.max(0), false), Outcome::Hit))
             }
-            // Past its slot bound only, the rest of its time bound does not count.
+            // An entry past its slot bound may have time left, which does not count.
             (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Stale(_)) => {
                 Some((hit(left.min(0), true), Outcome::Stale))
             }
@@ -107,8 +108,8 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns by how many slots an answer is behind the frontier. `None` if its class is bounded in time only, as
-    /// vote accounts are.
+    /// Returns the commitment of an answer, and by how many slots the answer is behind the frontier. `None`
+    /// if the answer's class is bounded in time only, as vote accounts are.
     pub(super) fn slots_behind(&self, meta: &EntryMeta) -> Option<(Commitment, u64)> {
         let commitment = commitment(meta.class)?;
         Some((commitment, self.frontier.slot(commitment).saturating_sub(meta.slot)))

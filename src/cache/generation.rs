@@ -9,12 +9,12 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 #[derive(Debug, Default)]
 pub(super) struct Generation(RwLock<u64>);
 
-/// Keeps the next generation from beginning until it is dropped.
+/// The next generation cannot begin before this guard is dropped.
 pub(super) struct GenerationGuard<'a>(RwLockReadGuard<'a, u64>);
 
 impl Generation {
-    /// Begins the next generation, once no guard holds this one. Entries must be removed after this call, not
-    /// before.
+    /// Waits until no guard of this generation is left, and begins the next one. Entries must be removed
+    /// after this call, not before.
     pub(super) fn advance(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) += 1;
     }
@@ -31,7 +31,7 @@ impl Generation {
 }
 
 impl GenerationGuard<'_> {
-    /// Returns the number of the held generation.
+    /// Returns the number of the generation that this guard holds.
     pub(super) fn number(&self) -> u64 {
         *self.0
     }

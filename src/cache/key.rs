@@ -1,8 +1,9 @@
-//! Cache keys, and the plan for a query: a [`Query`] and the present frontier make a [`LookupPlan`].
+//! Cache keys, and the plan for a query: a [`LookupPlan`] is made of a [`Query`], the present frontier and
+//! the known sizes of accounts.
 //!
 //! `minContextSlot` is a condition of one caller and never part of a key. The key of a block depends on its
-//! finality. At or below the finalized frontier all commitments share one key. Above it the confirmed block
-//! has a key of its own.
+//! finality. At or below the finalized frontier all commitments share one key. Above that frontier the
+//! confirmed block has a key of its own.
 
 use std::sync::Arc;
 
@@ -25,9 +26,9 @@ pub const ALL_SAMPLES: u16 = 720;
 /// The key of an answer. Equal keys mean the same question.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// One account, by the form in which it was fetched.
+    /// One account, by the form under which it is stored.
     Account(Pubkey, AccountForm, Commitment),
-    /// A list of accounts in order, by the form in which it was fetched.
+    /// A list of accounts in order, by the form under which it is stored.
     Accounts(Arc<[Pubkey]>, AccountForm, Commitment),
     /// The balance of a token account.
     Balance(Pubkey, Commitment),
@@ -82,7 +83,7 @@ impl Key {
         }
     }
 
-    /// Returns true if the entry holds data of `account`, alone or in a list, or its balance.
+    /// Returns true if an answer under this key shows `account`, alone or in a list, or its token balance.
     pub fn concerns(&self, account: &Pubkey) -> bool {
         match self {
             Self::Account(pubkey, ..) | Self::Balance(pubkey, _) => pubkey == account,
@@ -91,8 +92,8 @@ impl Key {
         }
     }
 
-    /// Returns the accounts that an answer under this key shows, and their commitment. `None` if it shows
-    /// none.
+    /// Returns the accounts that an answer under this key shows, and their commitment. `None` if the answer
+    /// shows no account.
     pub fn accounts(&self) -> Option<(&[Pubkey], Commitment)> {
         match self {
             Self::Account(pubkey, _, commitment) | Self::Balance(pubkey, commitment) => {
@@ -103,7 +104,7 @@ impl Key {
         }
     }
 
-    /// Returns the key of the same accounts at another commitment. `None` if it shows none.
+    /// Returns the key of the same accounts at another commitment. `None` if the key is not one of accounts.
     pub fn at(&self, commitment: Commitment) -> Option<Self> {
         match self {
             Self::Account(account, form, _) => Some(Self::Account(*account, *form, commitment)),
@@ -115,7 +116,8 @@ impl Key {
         }
     }
 
-    /// Returns the slot whose block, or whose absence of a block, is stored under this key.
+    /// Returns the slot whose block, or whose absence of a block, is stored under this key. `None` for other
+    /// keys.
     pub fn block_slot(&self) -> Option<Slot> {
         match self {
             Self::Block(slot, ..) | Self::NoBlock(slot) | Self::NotYet(slot, _) => Some(*slot),
@@ -124,19 +126,20 @@ impl Key {
     }
 }
 
-/// The plan for one query: the keys to look up, the upstream call, and the lifetime of its answer.
+/// The plan for one query: the keys to look up, the upstream call, and the class of the answer.
 #[derive(Debug, Clone)]
 pub struct LookupPlan {
     /// The key under which the answer is stored.
     pub key: Key,
-    /// A second key to consult: for a block, the "no such block" entry; for an account, the other stored
-    /// form. Of the two forms of an account, the higher slot wins.
+    /// A second key under which the answer may be stored. For a block, it is the key of the block's absence.
+    /// For accounts, it is the key of another form that serves the caller, and the higher slot wins.
     pub alternate_key: Option<Key>,
     /// The upstream call, without the caller's own conditions.
     pub upstream: Query,
-    /// The class of a result.
+    /// The class of an answer. The error that a block is missing gets another one.
     pub class: Class,
-    /// The encoding that the caller asked for, if the caller asked for no slice.
+    /// The encoding that the caller asked for. `None` for a slice, and for queries that are not about
+    /// accounts.
     pub asked: Option<AccountEncoding>,
 }
 
@@ -177,7 +180,7 @@ impl LookupPlan {
             Commitment::Processed | Commitment::Confirmed if !is_final => {
                 (Commitment::Confirmed, Finality::Confirmed, Class::BlockConfirmed)
             }
-            // Final by construction: a node returns a block at finalized only once it is final.
+            // A node returns a block at finalized only once the block is final.
             _ => (Commitment::Finalized, Finality::Final, Class::BlockFinal),
         };
         Self {
@@ -198,7 +201,8 @@ struct PlannedKeys {
 }
 
 impl PlannedKeys {
-    /// Replaces the form that was asked for by the form to fetch. `key_of` makes the key of a form.
+    /// Returns the keys for a caller who asked for `form`, and replaces `form` by the form to fetch. `key_of`
+    /// makes the key of a form.
     fn new(form: &mut AccountForm, size: SizeClass, key_of: impl Fn(AccountForm) -> Key) -> Self {
         let asked = *form;
         *form = forms::fetch_form(asked, size);

@@ -1,7 +1,8 @@
-//! The look-up: the stored entries, and the calls that they may serve.
+//! The look-up: the choice of a stored entry that may serve a call.
 //!
-//! [`Lookup`] owns everything that decides this: the stored entries with their floors, generation and freshness
-//! rules ([`StoredEntries`]), and the known sizes of accounts. It is synchronous and does no I/O.
+//! [`Lookup`] owns everything that decides this: the stored entries with their floors, generation and
+//! freshness rules ([`StoredEntries`]), and the known sizes of accounts. The look-up is synchronous and does
+//! no I/O.
 
 use std::sync::Arc;
 
@@ -44,18 +45,19 @@ pub(super) enum CacheLookup {
     Expired,
 }
 
-/// A stored entry, and the alternate key of the plan if the entry is under that one.
+/// A stored entry, and the alternate key of the plan if the entry is stored under that key.
 pub(super) type KeyedEntry = (Arc<Entry>, Option<Key>);
 
 /// The state of the cache when a fetch begins.
 pub(super) struct FetchStart {
     /// The cache generation. An answer of an earlier generation is not stored.
     pub(super) generation: u64,
-    /// The floor of the answer's accounts.
+    /// The highest floor of the answer's accounts.
     pub(super) account_floor: Slot,
     /// The slot of the newest answer that is stored or was shown.
     pub(super) newest_slot: Option<Slot>,
-    /// The account's size in bytes, if a single account is fetched and its size is known.
+    /// The account's size in bytes. `None` for a fetch of anything but a single account, or if the size is
+    /// not known.
     pub(super) space: Option<u64>,
     /// The number of the chain that is followed. 0 if none is.
     pub(super) chain: u64,
@@ -80,7 +82,7 @@ pub(super) struct InsertRequest<'a> {
     pub(super) singles: Vec<SingleEntry>,
     /// The sizes of accounts in bytes, as the answer states them.
     pub(super) spaces: Vec<(Pubkey, u64)>,
-    /// The floor of the accounts when the node was asked. The node had to reach it.
+    /// The floor of the accounts when the node was asked. The call asked for at least this slot.
     pub(super) account_floor: Slot,
     pub(super) generation: u64,
 }
@@ -109,8 +111,7 @@ impl Lookup {
         LookupPlan::new(query, &self.frontier, &self.sizes)
     }
 
-    /// Returns the entry for `plan`, if it reaches the slot that the caller wants. Counts each entry that is
-    /// not fresh.
+    /// Returns the entry for `plan`, if its slot is at least `min_slot`. Counts each entry that is not fresh.
     pub(super) fn look_up(&self, plan: &LookupPlan, min_slot: Option<Slot>) -> CacheLookup {
         let found = self.assess(plan, min_slot, |cause| self.metrics.cache_stale.at(cause).inc());
         if !matches!(found, CacheLookup::Hit(_))
@@ -194,7 +195,7 @@ impl Lookup {
             entry.meta.reaches(min_slot) && entry.meta.slot >= floor && self.freshness.may_serve(&entry.meta)
         };
         if let Some(entry) = self.entries.candidates(plan).into_iter().flatten().find(stands_in) {
-            // The entry is shown now, and its floor may have fallen below it.
+            // The entry is shown now, so floors that have fallen below its slot rise again.
             let (lowest, _) = self.entries.floors_under(&plan.key, Instant::now());
             self.entries.raise_fallen_floors(plan, entry.meta.slot, lowest);
             return Some(entry);
@@ -202,8 +203,8 @@ impl Lookup {
         self.lists().assemble(query, tolerance, min_slot)
     }
 
-    /// Lowers the floors of the accounts under `plan` to the entry of `meta`, which stands in although it is
-    /// below them.
+    /// Lowers the floors of the accounts under `plan` to the slot of `meta`, whose entry stands in although
+    /// it is below them.
     pub(super) fn lower_floors_to(&self, plan: &LookupPlan, meta: &EntryMeta) {
         self.entries.lower_floors(&plan.key, self.entries.floor(&plan.key, Instant::now()), meta.slot);
     }
@@ -234,8 +235,8 @@ impl Lookup {
         }
     }
 
-    /// Stores a derived answer. Returns false if the cache was purged since `generation`, or if a newer answer
-    /// is stored. In that case a node is asked, under the newer answer's floor.
+    /// Stores a derived answer. Returns false if the cache was purged since `generation`, or if a newer
+    /// answer is stored.
     pub(super) fn insert_derived(&self, plan: &LookupPlan, entry: &Arc<Entry>, generation: u64) -> bool {
         let guard = self.entries.lock_generation();
         guard.number() == generation
@@ -265,9 +266,9 @@ impl Lookup {
         }
     }
 
-    /// Returns the stored entry that is above `slot`, at which a node has answered, and that may still be
-    /// served. The caller gets it instead of the node's answer. `account_floor` is the floor of its accounts
-    /// when the node was asked.
+    /// Returns a stored entry above `slot`, the slot of a node's answer, if the entry may still be served.
+    /// The caller gets the entry instead of the node's answer. `account_floor` is the floor of the answer's
+    /// accounts when the node was asked.
     pub(super) fn find_newer(
         &self,
         plan: &LookupPlan,
@@ -285,7 +286,7 @@ impl Lookup {
         let newer = entries.filter(|entry| entry.meta.slot > slot && self.freshness.may_serve(&entry.meta));
         let newest = newer.max_by_key(|entry| entry.meta.slot);
         let newest_slot = newest.as_ref().map_or(slot, |entry| entry.meta.slot);
-        // If neither reaches the floor, the single accounts may.
+        // If neither the node's answer nor the newest entry reaches the floor, a list of single accounts may.
         let list = if newest_slot < account_floor {
             self.lists().assemble(&plan.upstream, Tolerance::InFault, Some(account_floor))
         } else {
@@ -302,8 +303,8 @@ impl Lookup {
         Some(found)
     }
 
-    /// Stores a fetched answer, or returns the reason against it. Calls `on_insert` if the answer was inserted.
-    /// Notes the sizes of accounts in any case.
+    /// Stores a fetched answer, or returns the reason against it. Calls `on_insert` if the answer was
+    /// inserted. Notes the sizes of accounts in any case.
     pub(super) fn insert_fetched(
         &self,
         answer: InsertRequest<'_>,
@@ -328,8 +329,8 @@ impl Lookup {
         if !matches!(entry.body, EntryBody::Verbatim(Payload::Error { .. })) {
             self.entries.lower_floors(&plan.key, account_floor, slot);
         }
-        // Raised before any caller gets the answer, and even if the answer is too large to store. Lower slots
-        // are hidden from now on.
+        // The floors rise before any caller gets the answer, and even if the answer is too large to store.
+        // Lower slots are hidden from now on.
         self.entries.raise_floors(&plan.key, slot, Instant::now());
         let inserted = self.entries.insert(key.clone(), entry);
         if matches!(inserted, Insert::Stored | Insert::ReplacedNewer) {
@@ -368,7 +369,7 @@ impl Lookup {
     /// have found it.
     pub(super) fn update_weight(&self, query: &Query, entry: &Arc<Entry>) {
         let LookupPlan { key, alternate_key, .. } = self.plan(query);
-        // The block may have become final meanwhile.
+        // The block may have become final since the entry was stored.
         let before = match &key {
             Key::Block(slot, shape, Finality::Final) => Some(Key::Block(*slot, *shape, Finality::Confirmed)),
             _ => None,
@@ -378,8 +379,9 @@ impl Lookup {
         }
     }
 
-    /// Returns true if an answer from the shared store may be used here. It must be fresh, reach all slots
-    /// shown, and lie no further ahead than is believed. `min_slot` is the lowest slot that the caller accepts.
+    /// Returns true if an answer from the shared store may be used here. The answer must be fresh, reach
+    /// every slot that was shown, and lie no further ahead than is believed. `min_slot` is the lowest slot
+    /// that the caller accepts.
     pub(super) fn accepts_shared(
         &self,
         plan: &LookupPlan,

@@ -17,7 +17,7 @@ use crate::methods::{AccountForm, AccountQuery, AccountsQuery, Commitment, MAX_K
 use crate::node::NodeReply;
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 
-/// The number of calls of one form and commitment with which the pool counts as busy.
+/// The number of calls under way, of one form and commitment, from which on the pool counts as busy.
 const BUSY: usize = 4;
 
 /// The calls for single accounts, grouped by form and commitment.
@@ -89,7 +89,8 @@ impl Merger {
         let mut groups = self.lock();
         let group = groups.entry(key).or_default();
         let Some(space) = space.filter(|space| group.under_way >= BUSY && *space <= TOGETHER_BYTES) else {
-            // Counted under the same lock, so that only a few of many simultaneous calls find the pool idle.
+            // The call is counted under the same lock, so that only a few of many simultaneous calls find the
+            // pool idle.
             group.under_way += 1;
             return MergeTurn::Alone;
         };
@@ -100,7 +101,7 @@ impl Merger {
         MergeTurn::Queued(receiver)
     }
 
-    /// Counts a call until the guard is dropped. The drop sends the queued calls.
+    /// Counts a call until the returned guard is dropped. Dropping the guard sends the queued calls.
     fn under_way(
         self: &Arc<Self>,
         key: (AccountForm, Commitment),
@@ -146,7 +147,7 @@ impl Merger {
     }
 }
 
-/// A call that is under way. Dropping it sends the queued calls.
+/// The guard of a call that is under way. Dropping the guard sends the queued calls.
 struct MergeGuard {
     merger: Arc<Merger>,
     key: (AccountForm, Commitment),

@@ -1,6 +1,8 @@
-//! Models of the cache. Random steps run the real cache, and each answer is checked against a model's promises.
+//! Models of the cache. Random steps run the real cache, and each answer is checked against a model's
+//! promises.
 //!
-//! docs/models.md says what each model covers, and how to add a step. `PROPTEST_CASES=300000` runs more cases.
+//! docs/models.md says what each model covers, and how to add a step. `PROPTEST_CASES=300000` runs more
+//! cases.
 
 mod accounts;
 mod blocks;

@@ -1,4 +1,4 @@
-//! The options of a call to the cache, and its answer.
+//! The options of a call to the cache, and the answer to a call.
 
 use std::sync::Arc;
 
@@ -16,13 +16,14 @@ use crate::telemetry::{Outcome, Trace};
 pub struct CallOptions {
     /// True to go past the cache. The answer is stored all the same.
     pub bypass: bool,
-    /// The slot below which this caller gets no hit. An answer below it is never an error.
+    /// The slot below which this caller gets no hit. If no node reaches that slot, the caller gets an answer
+    /// below it, not an error.
     pub monotonic_slot: Option<Slot>,
     /// The moment at which the caller stops waiting.
     pub deadline: Instant,
-    /// The content coding that the caller accepts. The answer may come uncompressed all the same.
+    /// The content coding that the caller accepts. The answer may still come uncompressed.
     pub coding: Option<Coding>,
-    /// The caller, as the pool distinguishes callers.
+    /// The caller, by the id with which the pool tells callers apart.
     pub caller: CallerId,
     /// The call's span context.
     pub trace: Trace,
@@ -39,7 +40,7 @@ pub struct CacheAnswer {
     pub outcome: Outcome,
     /// The slot, age and class of the answer.
     pub meta: EntryMeta,
-    /// The text of `payload` in the caller's coding, if it was compressed.
+    /// The text of `payload` in the caller's coding. `None` if the text is not compressed.
     pub compressed: Option<Arc<CompressedText>>,
 }
 
@@ -52,7 +53,7 @@ pub trait Conditions: Send + Sync {
     fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit>;
 }
 
-/// Memory that a caller has reserved, until it is dropped.
+/// The permit for memory that is reserved for a caller. Dropping the permit frees the memory.
 pub type MemoryPermit = Box<dyn Send + Sync>;
 
 /// No conditions beyond the [`CallOptions`].

@@ -18,12 +18,12 @@ pub(super) struct PlannedCall<'a> {
     pub(super) conditions: &'a dyn Conditions,
     /// The moment at which the caller arrived.
     pub(super) arrived_at: Instant,
-    /// True on the second try, after the first answer came too late. There is no third one.
+    /// True on the second try, after the first answer came too late or failed. There is no third try.
     pub(super) is_retry: bool,
 }
 
 impl PlannedCall<'_> {
-    /// Returns the slot that an answer must reach: the caller's minContextSlot or the floor of its plan,
+    /// Returns the slot that a stored answer must reach: the caller's minContextSlot or monotonic slot,
     /// whichever is higher.
     pub(super) fn min_slot(&self) -> Option<Slot> {
         self.query.min_context_slot().max(self.options.monotonic_slot)

@@ -12,7 +12,8 @@ use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
 
-/// Nodes fill long-term storage with a delay, so a recent slot that is missing there may still come.
+/// The slots below the finalized frontier that may still come to long-term storage, which nodes fill with a
+/// delay.
 const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 
 /// The key and class under which an answer is stored, or the reason why it is not stored.
@@ -43,7 +44,7 @@ pub(super) fn cache_policy(
         }
         NodeReply::Error { code, body } => {
             let placement = match (&plan.upstream, *code) {
-                // Errors that depend on an account live as long as the account.
+                // Errors that depend on an account or a block live as long as its data.
                 (Query::Account(_) | Query::Accounts(_), code::INVALID_REQUEST)
                 | (Query::Balance(_), code::INVALID_PARAMS)
                 | (Query::Block(_), code::UNSUPPORTED_TRANSACTION_VERSION) => keep(plan.class),
@@ -55,7 +56,8 @@ pub(super) fn cache_policy(
                     let settled = reply.is_settled && !may_come;
                     absent(if settled { Class::Skipped } else { Class::SkippedUnconfirmed })
                 }
-                // At or below the frontier the block must exist, so the node's answer is out of date.
+                // At or below the frontier the block exists or the slot was skipped, so a node's "not yet" is
+                // out of date.
                 (Query::Block(q), code::BLOCK_NOT_AVAILABLE)
                     if matches!(plan.alternate_key, Some(Key::NotYet(..)))
                         && q.slot > frontier.slot(q.commitment) =>

@@ -26,7 +26,7 @@ impl Filter {
     }
 
     /// Returns all filters with a subset of this filter's fields. Each of them matches at least as much. This
-    /// one is included.
+    /// filter is included.
     pub fn wider(self) -> impl Iterator<Item = Self> {
         (0..8).map(move |parts| Self {
             method: self.method.filter(|_| parts & 1 != 0),
@@ -35,11 +35,11 @@ impl Filter {
         })
     }
 
-    /// Returns the methods whose entries together include all that this filter matches. Empty if it matches
-    /// everything.
+    /// Returns the methods whose entries together include all that this filter matches. Empty if the filter
+    /// matches everything.
     pub fn methods(&self) -> &'static [Method] {
         match (self.method, self.account, self.slot) {
-            // Both names match the same entries.
+            // Both account methods match the same entries.
             (Some(Method::GetAccountInfo | Method::GetMultipleAccounts), ..) => &[Method::GetAccountInfo],
             (Some(Method::GetTokenAccountBalance), ..) => &[Method::GetTokenAccountBalance],
             (Some(Method::GetVoteAccounts), ..) => &[Method::GetVoteAccounts],
@@ -57,7 +57,7 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// Returns the account of which this filter matches all entries, if there is one.
+    /// Returns the filter's account if the filter matches all entries of that account.
     pub fn all_of(&self) -> Option<&Pubkey> {
         self.account.as_ref().filter(|_| self.method.is_none() && self.slot.is_none())
     }

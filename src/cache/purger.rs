@@ -21,7 +21,7 @@ const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Purger {
     lookup: Arc<Lookup>,
     second_level: Option<Arc<SecondLevel>>,
-    /// The pool. Purges are listed under the genesis hash of its cluster.
+    /// The pool. Purges are listed under the genesis hash of the pool's cluster.
     pool: Arc<Pool>,
 }
 
@@ -36,8 +36,8 @@ impl Purger {
         self.second_level.as_ref().is_some_and(|second_level| second_level.is_available())
     }
 
-    /// Removes all entries. Fetches under way are not stored and not given to later callers. Answers that the
-    /// shared store got before this moment are ignored from now on.
+    /// Removes all entries. Fetches under way are not stored and not given to later callers. Answers in the
+    /// shared store that were asked for before this moment are ignored from now on.
     pub fn clear(&self) {
         self.lookup.entries.end_generation();
         if let Some(second_level) = &self.second_level {
@@ -56,9 +56,9 @@ impl Purger {
         self.lookup.entries.purge(&[*filter])
     }
 
-    /// Removes all entries and purges the shared store for each cluster that this gateway has belonged to.
-    /// Needed after a node of another cluster was asked: its answers may have been shared under the name of
-    /// any of those clusters.
+    /// Removes all entries, and purges the shared store for each cluster whose purge list this gateway keeps.
+    /// Needed after a node of another cluster was asked, because its answers may have been shared as those of
+    /// any of these clusters.
     pub fn purge_all_clusters(&self) {
         if let Some(second_level) = &self.second_level {
             second_level.purge_all_clusters(Instant::now());
@@ -66,8 +66,8 @@ impl Purger {
         self.lookup.entries.purge(&[Filter::default()]);
     }
 
-    /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
-    /// has all of this gateway's purges, and `None` if no store is configured.
+    /// Writes this gateway's purges to the shared store and applies those of other gateways. Returns true if
+    /// the store has all of this gateway's purges, and `None` if no store is configured.
     pub async fn share(&self) -> Option<bool> {
         let genesis = self.pool.genesis();
         Some(self.second_level.as_ref()?.share_purges(&self.lookup, genesis.as_deref()).await)

@@ -1,8 +1,9 @@
 //! Checks of the followed chain against answers of nodes.
 //!
-//! Whenever an account is fetched again, both answers are compared. If they differ, a block between their
-//! slots must have written the account. If none has, the account may change unseen, and a carried answer may
-//! be wrong. A second answer is fetched then. If it differs, too, nothing is carried any more.
+//! Whenever an account is fetched again, the new answer is compared with the stored one. If the two differ, a
+//! block between their slots must have written the account. Otherwise the account may change unseen, and
+//! carried answers may be wrong. The account is then fetched once more. If that answer differs from the
+//! stored one, too, nothing is carried any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::methods::{AccountEncoding, AccountQuery, Commitment, Query, Slot};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 
-/// The number of checks under way at once. Further ones are skipped.
+/// The number of checks under way at once. Further checks are skipped.
 const AT_ONCE: usize = 64;
 /// The longest wait for the tip to reach the slot of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,7 +48,7 @@ struct Difference {
     query: AccountQuery,
     bucket: Bucket,
     chain: u64,
-    /// The slot at which the stored answer was shown last.
+    /// The slot of the stored answer, which may have been carried there.
     stored_slot: Slot,
     /// The slot of the new answer.
     slot: Slot,
@@ -65,7 +66,7 @@ impl RefetchCheck {
         let Some(stamp) = &before.stamp else { return };
         let stored = Sighting { body: &before.body, stamp, slot: before.meta.slot };
         let Some(difference) = difference(key, &stored, fetched) else { return };
-        // Usually the block with the write is known by now.
+        // Usually the block that wrote the account is known by now.
         let current = self.followed.current();
         let chain = current.as_deref().filter(|chain| chain.number() == difference.chain);
         if chain.is_none_or(|chain| chain.last_write(difference.bucket) > difference.stored_slot) {
@@ -79,7 +80,7 @@ impl RefetchCheck {
         });
     }
 
-    /// Waits for the blocks up to the new answer. If none has written the account, asks once more.
+    /// Waits for the blocks up to the new answer. If no block has written the account, asks a node once more.
     async fn find_write(&self, difference: &Difference) {
         if self.is_unwritten(difference, difference.slot).await != Some(true)
             || is_same(difference.stored.clone(), difference.fetched.clone()).await
@@ -109,8 +110,8 @@ impl RefetchCheck {
         }
     }
 
-    /// Returns true if no block up to `slot` has written the account since the stored answer. `None` if that
-    /// does not become known.
+    /// Returns true if no block up to `slot` has written the account since the stored answer. `None` if the
+    /// blocks up to there are not known in time.
     async fn is_unwritten(&self, difference: &Difference, slot: Slot) -> Option<bool> {
         let reached = timeout(PATIENCE, self.followed.reached(difference.chain, slot)).await.ok()??;
         Some(is_unwritten(&reached, difference))
@@ -132,8 +133,8 @@ fn is_unwritten(chain: &Chain, difference: &Difference) -> bool {
     chain.last_write(difference.bucket) <= difference.stored_slot
 }
 
-/// Returns the difference between two answers about one account, which the same chain covers. `None` if they
-/// agree, or if nothing follows from it.
+/// Returns the difference between two answers about one account. `None` if the answers agree, or if a
+/// difference would prove nothing.
 fn difference(key: &Key, stored: &Sighting<'_>, fetched: &Sighting<'_>) -> Option<Difference> {
     let Key::Account(pubkey, form, commitment) = key else { return None };
     if form.encoding == AccountEncoding::JsonParsed {
@@ -141,7 +142,7 @@ fn difference(key: &Key, stored: &Sighting<'_>, fetched: &Sighting<'_>) -> Optio
         return None;
     }
     let (old, new) = (stored.stamp, fetched.stamp);
-    // At finalized, old nodes may show data of a later slot, which no block up to the tip has.
+    // At finalized, old nodes may show data of a slot above that of the answer, or even above the tip.
     let is_exact = *commitment == Commitment::Confirmed || !(old.may_be_newer || new.may_be_newer);
     let is_comparable = old.chain == new.chain && is_exact;
     let (stored_text, fetched_text) = (text(stored.body)?, text(fetched.body)?);

@@ -9,7 +9,8 @@ use super::key::ALL_SAMPLES;
 use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
 use crate::node::OFF_WORKER_BYTES;
 
-/// Returns the payload of `entry` in the form of `query`, and true if it was derived from another form.
+/// Returns the payload of `entry` in the form of `query`, and true if the payload was derived from another
+/// form.
 pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool), DeriveError> {
     let (form, asked, made) = match (&entry.body, query) {
         (EntryBody::Account { result, value, asked, .. }, Query::Account(q)) => {

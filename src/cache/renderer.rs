@@ -1,4 +1,5 @@
-//! The renderer writes an entry in a caller's form and coding, and checks it again before it leaves.
+//! The renderer writes an entry in a caller's form and coding, and then checks again whether the entry may be
+//! served.
 //!
 //! [`Renderer`] owns what bounds this work: the permits for long texts and the compressor. It also owns the
 //! verifier, which compares some hits with a node's answer.
@@ -40,7 +41,7 @@ const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Renderer {
     lookup: Arc<Lookup>,
     freshness: Arc<FreshnessPolicy>,
-    /// Bounds the work on long texts that runs beside the async workers.
+    /// The permits for work on long texts, which runs beside the async workers.
     render_permits: Arc<Semaphore>,
     compressor: Arc<Compressor>,
     verifier: Arc<Verifier>,
@@ -81,7 +82,7 @@ impl Renderer {
         &self.compressor
     }
 
-    /// Takes every permit, so that each caller who needs one waits until they are dropped.
+    /// Takes every render permit. Each caller who needs one waits until the returned permits are dropped.
     #[cfg(test)]
     pub(super) async fn take_all_permits(&self) -> tokio::sync::OwnedSemaphorePermit {
         let all = u32::try_from(self.render_permits.available_permits()).unwrap();
@@ -89,10 +90,11 @@ impl Renderer {
     }
 
     /// Returns an entry as this caller's answer. Long work waits for a permit until the caller's deadline,
-    /// with memory reserved for its bytes.
+    /// with memory reserved for the text.
     ///
     /// # Errors
-    /// [`NotServed::Unusable`] if the entry may no longer be served by then.
+    /// [`NotServed::Unusable`] if the entry may no longer be served once it is written. [`NotServed::Failed`]
+    /// if it cannot be written, or if memory or time is short.
     pub(super) async fn render(
         &self,
         call: &PlannedCall<'_>,
@@ -103,14 +105,14 @@ impl Renderer {
         let is_long = is_long_work(query, entry);
         let mut memory = None;
         let written = if is_long {
-            // Reserved before the wait, so that a text without memory does not queue.
+            // Memory is reserved before the wait, so that a text without memory does not queue.
             memory = Some(
                 call.conditions.reserve_memory(max_written_bytes(query, entry)).ok_or(Error::Overloaded)?,
             );
             let permit =
                 timeout_at(call.options.deadline, Arc::clone(&self.render_permits).acquire_owned()).await;
             let Ok(Ok(permit)) = permit else { return Err(Error::TimedOut(self.request_timeout).into()) };
-            // An entry that is too old by now is not worth the work.
+            // An entry that has become too old during the wait is not worth the work.
             if !self.is_in_bounds(call, &entry.meta, basis, began_at)
                 || self.would_go_back(call, entry, basis)
             {
@@ -119,7 +121,7 @@ impl Renderer {
             let (query, entry) = (query.clone(), Arc::clone(entry));
             let taken = memory.take();
             let work = tokio::task::spawn_blocking(move || {
-                // Both are held until the work ends, even if its caller has left.
+                // The permit and the memory are held until the work ends, even if the caller has left.
                 let _permit = permit;
                 (write_for(&query, &entry), taken)
             });
@@ -134,8 +136,8 @@ impl Renderer {
         let (compressed, waited_for_compression) = self.compress(call, entry, &payload).await;
         let waited = is_long || waited_for_compression;
         let basis = match basis {
-            // However long the work takes, an answer that was asked for after the caller arrived stays the
-            // caller's own.
+            // An answer that was asked for after the caller arrived may be served however long the work
+            // takes.
             Basis::FetchedSinceArrival(..) => basis,
             _ if !waited || self.is_in_bounds(call, &entry.meta, basis, began_at) => basis,
             _ if entry.meta.sent_at >= call.arrived_at => {
@@ -143,7 +145,7 @@ impl Renderer {
             }
             _ => return Err(NotServed::Unusable),
         };
-        // A stored entry that has not waited was looked up just now.
+        // An entry that was looked up and has not waited needs no second check.
         if (waited || !matches!(basis, Basis::LookedUp)) && self.would_go_back(call, entry, basis) {
             return Err(NotServed::Unusable);
         }
@@ -166,7 +168,7 @@ impl Renderer {
         if outcome.is_hit() {
             self.observe_lag(&entry.meta);
         }
-        // From here on the receiver of the answer accounts for its memory.
+        // From here on the receiver accounts for the memory of the answer.
         drop(memory);
         Ok(CacheAnswer { payload, meta: entry.meta, status, outcome, compressed })
     }
@@ -179,7 +181,7 @@ impl Renderer {
         }
     }
 
-    /// Returns true if an entry still meets the caller's conditions after a wait, and is in time.
+    /// Returns true if an entry still meets the caller's conditions after a wait, and is not too old.
     fn is_in_bounds(
         &self,
         call: &PlannedCall<'_>,
@@ -208,8 +210,8 @@ impl Renderer {
             && self.lookup.entries.is_overtaken(&call.plan, entry, basis)
     }
 
-    /// Returns an answer to `plan` that is derived from a stored one, and stores it. `None` if there is no such
-    /// entry, or if no render permit is free by the deadline.
+    /// Returns an answer to `plan` that is derived from a stored one, and stores it. `None` if no stored
+    /// answer will do, or if no render permit is free by the deadline.
     pub(super) async fn derive(
         &self,
         plan: &LookupPlan,
@@ -224,7 +226,7 @@ impl Renderer {
             let permit = Arc::clone(&self.render_permits).acquire_owned();
             let permit = timeout_at(deadline, permit).await.ok()?.ok()?;
             let work = tokio::task::spawn_blocking(move || {
-                // Held until the work ends, even if its caller has left.
+                // The permit is held until the work ends, even if the caller has left.
                 let _permit = permit;
                 derivation.make(&text)
             });
@@ -241,8 +243,8 @@ impl Renderer {
         (is_stored || tolerance != Tolerance::Fresh).then_some(entry)
     }
 
-    /// Returns `payload`, which was written from `entry`, in the coding that the caller accepts. `None` if it
-    /// goes out uncompressed. The second value is true if the call had to wait.
+    /// Returns `payload`, which was written from `entry`, in the coding that the caller accepts. `None` if
+    /// the text goes out uncompressed. The second value is true if the call had to wait.
     async fn compress(
         &self,
         call: &PlannedCall<'_>,
@@ -262,7 +264,7 @@ impl Renderer {
         let until = call.options.deadline.min(Instant::now() + COMPRESSION_WAIT);
         let body = body.clone();
         let compressed = if is_stored_form {
-            // The task goes on if its caller leaves, so that the work is not repeated.
+            // The task goes on even if the caller leaves, so that the work is not repeated.
             let (lookup, compressor) = (Arc::clone(&self.lookup), Arc::clone(&self.compressor));
             let (query, entry) = (call.query.clone(), Arc::clone(entry));
             let keeping =

@@ -1,12 +1,12 @@
 //! The second level of the cache: answers that other gateways have put into the shared store.
 //!
-//! A flight reads it after the local look-up and before it asks a node, so that all callers with the same
-//! question cost one read. An answer found there is treated like a node's: the same caching rules apply,
-//! against this gateway's frontier, stored entries and clock. An answer that is older than a stored one, expired,
-//! too far ahead or unreadable is a miss.
+//! A flight reads the shared store after the local look-up and before it asks a node. All callers with the
+//! same question thus cost one read. An answer found there is treated like a node's: the same caching rules
+//! apply, against this gateway's frontier, stored entries and clock. An answer that is older than a stored
+//! one, expired, too far ahead or unreadable is a miss.
 //!
-//! Answers are written back beside the requests, from a queue that is bounded in number and bytes. An answer
-//! that does not fit is not shared.
+//! Answers of nodes are written to the store in the background, from a queue that is bounded in number and
+//! bytes. An answer that does not fit is not shared.
 
 mod purges;
 mod value;
@@ -39,12 +39,12 @@ use value::{SecondLevelKey, SharedValue, ValueMac};
 const WORTH_SHARING: Duration = Duration::from_secs(2);
 /// The number of answers that may wait to be written.
 const QUEUE: usize = 1024;
-/// The maximum total size of these answers, in bytes.
+/// The maximum total size of the answers that wait to be written, in bytes.
 const QUEUE_BYTES: usize = 64 << 20;
 /// The number of answers that are written at once.
 const AT_ONCE: usize = 8;
-/// The factor by which compressing and signing a text takes longer than other work on it. A text that is long
-/// for that work leaves the async worker.
+/// The factor by which compressing and signing a text takes longer than other work on it. Texts above
+/// [`OFF_WORKER_BYTES`] divided by this factor leave the async worker.
 const LONG_PART: usize = 4;
 /// The node index of an answer that came from the store.
 const NO_NODE: usize = usize::MAX;
@@ -59,15 +59,15 @@ pub(super) struct SecondLevel {
     waiting: Arc<AtomicUsize>,
     /// The longest text that is accepted, in bytes.
     max_text: usize,
-    /// The moment of the last purge after a change of cluster. Answers that were asked for before it are
-    /// ignored.
+    /// The moment at which the cache was last cleared, as after the machine was suspended. Answers that were
+    /// asked for before that moment are ignored.
     not_before: Mutex<Option<Instant>>,
     purges: Purges,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
 }
 
-/// An answer to be written.
+/// A node's answer that waits to be written to the shared store.
 struct WriteBack {
     name: SecondLevelKey,
     reply: PoolReply,
@@ -115,7 +115,7 @@ impl SecondLevel {
         let min_slot = match requirement {
             SlotRequirement::None => None,
             SlotRequirement::AtLeast(slot) => Some(slot),
-            // The caller's own minContextSlot lies past the frontier, so a node's answer to it is needed.
+            // A node must answer a call with the caller's own minContextSlot.
             SlotRequirement::CallerMinimum(_) => return None,
         };
         // Checked before any work, so that a store that does not answer costs a miss nothing.
@@ -123,7 +123,8 @@ impl SecondLevel {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
-        // Read before the cluster is, so that an answer is not stored if the pool leaves the cluster meanwhile.
+        // The generation is read before the genesis hash. If the pool leaves the cluster in between, the
+        // answer is not stored.
         let generation = lookup.entries.generation();
         let (genesis, reads) = self.planned_reads(pool, plan)?;
         let part = self.store.part(reads.first()?.name.key());
@@ -200,7 +201,7 @@ impl SecondLevel {
             };
             let Some(sent_at) = sent_at(&value, read_at, asked_at) else { continue };
             if self.is_purged(genesis, &plan.key, &value, sent_at) {
-                // Removed, because it would keep an answer of a lower slot out.
+                // The purged value would keep an answer of a lower slot out of the store.
                 self.delete(&name);
                 continue;
             }
@@ -214,8 +215,8 @@ impl SecondLevel {
         (best, foreign)
     }
 
-    /// Queues a node's answer that is stored under `key` to be shared, if answers of its `class` live long enough. Returns at
-    /// once.
+    /// Queues a node's answer, which is stored here under `key`, to be shared. Does nothing if answers of
+    /// `class` live too briefly. Returns at once.
     pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &PoolReply, class: Class) {
         let life = self.freshness.ttl(class);
         if life < WORTH_SHARING || !self.store.takes_writes() || !pool.is_of_cluster(reply.node) {
@@ -227,8 +228,8 @@ impl SecondLevel {
         self.enqueue(WriteBack { name, reply: reply.clone(), life });
     }
 
-    /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
-    /// has all of this gateway's purges.
+    /// Writes this gateway's purges to the shared store and applies those of other gateways. Returns true if
+    /// the store has all of this gateway's purges.
     pub(super) async fn share_purges(&self, lookup: &Arc<Lookup>, genesis: Option<&str>) -> bool {
         self.purges.share(&self.store, &self.mac, genesis, &self.freshness, lookup).await
     }
@@ -238,31 +239,31 @@ impl SecondLevel {
         self.store.connected().await;
     }
 
-    /// Ignores all answers from now on that were asked for before `now`.
+    /// Ignores all answers in the shared store that were asked for before `now`.
     pub(super) fn ignore_before(&self, now: Instant) {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Ignores all answers from now on that `filter` matches and that were asked for before `now`. Informs
-    /// the other gateways of the cluster with this genesis hash.
+    /// Ignores all answers in the shared store that `filter` matches and that were asked for before `now`.
+    /// [`Self::share_purges`] informs the other gateways of the cluster with this genesis hash.
     pub(super) fn purge(&self, genesis: Option<&str>, filter: &Filter, now: Instant) {
         self.purges.begin(genesis, *filter, now);
     }
 
-    /// Ignores all answers from now on that were asked for before `now`. Informs the other gateways of each
-    /// cluster with which this gateway has shared answers.
+    /// Ignores all answers in the shared store that were asked for before `now`. [`Self::share_purges`]
+    /// informs the other gateways of each cluster whose purge list this gateway keeps.
     pub(super) fn purge_all_clusters(&self, now: Instant) {
         self.purges.begin_everywhere(now);
     }
 
-    /// Returns true if `value` of `key` was purged after `sent_at`, when it was asked for.
+    /// Returns true if `value` of `key` was purged after it was asked for, at `sent_at`.
     fn is_purged(&self, genesis: &str, key: &Key, value: &SharedValue, sent_at: Instant) -> bool {
         let emptied = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
         emptied.is_some_and(|emptied| sent_at <= emptied)
             || self.purges.is_purged(genesis, key, value.sent_at, sent_at)
     }
 
-    /// Decodes a value. `None` if it was not written under this name.
+    /// Decodes a value. `None` if it is unreadable, too long or written under another name.
     async fn read(&self, name: &SecondLevelKey, bytes: Bytes) -> Option<SharedValue> {
         if bytes.len() < OFF_WORKER_BYTES / LONG_PART {
             return self.mac.decode(name, &bytes, self.max_text);
@@ -271,7 +272,7 @@ impl SecondLevel {
         tokio::task::spawn_blocking(move || mac.decode(&name, &bytes, max_text)).await.ok().flatten()
     }
 
-    /// Deletes a value that no gateway can read, because it would keep others out.
+    /// Deletes an unreadable or purged value, which would keep other values out of the store.
     fn delete(&self, name: &SecondLevelKey) {
         let (store, key) = (Arc::clone(&self.store), name.key().to_owned());
         self.tasks.spawn(async move { store.forget(&key).await });
@@ -294,7 +295,7 @@ struct PlannedRead {
     plan: LookupPlan,
 }
 
-/// An answer that was found, with its plan.
+/// An answer from the shared store, with the plan for the key under which it was found.
 type SharedAnswer = (LookupPlan, PoolReply);
 
 /// The result of a read of the shared store.
@@ -308,9 +309,9 @@ pub(super) struct SharedAnswers {
     pub(super) generation: u64,
 }
 
-/// Returns the moment at which an answer was asked for, on this gateway's clock, and never a later one. Its
-/// age is known twice: by the store's clock and by the wall clocks of the two machines. The higher age
-/// counts, so that a single wrong clock cannot make an answer younger.
+/// Returns the moment at which an answer was asked for, by this gateway's clock. The age of the answer is
+/// known twice: by the store's clock, and by the wall clocks of the two machines. The higher age counts, so
+/// that a single wrong clock cannot make an answer younger.
 fn sent_at(value: &SharedValue, read_at: StoreTime, asked_at: Instant) -> Option<Instant> {
     let by_store = asked_at.checked_sub(Duration::from_micros(read_at.saturating_sub(value.sent_at)))?;
     let by_wall =

@@ -1,8 +1,8 @@
 //! The known sizes of accounts. Small accounts are fetched whole, so that every form can be made from one
 //! answer.
 //!
-//! The table has a fixed size. The address of an account picks its cell, and a new account replaces the old
-//! one. No answer depends on the table: a wrong guess costs an upstream call of another form.
+//! The table has a fixed size. The address of an account picks its cell, and the account replaces any other
+//! one there. No answer depends on the table: a wrong guess costs an upstream call of another form.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ const CELLS: usize = 1 << 16;
 const SMALL_BYTES: u64 = 64 * 1024;
 /// The largest sum, in bytes, of accounts that are fetched whole in one call.
 pub(super) const TOGETHER_BYTES: u64 = 1024 * 1024;
-/// The bits of a cell that hold the size. The other bits identify the account. No account is larger than
+/// The bits of a cell that hold the size. The other bits identify the account. No account has more bytes than
 /// this.
 const SIZE_BITS: u64 = (1 << 24) - 1;
 
@@ -23,9 +23,9 @@ const SIZE_BITS: u64 = (1 << 24) - 1;
 pub enum SizeClass {
     /// At most 64 KiB when last seen. Several accounts: each of them, and at most 1 MiB together.
     Small,
-    /// Not seen, or forgotten.
+    /// The account was not seen, or its size was forgotten. Several accounts: one of them, and none is large.
     Unknown,
-    /// Larger than small.
+    /// Larger than 64 KiB when last seen. Several accounts: one of them, or more than 1 MiB together.
     Large,
 }
 
@@ -55,7 +55,7 @@ impl Sizes {
         self.note(pubkey, SIZE_BITS);
     }
 
-    /// Returns the account's size in bytes when it was last seen.
+    /// Returns the account's size in bytes when it was last seen. `None` if the size is not known.
     pub fn space(&self, pubkey: &Pubkey) -> Option<u64> {
         let (cell, mark) = self.cell(pubkey);
         let noted = cell.load(Ordering::Relaxed);
@@ -71,8 +71,8 @@ impl Sizes {
         }
     }
 
-    /// Returns the size class of several accounts: that of the largest, and large if small ones sum up to too
-    /// much.
+    /// Returns the size class of several accounts: that of the largest one. Small accounts of more than 1 MiB
+    /// together count as large.
     pub fn of_all(&self, pubkeys: &[Pubkey]) -> SizeClass {
         let size = pubkeys.iter().map(|pubkey| self.of(pubkey)).max().unwrap_or(SizeClass::Small);
         let together = || pubkeys.iter().filter_map(|pubkey| self.space(pubkey)).sum::<u64>();
@@ -81,7 +81,7 @@ impl Sizes {
 
     fn cell(&self, pubkey: &Pubkey) -> (&AtomicU64, u64) {
         let word = |at: usize| pubkey.0[at..at + 8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        // The mark is never zero, which is an empty cell.
+        // Zero stands for an empty cell, so the mark is never zero.
         let mark = (word(0) ^ word(8).rotate_left(17)) | 1 << 63;
         #[expect(clippy::cast_possible_truncation, reason = "any cell will do")]
         let cell = (word(16) ^ word(24)) as usize % CELLS;

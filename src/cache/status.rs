@@ -18,7 +18,8 @@ pub enum ForwardReason {
 pub enum CacheStatus {
     /// A stored entry.
     Hit {
-        /// The rest of the entry's time to live in seconds, rounded towards zero. Negative while stale.
+        /// The rest of the entry's time to live in seconds, rounded towards zero. Zero or negative while
+        /// stale.
         ttl_s: i64,
         /// True if the answer was derived from an entry of another form.
         derived: bool,
@@ -29,7 +30,7 @@ pub enum CacheStatus {
     Carried,
     /// A stored entry past its bounds, because no node answers.
     StaleIfError {
-        /// The rest of the entry's time to live in seconds: negative.
+        /// The rest of the entry's time to live in seconds: zero or negative.
         ttl_s: i64,
     },
     /// A node.
@@ -81,7 +82,7 @@ impl fmt::Display for CacheStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("slotfront; ")?;
         match *self {
-            // An answer that is stale by less than a second has no negative number to show it.
+            // If the answer is stale by less than a second, its `ttl` of 0 does not show that.
             Self::Hit { ttl_s: 0, stale: true, derived: false } => f.write_str("hit; ttl=0; detail=stale"),
             Self::Hit { ttl_s, derived, .. } => {
                 write!(f, "hit; ttl={ttl_s}{}", if derived { "; detail=derived" } else { "" })

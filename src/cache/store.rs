@@ -1,5 +1,5 @@
-//! The entry store: a moka cache bounded in bytes. An entry is replaced only by one of the same or a higher
-//! slot.
+//! The entry store: a moka cache bounded in bytes. An entry is replaced by one of a lower slot only if it may
+//! not be served any more.
 //!
 //! moka's `Expiry` and time to live are not used. Freshness depends on the frontier, too, and tests step
 //! their own clock.
@@ -18,16 +18,17 @@ use super::key::Key;
 use crate::low_priority;
 use crate::telemetry::{EvictionCause, Metrics};
 
-/// The bytes that an entry takes beside its answer (`cargo bench --package slotfront-lab --bench memory`): the key, the
-/// entry's own fields, moka's bookkeeping and the allocator's share.
+/// The bytes that an entry takes beside its answer: the key, the entry's own fields, moka's bookkeeping and
+/// the allocator's share. Measured by `cargo bench --package slotfront-lab --bench memory`.
 const OVERHEAD_BYTES: usize = 620;
 /// The time after which an entry that no caller asked for is evicted, even if there is memory for it.
 const IDLE: Duration = Duration::from_hours(24);
 
-/// The number of entries above which freeing them would block a worker for too long.
+/// The most entries that are freed at once on the caller's thread. Freeing more would block a worker for too
+/// long.
 const FREED_AT_ONCE: u64 = 1000;
 
-/// More segments would not make contention between two reads less likely.
+/// The most segments of moka's cache. More would not make contention between two reads less likely.
 const MAX_SEGMENTS: u64 = 64;
 /// The number of entries of the largest size that must fit a segment.
 const LARGEST_IN_SEGMENT: u64 = 4;
@@ -36,7 +37,8 @@ type Entries = SegmentedCache<Key, Arc<Entry>, RandomState>;
 
 /// The stored entries.
 pub struct EntryStore {
-    /// Replaced as a whole when everything is removed: moka's `invalidate_all` frees the entries later.
+    /// The whole cache is replaced when everything is removed, because moka's `invalidate_all` frees the
+    /// entries later.
     entries: ArcSwap<Entries>,
     capacity: u64,
     max_entry: u64,
@@ -60,7 +62,7 @@ pub enum Insert {
 impl EntryStore {
     /// Creates an empty store of `capacity` bytes, for single entries of up to `max_entry` bytes.
     pub fn new(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Self {
-        // Without any capacity moka silently keeps nothing, so such entries are refused.
+        // moka silently drops an entry above the capacity, so such entries are refused.
         let max_entry = max_entry.min(capacity);
         let entries = ArcSwap::from_pointee(entries(capacity, max_entry, Arc::clone(&metrics)));
         Self { entries, capacity, max_entry, metrics }
@@ -71,8 +73,8 @@ impl EntryStore {
         self.entries.load().get(key)
     }
 
-    /// Stores `entry`, unless the stored one is of a higher slot and `serves` returns true for it. The
-    /// comparison and the replacement are atomic.
+    /// Stores `entry`, unless the stored one is of a higher slot and may still be served, as `serves` says.
+    /// The comparison and the replacement are atomic.
     pub fn insert(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&EntryMeta) -> bool) -> Insert {
         if u64::from(weight(&key, entry)) > self.max_entry {
             return Insert::TooLarge;
@@ -92,7 +94,7 @@ impl EntryStore {
         outcome
     }
 
-    /// Replaces `stored` by `entry`, if it is still the one stored under `key`.
+    /// Replaces `stored` by `entry`, if `stored` is still the entry under `key`.
     pub fn replace(&self, key: Key, stored: &Arc<Entry>, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|now| match now {
             Some(now) if Arc::ptr_eq(now.value(), stored) => Op::Put(Arc::clone(entry)),
@@ -100,7 +102,7 @@ impl EntryStore {
         });
     }
 
-    /// Computes the weight of `entry` again, if it is the one stored under `key`.
+    /// Computes the weight of `entry` again, if this entry is still stored under `key`.
     pub fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|stored| match stored {
             Some(stored) if Arc::ptr_eq(stored.value(), entry) => Op::Put(stored.into_value()),

@@ -1,5 +1,5 @@
-//! The stored entries, with everything that decides whether one may still serve: slots, ages, floors and the
-//! generation.
+//! The stored entries, with everything that decides whether an entry may still serve: slots, ages, floors and
+//! the generation.
 
 use std::sync::Arc;
 
@@ -50,12 +50,12 @@ impl StoredEntries {
         self.store.get(key)
     }
 
-    /// Replaces `stored` by `entry`, if it is still the one stored under `key`.
+    /// Replaces `stored` by `entry`, if `stored` is still the entry under `key`.
     pub(super) fn replace(&self, key: Key, stored: &Arc<Entry>, entry: &Arc<Entry>) {
         self.store.replace(key, stored, entry);
     }
 
-    /// Computes the weight of `entry` again, if it is the one stored under `key`.
+    /// Computes the weight of `entry` again, if this entry is still stored under `key`.
     pub(super) fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.store.update_weight(key, entry);
     }
@@ -104,8 +104,9 @@ impl StoredEntries {
         self.generation.number()
     }
 
-    /// Returns the entries stored under the keys of `plan`. If an account is stored under two keys, only the entry of the
-    /// higher slot is returned, because that one was shown last. A block comes before its absence.
+    /// Returns the entries stored under the keys of `plan`. If an account is stored under both keys, only the
+    /// entry of the higher slot is returned, because that one was shown last. A block comes before its
+    /// absence.
     pub(super) fn candidates(&self, plan: &LookupPlan) -> [Option<Arc<Entry>>; 2] {
         let first = self.store.get(&plan.key);
         let alternate = plan.alternate_key.as_ref().and_then(|key| self.store.get(key));
@@ -118,13 +119,14 @@ impl StoredEntries {
         }
     }
 
-    /// Returns the alternate key of `plan`, unless the candidate `stored` is the entry under its first key.
+    /// Returns the alternate key of `plan`, unless the candidate `stored` is the entry under the plan's first
+    /// key.
     pub(super) fn alternate_key(&self, plan: &LookupPlan, stored: &Arc<Entry>) -> Option<Key> {
         let is_first = || self.store.get(&plan.key).is_some_and(|first| Arc::ptr_eq(&first, stored));
         plan.alternate_key.clone().filter(|_| !is_first())
     }
 
-    /// Returns the entry stored under `key`, if `tolerance` allows it and it reaches the slot that the caller wants.
+    /// Returns the entry stored under `key`, if `tolerance` allows it and its slot is at least `min_slot`.
     pub(super) fn get_usable(
         &self,
         key: &Key,
@@ -135,8 +137,8 @@ impl StoredEntries {
         self.store.get(key).filter(|stored| self.is_usable(key, stored, tolerance, min_slot, now))
     }
 
-    /// Returns true if `tolerance` allows `stored`, the entry under `key`, and it reaches the slot that the
-    /// caller wants.
+    /// Returns true if `tolerance` allows `stored`, the entry under `key`, and if the entry's slot is at
+    /// least `min_slot`.
     pub(super) fn is_usable(
         &self,
         key: &Key,
@@ -153,7 +155,7 @@ impl StoredEntries {
     /// Stores `entry`, unless the entry stored under `key` is newer and may still be served.
     pub(super) fn insert(&self, key: Key, entry: &Arc<Entry>) -> Insert {
         let inserted = self.store.insert(key, entry, |stored| self.freshness.may_serve(stored));
-        // At processed there are no floors.
+        // At processed a fork may be dropped with its slots, so a lower slot is not counted as a reset.
         let processed = matches!(
             entry.meta.class,
             Class::Account(Commitment::Processed)
@@ -166,15 +168,15 @@ impl StoredEntries {
         inserted
     }
 
-    /// Returns true if a newer answer than `entry` was shown. A node's error shows no account, so it cannot
-    /// be overtaken.
+    /// Returns true if a newer answer than `entry` was shown. An error that a node has just given shows no
+    /// account, so it cannot be overtaken.
     pub(super) fn is_overtaken(&self, plan: &LookupPlan, entry: &Entry, basis: Basis) -> bool {
         let is_error = matches!(entry.body, EntryBody::Verbatim(Payload::Error { .. }));
         (!is_error || basis.is_stored()) && self.is_behind(plan, &entry.meta, basis)
     }
 
     /// Returns true if a newer answer is stored, or if an account was shown above the slot of `meta`. At
-    /// processed only stored entries are checked.
+    /// processed only answers from the cache are checked.
     pub(super) fn is_behind(&self, plan: &LookupPlan, meta: &EntryMeta, basis: Basis) -> bool {
         let has_floor = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => {
@@ -185,15 +187,15 @@ impl StoredEntries {
         let newer =
             |stored: Arc<Entry>| stored.meta.slot > meta.slot && self.freshness.may_serve(&stored.meta);
         // A list that was just assembled of several slots has the lowest of them. Its accounts were checked
-        // against their floors one by one. A list that was assembled earlier was not.
+        // against their floors one by one. The accounts of a list that was assembled earlier were not.
         let is_just_assembled = meta.derived && matches!(basis, Basis::LookedUp | Basis::SharedFetch(..));
         let is_mixed = is_just_assembled && self.freshness.assemble() == Assemble::WithinBound;
         let is_below = || !is_mixed && meta.slot < self.floor(&plan.key, Instant::now());
         has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
     }
 
-    /// Returns the slot below which no answer under `key` is shown, because one of its accounts was shown
-    /// there, or 0.
+    /// Returns the highest slot at which an account under `key` was shown, or 0. No answer below that slot is
+    /// shown.
     pub(super) fn floor(&self, key: &Key, now: Instant) -> Slot {
         self.floors_under(key, now).1
     }
@@ -211,7 +213,8 @@ impl StoredEntries {
         }
     }
 
-    /// Lowers `floor` to `slot`, because no node reaches it any more. Counts the reset.
+    /// Lowers the floors of the accounts under `key` from at most `floor` to `slot`, because no node reaches
+    /// them any more. Counts the reset.
     pub(super) fn lower_floors(&self, key: &Key, floor: Slot, slot: Slot) {
         let Some((accounts, commitment)) = key.accounts().filter(|_| slot < floor) else { return };
         let life = self.freshness.longest_life(commitment);
@@ -220,8 +223,8 @@ impl StoredEntries {
         }
     }
 
-    /// Raises floors that have fallen below `slot`, at which an entry for `plan` is shown. `lowest` is one of
-    /// them.
+    /// Raises floors that have fallen below `slot`, at which an entry for `plan` is shown. `lowest` is the
+    /// lowest of these floors.
     pub(super) fn raise_fallen_floors(&self, plan: &LookupPlan, slot: Slot, lowest: Slot) {
         if slot <= lowest {
             return;

@@ -1,10 +1,10 @@
 //! Verification of hits in production: a sample of hits is fetched again from a node and compared
 //! (`verify.sample`).
 //!
-//! No caller waits for it. Each picked hit costs one call to one node. At most four comparisons run at a
-//! time, and a hit that is picked beyond that is skipped. A mismatch is counted and logged for an operator,
-//! and nothing is corrected. An answer that proves nothing is counted as `moved`, and so is a node that does
-//! not answer.
+//! No caller waits for a verification. Each picked hit costs one call to one node. At most four comparisons
+//! run at a time, and a hit that is picked beyond that is skipped. A mismatch is counted and logged for an
+//! operator, and nothing is corrected. An answer that proves nothing is counted as `moved`, and so is a node
+//! that does not answer.
 
 mod compare;
 
@@ -112,7 +112,7 @@ impl Verifier {
             let SampledHit { query, class, payload, slot } = &hit;
             (compare(query, *class, payload, *slot, &again.body, again.slot), hit, again)
         });
-        // Ends early only with the process.
+        // The task fails only when the process ends.
         let Ok((result, hit, again)) = compared.await else { return };
         count(result);
         if result == VerifyResult::Mismatch {

@@ -1,8 +1,8 @@
 //! The accounts that a block may write, read from its JSON text without building a tree.
 //!
-//! The text is the result of `getBlock` with `transactionDetails: "accounts"` and rewards. The set holds every
-//! writable account of every transaction, and every account that got a reward. It is a superset: a listed
-//! account need not have changed.
+//! The text is the result of `getBlock` with `transactionDetails: "accounts"` and rewards. The set holds
+//! every writable account of every transaction, and every account that got a reward. It is a superset: a
+//! listed account need not have changed.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,8 @@ pub(super) struct BlockWrites {
     pub(super) parent_slot: Slot,
     /// True if the block begins a distribution of rewards. Only the first block of an epoch does.
     pub(super) begins_rewards: bool,
-    /// True if the block has transactions but no reward of type `Fee`. Its rewards may be missing.
+    /// True if the block has transactions but no reward of type `Fee`. The node may have answered before it
+    /// knew the block's rewards.
     pub(super) lacks_fee_reward: bool,
     /// The fingerprints of the accounts that the block may write, in order and without repetitions.
     pub(super) writes: Vec<Fingerprint>,
@@ -72,7 +73,8 @@ struct AccountKeys<'a> {
     account_keys: Vec<AccountKey<'a>>,
 }
 
-/// One account of a transaction. A member that is not known could change the meaning of `writable`.
+/// One account of a transaction. Unknown members are refused, because they could change the meaning of
+/// `writable`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AccountKey<'a> {
@@ -115,7 +117,7 @@ impl BlockWrites {
             keys.filter(|key| key.writable).try_for_each(|key| add(&key.pubkey))?;
         }
         block.rewards.iter().try_for_each(|reward| add(&reward.pubkey))?;
-        // Payers and programs' accounts are listed by many transactions of a block.
+        // Many transactions of a block list the same payers and programs' accounts.
         writes.sort_unstable();
         writes.dedup();
         let has_fee_reward = block.rewards.iter().any(|reward| reward.reward_type.as_deref() == Some("Fee"));

@@ -1,9 +1,9 @@
-//! A chain: the blocks that the follower has read since it last started, each joined to the one before.
+//! A chain: the blocks that the follower has read without a gap, each joined to the one before.
 //!
 //! [`Chain`] is read by every hit and written by the follower alone, through [`ChainWriter`]. The follower
 //! stores a block's writes and its slot first, and publishes the new tip last. A reader loads the tip first.
-//! It therefore sees every write up to the tip that it has read. It may also see later writes, which cost a
-//! fetch, never a wrong answer. The finalized target is published in the same way.
+//! The reader therefore sees every write up to that tip. It may also see later writes, which cost a fetch,
+//! never a wrong answer. The finalized target is published in the same way.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub(super) const MAX_SLOTS: u64 = 1 << 19;
 /// The bits of a packed tip that hold its time, in milliseconds: 500 years.
 const TIME_BITS: u32 = 44;
 
-/// The most blocks above the finalized target whose writes are kept. If more are not final yet, carrying at
-/// finalized pauses.
+/// The most blocks above the finalized target whose writes are kept. If more blocks are not final yet,
+/// carrying at finalized pauses.
 const MAX_PENDING_BLOCKS: usize = 512;
 
 /// The slots and the last writes of a chain.
@@ -37,13 +37,15 @@ pub struct Chain {
     began_at: Instant,
     /// The distance of the tip from the first slot, and the time of its poll, in one number.
     tip: AtomicU64,
-    /// The newest slot that is known to be final and whose writes are noted as final. 0 before the first.
+    /// The finalized target: the newest slot that is known to be final and whose writes are noted as final. 0
+    /// if there is none.
     target: AtomicU64,
-    /// The lowest slot of an answer that is carried to the target. Final writes below it may be missing.
+    /// The lowest slot at which a carried answer may have been read, if that is below the target. Final
+    /// writes below `target_from` may be missing.
     target_from: AtomicU64,
 }
 
-/// A slot up to which an account is known to be unchanged.
+/// The newest slot of a chain, or a slot at which an account is known to be unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tip {
     /// The slot.
@@ -52,15 +54,15 @@ pub struct Tip {
     pub polled_at: Instant,
 }
 
-/// The commitment at which an answer is carried, with what is known of the node that gave it.
+/// The commitment at which an answer is carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carry {
     /// To the tip, for a caller at confirmed.
     ToTip,
-    /// To the finalized target. `may_be_newer` is true if the answer may hold data of a later slot than it
-    /// says, as answers at finalized do before Agave 4.1.
+    /// To the finalized target. Before Agave 4.1, answers at finalized may show data of a later slot than
+    /// their own.
     ToTarget {
-        /// True if the answer may hold data of a later slot.
+        /// True if the answer may show data of a later slot than its own.
         may_be_newer: bool,
     },
 }
@@ -101,7 +103,8 @@ impl Chain {
         self.tip.store((slot - self.first) << TIME_BITS | since, Ordering::Release);
     }
 
-    /// Returns the newest slot that is known to be final. `None` before the first.
+    /// Returns the finalized target, which is the newest slot known to be final. `None` if there is none, as
+    /// while carrying at finalized pauses.
     pub fn target(&self) -> Option<Slot> {
         Some(self.target.load(Ordering::Acquire)).filter(|target| *target > 0)
     }
@@ -111,8 +114,8 @@ impl Chain {
         self.writes.last(bucket)
     }
 
-    /// Returns the slot up to which an account is known to be unchanged since it was read at `read`. `None`
-    /// if that is not known.
+    /// Returns the newest slot at which an account is known to be the same as at `read`, where it was read.
+    /// `None` if there is none.
     pub fn unchanged_until(&self, bucket: Bucket, read: Slot, carry: Carry) -> Option<Tip> {
         let tip = self.tip();
         match carry {
@@ -192,8 +195,8 @@ impl ChainWriter {
         self.chain.set_tip(self.chain.tip().slot, polled_at);
     }
 
-    /// Adds the block at `slot`, whose parent is the tip, with the buckets that it writes. The time of the tip
-    /// stays until [`Self::renew`].
+    /// Adds the block at `slot`, whose parent is the tip, with the buckets that it writes. The time of the
+    /// tip stays until [`Self::renew`].
     ///
     /// # Errors
     /// The chain is full.
@@ -211,7 +214,7 @@ impl ChainWriter {
         if self.pending.len() > MAX_PENDING_BLOCKS
             && let Some((dropped, _)) = self.pending.pop_front()
         {
-            // The writes of the dropped block matter only to answers from before it.
+            // The writes of the dropped block matter only to answers that were read below its slot.
             chain.target.store(0, Ordering::Release);
             chain.target_from.store(dropped, Ordering::Release);
         }

@@ -6,13 +6,13 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::fetch::{self, BlockNode};
 use crate::methods::Slot;
 
-/// A block whose hash a second node is asked for until one gives it.
+/// The check of one block's hash. Other nodes are asked for the hash until one of them gives it.
 pub(super) struct CrossCheck {
     slot: Slot,
     hash: String,
-    /// The node that gave the block. `None` if another replica read it.
+    /// The node that gave the block. `None` if another replica read the block.
     given_by: Option<usize>,
-    /// The number of times that a node did not give the hash.
+    /// The number of times that a node was asked and did not give the hash.
     attempts: usize,
     answer: Option<AbortOnDropHandle<Option<String>>>,
 }
@@ -29,7 +29,8 @@ pub(super) enum CheckState {
 }
 
 impl CrossCheck {
-    /// Creates the check of the block at `slot`, which the node `given_by` gave. `None` stands for another replica.
+    /// Creates the check of the block at `slot`, which the node `given_by` gave. If `given_by` is `None`,
+    /// another replica read the block.
     pub(super) fn new(slot: Slot, hash: String, given_by: Option<usize>) -> Self {
         Self { slot, hash, given_by, attempts: 0, answer: None }
     }

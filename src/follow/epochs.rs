@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::methods::Slot;
 
-/// The slots of the first epoch of a warm-up. Each further epoch of the warm-up has twice as many
+/// The number of slots in the first epoch of a warm-up. Each further epoch of the warm-up has twice as many
 /// (solana-epoch-schedule: `MINIMUM_SLOTS_PER_EPOCH`).
 const FIRST_WARMUP_EPOCH: u64 = 32;
 
@@ -17,7 +17,7 @@ pub(super) struct EpochSchedule {
 }
 
 impl EpochSchedule {
-    /// Reads the result of `getEpochSchedule`. `None` if it is not one.
+    /// Reads the result of `getEpochSchedule`. `None` if the text is not such a result.
     pub(super) fn parse(result: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]

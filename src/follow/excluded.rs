@@ -1,6 +1,6 @@
 //! The accounts that may change without being listed in a block. They are never carried.
 //!
-//! docs/following.md names the places of the node's source that write them.
+//! docs/following.md names the places of the node's source that write these accounts.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -19,11 +19,11 @@ const OWNERS: [&str; 5] = [
 /// The system program, which owns wallets, nonce accounts and Alpenglow's accounts.
 const SYSTEM_PROGRAM: Pubkey = Pubkey([0; 32]);
 
-/// The bytes of a nonce account, the only system account with data that transactions write.
+/// The size in bytes of a nonce account. No other system account has data that transactions write.
 const NONCE_BYTES: u64 = 80;
 
-/// The addresses that no transaction can write (agave-reserved-account-keys), and the incinerator, which a node
-/// empties at the end of each block.
+/// The addresses that no transaction can write (agave-reserved-account-keys), and the incinerator, which a
+/// node empties at the end of each block.
 const RESERVED: [&str; 32] = [
     "AddressLookupTab1e1111111111111111111111111",
     "BPFLoader1111111111111111111111111111111111",
@@ -59,8 +59,8 @@ const RESERVED: [&str; 32] = [
     "1nc1nerator11111111111111111111111111111111",
 ];
 
-/// Alpenglow's clock, genesis certificate, reward and delegated-stake accounts. Each address is derived from a
-/// seed and the feature's id, of which clusters use several.
+/// Alpenglow's clock, genesis certificate, reward and delegated-stake accounts. Each address is derived from
+/// a seed and the feature's id. Clusters use several ids.
 const ALPENGLOW: [&str; 12] = [
     // Derived from a1penGLz8Vm2QHYB3JPefBiU4BY3Z6JkW2k3Scw5GWP.
     "HQcg2uM8uUqfRprvypQGcU7qucUZJY3odWjJVYce2a6C",
@@ -93,8 +93,8 @@ pub fn is_excluded_address(address: &Pubkey) -> bool {
     EXCLUDED_ADDRESSES.contains(address)
 }
 
-/// Returns true if accounts of this owner and size may change unseen. A change of the owner takes a transaction
-/// that lists the account.
+/// Returns true if accounts of this owner and size may change unseen. The owner itself cannot change unseen,
+/// because this takes a transaction that lists the account.
 pub fn is_excluded_owner(owner: &Pubkey, space: u64) -> bool {
     let is_alpenglow = *owner == SYSTEM_PROGRAM && space != 0 && space != NONCE_BYTES;
     is_alpenglow || EXCLUDED_OWNERS.contains(owner)

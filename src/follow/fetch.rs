@@ -1,4 +1,4 @@
-//! The questions that the reader asks of nodes, and the judgement of their answers.
+//! The questions that the reader asks of nodes, and the meaning of their answers.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::methods::Slot;
 use crate::node::{Fault, NodeReply, OFF_WORKER_BYTES, code};
 use crate::telemetry::{BlockResult, Metrics};
 
-/// The highest transaction version that blocks are asked for with.
+/// The highest transaction version that the reader accepts in a block.
 const MAX_TRANSACTION_VERSION: u8 = 0;
 /// The longest time for a short answer.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest time for a block. Another node is asked while the block may still be given.
+/// The longest time for a block. It is short enough to ask another node before the block counts as a gap.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A node that serves blocks.
@@ -27,7 +27,7 @@ pub(super) trait BlockNode: Clone + Send + Sync + 'static {
     /// Returns the node's tier. Nodes of a higher tier are asked only if others do not help.
     fn tier(&self) -> u8;
 
-    /// Asks the node, within a size bound of its own.
+    /// Asks the node. An answer above the node's size bound is a fault.
     fn ask(
         &self,
         method: &'static str,
@@ -41,7 +41,7 @@ pub(super) trait BlockNodes: Sync {
     /// The type of one node.
     type Node: BlockNode;
 
-    /// Returns the nodes, lower tiers first.
+    /// Returns the nodes that may be followed now, lower tiers first.
     fn usable(&self) -> Vec<Self::Node>;
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn newest_slot(node: &impl BlockNode) -> Option<Slot> {
     serde_json::from_slice(&result(node.ask("getSlot", params, SHORT_TIMEOUT).await)?).ok()
 }
 
-/// Asks a node for the slots in which epochs begin.
+/// Asks a node for the slots at which epochs begin.
 pub(super) async fn epoch_schedule(node: &impl BlockNode) -> Option<EpochSchedule> {
     EpochSchedule::parse(&result(node.ask("getEpochSchedule", json!([]), SHORT_TIMEOUT).await)?)
 }
@@ -138,7 +138,7 @@ pub(super) async fn block(
                 code: code::BLOCK_NOT_AVAILABLE | code::BLOCK_STATUS_NOT_AVAILABLE_YET, ..
             },
         ) => (BlockResult::NotYet, Ok(FetchedBlock::Absent)),
-        // Another attempt would be as long.
+        // Another answer would be as long.
         Err(Fault::TooLarge) => (BlockResult::Unreadable, Err(FollowEnd::GAP)),
         Err(Fault::Timeout) => (BlockResult::Failed, Ok(FetchedBlock::TimedOut)),
         Ok(NodeReply::Error { .. }) | Err(_) => (BlockResult::Failed, Ok(FetchedBlock::Absent)),

@@ -28,7 +28,7 @@ const IDLE_AFTER: Duration = Duration::from_mins(5);
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 /// The least time between the beginnings of two chains.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// The time after a start in which no node may be known yet.
+/// The time after the start in which the probes may not have found a node yet.
 const FIRST_PROBES: Duration = Duration::from_secs(5);
 /// The pause while no node can be followed.
 const NODE_PAUSE: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ const NODE_PAUSE: Duration = Duration::from_secs(2);
 const LONG_PAUSE: Duration = Duration::from_mins(1);
 /// The most times that the pause doubles while blocks keep coming too slowly.
 const MAX_DOUBLINGS: u32 = 4;
-/// The duration of a chain after which the next pause is a first one.
+/// The duration of a chain after which the next pause has its first length again.
 const STEADY_AFTER: Duration = Duration::from_mins(10);
 
 /// The task that follows the chain.
@@ -51,8 +51,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Creates the follower that publishes its chains in `followed`. It shares blocks through `store`, whose values
-    /// are signed with `mac`.
+    /// Creates the follower that publishes its chains in `followed`. The follower shares blocks through the
+    /// store, if there is one and the setting `follow.share` is on. `store` holds the store and the MAC that
+    /// signs the shared records.
     pub fn new(
         followed: Arc<FollowedChain>,
         pool: Arc<Pool>,
@@ -113,7 +114,7 @@ impl Follower {
             clusters.mark_unchanged();
             let end = tokio::select! {
                 end = reader.follow() => end,
-                // The sender lives in the pool.
+                // The sender lives as long as the pool, so this cannot fail.
                 _ = clusters.changed() => RestartReason::Cluster.into(),
             };
             pauses.note(began.elapsed());
@@ -136,7 +137,7 @@ impl Follower {
                             "following pauses: accounts are served as with follow.mode = \"off\""
                         );
                     }
-                    // Another cluster may have faster nodes.
+                    // The pause ends when the cluster changes, because another cluster may have faster nodes.
                     let _ = timeout(pauses.after(reason), clusters.changed()).await;
                 }
             }
@@ -152,15 +153,15 @@ struct Pauses {
 }
 
 impl Pauses {
-    /// Notes that a chain was followed for `lasted`, whatever ended it.
+    /// Notes that a chain was followed for `lasted`, whatever ended the chain.
     fn note(&mut self, lasted: Duration) {
         if lasted > STEADY_AFTER {
             self.doublings = 0;
         }
     }
 
-    /// Returns the time for which nothing is followed. Each attempt with slow nodes takes bandwidth from callers, so
-    /// the next one comes later.
+    /// Returns the time for which nothing is followed. Each attempt with slow nodes takes bandwidth from
+    /// callers, so the pauses after slow blocks grow.
     fn after(&mut self, reason: PauseReason) -> Duration {
         match reason {
             PauseReason::NoNode | PauseReason::NoEpochs => NODE_PAUSE,

@@ -2,22 +2,23 @@
 //!
 //! Both tables have a fixed size and are indexed by a hash of the address. Two addresses in one bucket cost a
 //! needless fetch, never a wrong answer. The key of the hash is drawn at start, so that nobody can choose
-//! addresses that share a bucket. Addresses with one [`Fingerprint`] share one as well. Choosing such addresses
-//! gains nothing, because a transaction may name the account itself.
+//! addresses that share a bucket. Addresses with the same [`Fingerprint`] always share a bucket. Nobody gains
+//! by choosing such addresses, because a transaction may name the account itself.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::methods::{Pubkey, Slot};
 
-/// The number of buckets: 16 MiB for each chain. Models make many chains of few accounts.
+/// The number of buckets, which take 16 MiB for each chain. Tests have fewer, because models make many
+/// chains.
 const BUCKETS: usize = if cfg!(test) { 1 << 12 } else { 1 << 21 };
 
-/// The bucket of an address. It stays the same while the process runs, so an entry keeps it.
+/// The bucket of an address. The bucket stays the same while the process runs, so entries store it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bucket(u32);
 
-/// A number made of an address. It is the same in every process, so that replicas can exchange it.
+/// A number made of an address. The number is the same in every process, so that replicas can exchange it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fingerprint(pub(super) u64);
 
@@ -70,7 +71,8 @@ impl LastWrites {
         Self { first, buckets: std::iter::repeat_with(LastWrite::default).take(BUCKETS).collect() }
     }
 
-    /// Notes a write at `slot`, which is above all slots noted before and within `u32` of the first.
+    /// Notes a write at `slot`, which is above all slots noted before and less than 2^32 slots above the
+    /// first.
     pub(super) fn note(&self, bucket: Bucket, slot: Slot) {
         self.last_write(bucket).up_to_tip.store(self.distance(slot), Ordering::Relaxed);
     }

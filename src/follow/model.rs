@@ -1,8 +1,9 @@
-//! A model of following: random blocks as nodes give them, and answers that were read at any slot and commitment.
+//! A model of following: random blocks as nodes give them, and answers that were read at any slot and
+//! commitment.
 //!
-//! A node's chain grows with skipped slots, failed transactions, accounts from lookup tables and short epochs. The
-//! follower reads its blocks some time later, and learns of final slots later still. Whatever is carried must equal
-//! the state at the slot that it is carried to.
+//! A node's chain grows with skipped slots, failed transactions, accounts from lookup tables and short
+//! epochs. The follower reads its blocks some time later, and learns of final slots later still. Whatever is
+//! carried must equal the state at the slot that it is carried to.
 
 use std::cell::Cell;
 
@@ -19,13 +20,13 @@ use super::{Carry, Tip};
 use crate::methods::{Pubkey, Slot};
 
 const FIRST: Slot = 1_000;
-/// The accounts that are read. The leader is the last of them.
+/// The number of accounts. The last one is the leader, who gets the fees.
 const ACCOUNTS: u8 = 5;
 const SLOTS_PER_EPOCH: u64 = 32;
-/// The state of an account on another fork.
+/// The state of every account on another fork.
 const ELSEWHERE: u64 = u64::MAX;
 
-/// A transaction: its fee payer, further writable accounts, of which some change, and its success.
+/// A transaction. `writable` has further writable accounts, each with true if the transaction changes it.
 #[derive(Debug, Clone)]
 struct ModelTransfer {
     payer: u8,
@@ -38,17 +39,17 @@ struct ModelTransfer {
 enum ModelStep {
     /// The node's chain gets a block after `skipped` slots without one.
     Block { skipped: u64, transfers: Vec<ModelTransfer> },
-    /// The follower reads up to so many blocks. The rewards of the last one may come late.
+    /// The follower reads at most `blocks` blocks. The rewards of the last one may come late.
     Follow { blocks: usize, without_rewards: bool },
-    /// The block so far behind the node's newest becomes final.
+    /// The block that is `behind` blocks below the node's newest one becomes final.
     Finalize { behind: usize },
     /// The follower learns of the final slot.
     Learn,
-    /// A caller's answer about an account, from the block so far behind the newest.
+    /// A caller's answer about an account, from the block that is `behind` blocks below the newest one.
     ReadConfirmed { account: u8, behind: usize },
     /// A caller's answer at finalized. An old node, below 4.1, may read the next block's state.
     ReadFinalized { account: u8, is_old: bool, is_ahead: bool },
-    /// An answer from another fork, at a slot that has no block so far behind the newest.
+    /// An answer from another fork, at a skipped slot. `behind` newer slots are skipped, too.
     ReadElsewhere { account: u8, behind: usize },
 }
 
@@ -95,7 +96,7 @@ struct ModelBlock {
 }
 
 impl ModelBlock {
-    /// The block that follows `parent`. Unnamed, the first block of an epoch writes every account.
+    /// The block that follows `parent`. The first block of an epoch writes every account without listing it.
     fn after(parent: &Self, slot: Slot, transfers: Vec<ModelTransfer>) -> Self {
         let mut state = parent.state;
         for transfer in &transfers {
@@ -142,7 +143,7 @@ struct ModelAnswer {
     account: u8,
     slot: Slot,
     state: u64,
-    /// True if the node may have read a later state than that of the slot.
+    /// True if the node may have shown a later state than that of the slot.
     may_be_newer: bool,
 }
 
@@ -233,7 +234,8 @@ impl FollowModel {
             }
             ModelStep::ReadFinalized { account, is_old, is_ahead } => {
                 let slot = self.blocks[self.finalized].slot;
-                // A final block has many blocks above it. The follower knows of the next one.
+                // On a real chain, a final block has many blocks above it, so the follower has read the next
+                // one.
                 let is_ahead = is_old && is_ahead && self.finalized + 1 < self.followed;
                 let state = self.blocks[self.finalized + usize::from(is_ahead)].state;
                 self.read(account, slot, &state, is_old);

@@ -1,8 +1,9 @@
 //! The reader: polls nodes for new confirmed blocks, and adds them to the chain in order.
 //!
-//! Each poll asks one node for its confirmed slots from the newest read block on (`getBlocks`). New blocks are
-//! fetched four at a time and added once their parent, by slot and by hash, is the tip. Another replica may have
-//! read a block already. A chain that cannot go on ends with a [`RestartReason`], and the follower begins a new one.
+//! Each poll asks one node for its confirmed slots from the newest read block on (`getBlocks`). New blocks
+//! are fetched four at a time and added once their parent, by slot and by hash, is the tip. A block that
+//! another replica has already read is taken from the shared store. A chain that cannot go on ends with a
+//! [`RestartReason`], and the follower begins a new one.
 
 mod chain_in_progress;
 
@@ -35,21 +36,22 @@ const NOT_YET_PAUSE: Duration = Duration::from_millis(50);
 const GAP_AFTER: Duration = Duration::from_secs(5);
 /// The time after which a block without a fee reward is asked of a second node.
 const REWARDS_AFTER: Duration = Duration::from_secs(2);
-/// The time for which all nodes may be behind the tip.
+/// The longest time for which all nodes may be behind the tip.
 const BEHIND_FOR: Duration = Duration::from_secs(2);
-/// The time without a new block after which the chain starts anew.
+/// The time without a new block after which a new chain begins.
 const STALLED_AFTER: Duration = Duration::from_mins(1);
-/// The slots above the newest block that a poll asks for. Fewer pass before the chain counts as stalled, so a new
-/// block is listed after any number of skipped slots.
+/// The number of slots above the newest block that a poll asks for. Fewer slots pass before the chain counts
+/// as stalled, so any number of skipped slots fits.
 const LISTED_SLOTS: u64 = 1024;
-/// The part of a slot's time after a new block in which the next one is not polled for.
+/// The part of a slot's time for which no poll is sent after a new block.
 const QUIET_PART: f64 = 0.6;
 /// The number of blocks between two comparisons of the tip's hash with a second node's.
 const CROSS_CHECK_EVERY: u64 = 64;
-/// The number of blocks with transactions and without a fee reward after which the cluster is not followed.
+/// The number of successive blocks with transactions and without a fee reward after which following pauses.
 const BLOCKS_WITHOUT_FEES: u64 = 32;
 
-/// Returns the calls for each slot that following sends to nodes: polls, the block, and its part of a comparison.
+/// Returns the calls for each slot that following sends to nodes: polls, the block, and its part of a
+/// comparison.
 #[expect(clippy::cast_precision_loss, reason = "the number of blocks between two comparisons is small")]
 pub fn calls_per_slot(slot_time: Duration, poll: Duration) -> f64 {
     let polls = 1.0 + (slot_time.mul_f64(1.0 - QUIET_PART).as_secs_f64() / poll.as_secs_f64()).ceil();
@@ -61,7 +63,7 @@ pub fn calls_per_slot(slot_time: Duration, poll: Duration) -> f64 {
 pub(super) struct ReaderSettings {
     /// The time between two polls.
     pub(super) poll: Duration,
-    /// The number of blocks that are caught up with before the chain starts anew.
+    /// The most blocks that the reader catches up with. If more are missing, a new chain begins.
     pub(super) max_gap: usize,
 }
 
@@ -98,7 +100,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
     /// Waits until the next poll is due, or until some node is known to have a newer block. Meanwhile the
     /// finalized frontier moves the target.
     async fn await_next_poll(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
-        // A block soon after the last one is unlikely, and some nodes are paid by the call.
+        // A poll soon after a block seldom finds the next one, and some nodes are paid by the call.
         let early = chain.found_at + self.frontier.slot_time().mul_f64(QUIET_PART);
         let mut due = pin!(sleep_until((chain.polled_at + self.settings.poll).max(early)));
         let known = chain.newest().max(chain.known_at_poll);
@@ -134,7 +136,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         self.frontier.answered_in(era, node.id(), Commitment::Confirmed, slot, Instant::now());
         let first = async {
             self.frontier.reached(Commitment::Confirmed, slot).await;
-            // A node that refuses blocks leaves the usable ones.
+            // A node that refuses blocks is no longer among the usable ones.
             while self.nodes.usable().iter().any(|usable| usable.id() == node.id()) {
                 if let Some(hash) = fetch::blockhash(node, slot).await {
                     return Some(hash);
@@ -177,7 +179,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
             None => None,
         };
         match listed.as_ref().map(|(node, slots)| (node, &slots[..])) {
-            // A fault. The chain goes on if the nodes are back before it counts as stalled.
+            // The poll failed. The chain goes on if a later poll succeeds before the chain counts as stalled.
             None => chain.pass_over(),
             Some((_, [])) => {
                 chain.pass_over();
@@ -210,7 +212,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         Ok(())
     }
 
-    /// Reads the blocks of `new`, which a node has listed, and adds each as soon as those before it are added.
+    /// Reads the blocks of `new`, which a node has listed, and adds each as soon as those before it are
+    /// added.
     async fn read_blocks(
         &self,
         chain: &mut ChainInProgress,
@@ -227,7 +230,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         self.add_ready(chain, nodes).await
     }
 
-    /// Reads the block at `slot`, unless another replica does.
+    /// Reads the block at `slot` from the shared store, or from the nodes if no replica has read it.
     async fn read_block(&self, nodes: &[N::Node], turn: usize, slot: Slot) -> Result<ReadBlock, FollowEnd> {
         match self.shared.find(slot).await {
             Some(writes) => Ok(ReadBlock { slot, writes, node: None, read_at: Instant::now() }),
@@ -253,7 +256,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
                     return Ok(ReadBlock { slot, writes, node: Some(node.id()), read_at: Instant::now() });
                 }
                 FetchedBlock::Absent => end = FollowEnd::GAP,
-                // The nodes are too slow if no attempt had another end.
+                // If each attempt ends like this one, the nodes count as too slow.
                 FetchedBlock::TimedOut => {}
             }
             if began.elapsed() > GAP_AFTER {
@@ -264,7 +267,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         }
     }
 
-    /// Adds blocks from the queue, up to the confirmed frontier and up to one whose rewards are missing.
+    /// Adds blocks from the queue, up to the confirmed frontier. Stops at a block whose rewards are missing.
     async fn add_ready(&self, chain: &mut ChainInProgress, nodes: &[N::Node]) -> Result<(), FollowEnd> {
         while let Some(block) = chain.queue.front() {
             if block.slot > self.frontier.slot(Commitment::Confirmed) {
@@ -285,8 +288,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         Ok(())
     }
 
-    /// Asks again for the first block of the queue, whose fee reward is missing. Returns false if the block must
-    /// wait. A block that still has none in the second answer paid no fees.
+    /// Asks again for the first block of the queue, whose fee reward is missing. Returns false if the block
+    /// must wait. If the second answer has no fee reward either, the block paid no fees.
     async fn complete_rewards(
         &self,
         chain: &mut ChainInProgress,
@@ -298,7 +301,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
             chain.queue[0] = ReadBlock { slot: block.slot, writes, node: None, read_at: block.read_at };
             return Ok(true);
         }
-        // A node writes the rewards of its blocks in order.
+        // A node writes the rewards of its blocks in order, so a later block with rewards proves that these
+        // are written.
         let from_same_node = |later: &ReadBlock| later.node == block.node && !later.writes.lacks_fee_reward;
         let is_written = chain.queue.iter().skip(1).any(from_same_node);
         let is_late = block.read_at.elapsed() >= REWARDS_AFTER;

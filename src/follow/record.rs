@@ -7,8 +7,9 @@
 //! fingerprint(8) fingerprint(8) …             one for each account, ascending
 //! ```
 //!
-//! Numbers are big-endian. Bytes that are cut short, altered, of another version, signed with another secret, or
-//! written for another key are refused. The hashes join the record to the chain, as they do a node's block.
+//! Numbers are big-endian. Bytes that are cut short, altered, of another version, signed with another secret,
+//! or written for another key are refused. The hashes join the block to the chain, whether it comes from a
+//! record or from a node.
 
 use super::block::BlockWrites;
 use super::last_writes::Fingerprint;
@@ -24,7 +25,7 @@ pub(super) const MAX_RECORD: usize = MAC_BYTES + VERSION.len() + 1 + 8 + 2 * 256
 const BEGINS_REWARDS: u8 = 1;
 const LACKS_FEE_REWARD: u8 = 2;
 
-/// Encodes the record of a block under a key. `None` if it would be too long.
+/// Encodes the record of a block under a key. `None` if the record would be too long.
 pub(super) fn encode(mac: &StoreMac, key: &str, block: &BlockWrites) -> Option<Vec<u8>> {
     if block.writes.len() > MAX_WRITES {
         return None;
@@ -42,7 +43,8 @@ pub(super) fn encode(mac: &StoreMac, key: &str, block: &BlockWrites) -> Option<V
     Some([&mac.sign(&[key.as_bytes(), &signed]), &signed[..]].concat())
 }
 
-/// Decodes the record of a block under a key. `None` if it was not encoded for it.
+/// Decodes the record of a block under a key. `None` if the record is unreadable or was not encoded for this
+/// key.
 pub(super) fn decode(mac: &StoreMac, key: &str, record: &[u8]) -> Option<BlockWrites> {
     if record.len() > MAX_RECORD {
         return None;

@@ -1,9 +1,9 @@
-//! Blocks that several replicas share: one of them asks a node, and the others take what it read.
+//! Blocks that several replicas share: one replica asks a node, and the others take the block that it read.
 //!
-//! The replica that first looks for a block claims it in the shared store, asks a node, and publishes the
-//! accounts that the block may write. The others wait for that, at most [`WAIT`]. A block that they do not get
-//! in this way is asked of their own nodes. Each replica polls its own nodes for the slots that exist, and
-//! joins each block to its chain by slot and hash.
+//! The replica that first looks for a block claims it in the shared store and asks a node. It then publishes
+//! the accounts that the block may write. The others wait for these accounts, at most [`WAIT`]. A block that
+//! they do not get in this way is asked of their own nodes. Each replica polls its own nodes for the slots
+//! that exist, and joins each block to its chain by slot and hash.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,15 +19,16 @@ use crate::redis_store::blocks::BlockRecord;
 use crate::redis_store::mac::StoreMac;
 use crate::telemetry::{SharedOperation, SharedResult};
 
-/// The longest time for which a block is waited for that another replica has claimed.
+/// The longest wait for a block that another replica has claimed.
 const WAIT: Duration = Duration::from_secs(1);
-/// The life of a claim. It ends before the wait does, so that one of those who wait claims the block next.
+/// The life of a claim. A claim ends before the wait for it does, so that one of the waiting replicas claims
+/// the block next.
 const CLAIM_LIFE: Duration = Duration::from_millis(800);
 /// The pause before the store is asked again for a claimed block.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// The wait after which a replica that claims blocks counts as slow.
 const SLOW_WAIT: Duration = Duration::from_millis(250);
-/// The time without further waits after one was long or in vain.
+/// The time after a long wait, or one in vain, in which no further claimed block is waited for.
 const IMPATIENT_FOR: Duration = Duration::from_secs(10);
 /// The life of a record. Replicas need the newest blocks only.
 const RECORD_LIFE: Duration = Duration::from_secs(30);
@@ -37,9 +38,10 @@ const RECORD_LIFE: Duration = Duration::from_secs(30);
 pub(super) enum SharedBlock {
     /// A replica has read the block.
     Read(BlockWrites),
-    /// Another replica is asking a node for it.
+    /// Another replica is asking a node for the block.
     Claimed,
-    /// A replica has read the block without its rewards. Only another answer of a node tells if they are late.
+    /// A replica has read the block without its rewards. Only another answer of a node tells whether the
+    /// rewards are late or do not exist.
     Incomplete,
     /// The block must be asked of a node.
     Absent,
@@ -47,7 +49,7 @@ pub(super) enum SharedBlock {
 
 /// The shared store of blocks.
 pub(super) trait BlockStore: Sync {
-    /// Looks for the block at `slot`, and claims it if nobody has.
+    /// Looks for the block at `slot`, and claims the block if no replica has.
     fn look_up(&self, slot: Slot) -> impl Future<Output = SharedBlock> + Send;
 
     /// Publishes the block at `slot`, which `node` has given.
@@ -58,7 +60,7 @@ pub(super) trait BlockStore: Sync {
 pub(super) struct SharedBlocks<S> {
     /// `None` if blocks are not shared.
     store: Option<S>,
-    /// The time until which no claimed block is waited for.
+    /// The time until which no claimed block is waited for, after a long wait or one in vain.
     impatient_until: Mutex<Option<Instant>>,
 }
 
@@ -68,7 +70,8 @@ impl<S: BlockStore> SharedBlocks<S> {
         Self { store, impatient_until: Mutex::default() }
     }
 
-    /// Returns the block at `slot` if another replica reads it. Otherwise nodes must be asked.
+    /// Returns the block at `slot` if another replica has read it, after a wait if necessary. `None` if nodes
+    /// must be asked.
     pub(super) async fn find(&self, slot: Slot) -> Option<BlockWrites> {
         let store = self.store.as_ref()?;
         let began = Instant::now();
@@ -92,7 +95,7 @@ impl<S: BlockStore> SharedBlocks<S> {
         block
     }
 
-    /// Returns the block at `slot` if another replica has read it. Waits for no claim.
+    /// Returns the block at `slot` if another replica has read it. Does not wait if the block is claimed.
     pub(super) async fn find_now(&self, slot: Slot) -> Option<BlockWrites> {
         match self.store.as_ref()?.look_up(slot).await {
             SharedBlock::Read(block) => Some(block),
@@ -125,7 +128,7 @@ impl StoredBlocks {
     fn key(&self, slot: Slot) -> Option<String> {
         let genesis = self.pool.genesis()?;
         let namespace = self.store.namespace();
-        // Gateways with another secret could not read the record.
+        // Gateways with another secret cannot read the record, so they use another key.
         let [a, b, c, d, ..] = self.mac.sign(&[b"block"]);
         let secret = u32::from_be_bytes([a, b, c, d]);
         Some(format!("{namespace}:block1:{genesis}:{{{slot}}}:{secret:08x}"))
@@ -136,7 +139,7 @@ impl BlockStore for StoredBlocks {
     async fn look_up(&self, slot: Slot) -> SharedBlock {
         let Some(key) = self.key(slot) else { return SharedBlock::Absent };
         let began = Instant::now();
-        // A record that is longer than allowed by one byte is seen to be too long.
+        // One byte more than allowed is read, so that a longer record is seen to be too long.
         let looked_up = self.store.claim_block(&key, CLAIM_LIFE, record::MAX_RECORD + 1).await;
         // A failure is counted by the store.
         let Ok(looked_up) = looked_up else { return SharedBlock::Absent };
@@ -154,7 +157,7 @@ impl BlockStore for StoredBlocks {
     }
 
     async fn publish(&self, slot: Slot, node: usize, block: &BlockWrites) {
-        // The node may have turned out to belong to another cluster.
+        // The node may have proved to belong to another cluster meanwhile.
         let Some(key) = self.key(slot).filter(|_| self.pool.is_followable(node)) else { return };
         if let Some(record) = record::encode(&self.mac, &key, block) {
             self.store.put_block(&key, &record, RECORD_LIFE).await;

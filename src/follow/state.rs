@@ -52,7 +52,7 @@ pub enum PauseReason {
     NoEpochs,
     /// Blocks have a form that is not known.
     UnknownForm,
-    /// Blocks never have a fee reward, so that a missing one would not be noticed.
+    /// The cluster's blocks have no fee rewards, so a missing one would not be noticed.
     NoFees,
     /// The nodes give blocks more slowly than the cluster makes them.
     TooSlow,
@@ -83,9 +83,9 @@ pub(super) enum FollowEnd {
 }
 
 impl FollowEnd {
-    /// The writes of a block cannot be known.
+    /// The end of a chain because the writes of a block cannot be known.
     pub(super) const GAP: Self = Self::Restart(RestartReason::Gap);
-    /// A node's chain is another than the one that was followed.
+    /// The end of a chain because a node has another chain.
     pub(super) const FORK: Self = Self::Restart(RestartReason::Fork);
 }
 

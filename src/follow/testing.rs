@@ -15,7 +15,7 @@ pub(crate) struct TestChain {
 }
 
 impl TestChain {
-    /// Begins a chain at the block of `first`. It replaces the one before.
+    /// Begins a chain at the block of `first`, in place of the followed chain.
     pub(crate) fn begin(followed: &Arc<FollowedChain>, first: Slot) -> Self {
         let writer = ChainWriter::new(followed.next_number(), first, Instant::now());
         followed.chain.store(Some(Arc::clone(writer.chain())));

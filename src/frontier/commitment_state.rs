@@ -1,4 +1,4 @@
-//! The rules by which the reports of nodes set the frontier of one commitment. They take nodes and time as
+//! The rules by which the reports of nodes set the frontier of one commitment. The rules take nodes and time as
 //! arguments.
 
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use super::node_slots::FrontierNode;
 use crate::methods::Slot;
 
-/// The time after which a node that leads alone and keeps advancing is believed. It is not believed while two
-/// other nodes advance together, because then it is the odd one out.
+/// The time after which a node that leads alone and keeps advancing is believed. Such a node is not believed while two
+/// other nodes advance together, because it is the exception then.
 const LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
-/// The time after which a frontier that no usable node has reached falls to the highest report.
+/// The time after which a frontier that no usable node has reached falls to the slot that the reports give.
 const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
 
 /// The reports of one node at one commitment.
@@ -19,25 +19,27 @@ const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Report {
     /// The newest slot. `None` before the first report.
     pub(super) slot: Option<Slot>,
-    /// The slot at which the node was last believed. A report close above it needs no second node.
+    /// The slot at which the node was last believed. A report close above this slot needs no second node.
     believed: Option<Slot>,
-    /// The first report that was not believed, while the node's reports are doubted. `None` while they are believed.
+    /// The first of the node's latest reports that were not believed. `None` if the last one was believed, and while
+    /// the node has no report or is not usable.
     doubt: Option<Doubt>,
 }
 
-/// The first report of a node that was not believed. A later one replaces it when two other nodes advance together.
+/// The first report of a node that was not believed. A later report takes its place when two other nodes have advanced
+/// together.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     since: Instant,
     slot: Slot,
-    /// The highest slot on which two other nodes agreed.
+    /// The highest slot on which two other nodes agreed at that time.
     others: Option<Slot>,
 }
 
 impl Report {
-    /// Returns true if `slot` is believed. `is_shared` is true if another node is close to it, or if there is no
-    /// other node. A slot at most `lead` above the last believed one is believed, too. `others` is the
-    /// highest slot on which two other nodes agree. While it advances, a node is not believed against them.
+    /// Returns true if `slot` is believed. `is_shared` is true if another node is close to this slot, or if there is no
+    /// other node. A slot at most `lead` above the last believed one is believed, too. `others` is the highest slot on
+    /// which two other nodes agree. While `others` advances, a node is not believed for its own advance alone.
     fn decide(&mut self, slot: Slot, is_shared: bool, others: Option<Slot>, lead: u64, now: Instant) -> bool {
         let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
         let fresh = Doubt { since: now, slot, others };
@@ -57,8 +59,8 @@ pub(super) struct CommitmentState {
     /// The reports in the order of the nodes.
     pub(super) reports: Vec<Report>,
     frontier: Slot,
-    /// True if the frontier came from a believed report. An untrusted frontier, as before the second node of
-    /// a pool has reported, is replaced by any other candidate.
+    /// True if the frontier came from a believed report. Any candidate replaces an untrusted frontier. A frontier is
+    /// untrusted until the second node of a pool has reported, for example.
     trusted: bool,
     reached_at: Option<Instant>,
 }
@@ -84,8 +86,8 @@ impl CommitmentState {
         Self { reports, frontier: 0, trusted: false, reached_at: None }
     }
 
-    /// Decides the frontier from the reports of the usable `nodes`. `lead` is the most slots by which one
-    /// node may lead without a second node.
+    /// Decides the frontier from the reports of the usable `nodes`. `lead` is the most slots by which one node may lead
+    /// and be believed without a second node.
     pub(super) fn decide(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> FrontierChange {
         let mut reset = false;
         if let Some(FrontierCandidate { slot, believed }) = self.candidate(nodes, lead, now) {

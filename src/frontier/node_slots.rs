@@ -8,10 +8,9 @@ use crate::methods::{Commitment, Slot};
 /// The slots that one node has reported, by [`Commitment::index`], for reads without a lock.
 #[derive(Debug)]
 pub struct NodeSlots {
-    /// The newest slot.
+    /// The newest slot at each commitment.
     slots: [AtomicU64; 3],
-    /// The time at which an answer last reported the newest slot, in milliseconds after the frontier was
-    /// created.
+    /// The time at which an answer last reported that slot, in milliseconds after the frontier was created.
     reported_ms: [AtomicU64; 3],
 }
 
@@ -26,14 +25,15 @@ impl Default for NodeSlots {
 }
 
 impl NodeSlots {
-    /// Returns the newest slot that the node is known to have reached. `None` before its first report.
+    /// Returns the newest slot that the node is known to have reached. `None` if the node has reported none in this
+    /// era.
     pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
         let slot = self.slots[commitment.index()].load(Ordering::Acquire);
         (slot != NONE).then_some(slot)
     }
 
-    /// Returns the time at which an answer last reported the newest slot, in milliseconds after the frontier
-    /// was created. `None` before the first such answer.
+    /// Returns the time at which an answer last reported the newest slot, in milliseconds after the frontier was
+    /// created. `None` without such an answer in this era.
     pub(super) fn reported_ms(&self, commitment: Commitment) -> Option<u64> {
         let reported = self.reported_ms[commitment.index()].load(Ordering::Relaxed);
         (reported != NONE).then_some(reported)
@@ -52,7 +52,7 @@ impl NodeSlots {
 #[derive(Debug)]
 pub(super) struct FrontierNode {
     pub(super) node: usize,
-    /// True while the node's reports count: it answers its probes, is healthy and belongs to the pool's
+    /// True while the node's reports count. A usable node answers its probes, is healthy and belongs to the pool's
     /// cluster.
     pub(super) usable: bool,
     pub(super) slots: Arc<NodeSlots>,

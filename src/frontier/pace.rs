@@ -13,7 +13,7 @@ use crate::methods::Slot;
 
 /// The shortest time between the two moves of the frontier that form a step.
 const STEP: Duration = Duration::from_secs(5);
-/// The number of steps that are kept. Together they cover at least a minute.
+/// The number of newest steps that are kept. Together the steps cover at least a minute.
 const STEPS: usize = 12;
 /// The largest ratio between a step's slot length and the median. Steps beyond it are ignored.
 const USUAL: f64 = 2.0;

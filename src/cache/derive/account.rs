@@ -2,8 +2,8 @@
 //!
 //! `binary`, `base58`, `base64` and every slice are derived from base64 byte for byte. `base64+zstd` may
 //! differ by the encoder's choices. `jsonParsed` needs the program's decoder, so it is fetched and stored
-//! apart. Data that no decoder knows is base64 there, and is sliced unless a token program owns it. Members
-//! beside `data` are never changed.
+//! apart. In `jsonParsed`, data that no decoder knows is base64, and nodes slice it unless a token program
+//! owns the account. Members beside `data` are never changed.
 
 use std::ops::Range;
 
@@ -28,11 +28,11 @@ pub type ByteSpan = (u32, u32);
 /// The kind of a stored value, which decides the forms that can be made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AccountKind {
-    /// All of the data, in base64: every form but `jsonParsed`.
+    /// All of the data, in base64. Every form but `jsonParsed` can be made of it.
     Whole,
-    /// The slice that was asked for, in base64: that slice in every encoding but `jsonParsed`.
+    /// The slice that was asked for, in base64. That slice can be made in every encoding but `jsonParsed`.
     Part,
-    /// `jsonParsed`, without a slice: `jsonParsed` with every slice.
+    /// `jsonParsed` without a slice. `jsonParsed` with every slice can be made of it.
     Parsed,
     /// A form from which no other can be made.
     AsAsked,
@@ -54,7 +54,7 @@ impl From<AccountForm> for AccountKind {
 #[derive(Debug, Clone)]
 pub struct AccountValue {
     text: Bytes,
-    /// The span of `data` within the text, if it is base64 that other forms change.
+    /// The span of the member `data` within the text. `None` if no form changes that member.
     data: Option<ByteSpan>,
     kind: AccountKind,
 }
@@ -75,17 +75,17 @@ pub enum AccountFacts {
     Absent,
     /// The account exists.
     Present {
-        /// The owning program, unless the value names none.
+        /// The owning program. `None` if the value's owner is not an address.
         owner: Option<Pubkey>,
         /// The token program that owns the account, if one does.
         token: Option<TokenProgram>,
-        /// The size in bytes, if the value has it.
+        /// The size in bytes. `None` if the value does not state it.
         space: Option<u64>,
     },
 }
 
 impl AccountFacts {
-    /// Returns the account's size in bytes, if it is known.
+    /// Returns the account's size in bytes. `None` if the account is absent or its size is not stated.
     pub fn space(&self) -> Option<u64> {
         if let Self::Present { space, .. } = self { *space } else { None }
     }
@@ -103,19 +103,19 @@ pub enum DeriveError {
 /// The memory for the pieces in which a value is written, and for the text around its data.
 const PIECES_BYTES: usize = 8 * size_of::<Bytes>();
 
-/// The text around the data in a pair, as nodes write it.
+/// The texts before and after the data in a pair with its encoding, as nodes write them.
 const HEAD: &str = "[\"";
 const TAIL: &str = "\",\"base64\"]";
 
 impl AccountValue {
-    /// Parses a value that was fetched in `form`, and the facts that it states. `None` if the text is not in the
-    /// format that nodes write.
+    /// Parses a value that was fetched in `form`, and the facts that it states. `None` if the text is not in
+    /// the format that nodes write.
     ///
     /// A slice that proves to be the whole account gets the kind [`AccountKind::Whole`].
     pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, AccountFacts)> {
         let kind = AccountKind::from(form);
         if text.as_ref() == b"null" {
-            // An absent account is `null` in every form. In jsonParsed it is kept apart all the same.
+            // An absent account is `null` in every form. In jsonParsed it is stored separately all the same.
             let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { AccountKind::Whole };
             return Some((Self { text: text.clone(), data: None, kind }, AccountFacts::Absent));
         }
@@ -163,7 +163,7 @@ impl AccountValue {
         Some((u32::try_from(from).ok()?, u32::try_from(to).ok()?))
     }
 
-    /// Returns the value as a slice of `text`, in which it is at `at`.
+    /// Returns the value as the slice `at` of `text`.
     pub(super) fn moved_into(&self, text: &Bytes, at: Range<usize>) -> Self {
         Self { text: text.slice(at), data: self.data, kind: self.kind }
     }
@@ -199,14 +199,14 @@ impl AccountValue {
         self.text.len() - (to - from) as usize + data / 3 * 4 + PIECES_BYTES
     }
 
-    /// Writes the value in `form`, as pieces that are appended to `out`. Returns true if it differs from the
-    /// stored text.
+    /// Writes the value in `form`, as pieces that are appended to `out`. Returns true if the written text
+    /// differs from the stored one.
     ///
-    /// The caller must make sure that `form` can be made of this kind. A [`AccountKind::Part`] serves its own slice
-    /// only.
+    /// The caller must make sure that `form` can be made of this kind. A [`AccountKind::Part`] serves its own
+    /// slice only.
     ///
     /// # Errors
-    /// [`DeriveError`]. `out` then holds nothing of use.
+    /// The form cannot be made. `out` then holds nothing of use.
     pub fn write(&self, form: AccountForm, out: &mut Vec<Bytes>) -> Result<bool, DeriveError> {
         let Some((from, to)) = self.data.filter(|_| !self.is_stored_in(form)) else {
             out.push(self.text.clone());
@@ -217,7 +217,7 @@ impl AccountValue {
         let all = 0..decoded_len(&base64);
         let bytes = if self.kind == AccountKind::Part { all } else { clip(form.slice, all.end) };
         let (head, data, tail) = match form.encoding {
-            // A fallback of jsonParsed is base64.
+            // Data that jsonParsed cannot decode is base64.
             AccountEncoding::Base64 | AccountEncoding::JsonParsed => {
                 (HEAD, cut(&base64, bytes)?, Bytes::from_static(TAIL.as_bytes()))
             }
@@ -232,7 +232,7 @@ impl AccountValue {
                 (HEAD, packed.into(), Bytes::from_static(b"\",\"base64+zstd\"]"))
             }
         };
-        // A slice keeps the whole text in memory, so a short one is copied.
+        // A slice keeps the whole text in memory, so a short slice is copied.
         let is_short = data.len() < self.text.len() / 2;
         let part = |part: Bytes| if is_short { Bytes::copy_from_slice(&part) } else { part };
         let (before, after) = (part(self.text.slice(..from)), part(self.text.slice(to..)));
@@ -261,8 +261,8 @@ fn clip(slice: Option<DataSlice>, len: usize) -> Range<usize> {
     clip(offset)..clip(offset.saturating_add(length))
 }
 
-/// Returns `bytes` of the data that `base64` encodes, in base64. No copy is made if they begin and end at a
-/// group.
+/// Returns the range `bytes` of the data that `base64` encodes, in base64. No copy is made if the range
+/// begins and ends at a group of three bytes.
 fn cut(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, DeriveError> {
     let ends_with_group = bytes.end.is_multiple_of(3) || bytes.end == decoded_len(base64);
     if bytes.start.is_multiple_of(3) && ends_with_group && !bytes.is_empty() {
@@ -275,7 +275,7 @@ fn base58(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, DeriveError> {
     Ok(bs58::encode(decode(base64, bytes)?).into_string().into())
 }
 
-/// Decodes `bytes` of the data that `base64` encodes. Only the groups that hold them are read.
+/// Decodes the range `bytes` of the data that `base64` encodes. Only the groups with these bytes are read.
 fn decode(base64: &Bytes, bytes: Range<usize>) -> Result<Vec<u8>, DeriveError> {
     let groups = bytes.start / 3..bytes.end.div_ceil(3);
     let text = base64.get(groups.start * 4..groups.end * 4).ok_or(DeriveError::Broken)?;

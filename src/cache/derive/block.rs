@@ -2,8 +2,8 @@
 //!
 //! No instruction is read and no program is known. A node of a newer version may write members that are
 //! unknown here. If one of them is in an object that must be opened, nothing is derived and a node is asked.
-//! `accounts` is derived from jsonParsed only. The forms json and base64 do not tell which accounts of a message are
-//! writable, because that depends on the keys that a node reserves.
+//! Details `accounts` are derived from jsonParsed only. The forms json and base64 do not tell which accounts
+//! of a message are writable, because that depends on the keys that a node reserves.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::object::{JsonObject, JsonPart, ParseDepth};
 use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
 
-/// The parameters of getBlock but slot and commitment, in the canonical form of a [`BlockQuery`].
+/// The parameters of getBlock except slot and commitment, in the canonical form of a [`BlockQuery`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockShape {
     /// The level of detail of transactions.
@@ -77,7 +77,8 @@ const MESSAGE: [&str; 5] =
 const SHORT_META: [&str; 7] =
     ["err", "fee", "postBalances", "postTokenBalances", "preBalances", "preTokenBalances", "status"];
 
-/// The members of `meta` that they omit. A member in neither list may belong to a newer node's `accounts`.
+/// The members of `meta` that details `accounts` omit. A member that is neither here nor in [`SHORT_META`]
+/// may belong to a newer node's `accounts`.
 const LONG_META: [&str; 5] =
     ["computeUnitsConsumed", "costUnits", "innerInstructions", "logMessages", "returnData"];
 
@@ -99,12 +100,13 @@ enum TransactionChange {
     WireSignatures,
     /// Reduces each transaction to its accounts and short meta, and then trims it.
     Accounts,
-    /// Removes from each transaction what was not asked for: rewards, version.
+    /// Removes rewards and version from each transaction, if they were not asked for.
     Trim,
 }
 
 impl TransactionChange {
-    /// Returns the change that leads from `stored` to `asked`. `None` if `stored` lacks something.
+    /// Returns the change that leads from `stored` to `asked`. `None` if `stored` lacks a part of `asked`, or
+    /// if the change would take too long.
     fn between(stored: BlockShape, asked: BlockShape) -> Option<Self> {
         use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
 
@@ -156,9 +158,9 @@ impl TransactionChange {
     }
 }
 
-/// Returns true if an answer in `stored` shape holds all that one in `asked` shape needs.
+/// Returns true if an answer in `asked` shape can be made of one in `stored` shape.
 ///
-/// [`reshape`] checks one more thing: without a `max_version`, a block may hold legacy transactions only.
+/// [`reshape`] also checks that the block has legacy transactions only, if `asked` has no `max_version`.
 pub fn derivable(stored: BlockShape, asked: BlockShape) -> bool {
     TransactionChange::between(stored, asked).is_some()
 }
@@ -186,8 +188,9 @@ pub fn sources(asked: BlockShape) -> impl Iterator<Item = BlockShape> {
 /// Returns the answer in `asked` shape from `result` in `stored` shape, byte for byte as the same node would
 /// write it.
 ///
-/// `None` if it cannot be derived, or if `result` is not in the format that nodes write, such as `null`. In
-/// that case a node is asked. The derivation takes one pass over the text and keeps the order of members.
+/// `None` if the answer cannot be derived, or if `result` is not in the format that nodes write, such as
+/// `null`. In that case a node is asked. The derivation takes one pass over the text and keeps the order of
+/// members.
 pub fn reshape(result: &Bytes, stored: BlockShape, asked: BlockShape) -> Option<Bytes> {
     let change = TransactionChange::between(stored, asked)?;
     let mut block = JsonPart::read(result, change.open())?;
@@ -211,8 +214,8 @@ pub fn reshape(result: &Bytes, stored: BlockShape, asked: BlockShape) -> Option<
                 if change == TransactionChange::Signatures { first_signature } else { first_wire_signature };
             let transactions = members.get("transactions")?.as_list()?;
             let signatures = transactions.iter_mut().map(first).collect::<Option<_>>()?;
-            // The two names are neighbours in the alphabet and in the node's own type, so the order of
-            // members stays.
+            // "signatures" and "transactions" are neighbours in the alphabet and in the node's own type, so
+            // the order of members stays.
             members.replace("transactions", "signatures", JsonPart::List(signatures))?;
         }
         TransactionChange::Accounts | TransactionChange::Trim => {
@@ -240,11 +243,11 @@ fn first_signature<'a>(transaction: &mut JsonPart<'a>) -> Option<JsonPart<'a>> {
     first.as_text()?.starts_with('"').then(|| std::mem::replace(first, JsonPart::NULL))
 }
 
-/// Returns the first signature of a transaction in base64. It follows the number of signatures, which is one
-/// byte up to
-/// 127. Version 1 keeps its signatures elsewhere, and has a first byte above 127.
+/// Returns the first signature of a transaction in base64. The signature follows the number of signatures,
+/// which is one byte for up to 127. A transaction of version 1 has its signatures elsewhere, and its first
+/// byte is above 127.
 fn first_wire_signature<'a>(transaction: &mut JsonPart<'a>) -> Option<JsonPart<'a>> {
-    /// The fewest whole groups of four characters that hold the count and one signature.
+    /// The characters of base64, in whole groups of four, that encode the count and one signature.
     const CHARACTERS: usize = (1 + SIGNATURE_BYTES).div_ceil(3) * 4;
 
     let transaction = transaction.as_object()?;
@@ -273,7 +276,8 @@ fn quoted_base58(signature: &[u8; SIGNATURE_BYTES]) -> Option<String> {
     Some(format!("\"{text}\""))
 }
 
-/// Reduces a transaction in jsonParsed to one in accounts. A transaction without meta has none in both.
+/// Reduces a transaction in jsonParsed to one in accounts. A transaction without meta has none in either
+/// form.
 fn shorten(transaction: &mut JsonObject) -> Option<()> {
     let inner = transaction.get("transaction")?.as_object()?;
     let message = inner.get("message")?.as_object()?;
@@ -293,7 +297,7 @@ fn shorten(transaction: &mut JsonObject) -> Option<()> {
     Some(())
 }
 
-/// Removes what was not asked for.
+/// Removes rewards and version from a transaction, if they were not asked for.
 fn trim(transaction: &mut JsonObject, stored: BlockShape, asked: BlockShape) -> Option<()> {
     let meta = transaction.get("meta")?;
     let has_meta = matches!(meta, JsonPart::Object(_));
@@ -302,7 +306,7 @@ fn trim(transaction: &mut JsonObject, stored: BlockShape, asked: BlockShape) -> 
         match asked.details {
             _ if asked.rewards => {}
             BlockDetails::Full => *meta.get("rewards")? = JsonPart::NULL,
-            // The member is absent or `null` if rewards were not asked for before either.
+            // If the stored block has no rewards, the member is absent or `null`.
             _ => drop(meta.remove("rewards")),
         }
     }

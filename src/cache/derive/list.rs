@@ -1,5 +1,5 @@
-//! Lists of accounts from single ones of one slot, and single ones from lists. Both share the bytes of a long
-//! account.
+//! Lists of accounts made of single ones, and single ones taken from lists. A list shares the bytes of its
+//! accounts with the single entries.
 //!
 //! Element i of a list equals the `value` of the single answer in the same form at the same slot. An
 //! assembled list is as consistent as a node's own: at finalized even a node's list may mix neighbouring
@@ -21,7 +21,7 @@ use crate::node::answer::elements;
 const CONTEXT: &[u8] = br#"{"context":"#;
 const VALUE: &[u8] = br#","value":"#;
 
-/// One account of a list that was parsed.
+/// One account, parsed from its own answer or from that of a list.
 pub struct SingleAccount {
     /// The whole answer, as if the account had been asked for alone.
     pub result: Bytes,
@@ -41,7 +41,7 @@ impl SingleAccount {
     }
 }
 
-/// Parses a single account's answer. `None` if it is not in the format that nodes write.
+/// Parses a single account's answer. `None` if the answer is not in the format that nodes write.
 pub fn read_single(result: &Bytes, form: AccountForm) -> Option<SingleAccount> {
     let Contextual { context, value, .. } = Contextual::split(result)?;
     let (read, facts) = AccountValue::read(&value, form)?;
@@ -55,10 +55,11 @@ pub fn read_single(result: &Bytes, form: AccountForm) -> Option<SingleAccount> {
     Some(SingleAccount { result, context, value, facts })
 }
 
-/// Parses a list's answer into its context and its single answers, in order. `None` if it is not a list of
-/// `count`.
+/// Parses a list's answer into its context and its single answers, in order. `None` if the answer is not a
+/// list of `count` accounts.
 ///
-/// Each single answer has memory of its own, so that one which outlives the others keeps nothing else alive.
+/// Each single answer has memory of its own. An answer that outlives the others thus keeps nothing else in
+/// memory.
 pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes, Vec<SingleAccount>)> {
     let Contextual { context, value, .. } = Contextual::split(list)?;
     let elements = elements(&value)?;
@@ -82,7 +83,8 @@ pub fn parts(list: &Bytes) -> Option<Vec<Bytes>> {
     Some(elements(&value)?.iter().map(single).collect())
 }
 
-/// Returns `value` as an answer of its own, copied, with the span of its context and the value as a slice of it.
+/// Returns `value` as an answer of its own, copied, with the span of its context and the value as a slice of
+/// it.
 pub fn alone(context: &[u8], value: &AccountValue) -> Option<(Bytes, ByteSpan, AccountValue)> {
     let mut result =
         BytesMut::with_capacity(CONTEXT.len() + context.len() + VALUE.len() + value.text().len() + 1);
@@ -99,7 +101,7 @@ pub fn alone(context: &[u8], value: &AccountValue) -> Option<(Bytes, ByteSpan, A
     Some((result, at, value))
 }
 
-/// Returns the context object with another slot. `None` if it has none.
+/// Returns the context object with another slot. `None` if `context` states no slot.
 pub fn context_at(context: &[u8], slot: Slot) -> Option<Bytes> {
     #[derive(Deserialize)]
     struct Context<'a> {
@@ -112,14 +114,14 @@ pub fn context_at(context: &[u8], slot: Slot) -> Option<Bytes> {
     Some([&context[..from], itoa::Buffer::new().format(slot).as_bytes(), &context[to..]].concat().into())
 }
 
-/// Returns a contextual result with another slot. `None` if it is not one.
+/// Returns a result with another slot in its context. `None` if the result has no context.
 pub fn result_at(result: &Bytes, slot: Slot) -> Option<Bytes> {
     let Contextual { context, value, .. } = Contextual::split(result)?;
     Some([CONTEXT, &context_at(&context, slot)?, VALUE, &value, b"}"].concat().into())
 }
 
 /// Assembles a list of single accounts. The lowest slot becomes the list's slot, and the earliest `sent_at`
-/// its age. A list of one slot may be carried if each of its accounts may be.
+/// its age. A list may be carried if its accounts are all at one slot and each may be carried.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let lowest = singles.iter().min_by_key(|single| single.meta.slot)?;
     let EntryBody::Account { result, context: (from, to), .. } = &lowest.body else { return None };

@@ -1,7 +1,7 @@
 //! A JSON text that is parsed only as far as a derivation reads it, changed, and written back.
 //!
-//! The rest stays the text that it was, so that a float keeps its digits. Members keep their order. They are
-//! few, so they are searched one after the other.
+//! All other values stay the text that they were, so that a float keeps its digits. Members keep their order.
+//! An object has few members, so they are searched one after the other.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ const MEMBERS: usize = 16;
 /// recursion goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ParseDepth {
-    /// Left as text.
+    /// The value is left as text.
     Not,
     /// An array. Each element is parsed as given.
     Each(&'static ParseDepth),
@@ -44,7 +44,7 @@ impl<'a> JsonPart<'a> {
     /// The value `null`.
     pub(super) const NULL: Self = Self::Text(Cow::Borrowed("null"));
 
-    /// Parses `text`. `None` if it is not JSON, or not in the form that `open` expects.
+    /// Parses `text`. `None` if `text` is not JSON, or not in the form that `open` expects.
     pub(super) fn read(text: &'a Bytes, open: ParseDepth) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -72,7 +72,7 @@ impl<'a> JsonPart<'a> {
         }
     }
 
-    /// Appends the text of the value. The recursion is as deep as the text was parsed.
+    /// Appends the text of the value. The recursion goes as deep as the parsed part of the value.
     fn write_to(&self, text: &mut Vec<u8>) {
         match self {
             Self::Text(part) => text.extend_from_slice(part.as_bytes()),
@@ -134,7 +134,8 @@ impl<'a> JsonObject<'a> {
         self.0.iter().map(|(name, _)| *name)
     }
 
-    /// Returns `None` if a member is in none of these lists: its meaning in a newer node's answer is unknown.
+    /// Returns `None` if a member is in none of the lists `known`. The meaning of such a member in a newer
+    /// node's answer is unknown.
     pub(super) fn only(&self, known: &[&[&str]]) -> Option<()> {
         self.names().all(|name| known.iter().any(|list| list.contains(&name))).then_some(())
     }

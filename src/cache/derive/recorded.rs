@@ -15,7 +15,8 @@ use crate::node::NodeReply;
 pub(crate) struct RecordedCall {
     /// A description of the call.
     pub(crate) name: String,
-    /// The group of answers from one moment, or of one block, that are consistent with each other.
+    /// The name of a group of answers that are consistent with each other: those of one moment, or of one
+    /// block.
     pub(crate) group: Option<String>,
     /// The results of `getSlot` right after the answer.
     pub(crate) slots: PerCommitment<Slot>,

@@ -1,18 +1,19 @@
-//! One validator's vote account, filtered from the stored list of all with the same other parameters.
+//! One validator's vote account, filtered from the stored list of all vote accounts that has the same other
+//! parameters.
 
 use bytes::Bytes;
 
 use super::object::{JsonPart, ParseDepth};
 use crate::methods::Pubkey;
 
-/// The text `{"current":[{…}],"delinquent":[{…}]}`.
+/// The depth to which a list is parsed: `{"current":[{…}],"delinquent":[{…}]}`.
 const OPEN: ParseDepth = {
     const LIST: ParseDepth = ParseDepth::Each(&ParseDepth::Members(&[]));
     ParseDepth::Members(&[("current", LIST), ("delinquent", LIST)])
 };
 
-/// Returns a list of all vote accounts reduced to the one of `vote_pubkey`. As from a node, both lists may be
-/// empty.
+/// Returns a list of all vote accounts reduced to the one of `vote_pubkey`. The members `current` and
+/// `delinquent` may both be empty, as in a node's answer.
 ///
 /// `None` if `result` is not in the format that nodes write. In that case a node is asked.
 pub fn only(result: &Bytes, vote_pubkey: &Pubkey) -> Option<Bytes> {

@@ -1,13 +1,12 @@
-//! Purges that reach every gateway of the shared store: those that run, those that are restarted, and new
-//! ones.
+//! Purges that reach every gateway of the shared store, whether it runs, restarts or joins later.
 //!
-//! The store keeps a list of purges for each cluster, each with its time by the store's clock. No gateway
-//! uses an answer that was asked for before a purge that matches it. No gateway reads the store while it does
-//! not know the list.
+//! The store has a list of purges for each cluster, each purge with its time by the store's clock. No gateway
+//! uses an answer that was asked for before a matching purge. A gateway that does not know the list does not
+//! read the store.
 //!
 //! Each second a gateway reads the list, applies the purges of others, and drops superfluous ones. It adds
-//! the purges that the list lacks. Those are its own that did not reach the store before, and those that a
-//! store lost with its memory.
+//! the purges that the list lacks. These are the gateway's own purges that did not reach the store before,
+//! and purges that a store lost with its memory.
 
 mod list;
 
@@ -29,11 +28,11 @@ use crate::redis_store::purges::{PurgeList, PurgeListChange};
 use crate::redis_store::{Failed, Store, StoreTime, micros};
 use list::Purge;
 
-/// The time for which a list counts as known after it was read. Without a known list its part of the store is
-/// not read.
+/// The time for which a list counts as known after it was read. A part of the store whose list is not known
+/// is not read.
 const LIST_VALID_FOR: Duration = Duration::from_secs(10);
-/// The highest number of this gateway's purges that wait for the store, in each list. One more replaces them all
-/// by a purge of everything.
+/// The highest number of this gateway's purges that wait for the store, in each list. One more purge replaces
+/// them all by a purge of everything.
 const MAX_PENDING: usize = 512;
 /// The least time for which purges are kept: the longest life of answers that gateways with other settings
 /// may share.
@@ -50,10 +49,10 @@ pub(super) struct Purges {
 
 #[derive(Default)]
 struct PurgeLists {
-    /// The lists by genesis hash: that of the pool's cluster, and earlier clusters whose lists lack a purge
-    /// of this gateway.
+    /// The lists by genesis hash: that of the pool's cluster, and those of earlier clusters that still lack a
+    /// purge of this gateway.
     lists: HashMap<String, ClusterPurges>,
-    /// Own purges from before any cluster was known.
+    /// The purges that this gateway began before any cluster was known.
     early: Vec<(Instant, Filter)>,
 }
 
@@ -61,11 +60,11 @@ struct PurgeLists {
 struct ClusterPurges {
     /// The known purges, ordered by time.
     known: Vec<Purge>,
-    /// Own purges without a time, because the store's clock has not been read since.
+    /// This gateway's purges that have no time yet, because the store's clock has not been read since.
     pending: Vec<(Instant, Filter)>,
     /// The moments at which the list of each part was last requested.
     read: Vec<Option<Instant>>,
-    /// Own purges that a part of the store may lack.
+    /// This gateway's purges that a part of the store may lack.
     unshared: Vec<Purge>,
     /// True if all parts of the store have all known purges.
     is_shared: bool,
@@ -77,7 +76,7 @@ struct MergedPurges {
     new: Vec<Purge>,
     /// All purges that are in force.
     known: Vec<Purge>,
-    /// The time before which purges are no longer in force.
+    /// Purges from before this time are no longer in force.
     from: StoreTime,
 }
 
@@ -92,7 +91,7 @@ impl ClusterPurges {
     }
 }
 
-/// Adds an own purge to those without a time.
+/// Adds a purge of this gateway to those that have no time yet.
 fn begin(pending: &mut Vec<(Instant, Filter)>, filter: Filter, now: Instant) {
     if pending.len() < MAX_PENDING {
         pending.push((now, filter));
@@ -120,8 +119,7 @@ impl Purges {
         begin(pending, filter, now);
     }
 
-    /// Ignores answers from now on that were asked for before `now`, for each cluster whose purges were read
-    /// here.
+    /// Ignores answers from now on that were asked for before `now`, in each cluster whose list is kept here.
     pub(super) fn begin_everywhere(&self, now: Instant) {
         for list in self.lock().lists.values_mut() {
             begin(&mut list.pending, Filter::default(), now);
@@ -148,8 +146,8 @@ impl Purges {
         self.lock().lists.values().any(|list| (0..self.parts).any(|part| list.is_known(part)))
     }
 
-    /// Writes own purges to the shared store and applies those of other gateways. Returns true if the store
-    /// has all of this gateway's purges.
+    /// Writes this gateway's purges to the shared store and applies those of other gateways. Returns true if
+    /// the store has all of this gateway's purges.
     pub(super) async fn share(
         &self,
         store: &Store,
@@ -165,9 +163,9 @@ impl Purges {
         all_there
     }
 
-    /// Reads the lists of this cluster, and of earlier ones that lack a purge, and adds the missing purges.
-    /// Returns the purges of other gateways in this cluster that were unknown here, and true if the store has
-    /// all purges now.
+    /// Reads the lists of this cluster and of earlier clusters whose lists lack a purge, and adds the missing
+    /// purges. Returns the purges of other gateways in this cluster that were unknown here, and true if the
+    /// store has all purges now.
     async fn sync(
         &self,
         store: &Store,
@@ -203,7 +201,8 @@ impl Purges {
         lists.keys().cloned().collect()
     }
 
-    /// Synchronizes the lists of one cluster, and returns the same values for it.
+    /// Synchronizes the lists of one cluster. Returns the purges of its other gateways that were unknown
+    /// here, and true if its lists have all purges now.
     async fn sync_cluster(
         &self,
         genesis: &str,
@@ -244,7 +243,7 @@ impl Purges {
         self.lock().lists.get_mut(genesis).map(act)
     }
 
-    /// Merges the lists that were read, and gives own purges their time.
+    /// Merges the lists that were read, and gives this gateway's new purges their time.
     fn merge(
         &self,
         genesis: &str,
@@ -277,8 +276,8 @@ impl Purges {
         new.extend(disobeyed.iter().filter(|purge| known.contains(purge)));
         new.sort_unstable_by_key(Purge::order);
         new.dedup();
-        // Others have summed up an own purge that they did not know. It takes effect nowhere, so it begins
-        // again.
+        // Another gateway's summary replaces a purge of this gateway that it does not stand for. That purge
+        // would take effect nowhere else, so it begins again.
         let (unshared, unseen): (Vec<_>, Vec<_>) =
             unshared.into_iter().partition(|own| disobeyed.is_empty() || known.contains(own));
         list::sum_up(&mut known, read_at);
@@ -300,7 +299,7 @@ impl Purges {
     }
 }
 
-/// Returns the known purges that a list with `listed` lacks, and the superfluous ones in it.
+/// Returns the known purges that are missing in `listed`, and the superfluous ones in it.
 fn differences<'a>(
     listed: &'a [Purge],
     known: &'a [Purge],
@@ -334,7 +333,7 @@ async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
         }
         entries
     };
-    // A million entries take their time.
+    // A walk over a million entries would block an async worker.
     let entries = tokio::task::spawn_blocking(purging).await.unwrap_or_default();
     tracing::info!(
         purge.count = count,

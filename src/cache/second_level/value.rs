@@ -22,13 +22,13 @@ use crate::node::NodeReply;
 use crate::redis_store::StoreTime;
 use crate::redis_store::mac::{MAC_BYTES, StoreMac};
 
-/// The format and its version. Another version has other names, too.
+/// The format and its version. Values of another version have other names, too.
 const VERSION: &[u8; 4] = b"sfA1";
-/// The length of version, slot and time.
+/// The length of version, slot and time, in bytes.
 const RANK: usize = 44;
-/// The length of the fields between the MAC and the question.
+/// The length of the fields between the MAC and the question, in bytes.
 const FIXED: usize = 1 + 4 + 8 + 4 + 4;
-/// The length from which a text is worth packing.
+/// The length from which a text is worth packing, in bytes.
 const WORTH_PACKING: usize = 1024;
 /// The level of zstd: fast, and JSON packs well anyway.
 const LEVEL: i32 = 1;
@@ -80,9 +80,9 @@ impl ValueMac {
         Self(StoreMac::new(secret))
     }
 
-    /// Returns the name of the answer under `key`, in the cluster of this genesis hash. `None` if it is never
-    /// shared. All answers to one plan have the same text in braces, so that a Redis cluster keeps them
-    /// together.
+    /// Returns the name of the answer under `key`, in the cluster of this genesis hash. `None` if such an
+    /// answer is never shared. All answers to one plan have the same text in braces, so that a Redis cluster
+    /// keeps them together.
     pub(super) fn name(&self, namespace: &str, genesis: &str, key: &Key) -> Option<SecondLevelKey> {
         let (question, together) = question(key)?;
         let (tag, hash) = (self.0.sign(&[together.as_bytes()]), self.0.sign(&[question.as_bytes()]));
@@ -120,8 +120,8 @@ impl ValueMac {
         [rank.as_bytes(), &mac, &rest].concat()
     }
 
-    /// Decodes the bytes under this name. `None` if they were not encoded for it, or if the text is longer
-    /// than `max_text` bytes.
+    /// Decodes the bytes under this name. `None` if the bytes were not encoded for the name, or if the text
+    /// is longer than `max_text` bytes.
     pub(super) fn decode(
         &self,
         name: &SecondLevelKey,
@@ -169,7 +169,7 @@ impl ValueMac {
         format!("{text} {}", hex(&self.0.sign(&[b"line", genesis.as_bytes(), text.as_bytes()])[..16]))
     }
 
-    /// Returns the text of a line. `None` if its signature is wrong.
+    /// Returns the text of a line. `None` if the signature is wrong.
     pub(super) fn verify_line<'a>(&self, genesis: &str, line: &'a str) -> Option<&'a str> {
         let (text, _) = line.rsplit_once(' ')?;
         (self.sign_line(genesis, text) == line).then_some(text)
@@ -177,7 +177,7 @@ impl ValueMac {
 }
 
 /// Returns the question of `key`, and the text that the keys of one plan share. Both texts stay the same from
-/// one build to the next.
+/// one build to the next. `None` if answers under `key` are never shared.
 fn question(key: &Key) -> Option<(String, String)> {
     let min_context_slot = None;
     let query = match key.clone() {
@@ -202,7 +202,7 @@ fn question(key: &Key) -> Option<(String, String)> {
             Query::Block(BlockQuery { slot, details, encoding, rewards, max_version, commitment })
         }
         Key::NoBlock(slot) => return Some((format!("no block {slot}"), format!("block {slot}"))),
-        // The entry ends before it is worth sharing.
+        // The life of such an entry is too short to share it.
         Key::NotYet(..) => return None,
     };
     let text = format!("{} {}", query.method().as_str(), query.params_json());

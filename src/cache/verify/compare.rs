@@ -2,7 +2,8 @@
 //!
 //! Only answers that cannot both be true are a mismatch. Answers without a slot (votes, samples, nodes,
 //! errors that depend on an account) may have changed in between. At finalized a node's answer may hold data
-//! of up to two slots past its label. A node that joined late reports slots as skipped that others have.
+//! of up to two slots past its label. A node that joined late reports slots as skipped for which others have
+//! a block.
 
 use std::io::Read;
 
@@ -38,7 +39,7 @@ pub fn compare(
     }
 }
 
-/// Returns true if both answers are equal. `None` if that cannot be decided.
+/// Returns true if both answers say the same. `None` if an answer cannot be read.
 fn are_equal(query: &Query, hit: &Payload, again: &NodeReply) -> Option<bool> {
     match (hit, again) {
         (Payload::Result(hit), NodeReply::Result(again)) => {
@@ -319,7 +320,7 @@ mod tests {
             (Class::BlockFinal, &version, &reworded, Equal),
             (Class::BlockConfirmed, &block, &other, Mismatch),
             (Class::BlockConfirmed, &block, &block, Equal),
-            // A node that joined late reports a slot as skipped that another one has.
+            // A node that joined late reports a slot as skipped for which another one has a block.
             (Class::BlockFinal, &block, &skipped, Moved),
             (Class::BlockFinal, &block, &lacking, Moved),
             (Class::BlockFinal, &block, &not_yet, Moved),

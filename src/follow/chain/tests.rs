@@ -67,8 +67,8 @@ impl ChainModel {
                     let carried =
                         chain.unchanged_until(buckets.of(&address(n)), slot, carry).map(|tip| tip.slot);
                     let to = if carry == Carry::ToTip { Some(self.tip()) } else { self.target };
-                    // Of a later answer, only an account without any write since the target is known to be the
-                    // same there.
+                    // An account that was read above the target is known to be the same there only if nothing
+                    // has written it since.
                     let unchanged = to.filter(|to| {
                         let until = if slot > *to { self.tip() } else { slot };
                         self.versions.contains_key(&slot) && at(until) == at(*to)

@@ -15,18 +15,19 @@ use crate::follow::state::{FollowEnd, PauseReason};
 use crate::methods::Slot;
 use crate::telemetry::RestartReason;
 
-/// The time for which another node is polled after a node did not help.
+/// The time for which another node is polled after a poll of one node brought nothing.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(10);
-/// The number of slots by which the tip may be behind the confirmed frontier for longer than [`LATE_FOR`].
+/// The number of slots by which the tip may be behind the confirmed frontier for any length of time.
 pub(super) const LATE_SLOTS: u64 = 16;
-/// The time for which the tip may be further behind. A gap is caught up with in less time by nodes that keep up.
+/// The longest time for which the tip may be more than [`LATE_SLOTS`] behind. Nodes that keep up close a gap
+/// in less time.
 const LATE_FOR: Duration = Duration::from_secs(10);
 
 /// A block that is read and not added yet.
 pub(super) struct ReadBlock {
     pub(super) slot: Slot,
     pub(super) writes: BlockWrites,
-    /// The node that gave it. `None` if another replica read it.
+    /// The node that gave the block. `None` if another replica read the block.
     pub(super) node: Option<usize>,
     pub(super) read_at: Instant,
 }
@@ -47,13 +48,15 @@ pub(super) struct ChainInProgress {
     pub(super) added: u64,
     pub(super) without_fees: u64,
     pub(super) check: Option<CrossCheck>,
-    /// The time of the first block since which each left the tip far behind the confirmed frontier.
+    /// The time since which each new tip was more than [`LATE_SLOTS`] behind the confirmed frontier. `None`
+    /// if the last one was not.
     pub(super) late_since: Option<Instant>,
-    /// The time since which every node that answered was behind the tip.
+    /// The time since which every node that answered was behind the tip. `None` if the last one that answered
+    /// was not.
     pub(super) behind_since: Option<Instant>,
     /// The node to poll next, as a position among the usable ones.
     pub(super) turn: usize,
-    /// The time until which that node is polled, because another did not help.
+    /// The time until which the node in turn is polled, because another one did not help.
     pub(super) kept_until: Instant,
 }
 
@@ -63,7 +66,7 @@ impl ChainInProgress {
         block.parent_slot == self.writer.chain().tip().slot && block.previous_blockhash == self.tip_hash
     }
 
-    /// Returns the newest slot that was read.
+    /// Returns the slot of the newest block that was read.
     pub(super) fn newest(&self) -> Slot {
         self.queue.back().map_or_else(|| self.writer.chain().tip().slot, |block| block.slot)
     }
@@ -71,7 +74,8 @@ impl ChainInProgress {
     /// Notes by how many slots a new tip is behind the confirmed frontier.
     ///
     /// # Errors
-    /// The tip stays far behind, so nothing can be carried, and blocks take bandwidth from callers.
+    /// The tip has been far behind for too long. Nothing can be carried then, and blocks take bandwidth from
+    /// callers.
     pub(super) fn check_pace(&mut self, behind: u64) -> Result<(), PauseReason> {
         if behind <= LATE_SLOTS {
             self.late_since = None;
@@ -104,7 +108,7 @@ impl ChainInProgress {
         }
     }
 
-    /// Compares the hash of a block with a second node's, if that is due.
+    /// Compares the hash of a block with a second node's, if a comparison is under way.
     ///
     /// # Errors
     /// The second node has another block.

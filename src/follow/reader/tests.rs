@@ -12,7 +12,7 @@ use tokio::time::advance;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Returns the end with this reason for a fresh start.
+/// Returns the end of a chain that begins anew for this reason.
 fn restart(reason: RestartReason) -> Result<(), FollowEnd> {
     Err(FollowEnd::Restart(reason))
 }
@@ -215,7 +215,8 @@ async fn blocks_that_always_time_out_pause_following() {
 #[tokio::test(start_paused = true)]
 async fn tip_far_behind_for_long_pauses_following() {
     let pause = Err(FollowEnd::Pause(PauseReason::TooSlow));
-    // The slots by which the sixth block is behind. It may end the wait for the others.
+    // The sixth block is `sixth` slots behind. If it is near enough, the tip has not been far behind for
+    // long.
     for (sixth, expected) in
         [(chain_in_progress::LATE_SLOTS + 1, pause), (chain_in_progress::LATE_SLOTS, Ok(()))]
     {
@@ -237,7 +238,7 @@ async fn tip_stays_within_the_confirmed_frontier() {
     for node in [1, 2] {
         scene.frontier.probed(node, Commitment::Confirmed, 100, Instant::now());
     }
-    // So far ahead a single node is not believed.
+    // A single node that is so far ahead is not believed.
     scene.add_to(&[0], &Block { slot: 190, ..Block::after(100) });
     let began = chain.writer.chain().tip();
     advance(MS(100)).await;
@@ -251,7 +252,7 @@ async fn tip_stays_within_the_confirmed_frontier() {
 
 #[tokio::test(start_paused = true)]
 async fn missing_rewards_are_asked_for_again() {
-    // After a descendant of the same node, or two seconds later of another node.
+    // Either the same node is asked once it has given a later block, or another node two seconds later.
     for (has_descendant, wait, other_node) in [(true, 0, false), (false, 2_000, true)] {
         let (scene, mut chain) = Scene::begun(2).await;
         scene.add(&Block { fee: None, ..Block::after(100) });

@@ -187,7 +187,7 @@ fn unknown_members_prevent_derivation() {
     };
     let no_rewards = |shape: BlockShape| BlockShape { rewards: false, ..shape };
     for (stored, asked, at, expected) in [
-        // A new member of an object that the derivation opens prevents it.
+        // A new member of an object that the derivation opens prevents the derivation.
         (NONE, no_rewards(NONE), "", false),
         (SIGNATURES, NONE, "", false),
         (FULL, SIGNATURES, "", false),
@@ -286,7 +286,7 @@ fn derives_rare_transactions_exactly_or_not_at_all() {
     assert_eq!(made(&old, ACCOUNTS), Some(parsed(short)));
     assert_eq!(made(&old, legacy), Some(parsed(short).replace(r#""rewards":[],"#, "")));
     assert_eq!(made(&old, SIGNATURES).unwrap(), r#"{"blockhash":"B","rewards":[],"signatures":["S"]}"#);
-    // The order of members differs from ours, and stays as it is.
+    // The stored order of members is unusual, and the derivation does not change it.
     let unordered = format!(r#"{{"version":"legacy",{transaction},"meta":{{"costUnits":1,{SHORT}}}}}"#);
     let short =
         r#"{"version":"legacy","transaction":{"accountKeys":[1.0],"signatures":["S","T"]},"meta":{SHORT}}"#;

@@ -1,4 +1,4 @@
-//! Lists from single answers and back, on constructed and on recorded texts.
+//! Tests of lists made of single answers and back, with constructed and with recorded texts.
 
 use tokio::time::Instant;
 

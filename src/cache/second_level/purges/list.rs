@@ -1,6 +1,6 @@
 //! The purges of one cluster, in a list that stays short.
 //!
-//! A purge is superfluous once later ones match all that it matches. If the list is still too long, its
+//! A purge is superfluous once later purges match all that it matches. If the list is still too long, its
 //! oldest purges become one summary for each method that they concern. A summary has a digest of the purges
 //! that it stands for. A gateway that knew exactly those purges has applied them, and ignores the summary.
 
@@ -15,12 +15,13 @@ use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 use crate::redis_store::{StoreTime, micros};
 
-/// The length above which the oldest purges are summed up, until half as many are left.
+/// The length above which a list is too long. The oldest purges are then summed up, and the newest half
+/// stays.
 pub(super) const MAX_PURGES: usize = 128;
-/// The least age of purges to sum up. At this age, every replica that still reads the store has read a list with
+/// The least age of purges to sum up. By then, every gateway that still reads the store has read a list with
 /// them.
 const SETTLED: Duration = LIST_VALID_FOR;
-/// The number of digits of a time.
+/// The number of digits with which a time is written.
 const DIGITS: usize = 20;
 
 /// A purge and its time.
@@ -29,7 +30,7 @@ pub(super) struct Purge {
     /// The time by the store's clock.
     pub(super) time: StoreTime,
     pub(super) filter: Filter,
-    /// The digest of the purges that a summary stands for.
+    /// The digest of the purges that a summary stands for. `None` for a plain purge.
     pub(super) summary: Option<u64>,
 }
 
@@ -87,7 +88,7 @@ pub(super) fn read(text: &[u8], genesis: &str, mac: &ValueMac) -> Vec<Purge> {
     text.lines().filter_map(|line| Purge::read(mac.verify_line(genesis, line)?)).collect()
 }
 
-/// Sorts the purges, and drops those from before `from` and superfluous ones.
+/// Sorts the purges. Drops superfluous purges and those from before `from`.
 pub(super) fn sort_and_prune(purges: &mut Vec<Purge>, from: StoreTime) {
     purges.retain(|purge| purge.time >= from);
     purges.sort_unstable_by_key(Purge::order);

@@ -16,9 +16,9 @@ use crate::node::{Fault, NodeReply};
 pub(super) struct Block {
     pub(super) slot: Slot,
     pub(super) parent: Slot,
-    /// The hash, if it is not that of the slot.
+    /// The hash. `None` for the one that is made of the slot.
     pub(super) hash: Option<String>,
-    /// The parent's hash, if it is not that of the parent's slot.
+    /// The parent's hash. `None` for the one that is made of the parent's slot.
     pub(super) previous: Option<String>,
     pub(super) writes: Vec<u8>,
     /// The account that gets the fees. `None` for a block whose rewards are missing.
@@ -79,7 +79,7 @@ pub(super) struct NodeScript {
 }
 
 impl NodeScript {
-    /// Sets the next answers about a block.
+    /// Sets the next answers to getBlock about a block.
     pub(super) fn refuse(&mut self, slot: Slot, answers: impl IntoIterator<Item = Result<NodeReply, Fault>>) {
         self.refusals.entry(slot).or_default().extend(answers);
     }

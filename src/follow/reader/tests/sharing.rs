@@ -92,7 +92,7 @@ async fn claimed_blocks_are_waited_for() {
     assert!((MS(700)..MS(750)).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
-/// Waits in vain for a claimed block. `leave` ends the claim, or not.
+/// Waits in vain for a claimed block. `leave` is called 800 ms after the claim, and may end it.
 async fn wait_in_vain(leave: impl Fn(&ScriptedStore)) {
     let (scene, mut chain, store) = sharing(1).await;
     let elapsed = async |chain: &mut ChainInProgress| {
