@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// The notice period is `server.drain_timeout` divided by this. By default it covers two health checks of a usual
-/// balancer.
+/// The notice period is `server.drain_timeout` divided by this number. By default the notice period covers two health
+/// checks of a usual balancer.
 const NOTICE_PART: u32 = 10;
 /// The longest time for which a kept-alive connection may be idle. Balancers close idle connections after 60 to 90 s,
 /// and should do so first. If slotfront closes one while a request is on its way, the balancer answers 502.

@@ -30,7 +30,7 @@ pub struct NewKey {
     pub name: String,
     /// The name of the plan.
     pub plan: String,
-    /// The time at which the key expires. `None` if it does not.
+    /// The time at which the key expires. `None` if it never expires.
     pub expires: Option<Timestamp>,
     /// The restrictions beyond those of the plan.
     pub scope: Scope,
@@ -215,7 +215,8 @@ impl KeyFile {
         }
     }
 
-    /// Reads the file, applies `change`, and writes the file, all under its lock. An invalid result is not written.
+    /// Reads the file, applies `change`, and writes the file, all under the file's lock. An invalid result is not
+    /// written.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut DocumentMut, &[ApiKey]) -> Result<T, ChangeError>,

@@ -38,8 +38,8 @@ pub(super) enum End {
 
 /// A connection on the fast path.
 ///
-/// It is small. Buffers belong to the thread, because the memory of an idle connection is not in the processor's
-/// caches.
+/// The struct is small. Buffers belong to the thread, because the memory of an idle connection is not in the
+/// processor's caches.
 pub(super) struct H1Connection<'a, S> {
     front: &'a Arc<Front>,
     socket: &'a mut S,
@@ -249,7 +249,7 @@ struct ReadTimer {
     /// True while the connection waits for a request of which no byte has arrived.
     is_idle: bool,
     sleep: Pin<Box<Sleep>>,
-    /// A copy of the deadline of `sleep`, so that its memory need not be read.
+    /// A copy of the deadline of `sleep`, so that the memory of `sleep` need not be read.
     sleeps_until: Instant,
     idle_close: Wait,
     /// True if `sleep` and `idle_close` will wake the task.
