@@ -209,8 +209,8 @@ impl Store {
         self.get_from(SharedOperation::Get, part, keys).await
     }
 
-    /// Writes a value, unless the store has one that is as new. Both cases are `Ok` and are counted. No request waits
-    /// for this operation.
+    /// Writes a value. The store refuses a value that has expired, that its clock would make look younger, or that is
+    /// not newer than the stored value. A refusal is counted and is `Ok`, too. No request waits for this operation.
     ///
     /// # Errors
     /// The result of the failed operation.

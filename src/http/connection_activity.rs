@@ -57,7 +57,7 @@ struct State {
     key_shown: bool,
     /// True once an answer had `Connection: close`. Meaningless over HTTP/2.
     last_answer: bool,
-    /// The permits of answers that hyper has taken and that are not flushed to the socket.
+    /// The permits of finished answers. hyper has taken their last bytes, which are not flushed to the socket yet.
     unwritten: Vec<HeldPermits>,
 }
 

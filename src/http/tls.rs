@@ -2,9 +2,9 @@
 //! change.
 //!
 //! A handshake uses the pair that is in force at its start. Open connections keep the pair of their handshake. While
-//! only one file is replaced, the two do not match, and the previous pair stays in force. A changed file is used only
-//! after two checks have found the same content. Otherwise a half-written certificate chain could be used, because it
-//! looks like a complete one.
+//! only one file is replaced, the two files do not match, and the previous pair stays in force. A changed file is used
+//! only after two checks have found the same content. Otherwise a half-written certificate chain could be used, because
+//! it looks like a complete one.
 
 use std::io;
 use std::path::PathBuf;

@@ -344,8 +344,8 @@ impl ResponseFailure {
     }
 }
 
-/// Returns the time of `Retry-After`, at most an hour. `None` if it is missing or a date, which nodes rarely
-/// send.
+/// Returns the time of `Retry-After`, at most an hour. `None` if the header is missing or gives no number of seconds.
+/// Nodes rarely send a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(3600)))

@@ -29,7 +29,7 @@ impl Health {
         std::mem::discriminant(before) != std::mem::discriminant(self)
     }
 
-    /// Logs that the health of the node `name` has changed from `before` to this one.
+    /// Logs that the health of the node `name` has changed from `before` to this health.
     pub(super) fn report(&self, name: &str, before: &Self) {
         match self {
             Self::Healthy if *before == Self::Unprobed => {

@@ -219,7 +219,8 @@ impl RedisClient {
         }
     }
 
-    /// Asks the store for its time, which also keeps an idle connection open. `None` if it does not answer.
+    /// Asks the store for its time, which also keeps an idle connection open. `None` if there is no connection or no
+    /// valid answer.
     pub(super) async fn beat(&self) -> Option<StoreTime> {
         let mut wire = self.link.load().as_deref().map(|link| link.reads.clone())?;
         let (operation, asked_at) = (SharedOperation::Connect, Instant::now());

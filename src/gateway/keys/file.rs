@@ -200,7 +200,8 @@ impl KeyFile {
         })
     }
 
-    /// Returns the index of the key with the id `wanted`. If there is none, of the only key with this name.
+    /// Returns the index of the key with the id `wanted`. If no key has this id, returns the index of the only key with
+    /// this name.
     fn find(&self, keys: &[ApiKey], wanted: &str) -> Result<usize, ChangeError> {
         if let Some(i) = keys.iter().position(|key| key.id == wanted) {
             return Ok(i);

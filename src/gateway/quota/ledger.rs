@@ -103,7 +103,7 @@ pub enum UsageError {
 }
 
 impl Ledger {
-    /// Reads the usage in `file`. There is no usage if `file` is `None` or does not exist.
+    /// Reads the usage in `file`. Without a file, or if the file does not exist, there is no usage.
     ///
     /// # Errors
     /// The file cannot be read, or is invalid.

@@ -23,7 +23,7 @@ const READ_BYTES: usize = 4096;
 
 /// The reason why a connection leaves the fast path.
 pub(super) enum End {
-    /// The client has closed, or was idle for too long, or a shutdown closes idle connections.
+    /// The client has closed the connection or was idle for too long, or a shutdown closes idle connections.
     NothingToAnswer,
     /// A response with `Connection: close` was written.
     LastAnswer,
@@ -59,7 +59,7 @@ pub(super) struct H1Connection<'a, S> {
 enum Read {
     /// Bytes were read.
     More,
-    /// The client has closed, or was idle for too long, or a shutdown closes idle connections.
+    /// The client has closed the connection or was idle for too long, or a shutdown closes idle connections.
     End,
 }
 
