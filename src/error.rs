@@ -34,13 +34,13 @@ pub mod code {
 pub enum Error {
     /// The request is not JSON, or not a JSON-RPC 2.0 call that a node would carry out.
     Envelope(EnvelopeError),
-    /// The method is none of the eight and not enabled in `passthrough.methods`.
+    /// The method is none of the eight cached methods, and is not enabled in `passthrough.methods`.
     MethodNotFound,
     /// The method writes, as `sendTransaction` does. Holds its name.
     Write(&'static str),
     /// The params are refused by every node version. Holds the node's error.
     Params(ParamError),
-    /// The key is unknown, expired or revoked. The answer does not say which.
+    /// The key is unknown, expired or revoked. The answer does not say which of the three it is.
     Unauthorized,
     /// The key has no permission. Holds what was refused, such as a method.
     Forbidden(String),
@@ -48,7 +48,7 @@ pub enum Error {
     Limited {
         /// The limit, as text for people: `"100 calls a second"`.
         limit: String,
-        /// The metric reason: `rate`, `day`, `month`, `failed_keys`.
+        /// The metric reason: `rate`, `day`, `month` or `failed_keys`.
         reason: &'static str,
         /// The time after which the call may succeed.
         retry_after: Duration,
@@ -79,7 +79,7 @@ impl From<EnvelopeError> for Error {
     }
 }
 
-/// One failed attempt, as an element of `data.attempts`. It shows no address.
+/// One failed attempt, as an element of `data.attempts`. The element shows no address.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct FailedAttempt {
     /// The upstream's configured name.

@@ -85,7 +85,7 @@ pub struct Gateway {
     clock: Arc<WallClock>,
     ledger: Arc<Ledger>,
     registry: Arc<OnceLock<Arc<Metrics>>>,
-    /// The key file. `None` without a configured one. The lock is held while a new snapshot is built.
+    /// The key file. `None` if none is configured. The lock is held while a new snapshot is built.
     keys_file: Mutex<Option<Watched>>,
     /// True if the last attempt to write the usage file failed.
     unsaved: AtomicBool,
@@ -218,7 +218,7 @@ impl Gateway {
         self.snapshot.load().table().and_then(|table| table.named(id)).is_none_or(|key| key.validity.revoked)
     }
 
-    /// Returns the usage of the key with this id. `None` if it is not in the key table.
+    /// Returns the usage of the key with this id. `None` if the key is not in the key table.
     pub(crate) fn usage_of(&self, id: &str) -> Option<Usage> {
         self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
     }

@@ -225,12 +225,13 @@ impl Pool {
         self.nodes.load().of(node).is_some_and(|member| member.lists_writes() && member.is_of_cluster())
     }
 
-    /// Returns the nodes that blocks can be asked of now, lower tiers first. `names` are the only ones to ask,
-    /// unless there are none.
+    /// Returns the nodes that blocks can be asked of now, lower tiers first. Only nodes in `names` are returned, unless
+    /// `names` is empty.
     pub fn block_nodes(self: &Arc<Self>, names: &[String]) -> Vec<FollowedNode> {
         let (members, now) = (self.members(), Instant::now());
         let is_usable = |member: &&Arc<Member>| {
-            // A node with many calls of callers still gives blocks, outside of their limit.
+            // A node that is busy with callers' calls still gives blocks, because requests for blocks are outside of
+            // the limit on calls in flight.
             let is_named = names.is_empty() || names.contains(&member.name);
             is_named
                 && member.gives_blocks()
@@ -242,7 +243,7 @@ impl Pool {
     }
 
     /// Returns a receiver of a counter. The counter grows when the pool's cluster has changed or may have changed.
-    /// Answers from before are then invalid.
+    /// Answers from before the change are then invalid.
     pub fn clusters(&self) -> watch::Receiver<u64> {
         self.nodes.cluster.changes()
     }
@@ -271,7 +272,7 @@ impl Pool {
     }
 }
 
-/// Returns the share of a hedge that each call adds to the budget. 0 if hedging is off.
+/// Returns the part of a hedge that each call adds to the hedge budget. 0 if hedging is off.
 fn hedge_share(settings: &config::PoolSettings) -> f64 {
     settings.hedge.map_or(0.0, |hedge| hedge.budget)
 }

@@ -1,5 +1,5 @@
-//! The Redis or Valkey store that several gateways share. A request waits for it at most `shared.timeout`, and not
-//! at all while the store does not answer.
+//! The Redis or Valkey store that several gateways share. A request waits for the store at most `shared.timeout`, and
+//! not at all while the store does not answer.
 //!
 //! The store only provides operations. The cache defines keys and values, the gateway defines limits. A background
 //! task checks each second whether a failed store is back.
@@ -53,7 +53,7 @@ pub struct Store {
     connection: RedisClient,
     clock: StoreClock,
     namespace: String,
-    /// A key in each part of the store that probes read. The keys have no values.
+    /// One key in each part of the store. Probes read these keys, which have no values.
     trials: Box<[String]>,
     /// A hash tag for each part of the store, such as `{7}`. A key with this tag lies in the part.
     tags: Box<[String]>,
@@ -209,8 +209,8 @@ impl Store {
         self.get_from(SharedOperation::Get, part, keys).await
     }
 
-    /// Writes a value, unless the store has one that is as new. Both cases are `Ok` and are counted. No request waits
-    /// for it.
+    /// Writes a value. The store refuses a value that has expired, that its clock would make look younger, or that is
+    /// not newer than the stored value. A refusal is counted and is `Ok`, too. No request waits for this operation.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -229,12 +229,13 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes `key`, and counts the result. No request waits for it.
+    /// Deletes `key`, and counts the result. No request waits for this operation.
     pub async fn forget(&self, key: &str) {
         self.connection.remove(SharedOperation::Put, key).await;
     }
 
-    /// Returns this part's list of purges for the Solana cluster with this genesis hash. No request waits for it.
+    /// Returns this part's list of purges for the Solana cluster with this genesis hash. No request waits for this
+    /// operation.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -246,7 +247,8 @@ impl Store {
         Ok(PurgeList { text, read_at: found.read_at, asked_at: found.asked_at })
     }
 
-    /// Changes this part's list of purges for the Solana cluster with this genesis hash. No request waits for it.
+    /// Changes this part's list of purges for the Solana cluster with this genesis hash. No request waits for this
+    /// operation.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -267,7 +269,8 @@ impl Store {
         Ok(())
     }
 
-    /// Books used calls against the rate limit `of`, and leases further calls from it. No request waits for it.
+    /// Books used calls against the rate limit `of`, and leases further calls from it. No request waits for this
+    /// operation.
     ///
     /// # Errors
     /// The result of the failed operation. The calls may have been booked.
@@ -285,7 +288,8 @@ impl Store {
         Ok(Leased { calls, left, wait: Duration::from_micros(wait) })
     }
 
-    /// Books used units of the API key `of`, and returns the totals over all gateways. No request waits for it.
+    /// Books used units of the API key `of`, and returns the totals over all gateways. No request waits for this
+    /// operation.
     ///
     /// # Errors
     /// The result of the failed operation. The booking may be repeated unchanged.
@@ -302,8 +306,8 @@ impl Store {
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
     }
 
-    /// Reads the record of a block, of which at most `max_bytes` bytes are returned. Claims it for `life` if there is
-    /// none. Counts failures; the caller counts successes. No request waits for it.
+    /// Reads the record of a block, of which at most `max_bytes` bytes are returned. If there is no record, claims it
+    /// for `life`. Counts failures; the caller counts successes. No request waits for this operation.
     ///
     /// # Errors
     /// The result of the failed operation.

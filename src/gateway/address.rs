@@ -44,7 +44,8 @@ fn client_network(client: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the name of a client in the shared store, such as `192.0.2.1`. It is `unknown` without an address.
+/// Returns the name of a client in the shared store, such as `192.0.2.1`. The name is `unknown` for a client without a
+/// known address.
 pub(crate) fn client_name(client: Option<IpAddr>) -> String {
     client.map_or_else(|| "unknown".to_owned(), |client| client_network(client).to_string())
 }

@@ -1,7 +1,8 @@
 //! The key file: TOML with one `[[key]]` table for each key. It contains hashes of keys, never the keys.
 //!
 //! A file with one faulty key is refused as a whole, with a list of all its faults. The previous keys then stay in
-//! force, so that a typing error locks nobody out. Only its revocations count. [`mod@file`] changes the file.
+//! force, so that a typing error locks nobody out. Only the revocations of a faulty file count. [`mod@file`] changes
+//! the file.
 
 pub mod file;
 pub mod scope;
@@ -91,7 +92,7 @@ pub struct ApiKey {
     pub previous: Vec<(KeyHash, Timestamp)>,
     /// The time of creation.
     pub created: Timestamp,
-    /// The time at which the key expires. `None` if it does not.
+    /// The time at which the key expires. `None` if it never expires.
     pub expires: Option<Timestamp>,
     /// The time of revocation. `None` if the key is not revoked.
     pub revoked: Option<Timestamp>,

@@ -1,14 +1,15 @@
 //! A rate that all gateways share. Calls are leased from the shared store in advance, so that no request waits for the
 //! store.
 //!
-//! A call takes a leased call, which no other gateway can use. If none is left, it takes credit. Credit is the calls
-//! that were left at the last answer of the store, and those that the rate has added since. Without credit the call is
-//! refused. Used credit is booked with the next request to the store, so a gateway pays back what it has overspent.
+//! A call takes a leased call, which no other gateway can use. If no leased call is left, the call takes credit. Credit
+//! is the calls that were left at the last answer of the store, and those that the rate has added since. Without credit
+//! the call is refused. Used credit is booked with the next request to the store, so a gateway pays back what it has
+//! overspent.
 //!
-//! At first the credit is the whole estimated rest. If the store reports an overdraft, other gateways use the same key.
-//! For five minutes only an eighth of the rest is then credit, so that up to eight gateways together stay within the
-//! rate. Calls between two requests to the store may exceed it. The gateway's own limiter applies as well. It alone
-//! decides while the store is unreachable.
+//! At first all calls that are estimated to be left are credit. If the store reports an overdraft, other gateways use
+//! the same key. For five minutes only an eighth of these calls is then credit, so that up to eight gateways together
+//! stay within the rate. Calls between two requests to the store may exceed it. The gateway's own limiter applies as
+//! well. It alone decides while the store is unreachable.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::redis_store::limits::{LeaseRequest, Leased};
 /// The maximum number of leases that wait for renewal. A lease that finds the queue full tries again at its next call.
 const QUEUE: usize = 16_384;
 
-/// After an overdraft, the credit is the estimated rest divided by this.
+/// After an overdraft, the credit is the estimated number of calls left, divided by this number.
 const CAUTIOUS_PART: i64 = 8;
 /// The time for which credit stays reduced after an overdraft.
 const CAUTIOUS: Duration = Duration::from_mins(5);
@@ -210,7 +211,7 @@ impl Lease {
         Some(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Sends the next request to the store and applies the answer. Returns true if unused leased calls are held now.
+    /// Sends the next request to the store and applies the answer. Returns true if the lease then has unused calls.
     pub(crate) async fn ask(&self) -> bool {
         let (ask, booked) = {
             let mut state = self.lock();
@@ -226,8 +227,8 @@ impl Lease {
         state.held > 0
     }
 
-    /// Gives back the leased calls if no call has passed since the last time. Returns true if unused leased calls are
-    /// held now.
+    /// Gives back the leased calls if no call has passed since the last time. Returns true if the lease then has unused
+    /// calls.
     pub(crate) async fn settle(&self) -> bool {
         let (back, rate) = {
             let mut state = self.lock();

@@ -93,7 +93,8 @@ impl Limiter {
         let cell = (period / rate.max(1)).max(Duration::from_nanos(1));
         // Infallible: `cell` is not zero.
         let quota = Quota::with_period(cell).unwrap_or(Quota::per_second(NonZeroU32::MIN)).allow_burst(burst);
-        // A governor limiter counts from its creation. All are created at time zero, so that they can share a state.
+        // A governor limiter counts from its creation. All limiters are created at time zero, so that they can share a
+        // state.
         NOW.set(Duration::ZERO);
         let inner = RateLimiter::new(quota, state.clone(), CallerClock);
         Self { inner, state, rate: Rate { cell, burst: burst.get() } }

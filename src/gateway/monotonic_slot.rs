@@ -14,7 +14,7 @@ use crate::methods::{Commitment, PerCommitment, Slot};
 /// The highest slot shown at each commitment. 0 before the first answer.
 type Slots = PerCommitment<AtomicU64>;
 
-/// The highest slots shown to one key. Clones share them, so that they survive a reload.
+/// The highest slots shown to one key. Clones share the slots, so that the slots survive a reload.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShownSlots(Arc<ArcSwap<Slots>>);
 

@@ -10,7 +10,7 @@ use crate::methods::{AnyMethod, Commitment, PassthroughCall, Query};
 /// The maximum number of accounts that a node accepts in one list.
 const FULL_LIST: u64 = 100;
 
-/// The plans by name. The keys of a plan share it.
+/// The plans by name. All keys of a plan share one [`PlanTerms`].
 pub(crate) type Plans = BTreeMap<String, Arc<PlanTerms>>;
 
 /// A plan of the configuration, with its name and the header that describes it.

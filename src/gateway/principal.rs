@@ -137,7 +137,8 @@ impl PlanLimits {
     /// time of [`WallClock::steady`].
     ///
     /// # Errors
-    /// A rate is used up. The error is the time until the next call may pass. No call is taken from either rate.
+    /// A rate is used up. The error is the time until the next call may pass. In that case no call is taken from either
+    /// rate.
     fn take(&self, steady: Duration) -> Result<(), Duration> {
         let Some(lease) = &self.lease else { return self.rate.take(steady) };
         let counts = lease.take(self.rate.rate(), steady)?;
@@ -160,8 +161,8 @@ impl PlanLimits {
         Remaining { calls: shared.map_or(own.calls, |shared| shared.min(own.calls)), ..own }
     }
 
-    /// Returns the name of the exhausted quota, its units, and the time until its window ends. If both are exhausted,
-    /// it is the monthly one. `None` if neither is.
+    /// Returns the name of the exhausted quota, its units, and the time until its window ends. If both quotas are
+    /// exhausted, returns the monthly quota. `None` if neither is exhausted.
     fn exhausted(&self, wall: impl Fn() -> Timestamp) -> Option<(LimitReason, u64, Duration)> {
         let (daily, monthly) = (self.terms.plan.daily_units, self.terms.plan.monthly_units);
         if daily.is_none() && monthly.is_none() {

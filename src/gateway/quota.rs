@@ -1,7 +1,7 @@
 //! Quotas: the units used in the current UTC day and month, which a file keeps over restarts.
 //!
 //! Units are booked after the answer, so calls in flight may exceed a quota. No task resets a window. A reader sees
-//! from the window's number that it has ended.
+//! from the window's number that the window has ended.
 
 mod ledger;
 
@@ -92,7 +92,7 @@ impl Window {
     }
 
     /// Returns the window and usage in `word`, at a time in window `number`. A clock that goes back by one window does
-    /// not restore the quota. If it jumps further it is trusted, because it must have been wrong before.
+    /// not restore the quota. A clock that goes back further is trusted, because it must have been wrong before.
     fn seen(word: u64, number: WindowNumber) -> (WindowNumber, u64) {
         // Truncation to the upper 16 bits is intended.
         let known = (word >> 48) as WindowNumber;
@@ -131,14 +131,14 @@ impl PendingUnits {
     }
 }
 
-/// The usage of one key or client address. A [`Ledger`] keeps that of keys.
+/// The usage of one key or client address. A [`Ledger`] stores the usage of keys.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     day: Window,
     month: Window,
     /// True once units were booked since the usage file was last written. All keys of a ledger share the flag.
     dirty: Arc<AtomicBool>,
-    /// The units to book in the shared store. Empty if none is configured.
+    /// The units to book in the shared store. Empty if no shared store is configured.
     pending: OnceLock<Arc<PendingUnits>>,
 }
 
@@ -171,7 +171,7 @@ impl Used {
             };
         }
         (booking.units, booking.number) = (attempt.units, attempt.number);
-        // The totals that the store already has. If it has lost them, they restore it.
+        // The store already has these totals. If the store has lost them, they restore it.
         let (day, month) = (self.day.used(period.day), self.month.used(period.month));
         let unbooked = attempt.units + pending.waiting.load(Ordering::Acquire);
         booking.known = [day.saturating_sub(unbooked), month.saturating_sub(unbooked)];

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fair::{may_hold, may_hold_more};
 
-/// The share of one holder: a key or a client address. Clones are one share.
+/// The share of one holder: a key or a client address. Clones stand for the same share.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Share(Arc<Holdings>);
 

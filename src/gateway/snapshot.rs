@@ -129,7 +129,7 @@ fn table(
 }
 
 /// Parses `text`, the result of reading the key file at `path`. `None` if the file has not changed. `in_force` is the
-/// number of its keys in force.
+/// number of the file's keys in force.
 ///
 /// # Errors
 /// The file cannot be read, or is invalid. A blank file is refused while keys are in force, because an editor may be

@@ -42,7 +42,7 @@ impl KeyTable {
         table.by_hash.reserve(keys.len());
         table.by_id.reserve(keys.len());
         for key in keys {
-            // Only a revoked key may have an unknown plan. It is refused as an unknown key is.
+            // Only a revoked key may have an unknown plan. Such a key is refused like an unknown key.
             let Some(terms) = plans.get(&key.plan) else { continue };
             let validity = KeyValidity {
                 hash: key.hash,

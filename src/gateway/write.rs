@@ -28,7 +28,7 @@ pub(crate) fn atomically_with(
     std::fs::rename(&beside, &path)
 }
 
-/// Waits for a lock on writing `path`, and holds it until the returned file is dropped. The lock is a file of its own,
+/// Waits for a lock on writing `path`, and holds it until the returned file is dropped. The lock is on a separate file,
 /// because `path` itself is replaced.
 pub(crate) fn lock(path: &Path) -> io::Result<File> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());

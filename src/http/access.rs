@@ -15,7 +15,7 @@ use crate::methods::{Commitment, Method};
 use crate::telemetry::trace::{RequestAttributes, RequestSpan};
 use crate::telemetry::{Outcome, Trace};
 
-/// The duration from which a request counts as slow. A usual node answers five attempts in less.
+/// The duration from which a request counts as slow. A usual node answers five attempts in less time.
 const SLOW: Duration = Duration::from_secs(1);
 /// The maximum number of lines a second at info level. In an outage every request may fail, and the log must not add
 /// load.
@@ -104,7 +104,7 @@ pub(super) struct AccessLine<'a> {
     pub(super) trace: &'a Trace,
     /// The id of the key. `none` if the request was not authenticated.
     pub(super) key: &'a str,
-    /// The reason for which the whole request was refused. `None` if it was not.
+    /// The reason for which the whole request was refused. `None` if it was not refused.
     pub(super) reason: Option<&'static str>,
     pub(super) status: StatusCode,
     pub(super) calls: Calls,

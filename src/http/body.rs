@@ -58,7 +58,7 @@ pub(super) async fn discard_before(
     response
 }
 
-/// Reads and discards the body. Returns false if it cannot be read to its end within the limits.
+/// Reads and discards the body. Returns false if the body cannot be read to its end within the limits.
 pub(super) async fn discard(front: &Front, body: Incoming) -> bool {
     body.is_end_stream() || buffer(front, body).await.is_ok()
 }

@@ -28,7 +28,7 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
     let Some(method) = str::from_utf8(&name).ok().and_then(Method::from_name) else {
         return passthrough::answer(request, &id, &name, params).await;
     };
-    // Before the params are parsed, so that calls with invalid params count towards the rate.
+    // The call is taken before the params are parsed, so that calls with invalid params count towards the rate.
     if let Err(error) = request.principal.take(Instant::now()) {
         return request.refuse(&id, Some(method), None, error);
     }

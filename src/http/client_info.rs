@@ -10,7 +10,8 @@ use crate::telemetry::Trace;
 
 /// The sender of a request, and the form in which it wants the answer.
 pub(super) struct ClientInfo {
-    /// The client's address. Behind trusted proxies it is the one that they report. `None` if it is unknown.
+    /// The client's address. Behind trusted proxies this is the address that the proxies report. `None` if the address
+    /// is unknown.
     pub(super) address: Option<IpAddr>,
     /// The `Origin` header of a browser, cut to [`FIELD_BYTES`].
     pub(super) origin: Option<Box<str>>,
@@ -20,8 +21,8 @@ pub(super) struct ClientInfo {
     pub(super) trace: Trace,
     /// The content codings that the client accepts.
     pub(super) accepts: Accepted,
-    /// True if the request has `Cache-Control: no-cache` (RFC 9111, 5.2.1.4). It bypasses the cache if the plan allows
-    /// that.
+    /// True if the request has `Cache-Control: no-cache` (RFC 9111, 5.2.1.4). Such a request bypasses the cache if the
+    /// plan allows that.
     pub(super) no_cache: bool,
 }
 

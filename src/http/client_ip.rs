@@ -26,8 +26,8 @@ pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?S
 
 /// Returns the client's address. `None` if it is unknown.
 ///
-/// An untrusted `peer` is the client itself. A trusted peer that sends neither header is the client as well. If a
-/// trusted peer sends only the header that is not configured, the address is unknown.
+/// An untrusted `peer` is the client itself. A trusted peer that sends neither `Forwarded` nor `X-Forwarded-For` is the
+/// client as well. If a trusted peer sends only the one that is not configured, the address is unknown.
 fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
     let peer = peer?.to_canonical();
     if !server.trusts(peer) {

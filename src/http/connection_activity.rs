@@ -1,8 +1,8 @@
 //! Tracks the requests of a connection that hyper serves, until their answers are written to the socket.
 //!
-//! hyper drops a body once it has taken its last bytes, which may be long before they reach the client. The permit of a
-//! request is therefore kept until the socket is flushed. Over HTTP/2 a client may read some answers and ignore others,
-//! so the progress of each answer is recorded separately.
+//! hyper drops a body once it has taken the body's last bytes. These bytes may reach the client much later. The permit
+//! of a request is therefore kept until the socket is flushed. Over HTTP/2 a client may read some answers and ignore
+//! others, so the progress of each answer is recorded separately.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -57,7 +57,7 @@ struct State {
     key_shown: bool,
     /// True once an answer had `Connection: close`. Meaningless over HTTP/2.
     last_answer: bool,
-    /// The permits of answers that hyper has taken and that are not flushed to the socket.
+    /// The permits of finished answers. hyper has taken their last bytes, which are not flushed to the socket yet.
     unwritten: Vec<HeldPermits>,
 }
 
@@ -153,7 +153,7 @@ impl RequestGuard {
         self.permits.1 = Some(permit);
     }
 
-    /// Wraps the answer. Its body keeps the request's permits until it is written.
+    /// Wraps the answer. The body keeps the request's permits until the answer is written.
     pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<PacedBody> {
         self.permits.0 = response.extensions_mut().remove::<Arc<InFlightPermit>>();
         self.note_progress();

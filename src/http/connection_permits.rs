@@ -14,7 +14,7 @@ use crate::gateway::{PerAddress, Share, SharePermit};
 /// The permit of a connection. Dropping it frees the permit.
 pub(super) type ConnectionPermit = OwnedSemaphorePermit;
 
-/// The permit of an HTTP/2 request. Dropping it frees the permit and its count towards the address's share.
+/// The permit of an HTTP/2 request. Dropping the value frees the permit and ends its count towards the address's share.
 pub(super) struct StreamPermit {
     _permit: ConnectionPermit,
     _share: SharePermit,

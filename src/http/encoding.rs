@@ -1,4 +1,5 @@
-//! Compresses HTTP responses if the client accepts a coding and the length is suitable. Nodes send theirs uncompressed.
+//! Compresses HTTP responses if the client accepts a coding and the length is suitable. Nodes send their responses to
+//! slotfront uncompressed.
 
 use std::time::Duration;
 
@@ -13,10 +14,11 @@ use super::pieces::Pieces;
 use crate::cache::Compressor;
 use crate::coding::{self, Coding};
 
-/// The longest wait for the compression of a response, which is then sent uncompressed.
+/// The longest wait for the compression of a response. After this time the response is sent uncompressed.
 const COMPRESSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns `plain` compressed with `coding`. `None` if no permit to compress is free, or if it fails or takes too long.
+/// Returns `plain` compressed with `coding`. `None` if no permit to compress is free, or if the compression fails or
+/// takes too long.
 pub(super) async fn encoded(compressor: &Compressor, coding: Coding, plain: Pieces) -> Option<Bytes> {
     let work = compressor.compress(plain.len(), move || coding.encode(&plain.joined()));
     tokio::time::timeout(COMPRESSION_TIMEOUT, work).await.ok().flatten()

@@ -31,8 +31,8 @@ impl Farewell {
         Self { clock: Box::pin(tokio::time::sleep(time)), bytes_left: MAX_BYTES, is_shut: false }
     }
 
-    /// Shuts down the writing half of `socket`, then reads until the client closes or a bound is reached. Once it is
-    /// ready, the socket may be closed. An error also makes it ready, because the answer is already written.
+    /// Shuts down the writing half of `socket`, then reads until the client closes or a bound is reached. Once the poll
+    /// is ready, the socket may be closed. An error also makes the poll ready, because the answer is already written.
     pub(super) fn poll<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,

@@ -56,8 +56,8 @@ impl InFlightPermit {
 
 /// A count of one towards the requests in flight, until it is dropped.
 ///
-/// One counter serves all cores, because the limit is exact. The permit holds the counter's own `Arc`. With that of
-/// [`Front`], all cores would also contend for a reference count.
+/// One counter serves all cores, because the limit is exact. The permit holds the counter's own `Arc`. With the `Arc`
+/// of [`Front`], all cores would also contend for a reference count.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {

@@ -34,7 +34,8 @@ use super::{Front, routes, socket};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The pause after a failed accept. A usual cause is that no file descriptor is free, and the loop would spin.
+/// The pause after a failed accept. A usual cause is that no file descriptor is free. Without a pause the loop would
+/// spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The longest request head, in bytes. It has room for cookies and a proxy's fields. Over HTTP/2 a head takes up to
 /// three times as much memory.
@@ -124,7 +125,7 @@ pub async fn run(
             }
         }
     }
-    // These clients are connected from their point of view, and may have sent requests already.
+    // The kernel has completed these connections, so the clients may have sent requests already.
     let queued: Vec<_> = socket::queued(listener).collect();
     for (socket, peer) in queued {
         tokio::select! {

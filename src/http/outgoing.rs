@@ -4,8 +4,8 @@
 //! and read no answers could exhaust the memory.
 //!
 //! Answers may contain the same long piece of cached text. The piece is in memory once, so the budget counts it once. A
-//! key's share counts it in each of the key's answers, so that it does not depend on other keys. As with requests in
-//! flight, a key may hold at most eight times as many bytes as are free.
+//! key's share counts it in each of the key's answers, so that the share does not depend on other keys. As with
+//! requests in flight, a key may hold at most eight times as many bytes as are free.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -69,8 +69,8 @@ async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<
     if !has_plan {
         return Box::pin(asking).await;
     }
-    // A task of its own, so that the key is charged even if the caller disconnects. The task shares the request's
-    // permit.
+    // The call runs in a task of its own, so that the key is charged even if the caller disconnects. The task shares
+    // the request's permit.
     let permit = request.permit.share();
     let asking = request.front.tasks.spawn(async move {
         let _permit = permit;

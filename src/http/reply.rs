@@ -91,7 +91,7 @@ impl HttpReply {
         }
     }
 
-    /// Creates a reply in plain text, in which a node refuses invalid HTTP requests.
+    /// Creates a reply in plain text, the form in which a node refuses invalid HTTP requests.
     pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
         let media = "text/plain; charset=utf-8";
         Self { media, ..Self::json(status, Pieces::from(text.into())) }

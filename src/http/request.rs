@@ -41,7 +41,8 @@ pub(super) async fn serve(
         Ok(principal) => principal,
         Err(refusal) => return refuse_unknown(front, client, started, body, &refusal),
     };
-    // Taken after authentication and after the body, so that callers without a key and slow uploads hold no permit.
+    // The permit is taken after authentication and after the body, so that callers without a key and slow uploads hold
+    // none.
     let Some(permit) = InFlightPermit::take(front, &principal) else {
         principal.note_call(started);
         return refuse_unknown(front, client, started, body, &Error::Overloaded);
@@ -97,8 +98,8 @@ fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses
     Responses::Whole(request.refuse(id, None, None, error))
 }
 
-/// Renews the answers that expired while they waited for other calls or for compression. Returns true if there were
-/// any. A call whose answer is still expired after [`RENEWALS`] rounds is refused.
+/// Renews the answers that expired while they waited for other calls or for compression. Returns true if an answer had
+/// expired. A call whose answer is still expired after [`RENEWALS`] rounds is refused.
 async fn renew_aged(request: &RequestContext<'_>, responses: &mut Responses) -> bool {
     let cache = &request.front.cache;
     let has_aged = |response: &&mut CallResponse| {

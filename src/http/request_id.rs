@@ -38,7 +38,7 @@ pub(super) enum RequestId {
 }
 
 impl RequestId {
-    /// Returns the request's own id if it is 1 to 128 visible ASCII characters, otherwise a new one.
+    /// Returns the id that the caller sent if it is 1 to 128 visible ASCII characters, otherwise a new id.
     pub(super) fn of(fields: &(impl Fields + ?Sized)) -> Self {
         let sent = fields.first(NAME).filter(|value| is_token(value));
         sent.and_then(|id| str::from_utf8(id).ok()).map_or_else(Self::fresh, |id| Self::Sent(id.into()))

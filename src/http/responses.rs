@@ -140,8 +140,8 @@ impl Responses {
         coding::splice(coding, &parts)
     }
 
-    /// Returns the text between two responses, before the response at index `at`. After the last response it is the end
-    /// of the body.
+    /// Returns the text of the body before the response at index `at`. For the index after the last response, returns
+    /// the end of the body.
     fn separator(&self, at: usize) -> Bytes {
         Bytes::from_static(match self {
             Self::Whole(_) if at == 0 => b"",

@@ -58,8 +58,8 @@ async fn health(State(front): State<Arc<Front>>) -> &'static str {
     }
 }
 
-/// The `OpenRPC` document, uncompressed and in each content coding. It is made once, because callers need no key for
-/// it.
+/// The `OpenRPC` document, uncompressed and in each content coding. The document is made once, because callers need no
+/// key for it.
 static DOCUMENT: LazyLock<StaticDocument> = LazyLock::new(|| {
     let plain = Bytes::from(format!("{:#}\n", openrpc::document("/v3/${apiKey}")));
     let coded = Coding::ALL.map(|coding| coding.encode(&plain));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// The notice period is `server.drain_timeout` divided by this. By default it covers two health checks of a usual
-/// balancer.
+/// The notice period is `server.drain_timeout` divided by this number. By default the notice period covers two health
+/// checks of a usual balancer.
 const NOTICE_PART: u32 = 10;
 /// The longest time for which a kept-alive connection may be idle. Balancers close idle connections after 60 to 90 s,
 /// and should do so first. If slotfront closes one while a request is on its way, the balancer answers 502.
@@ -19,8 +19,8 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// The value of [`GracePeriods::linger`]: several round trips of a client.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The times that clients are given during a shutdown. They are not settings, but tests choose their own. All are zero
-/// by default.
+/// The times that clients are given during a shutdown. Operators cannot set these times, but tests choose their own.
+/// The default of each is zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GracePeriods {
     /// The time from the start of a shutdown until the listener closes. Meanwhile `/readyz` answers 503, and each
@@ -39,13 +39,13 @@ impl GracePeriods {
     }
 }
 
-/// The phases of a shutdown, in order. Each begins when its signal is triggered.
+/// The phases of a shutdown, in order. A phase begins when its signal is triggered.
 #[derive(Debug, Clone)]
 pub struct Phases {
     /// HTTP/1.1 connections end with their next response.
     pub notice: Signal,
     /// The listener closes, requests in flight finish, and HTTP/2 connections get a GOAWAY. A GOAWAY makes a client
-    /// connect anew at once. Sent earlier, while the listener is open, it could lead the client back to this gateway.
+    /// connect anew at once. A GOAWAY sent while the listener is open could lead the client back to this gateway.
     pub stop: Signal,
     /// Idle connections close.
     pub idle_close: Signal,

@@ -1,10 +1,10 @@
 //! TLS of the public listener, by rustls. The certificate and its key are two files, which are read again after a
 //! change.
 //!
-//! A handshake uses the pair that is in force at its start. Open connections keep theirs. While only one file is
-//! replaced, the two do not match, and the previous pair stays in force. A changed file is used only after two checks
-//! have found the same content. Otherwise a half-written certificate chain could be used, because it looks like a
-//! complete one.
+//! A handshake uses the pair that is in force at its start. Open connections keep the pair of their handshake. While
+//! only one file is replaced, the two files do not match, and the previous pair stays in force. A changed file is used
+//! only after two checks have found the same content. Otherwise a half-written certificate chain could be used, because
+//! it looks like a complete one.
 
 use std::io;
 use std::path::PathBuf;
@@ -90,7 +90,7 @@ impl Tls {
         let Some(files) = config.server.tls.clone() else { return Ok(None) };
         let tickets = ring::Ticketer::new().map_err(TlsError::Tickets)?;
         let mut checked = [Watched::new(&files.cert), Watched::new(&files.key)];
-        // Checked before they are read, so that the next check finds a change in between.
+        // The files are checked before they are read, so that the next check finds a change in between.
         for file in &mut checked {
             let _ = file.look();
         }

@@ -183,7 +183,7 @@ pub struct AccountMembers<'a> {
     /// The owning program, in base58.
     #[serde(borrow)]
     pub owner: Cow<'a, str>,
-    /// The account's size in bytes. Old nodes do not report it.
+    /// The account's size in bytes. `None` from old nodes, which do not report the size.
     pub space: Option<u64>,
 }
 
@@ -201,7 +201,7 @@ impl<'a> AccountMembers<'a> {
 }
 
 /// Returns `data.contextSlot` of the error -32016: the slot that the node has reached at the call's
-/// commitment. `None` if the error lacks it.
+/// commitment. `None` if the error lacks this member.
 pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {
@@ -216,7 +216,7 @@ pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
 }
 
 /// Returns the oldest block that a node still holds, from the message of its error -32001. `None` if the
-/// message does not name it. No other member of the error does.
+/// message does not name the block. No other member of the error names it.
 pub fn first_available_block(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {

@@ -18,7 +18,8 @@ use crate::chunks::{BodyBuffer, OverLimit};
 use crate::config::{PoolSettings, Secret, Upstream};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
-/// The time after which idle connections are closed. Most servers close theirs later, and nodes never do.
+/// The time after which idle connections are closed. Most servers close idle connections later, and nodes never close
+/// them.
 const IDLE: Duration = Duration::from_secs(50);
 /// The longest body of a response 501 that is read, in bytes. A connection can be reused once the body is
 /// read.
@@ -40,7 +41,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Counts the connection of an answer if it has not brought one before.
+    /// Counts the connection of an answer, unless the connection has brought an answer before.
     fn note(&self, info: &HttpInfo) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() == KNOWN_CONNECTIONS && !known.contains(&info.local_addr()) {
@@ -343,8 +344,8 @@ impl ResponseFailure {
     }
 }
 
-/// Returns the time of `Retry-After`, at most an hour. `None` if it is missing or a date, which nodes rarely
-/// send.
+/// Returns the time of `Retry-After`, at most an hour. `None` if the header is missing or gives no number of seconds.
+/// Nodes rarely send a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(3600)))

@@ -52,7 +52,7 @@ fn has_text(object: &[u8], name: &str) -> bool {
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Returns the first member `name` of the JSON object `object`. `None` if it is missing or of another type.
-/// The text after it is not read.
+/// The text after that member is not read.
 fn member<'a, T: Deserialize<'a>>(object: &'a [u8], name: &str) -> Option<T> {
     let mut found = None;
     let members = FirstNamed { name, found: &mut found };

@@ -1,13 +1,13 @@
 //! The versions of nodes whose answers may be carried.
 
-/// The oldest version of a node whose places that store accounts were checked.
+/// The oldest node version in whose source every place that stores accounts was checked (docs/following.md).
 const OLDEST: NodeVersion = NodeVersion { major: 4, minor: 0 };
-/// The newest version of a node whose places that store accounts were checked (docs/following.md).
+/// The newest node version in whose source every place that stores accounts was checked (docs/following.md).
 const NEWEST: NodeVersion = NodeVersion { major: 4, minor: 5 };
-/// The first version whose answers at finalized never hold data of a later slot than they say.
+/// The first version whose answers at finalized never hold data of a later slot than they report.
 pub const EXACT_FINALIZED: NodeVersion = NodeVersion { major: 4, minor: 1 };
 
-/// The version of a node, as it is told by `getVersion` and by the context of an answer.
+/// The version of a node, as `getVersion` and the context of an answer report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeVersion {
     major: u16,
@@ -15,14 +15,14 @@ pub struct NodeVersion {
 }
 
 impl NodeVersion {
-    /// Parses a version such as `4.0.2` or `4.1.0-beta.1`. `None` if it is not one.
+    /// Parses a version such as `4.0.2` or `4.1.0-beta.1`. `None` if `text` is not a version.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let mut number = || parts.next()?.parse().ok();
         Some(Self { major: number()?, minor: number()? }).filter(|_| parts.next().is_some())
     }
 
-    /// Returns true if the places that store accounts were checked for this version.
+    /// Returns true if every place that stores accounts was checked in the source of this version.
     pub fn is_followed(self) -> bool {
         (OLDEST..=NEWEST).contains(&self)
     }

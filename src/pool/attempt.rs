@@ -134,8 +134,9 @@ fn give_up_slow<C: UpstreamCall>(
     in_flight.is_trial() && !heard && !call.is_for_one_node() && pool.nodes.another_usable(call, member)
 }
 
-/// Returns true if an attempt with this end counts for the node's health and latency. A refusal takes no
-/// work, so it does not count. Neither does a hang or an internal error that the call itself may have caused.
+/// Returns true if an attempt with this end counts for the node's health and latency. A refusal does not
+/// count, because it takes no work. Neither does a hang or an internal error that the call itself may have
+/// caused.
 fn counts_for_health<C: UpstreamCall>(end: Result<Verdict, Fault>) -> bool {
     match end {
         Ok(Verdict::TryElsewhere(AttemptResult::Incapable) | Verdict::UnlistedError) => false,

@@ -26,7 +26,7 @@ pub(super) struct Budget {
 
 #[derive(Debug)]
 struct Tokens {
-    /// The part of a token that a call adds.
+    /// The part of a token that each call adds.
     share: f64,
     left: f64,
     refilled: Option<Instant>,

@@ -78,10 +78,11 @@ enum CallStep {
 /// The reason why one more node is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextAttempt {
-    /// May improve an answer, or agree with it. Done once for a call, in addition to the retries.
+    /// A second node may improve the answer, or agree with it. Such a node is asked once for a call, in addition to the
+    /// retries.
     SecondNode,
-    /// Gets an answer. Holds the failure of the attempt before, by which metrics count the retry. `None`
-    /// neither counts in the metrics nor uses the retry budget.
+    /// There is no answer yet, or the second node proves nothing. Holds the failure of the last attempt, by which
+    /// metrics count the retry. With `None`, the retry is not counted and uses no retry budget.
     Retry(Option<AttemptResult>),
 }
 
@@ -216,7 +217,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
             }
             NextAttempt::Retry(_) | NextAttempt::SecondNode => Some(Unusable::Unreachable),
         };
-        // A node may close an idle connection. If no other node is usable, this one is asked again, once.
+        // The node may have closed an idle connection. If no other node is usable, the same node is asked again, once.
         if std::mem::take(&mut self.reconnect) {
             if let Ok(usable) = self.pick(None) {
                 return Some(usable);
@@ -226,8 +227,8 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         if has_answer { self.pick(worst).ok() } else { self.pick_in_time(worst).await.ok() }
     }
 
-    /// Picks the node to ask. It may be unusable for `worst` or a milder reason. If only a node's first probe
-    /// can make one usable, waits for that probe.
+    /// Picks the node to ask. It may be unusable for `worst` or a milder reason. If only a first probe can make a node
+    /// usable, waits for that probe.
     async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
         let nodes = &self.pool.nodes;
         let mut probed = nodes.probed();

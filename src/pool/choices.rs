@@ -22,14 +22,14 @@ const EVERY: Duration = Duration::from_millis(100);
 pub struct Choice {
     /// The time of the choice.
     pub at: Instant,
-    /// Every node with its name, as it was rated for the call. A candidate's `node` is its position in this
-    /// list.
+    /// Every node with its name, as it was rated for the call. The field `node` of a candidate is the
+    /// candidate's position in this list.
     pub candidates: Vec<(String, Candidate)>,
     /// The position of the chosen node.
     pub node: usize,
     /// The position of the other node that was drawn. `None` if the node was chosen without a comparison.
     pub rival: Option<usize>,
-    /// True if the node was chosen because the method stays with it while it is usable.
+    /// True if the node was chosen because the method stays with one node while that node is usable.
     pub stays: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The cluster of the pool, identified by its genesis hash. A node that has not shown this hash is not asked.
 //!
-//! The pool's hash is the configured one, or the first that a node reports. Until it is known, every node is
-//! asked. A node that was asked may turn out to belong to another cluster. All reports and answers of nodes
-//! are then discarded, because nobody can tell which of them came from that node.
+//! The pool's hash is the configured one, or the first that a node reports. Until the pool's hash is known,
+//! every node is asked. A node that was asked may turn out to belong to another cluster. All reports and
+//! answers of nodes are then discarded, because nobody can tell which of them came from that node.
 
 use std::sync::{Arc, Mutex};
 
@@ -48,8 +48,8 @@ impl ClusterIdentity {
     }
 
     /// Compares the genesis hash that a node reported with the pool's, and notes the result. `used` are the
-    /// node's calls and connections when it was asked. `Some` is the reason why the node must get no calls.
-    /// The first hash that any node reports becomes the pool's.
+    /// node's calls and connections when it was asked. Returns the reason why the node must get no calls, or
+    /// `None` if no such reason was found. The first hash that any node reports becomes the pool's.
     pub(super) fn identify(&self, member: &Member, used: NodeUsage, theirs: Genesis) -> Option<Health> {
         if !member.is_checked() {
             return None;
@@ -67,12 +67,12 @@ impl ClusterIdentity {
                 member.cluster().set_not_ours();
                 return Some(Health::Foreign { theirs, ours: ours.clone() });
             }
-            // The node has reported its hash over these connections before, so it is the same node and only
+            // The node has reported its hash over these connections before, so the node is the same and only
             // refuses now.
             Genesis::Unsupported if member.is_of_cluster() && !member.has_new_connections() => {}
             Genesis::Unsupported => {
                 member.cluster().set_unidentified();
-                // The answer stays the same until another node has this address.
+                // The node answers the same until another node has its address, which needs new connections.
                 member.cluster().set_asked_over(used);
             }
             Genesis::Refused => {}
@@ -147,7 +147,8 @@ fn is_hash(genesis: &str) -> bool {
     Pubkey::parse(genesis).is_ok()
 }
 
-/// Returns the value that all of `values` have. `None` if one is `None` or differs, or if there are none.
+/// Returns the value that all of `values` have. `None` if two values differ, if a value is `None`, or if
+/// there are no values.
 fn all_equal(mut values: impl Iterator<Item = Option<String>>) -> Option<String> {
     let first = values.next()??;
     values.all(|value| value.as_ref() == Some(&first)).then_some(first)

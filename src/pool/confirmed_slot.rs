@@ -2,8 +2,8 @@
 //!
 //! An answer reports the slot of its own commitment, and some answers report none. If misses are at
 //! finalized, or for blocks, only probes report the confirmed slot. A node is therefore also asked for its
-//! confirmed slot after an answer. That happens once no node has reported it for a quarter of a slot. There
-//! is no timer: a pool without calls sends no requests.
+//! confirmed slot after an answer. The request is sent once no node has reported the confirmed slot for a
+//! quarter of a slot's length. There is no timer: a pool without calls sends no requests.
 
 use std::sync::Mutex;
 use std::time::Duration;

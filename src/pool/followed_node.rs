@@ -1,7 +1,7 @@
 //! A node as a source of blocks, for following the chain.
 //!
-//! These calls take no place of a caller and no part of `pool.max_buffered`. A node that refuses them is not
-//! faulty, so they do not affect its breaker.
+//! Requests for blocks take no place of a caller and no part of `pool.max_buffered`. A node that refuses such
+//! a request is not faulty, so these requests do not affect its breaker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,8 @@ impl FollowedNode {
     /// Asks the node once.
     ///
     /// # Errors
-    /// The fault of the request, or a limit on the node's calls.
+    /// The fault of the request. [`Fault::TooManyRequests`] without a request while the node wants no calls,
+    /// or if its rate limit is reached.
     pub async fn ask(&self, method: &str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {
         let (member, now) = (&self.member, Instant::now());
         if member.quiet_left(now).is_some() || !member.take_rate(now) {

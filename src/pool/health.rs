@@ -7,9 +7,9 @@ pub enum Health {
     Unprobed,
     /// The node reports that it is healthy.
     Healthy,
-    /// The node reports that it is not healthy, in its own words.
+    /// The node reports that it is not healthy. Holds the node's own text.
     Unhealthy(String),
-    /// The node does not answer its probes, for this reason.
+    /// The node does not answer its probes. Holds the reason.
     Unreachable(&'static str),
     /// The node does not report its genesis hash, while the pool's is known.
     NoGenesisHash,
@@ -23,12 +23,13 @@ pub enum Health {
 }
 
 impl Health {
-    /// Returns true if a change from `before` is worth a log line. Another text for the same state is not.
+    /// Returns true if a change from `before` is worth a log line. A new text for the same state needs no
+    /// line.
     pub(super) fn is_news(&self, before: &Self) -> bool {
         std::mem::discriminant(before) != std::mem::discriminant(self)
     }
 
-    /// Logs that the health of the node `name` has changed from `before` to this one.
+    /// Logs that the health of the node `name` has changed from `before` to this health.
     pub(super) fn report(&self, name: &str, before: &Self) {
         match self {
             Self::Healthy if *before == Self::Unprobed => {

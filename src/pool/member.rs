@@ -77,8 +77,8 @@ impl Member {
         }
     }
 
-    /// Returns the node with other settings, and with another client if `client` is `Some`. Both share their
-    /// state.
+    /// Returns the node with other settings, and with another client if `client` is `Some`. Both members
+    /// share one state.
     pub(super) fn reconfigured(&self, upstream: config::Upstream, client: Option<Arc<Client>>) -> Self {
         let same_rate = upstream.rps == self.upstream.rps;
         Self {
@@ -201,8 +201,8 @@ impl Member {
         self.state.lists_writes.store(lists_writes, Ordering::Relaxed);
     }
 
-    /// Returns true if the node may answer `method`, now or later. It must not be foreign, drained, or known
-    /// to lack the method.
+    /// Returns true if the node may answer `method`, now or later. The node must not be foreign, drained, or
+    /// known to lack the method.
     pub(super) fn serves(&self, method: AnyMethod) -> bool {
         let foreign = matches!(**self.state.health(), Health::Foreign { .. } | Health::NoGenesisHash);
         !foreign && !self.is_drained() && !self.lacks_any(method)
@@ -228,7 +228,7 @@ impl Member {
         Arc::clone(&self.state.health())
     }
 
-    /// Sets the finding of a probe. Returns the previous one, or `None` if it is the same.
+    /// Sets the health that a probe has found. Returns the previous health, or `None` if it is the same.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
         self.state.set_health(health)
     }
@@ -307,8 +307,8 @@ impl Member {
         lock(&self.state.latency).load(self.in_flight(), now)
     }
 
-    /// Raises the latency to this one if it is lower. For a call that was given up, because another node
-    /// answered first.
+    /// Raises the node's latency to `latency` if the node's is lower. Used for a call that was given up
+    /// because another node answered first.
     pub(super) fn took_at_least(&self, latency: Duration, now: Instant) {
         let mut known = lock(&self.state.latency);
         if latency.as_secs_f64() > known.seconds(now) {
@@ -375,8 +375,8 @@ impl Member {
     }
 }
 
-/// Returns a token bucket for `upstream.rps`, or `None` without that setting. The calls of a second may come
-/// at once.
+/// Returns a token bucket for `upstream.rps`, or `None` without that setting. The bucket allows the calls of
+/// one second at once.
 fn rate(upstream: &config::Upstream) -> Option<Arc<Budget>> {
     let rps = f64::from(upstream.rps?);
     Some(Arc::new(Budget::new(0.0, rps, rps)))

@@ -57,7 +57,7 @@ impl Members {
         self.list.is_empty()
     }
 
-    /// Returns the node with this id. `None` if it has left the pool.
+    /// Returns the node with this id. `None` if the node has left the pool.
     pub fn of(&self, id: usize) -> Option<&Arc<Member>> {
         self.list.iter().find(|member| member.id == id)
     }

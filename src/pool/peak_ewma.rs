@@ -15,8 +15,8 @@ use crate::methods::Method;
 /// The time in which the weight of an old answer falls to 1/e. Finagle's default.
 const DECAY: Duration = Duration::from_secs(10);
 /// The latency of a node before its first answer, in seconds. It is small, so that a new node gets calls. No
-/// node counts as faster. Otherwise a node whose peak has decayed would still lose to one that answers in
-/// half this time.
+/// node counts as faster than this latency. Otherwise a node whose peak has decayed would still lose to one
+/// that answers in half this time.
 const UNMEASURED_S: f64 = 0.001;
 
 /// The peak-EWMA latency of one node, in seconds.
@@ -74,7 +74,7 @@ pub struct Quantiles {
 
 /// The number of answers in the window.
 const WINDOW: usize = 256;
-/// The number of answers between two sorts, which take some microseconds.
+/// The number of answers between two sorts of the window. A sort takes some microseconds.
 const EVERY: usize = 32;
 
 impl Quantiles {

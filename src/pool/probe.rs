@@ -13,7 +13,7 @@ use crate::node::{Client, Fault, NodeReply, code};
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of samples, a minute each, from which the length of a slot is computed.
 const SLOT_TIME_SAMPLES: u64 = 3;
-/// The most bytes of a node's own text that are kept, because it goes into logs and onto pages.
+/// The longest part of a node's own text that is kept, in bytes. The text goes into logs and onto pages.
 const MAX_WORDS_BYTES: usize = 200;
 
 /// A node's answer to `getGenesisHash`.
@@ -76,8 +76,8 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
     })
 }
 
-/// Returns true if this answer to `getVersion` is that of Agave in a version whose places that store accounts were
-/// checked. Other programs add members of their own, or count their versions in another way.
+/// Returns true if this answer to `getVersion` is that of Agave, in a version in whose source every place that stores
+/// accounts was checked. Other programs add members of their own, or count their versions in another way.
 fn lists_writes(version: &Value) -> bool {
     let Some(members) = version.as_object() else { return false };
     let number = members.get("solana-core").and_then(Value::as_str).and_then(NodeVersion::parse);
@@ -144,7 +144,7 @@ pub async fn slot_time(client: &Client) -> Result<Option<Duration>, Fault> {
     Ok(samples.ok().and_then(|samples| time_of_samples(&samples)))
 }
 
-/// Returns the mean length of a slot over all `samples`. `None` if they are malformed or cover no slot.
+/// Returns the mean length of a slot over all `samples`. `None` if the samples are malformed or cover no slot.
 fn time_of_samples(samples: &Value) -> Option<Duration> {
     let sum = |name: &str| -> Option<u64> {
         samples.as_array()?.iter().try_fold(0_u64, |sum, sample| sum.checked_add(sample[name].as_u64()?))

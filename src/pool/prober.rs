@@ -18,7 +18,7 @@ use super::selector::Selector;
 use crate::methods::Commitment;
 use crate::node::Fault;
 
-/// The number of probes between two requests for version, genesis hash and history. They change rarely.
+/// The number of probes between two requests for version, genesis hash and history. All three change rarely.
 const IDENTITY_EVERY: u64 = 30;
 /// The first probes are spread over the probe interval divided by this number: 100 ms by default.
 const FIRST_PART: u32 = 10;
@@ -58,7 +58,7 @@ async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool, interval
     let before = member.health();
     let found = find_health(nodes, member, &before, identity_due, interval).await;
     let health = found.unwrap_or_else(|fault| Health::Unreachable(fault.result().as_str()));
-    // Another cluster was configured meanwhile, so the finding is about the old one.
+    // Another cluster was configured meanwhile, so the finding is about the old cluster.
     if !Arc::ptr_eq(&before, &member.health()) {
         return;
     }
@@ -135,7 +135,7 @@ async fn find_health(
 }
 
 /// Asks a node for its genesis hash again. A failed request proves nothing, and the next probe repeats it.
-/// `Some` is the reason why the node gets no calls.
+/// Returns the reason why the node gets no calls, or `None` if no such reason was found.
 async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: NodeUsage) -> Option<Health> {
     if let Ok(theirs) = probe::genesis(&member.client).await {
         return nodes.cluster.identify(member, used, theirs);

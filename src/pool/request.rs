@@ -140,7 +140,8 @@ impl UpstreamCall for UpstreamRequest {
                         Err(Fault::BadJson)
                     }
                     (true, Some(slot)) if self.min_slot.is_some_and(|min_slot| slot < min_slot) => Ok(behind),
-                    // At processed no minimum slot is required, so this alone keeps callers from old answers there.
+                    // At processed no minimum slot is required, so only this check keeps callers from old answers
+                    // there.
                     (true, Some(slot)) if sent.shows_fall(slot) => Ok(behind),
                     (true, Some(slot)) if self.needs_second_node(slot, frontier) => {
                         Ok(Verdict::NeedsSecondNode)
@@ -152,7 +153,7 @@ impl UpstreamCall for UpstreamRequest {
         };
         let below_min_slot = self.min_slot.is_some_and(|min_slot| sent.slot_before < min_slot);
         match code {
-            // A missing block, which another node may hold.
+            // This node does not hold the block, but another node may hold it.
             code::BLOCK_CLEANED_UP
             | code::SLOT_SKIPPED
             | code::LONG_TERM_STORAGE_SLOT_SKIPPED

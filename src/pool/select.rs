@@ -24,8 +24,8 @@ pub enum Unusable {
     Unprobed,
     /// The node does not answer its probes.
     Unreachable,
-    /// The node does not serve the method. Asked only if no other node may be, so that the caller gets the
-    /// node's own error.
+    /// The node does not serve the method. Asked only if no other node may be asked, so that the caller gets
+    /// the node's own error.
     Incapable,
     /// The node asked for no calls for a while (429). Never asked.
     Quiet,

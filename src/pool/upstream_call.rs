@@ -81,7 +81,7 @@ pub(super) trait UpstreamCall: Sync {
     /// Returns the body of the request with this `id` for `member`, and its `minContextSlot` if it has one.
     fn write(&self, id: u64, member: &Member, min_slot: MinSlotUse) -> (Bytes, Option<Slot>);
 
-    /// Returns a function that parses the answer to the request `sent` and reads its context slot. It may run
+    /// Returns a function that parses the answer to the request `sent` and reads its context slot. The function may run
     /// on another thread, because long answers take long to parse.
     fn reader(
         &self,
@@ -135,8 +135,8 @@ pub(super) struct SentRequest {
 }
 
 impl SentRequest {
-    /// Returns true if an answer at `slot` shows that the node has fallen back. It is then more than
-    /// `pool.max_slot_lag` slots below the slot that it had reached. A dropped fork costs fewer slots.
+    /// Returns true if an answer at `slot` shows that the node has fallen back. `slot` is then more than
+    /// `pool.max_slot_lag` slots below the slot that the node had reached. A dropped fork costs fewer slots.
     pub(super) fn shows_fall(&self, slot: Slot) -> bool {
         slot.saturating_add(self.max_slot_lag) < self.slot_before
     }

@@ -17,7 +17,7 @@ pub(super) enum Verdict {
     /// An error with a code that nodes are not known to use. A second node is asked, and its result is
     /// preferred.
     UnlistedError,
-    /// Not an answer while another node is left: the node is [`AttemptResult::Behind`] or
+    /// Not an answer while another node is left: the node that was asked is [`AttemptResult::Behind`] or
     /// [`AttemptResult::Incapable`].
     TryElsewhere(AttemptResult),
 }

@@ -10,7 +10,7 @@ pub(super) const CLAIM: &[u8] = b"claim";
 /// The state of a record in the store.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BlockRecord {
-    /// There is no record. It has been claimed for this gateway.
+    /// There is no record, and this gateway has just claimed it.
     ClaimedNow,
     /// There is no record, and another gateway has claimed it.
     ClaimedBefore,

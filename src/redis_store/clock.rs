@@ -10,7 +10,7 @@ use super::{lock, micros};
 
 /// The age beyond which a reading of the store's clock is not used for writes.
 const CLOCK_HOLDS: Duration = Duration::from_secs(10);
-/// The largest drift of two steady clocks within [`CLOCK_HOLDS`].
+/// The largest assumed drift between two steady clocks within [`CLOCK_HOLDS`].
 const DRIFT: Duration = Duration::from_millis(1);
 /// The assumed difference between the clocks of a cluster's nodes. A value may be on another node than the one whose
 /// clock was read.

@@ -1,7 +1,7 @@
 //! The connection to the store, and its circuit breakers.
 //!
-//! Each part of the store has a breaker: one for a server, 64 for a cluster, so that a failed node affects only its
-//! parts. While a breaker is open, its part gets no requests.
+//! Each part of the store has a breaker. A server is one part. A cluster has 64 parts, so that a failed node affects
+//! only its parts. While a breaker is open, its part gets no requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -125,7 +125,7 @@ impl RedisClient {
         self.run(operation, part, patience, |link| link.reads.clone(), call).await
     }
 
-    /// Writes to `key`, unless the store has recently refused writes. No request waits for it.
+    /// Writes to `key`, unless the store has recently refused writes. No request waits for this operation.
     pub(super) async fn write<T: FromRedisValue>(
         &self,
         operation: SharedOperation,
@@ -172,7 +172,7 @@ impl RedisClient {
         Err(Failed(result))
     }
 
-    /// Deletes `key`. No request waits for it.
+    /// Deletes `key`. No request waits for this operation.
     pub(super) async fn remove(&self, operation: SharedOperation, key: &str) {
         if !self.takes_writes() {
             return;
@@ -219,7 +219,8 @@ impl RedisClient {
         }
     }
 
-    /// Asks the store for its time, which also keeps an idle connection open. `None` if it does not answer.
+    /// Asks the store for its time, which also keeps an idle connection open. `None` if there is no connection or no
+    /// valid answer.
     pub(super) async fn beat(&self) -> Option<StoreTime> {
         let mut wire = self.link.load().as_deref().map(|link| link.reads.clone())?;
         let (operation, asked_at) = (SharedOperation::Connect, Instant::now());
@@ -315,7 +316,8 @@ impl RedisClient {
     }
 }
 
-/// Returns true for operations on lists of purges. They may take long, so their duration must not open a breaker.
+/// Returns true for operations on lists of purges. These operations may take long, so their duration must not open a
+/// breaker.
 fn is_patient(operation: SharedOperation) -> bool {
     operation == SharedOperation::Purge
 }

@@ -24,7 +24,7 @@ pub struct Leased {
     pub calls: u32,
     /// The calls left for all gateways; negative after an overdraft.
     pub left: i64,
-    /// The time until a call is left. Zero if one is left now.
+    /// The time until a call is left. Zero if a call is left now.
     pub wait: Duration,
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{CHECK_INTERVAL, Store};
 use crate::telemetry::{SharedOperation, SharedResult};
 
-/// The time after which a missing part of a cluster suggests a changed topology.
+/// If a part of a cluster fails for this time, the cluster's topology may have changed.
 const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The lookout for a store.

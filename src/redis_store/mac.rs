@@ -7,7 +7,7 @@ use crate::config::Secret;
 /// The length of a signature.
 pub const MAC_BYTES: usize = 32;
 
-/// Signs with the secret of the store. Without one, a signature is a checksum: it finds accidents, not malice.
+/// Signs with the secret of the store. Without a secret, a signature is a checksum: it finds accidents, not malice.
 pub struct StoreMac(hmac::Key);
 
 impl StoreMac {

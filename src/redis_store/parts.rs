@@ -13,7 +13,7 @@ pub(super) fn part_of(key: &str, parts: usize) -> usize {
 /// Returns a hash tag such as `{7}`. A key with this tag lies in the part.
 pub(super) fn tag_in(part: usize, parts: usize) -> String {
     let mut tags = (0_u32..).map(|n| format!("{{{n}}}")).filter(|tag| part_of(tag, parts) == part);
-    // Each part has some number, so the search always ends.
+    // Each part has some number that hashes to it, so the search always ends.
     tags.next().unwrap_or_default()
 }
 

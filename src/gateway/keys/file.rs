@@ -30,7 +30,7 @@ pub struct NewKey {
     pub name: String,
     /// The name of the plan.
     pub plan: String,
-    /// The time at which the key expires. `None` if it does not.
+    /// The time at which the key expires. `None` if it never expires.
     pub expires: Option<Timestamp>,
     /// The restrictions beyond those of the plan.
     pub scope: Scope,
@@ -200,7 +200,8 @@ impl KeyFile {
         })
     }
 
-    /// Returns the index of the key with the id `wanted`. If there is none, of the only key with this name.
+    /// Returns the index of the key with the id `wanted`. If no key has this id, returns the index of the only key with
+    /// this name.
     fn find(&self, keys: &[ApiKey], wanted: &str) -> Result<usize, ChangeError> {
         if let Some(i) = keys.iter().position(|key| key.id == wanted) {
             return Ok(i);
@@ -215,7 +216,8 @@ impl KeyFile {
         }
     }
 
-    /// Reads the file, applies `change`, and writes the file, all under its lock. An invalid result is not written.
+    /// Reads the file, applies `change`, and writes the file, all under the file's lock. An invalid result is not
+    /// written.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut DocumentMut, &[ApiKey]) -> Result<T, ChangeError>,

@@ -21,7 +21,7 @@ use super::{Period, Used, Window, thousandths};
 /// The usage by key id.
 type UsageById = BTreeMap<Arc<str>, Arc<Used>>;
 
-/// The time between two writes of the file, as a multiple of the CPU time of the first.
+/// The time between two writes of the file, as a multiple of the first write's CPU time.
 const PAUSE_FACTOR: u32 = 100;
 /// The longest time between two writes of the file. A crash loses the units used since the last write.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -103,7 +103,7 @@ pub enum UsageError {
 }
 
 impl Ledger {
-    /// Reads the usage in `file`. There is none if `file` is `None` or does not exist.
+    /// Reads the usage in `file`. Without a file, or if the file does not exist, there is no usage.
     ///
     /// # Errors
     /// The file cannot be read, or is invalid.

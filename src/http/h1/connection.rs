@@ -23,7 +23,7 @@ const READ_BYTES: usize = 4096;
 
 /// The reason why a connection leaves the fast path.
 pub(super) enum End {
-    /// The client has closed, or was idle for too long, or a shutdown closes idle connections.
+    /// The client has closed the connection or was idle for too long, or a shutdown closes idle connections.
     NothingToAnswer,
     /// A response with `Connection: close` was written.
     LastAnswer,
@@ -38,8 +38,8 @@ pub(super) enum End {
 
 /// A connection on the fast path.
 ///
-/// It is small. Buffers belong to the thread, because the memory of an idle connection is not in the processor's
-/// caches.
+/// The struct is small. Buffers belong to the thread, because the memory of an idle connection is not in the
+/// processor's caches.
 pub(super) struct H1Connection<'a, S> {
     front: &'a Arc<Front>,
     socket: &'a mut S,
@@ -59,7 +59,7 @@ pub(super) struct H1Connection<'a, S> {
 enum Read {
     /// Bytes were read.
     More,
-    /// The client has closed, or was idle for too long, or a shutdown closes idle connections.
+    /// The client has closed the connection or was idle for too long, or a shutdown closes idle connections.
     End,
 }
 
@@ -249,7 +249,7 @@ struct ReadTimer {
     /// True while the connection waits for a request of which no byte has arrived.
     is_idle: bool,
     sleep: Pin<Box<Sleep>>,
-    /// A copy of the deadline of `sleep`, so that its memory need not be read.
+    /// A copy of the deadline of `sleep`, so that the memory of `sleep` need not be read.
     sleeps_until: Instant,
     idle_close: Wait,
     /// True if `sleep` and `idle_close` will wake the task.

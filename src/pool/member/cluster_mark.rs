@@ -35,7 +35,8 @@ impl ClusterMark {
         self.reported_ours.load(Ordering::SeqCst)
     }
 
-    /// Notes that the node has shown the pool's genesis hash. It had been `used` this much when it was asked.
+    /// Notes that the node has shown the pool's genesis hash. `used` counts the node's calls and connections when the
+    /// node was asked.
     pub(in crate::pool) fn set_identified(&self, used: NodeUsage) {
         *lock(&self.at) = used;
         self.reported_ours.store(true, Ordering::SeqCst);
@@ -53,8 +54,8 @@ impl ClusterMark {
         self.set_unidentified();
     }
 
-    /// Notes that the node did not report its genesis hash over these connections. It is asked again once there are new
-    /// ones.
+    /// Notes that the node did not report its genesis hash over these connections. The node is asked again once there
+    /// are new connections.
     pub(in crate::pool) fn set_asked_over(&self, used: NodeUsage) {
         lock(&self.at).connections = used.connections;
     }

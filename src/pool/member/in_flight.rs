@@ -13,11 +13,11 @@ use crate::pool::caller::CallerId;
 use crate::pool::lock;
 use crate::telemetry::AttemptResult;
 
-/// One call under way at a node. Dropping it before the call has ended does not affect the node's health: its
-/// caller no longer waits.
+/// One call under way at a node. Dropping it before the call has ended does not affect the node's health,
+/// because the caller no longer waits.
 pub(in crate::pool) struct InFlight<'a> {
     member: &'a Member,
-    /// `None` for a passthrough method.
+    /// The method of the call. `None` for a passthrough method.
     method: Option<Method>,
     caller: CallerId,
     /// True if the call is the trial of a half-open breaker.
@@ -50,7 +50,7 @@ impl<'a> InFlight<'a> {
     }
 
     /// Notes that the call hangs: it has outlasted `pool.breaker.slow`. A hang counts as a failure if the
-    /// slow call before it had another caller or method. Returns true if this opened the breaker.
+    /// node's previous slow call had another caller or method. Returns true if this opened the breaker.
     pub(in crate::pool) fn note_hang(&mut self, now: Instant) -> bool {
         if self.settled || !self.member.state.slow_calls.counts(self.caller, self.method) {
             return false;

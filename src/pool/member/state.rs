@@ -16,10 +16,10 @@ use crate::pool::lock;
 use crate::pool::peak_ewma::PeakEwma;
 use crate::telemetry::AttemptResult;
 
-/// The state of one node. A reload that only changes the node's settings keeps it.
+/// The state of one node. A reload that only changes the node's settings keeps this state.
 pub(super) struct NodeState {
-    /// The bits [`NOT_HEALTHY`], [`BREAKER`] and [`QUIET`]. Each is set while a slower check is needed. A
-    /// healthy node has none.
+    /// The bits [`NOT_HEALTHY`], [`BREAKER`] and [`QUIET`]. A bit is set while a slower check of its trouble
+    /// is needed. A healthy node has no bit set.
     troubles: AtomicU8,
     pub(super) in_flight: AtomicUsize,
     pub(super) by_caller: CallerCounts,
@@ -54,7 +54,8 @@ pub(super) struct NodeState {
 pub(super) const NOT_HEALTHY: u8 = 1;
 /// The trouble bit that is set while the node's breaker is not closed.
 pub(super) const BREAKER: u8 = 2;
-/// The trouble bit that is set when the node asks for no calls, until that time is found to be over.
+/// The trouble bit that is set when the node asks for no calls for a while. The first check after that time
+/// clears the bit.
 pub(super) const QUIET: u8 = 4;
 
 impl NodeState {
@@ -120,7 +121,7 @@ impl NodeState {
         self.health.load()
     }
 
-    /// Sets the finding of a probe. Returns the previous one, or `None` if it is the same.
+    /// Sets the health that a probe has found. Returns the previous health, or `None` if it is the same.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
         if **self.health.load() == health {
             return None;
