@@ -1,17 +1,18 @@
 //! Content codings (RFC 9110, 8.4.1): a text is compressed once, and sent between other texts any number of
 //! times.
 //!
-//! A kept result is the same for all callers, but the text around it is not: the caller's id follows it. Both
-//! formats consist of blocks, some of which hold bytes uncompressed. The compressed blocks of the result are
-//! sent between two such blocks, in one gzip member or one zstd frame, which any decoder reads. Several
-//! members or frames in a row would be allowed, too, but not all decoders read beyond the first.
+//! A cached result is the same for all callers, but the text around the result is not: it holds the caller's
+//! id. Both formats consist of blocks, some of which hold bytes uncompressed. The compressed blocks of the
+//! result are sent between two such blocks, in one gzip member or one zstd frame, which any decoder reads.
+//! Several members or frames in a row would be allowed, too, but not all decoders read beyond the first.
 
 use std::io::Write;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// The compression level of both formats. It has most of the gain at a tenth of the highest level's cost.
+/// The compression level of both formats. This level has most of the gain at a tenth of the highest level's
+/// cost.
 const LEVEL: u32 = 3;
 /// The longest text before or after a result that fits one stored block of either format, in bytes.
 const MAX_STORED: usize = 0xffff;
@@ -24,10 +25,10 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// that level 3 uses.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 17..=21;
 
-/// The shortest text that is compressed, in bytes. A shorter one saves less than a packet.
+/// The shortest text that is compressed, in bytes. Compressing a shorter text saves less than a packet.
 pub const WORTH_BYTES: usize = 4 * 1024;
-/// The longest text that is compressed, in bytes. Only the answers of batches are longer. Compressing them
-/// would need a copy and a core for a tenth of a second or more.
+/// The longest text that is compressed, in bytes. Only the answers of batches are longer. Compressing such a
+/// text would need a copy, and a core for a tenth of a second or more.
 pub const TOO_LONG_BYTES: usize = 16 * 1024 * 1024;
 
 /// Returns true if a text of this many bytes is worth compressing.
@@ -56,7 +57,8 @@ impl Coding {
         }
     }
 
-    /// Compresses the whole of `plain`. `None` if the compressor fails, which it does only without memory.
+    /// Compresses the whole of `plain`. `None` if the compressor fails, which happens only without free
+    /// memory.
     pub fn encode(self, plain: &[u8]) -> Option<Bytes> {
         match self {
             Self::Zstd => zstd::bulk::compress(plain, LEVEL.cast_signed()).ok().map(Bytes::from),

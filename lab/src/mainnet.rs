@@ -18,16 +18,18 @@ pub const EPOCH: u64 = 432_000;
 const FIRST: u64 = 900 * EPOCH + 1000;
 /// The number of accounts of each kind that callers request.
 const ASKED: u64 = 70;
-/// The number of slots after which a block is confirmed, and final.
+/// The number of slots after which a block is confirmed.
 const CONFIRMED_AFTER: u64 = 2;
+/// The number of slots after which a block is final.
 const FINAL_AFTER: u64 = 32;
 /// The numbers of accounts of each kind that transactions name.
 const VALIDATORS: u64 = 800;
 const PROGRAMS: u64 = 40;
 const POOLS: u64 = 600;
 const WALLETS: u64 = 200_000;
-/// Two votes and one other transaction, in turns.
+/// The number of transactions in a turn: some votes, then another transaction.
 const VOTES_OF: usize = 3;
+/// The number of votes in a turn.
 const VOTES: usize = 2;
 
 /// The clock of the chain.

@@ -61,7 +61,7 @@ pub struct Mix {
     number: u64,
     at: Duration,
     twin: Arc<Cluster>,
-    /// The slots that `twin` has advanced since the beginning.
+    /// The number of slots that `twin` has advanced since the beginning.
     steps: u32,
     addresses: Vec<String>,
     tokens: Vec<String>,
@@ -70,7 +70,7 @@ pub struct Mix {
     popular_token: Zipf,
     popular_list: Zipf,
     recent: Zipf,
-    /// The newest first.
+    /// The messages for getFeeForMessage, newest first.
     messages: VecDeque<String>,
 }
 

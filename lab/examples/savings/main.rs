@@ -84,7 +84,7 @@ impl Options {
     }
 }
 
-/// The gateways, the cluster behind them, and the ideal cache that reads what they read.
+/// The gateways, the cluster behind them, and the ideal caches, which get the same reads.
 struct Replay {
     cluster: Arc<Cluster>,
     lanes: Vec<Arc<Lane>>,

@@ -77,7 +77,8 @@ struct CarryModel {
     chain: TestChain,
     /// The position of the block after the last one that the follower has read.
     unread: usize,
-    /// True if a node of an old version has answered at finalized, so that its own answers may be too new.
+    /// True if a node of an old version has answered at finalized. Such a node's answers may be of a later
+    /// slot than they say.
     has_old_answers: bool,
     /// True if lists are assembled of accounts of several slots.
     mixes_slots: bool,
