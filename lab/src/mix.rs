@@ -37,7 +37,7 @@ const SLICES: u64 = 10;
 const MINIMA: u64 = 3;
 /// The number of addresses. About 150 of them exist in the simulation and are the most popular.
 const ADDRESSES: usize = 10_000;
-/// The number of different lists of addresses. A list has 2 to 50.
+/// The number of different lists of addresses. A list has 2 to 50 addresses.
 const LISTS: u64 = 200;
 /// The greatest age of a requested block or message, in slots.
 const BACK: usize = 64;

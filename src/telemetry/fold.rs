@@ -1,6 +1,7 @@
-//! Folds repeated log lines. The first is written. The others are only counted, and the count is logged every 30 s.
+//! Folds repeated log lines. The first line is written. Its repetitions are only counted, and the count is logged every
+//! 30 s.
 //!
-//! A line repeats if it is a warning or error with the text and fields of a recent one. An outage causes thousands of
+//! A line repeats if it is a warning or error with the text and fields of a recent line. An outage causes thousands of
 //! such lines, which say nothing new. Lines of level info and below are not folded.
 
 use std::collections::HashMap;

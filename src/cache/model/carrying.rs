@@ -1,8 +1,9 @@
 //! Carried accounts: the cache over a chain whose every state is known.
 //!
-//! Blocks write accounts, nodes answer from recent slots, and the follower trails the nodes or starts anew. An
-//! answer that names a slot must be the state at that slot, and a carried one needs no node. One account
-//! changes without a block that lists it, as sysvars do. Another one is shown by the clock in some forms.
+//! Blocks write accounts, nodes answer from recent slots, and the follower trails the nodes or starts anew.
+//! An answer that names a slot must be the state at that slot, and a carried one needs no node. One account
+//! changes without a block that lists it, as sysvars do. Another account has forms that change with each
+//! slot.
 
 mod cluster;
 mod named;

@@ -39,8 +39,8 @@ fn changed(chain: &Chain, before: Slot, slot: Slot) -> BTreeSet<Pubkey> {
     old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).map(|key| **key).collect()
 }
 
-/// Walks a chain. Returns for each rule the blocks of an epoch that wrote by the rule. 0 is the first block, 1 the second,
-/// and 2 any later one.
+/// Walks a chain. Returns for each rule the blocks of an epoch that wrote by the rule. 0 is the first block, 1 the
+/// second, and 2 any later one.
 fn walk(settings: &Settings) -> BTreeMap<HiddenRule, BTreeSet<u64>> {
     let cluster = cluster(settings);
     let rules: BTreeMap<Pubkey, HiddenRule> =
