@@ -72,7 +72,7 @@ pub struct Controls {
     pub reloads: mpsc::Sender<ReloadRequest>,
 }
 
-/// A request to reload the configuration. It takes the reply: the changes, or the text of all problems.
+/// A request to reload the configuration: the sender for the reply, which is the changes or the text of all problems.
 pub type ReloadRequest = oneshot::Sender<Result<Changes, String>>;
 
 /// The data of the status page. A page gets all points when it opens, and then the newest point each second.
@@ -83,8 +83,8 @@ struct Snapshot {
     readiness: Readiness,
     status: Status,
     traffic: Traffic,
-    /// The points of the last five minutes, oldest first. In a tick only the newest point, and in an update between
-    /// ticks none.
+    /// The points of the last five minutes, oldest first. A tick has only the newest point. An update between two ticks
+    /// has none.
     points: Vec<Point>,
 }
 
@@ -132,8 +132,8 @@ impl AdminState {
         health
     }
 
-    /// Sends the status to open pages if the health of a node differs from `shown`. Returns the health that they show
-    /// now.
+    /// Sends the status to open pages if the health of a node differs from `shown`, the health that the pages show.
+    /// Returns the health that they show afterwards.
     fn send_changes(&self, shown: Vec<status::NodeHealth>) -> Vec<status::NodeHealth> {
         if self.ticks.receiver_count() == 0 {
             return shown;

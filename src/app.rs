@@ -304,7 +304,7 @@ fn tracer(
     Ok(Tracer::to(exporter))
 }
 
-/// Follows the chain, unless that is off.
+/// Follows the chain, unless `follow.mode` is off.
 fn follow_chain(
     front: &Arc<Front>,
     shared: Option<&Arc<Store>>,

@@ -1,6 +1,6 @@
 //! A circuit breaker: closed lets calls pass, open rejects them, half-open lets one trial through.
 //!
-//! The pool has a breaker for each node, and the shared store a breaker for each of its parts. The functions
+//! The pool has one breaker for each node, and the shared store has one for each of its parts. The functions
 //! of a breaker take the time as `now`.
 
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub enum BreakerState {
 #[derive(Debug)]
 pub struct Breaker {
     settings: config::BreakerSettings,
-    /// Failures since the last success.
+    /// The number of failures since the last success.
     consecutive: u32,
     /// The newest outcomes. `true` is a success.
     recent: VecDeque<bool>,
@@ -81,8 +81,8 @@ impl Breaker {
         half_open
     }
 
-    /// Notes that a call has ended without a result. After a trial without a result, another call may become
-    /// the trial.
+    /// Notes that a call has ended without a result. If the call was the trial, another call may become the
+    /// trial.
     pub fn released(&mut self) {
         self.on_trial = false;
     }

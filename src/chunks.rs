@@ -5,7 +5,7 @@ use bytes::Bytes;
 /// The most bytes that are reserved for a body before its bytes arrive.
 const MAX_RESERVED_BYTES: usize = 16 << 20;
 
-/// The body is longer than the limit.
+/// The error of a body that is longer than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverLimit;
 

@@ -1,18 +1,17 @@
 //! Content codings (RFC 9110, 8.4.1): a text is compressed once, and sent between other texts any number of
 //! times.
 //!
-//! A cached result is the same for all callers. The text around the result is not, because it contains the
-//! caller's id. Both formats consist of blocks, some of which hold bytes uncompressed. The compressed blocks
-//! of the result are sent between two uncompressed blocks, in one gzip member or one zstd frame. Any decoder
-//! reads such a text. Several members or frames in a row would be allowed, too, but not all decoders read
-//! beyond the first.
+//! A cached result is the same for all callers, but the text around the result is not: it holds the caller's
+//! id. Both formats consist of blocks, some of which hold bytes uncompressed. The compressed blocks of the
+//! result are sent between two such blocks, in one gzip member or one zstd frame, which any decoder reads.
+//! Several members or frames in a row would be allowed, too, but not all decoders read beyond the first.
 
 use std::io::Write;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// The compression level of both formats. Level 3 has most of the gain at a tenth of the highest level's
+/// The compression level of both formats. This level has most of the gain at a tenth of the highest level's
 /// cost.
 const LEVEL: u32 = 3;
 /// The longest text before or after a result that fits one stored block of either format, in bytes.
@@ -26,10 +25,10 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// that level 3 uses.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 17..=21;
 
-/// The shortest text that is compressed, in bytes. A shorter one saves less than a packet.
+/// The shortest text that is compressed, in bytes. Compressing a shorter text saves less than a packet.
 pub const WORTH_BYTES: usize = 4 * 1024;
-/// The longest text that is compressed, in bytes. Only the answers of batches are longer. Compressing them
-/// would need a copy and a core for a tenth of a second or more.
+/// The longest text that is compressed, in bytes. Only the answers of batches are longer. Compressing such a
+/// text would need a copy, and a core for a tenth of a second or more.
 pub const TOO_LONG_BYTES: usize = 16 * 1024 * 1024;
 
 /// Returns true if a text of this many bytes is worth compressing.
@@ -58,7 +57,8 @@ impl Coding {
         }
     }
 
-    /// Compresses the whole of `plain`. `None` if the compressor fails, which it does only without memory.
+    /// Compresses the whole of `plain`. `None` if the compressor fails, which happens only without free
+    /// memory.
     pub fn encode(self, plain: &[u8]) -> Option<Bytes> {
         match self {
             Self::Zstd => zstd::bulk::compress(plain, LEVEL.cast_signed()).ok().map(Bytes::from),
@@ -122,8 +122,8 @@ pub enum SplicePart<'a> {
 }
 
 /// Returns the whole text of `parts`, compressed by `coding`, in pieces. Only short pieces are copied. `None`
-/// if a part has another coding. `None` also for zstd with two compressed parts, because zstd blocks refer to
-/// earlier blocks.
+/// if a part has another coding, or if zstd would have to hold two compressed parts: zstd blocks refer to
+/// earlier ones.
 pub fn splice(coding: Coding, parts: &[SplicePart<'_>]) -> Option<Vec<Bytes>> {
     let coded = || {
         parts.iter().filter_map(|part| if let SplicePart::Coded(coded) = part { Some(*coded) } else { None })
@@ -258,7 +258,7 @@ fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
         let size = if bytes >> 1 & 3 == 1 { 1 } else { bytes >> 3 };
         at += 3 + size;
         if is_last {
-            // A checksum may follow. It covers this text alone, so it is dropped.
+            // A checksum of this text alone may follow, which is dropped.
             blocks.truncate(at);
             blocks.shrink_to_fit();
             return (blocks.len() == at).then_some(blocks);
@@ -283,7 +283,7 @@ mod tests {
     fn decoded(coding: Coding, bytes: &[u8]) -> Vec<u8> {
         let mut plain = Vec::new();
         match coding {
-            // This decoder reads a single member, so the whole text must be in one member.
+            // The decoder of a single member: everything must be in one.
             Coding::Gzip => flate2::read::GzDecoder::new(bytes).read_to_end(&mut plain).unwrap(),
             Coding::Zstd => {
                 zstd::stream::Decoder::new(bytes).unwrap().single_frame().read_to_end(&mut plain).unwrap()
@@ -300,7 +300,7 @@ mod tests {
     fn check(head: &[u8], text: &[u8], tail: &[u8]) {
         for coding in Coding::ALL {
             let coded = CompressedText::new(coding, text).unwrap();
-            // The text is spliced twice, because one compressed text serves many callers.
+            // Twice, because the compressed text serves many callers.
             for tail in [tail, b"another"] {
                 let sent =
                     splice(coding, &[plain(head), SplicePart::Coded(&coded), plain(tail)]).unwrap().concat();
@@ -322,8 +322,8 @@ mod tests {
         for text in [
             &b"x"[..],
             br#"{"context":{"slot":1},"value":null}"#,
-            // The next three texts are longer than one block, than the smallest window, and than the largest
-            // window. The fourth is incompressible, and the fifth repeats one byte.
+            // Longer than one block, than the smallest window, and than the largest window; incompressible;
+            // one byte repeated.
             &numbers.as_bytes()[..140_000],
             numbers.as_bytes(),
             &numbers.repeat(4).into_bytes(),

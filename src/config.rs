@@ -77,9 +77,9 @@ pub struct Server {
     pub max_batch: usize,
     /// The maximum number of open connections on the public listener.
     pub max_connections: usize,
-    /// The maximum number of requests in flight; further ones get -32094.
+    /// The maximum number of requests in flight. Further requests get -32094.
     pub max_in_flight: usize,
-    /// The maximum number of bytes of answers in memory until they are sent; further ones get -32094.
+    /// The maximum number of bytes of answers in memory until they are sent. Beyond it, calls get -32094.
     pub max_outgoing: usize,
     /// The longest time to receive a request head.
     pub header_timeout: Duration,
@@ -87,7 +87,7 @@ pub struct Server {
     pub body_timeout: Duration,
     /// The longest time for which a client may accept no bytes of its answer.
     pub write_timeout: Duration,
-    /// The longest time for a call; then it gets -32096.
+    /// The longest time for a call. A call that takes longer gets -32096.
     pub request_timeout: Duration,
     /// The longest time for which requests in flight may finish after a stop signal.
     pub drain_timeout: Duration,
@@ -369,17 +369,17 @@ pub struct Ttl {
 pub struct FollowSettings {
     /// The use of the followed chain.
     pub mode: FollowMode,
-    /// The names of the upstreams that are asked for blocks. Without any, all upstreams of a known kind are.
+    /// The names of the upstreams that are asked for blocks. If the list is empty, every suitable upstream is asked.
     pub upstreams: Vec<String>,
-    /// The interval between two questions for new blocks.
+    /// The interval between two requests for new blocks.
     pub poll: Duration,
-    /// The maximum number of new blocks to catch up with. With more of them, following begins anew.
+    /// The maximum number of new blocks to catch up with. With more new blocks, following begins anew.
     pub max_gap: usize,
     /// True if the replicas of a shared store read each block once for all.
     pub share: bool,
 }
 
-/// `follow.mode`
+/// The setting `follow.mode`: the use of the followed chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FollowMode {
     /// Blocks are not read.
@@ -404,7 +404,7 @@ pub struct SharedSettings {
     pub timeout: Duration,
     /// The path of certificates in PEM of an additional certificate authority.
     pub ca_file: Option<PathBuf>,
-    /// The secret that authenticates cached answers. Without one, only accidental damage is detected.
+    /// The secret that authenticates cached answers. Without a secret, only accidental damage is detected.
     pub secret: Option<Secret>,
 }
 

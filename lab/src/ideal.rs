@@ -1,17 +1,18 @@
 //! The ideal cache: the yardstick for following the chain.
 //!
-//! This cache fetches an account when it is read for the first time, and again only when it is read for the first time
-//! after a block wrote it. It knows every write at once. An account that it holds for one commitment serves the other one,
-//! too, if no block wrote it between their slots. It holds what nodes parse (`jsonParsed`) apart from what they store.
+//! This cache fetches an account for the first read, and again only for the first read after a block wrote the account.
+//! The cache knows every write at once. An account that was fetched at one commitment also serves the other one, if no
+//! block wrote the account between the two slots. The parsed form (`jsonParsed`) and the raw data of an account are
+//! cached separately.
 
 use std::collections::HashMap;
 
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 
-/// The form of a held account: true if a node parsed it.
+/// The form of a cached account: true if a node parsed it.
 type Parsed = bool;
 
-/// The slots of the last writes that the held accounts show.
+/// The cached accounts, as the slots of the last writes that they show.
 #[derive(Default)]
 pub struct IdealCache {
     held: HashMap<(Pubkey, Parsed), HashMap<Commitment, Slot>>,

@@ -1,7 +1,7 @@
 //! A made-up chain with blocks as large as main-net's. The time alone decides its newest slot.
 //!
-//! Every block has the transactions of one of [`TEMPLATES`] templates, in turns. The slots of the last write of
-//! each account that callers request are therefore known, and an account's balance is that slot.
+//! Every block has the transactions of one of [`TEMPLATES`] templates, in turns. The slot of the last write of each
+//! requested account is therefore known. The account's balance is that slot.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,22 +12,27 @@ use crate::dice::Dice;
 
 /// The number of different sets of transactions.
 pub const TEMPLATES: u64 = 32;
-/// The slots in an epoch.
+/// The number of slots in an epoch.
 pub const EPOCH: u64 = 432_000;
 /// The slot in which the chain begins. No epoch begins for a day after it.
 const FIRST: u64 = 900 * EPOCH + 1000;
 /// The number of accounts of each kind that callers request.
 const ASKED: u64 = 70;
-/// The number of slots after which a block is confirmed, and final.
+/// The number of slots after which a block is confirmed.
 const CONFIRMED_AFTER: u64 = 2;
+/// The number of slots after which a block is final.
 const FINAL_AFTER: u64 = 32;
-/// The numbers of accounts of each kind that transactions name.
+/// The number of validators that transactions name.
 const VALIDATORS: u64 = 800;
+/// The number of programs that transactions name.
 const PROGRAMS: u64 = 40;
+/// The number of pools that transactions name.
 const POOLS: u64 = 600;
+/// The number of wallets that transactions name.
 const WALLETS: u64 = 200_000;
-/// Two votes and one other transaction, in turns.
+/// The number of transactions in a turn: some votes, then another transaction.
 const VOTES_OF: usize = 3;
+/// The number of votes in a turn.
 const VOTES: usize = 2;
 
 /// The clock of the chain.
@@ -114,7 +119,7 @@ pub fn blockhash(slot: u64) -> String {
     address(9, slot)
 }
 
-/// Returns the members of the block at `slot` that stand before its transactions, and the `{`.
+/// Returns the beginning of the text of the block at `slot`, up to its first transaction.
 pub fn head(slot: u64) -> String {
     let (hash, parent, previous) = (blockhash(slot), slot - 1, blockhash(slot - 1));
     let leader = address(4, slot / 4 % VALIDATORS);

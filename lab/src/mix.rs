@@ -37,7 +37,7 @@ const SLICES: u64 = 10;
 const MINIMA: u64 = 3;
 /// The number of addresses. About 150 of them exist in the simulation and are the most popular.
 const ADDRESSES: usize = 10_000;
-/// The number of different lists of addresses. A list has 2 to 50.
+/// The number of different lists of addresses. A list has 2 to 50 addresses.
 const LISTS: u64 = 200;
 /// The greatest age of a requested block or message, in slots.
 const BACK: usize = 64;
@@ -61,7 +61,7 @@ pub struct Mix {
     number: u64,
     at: Duration,
     twin: Arc<Cluster>,
-    /// The slots that `twin` has advanced since the beginning.
+    /// The number of slots that `twin` has advanced since the beginning.
     steps: u32,
     addresses: Vec<String>,
     tokens: Vec<String>,
@@ -70,7 +70,7 @@ pub struct Mix {
     popular_token: Zipf,
     popular_list: Zipf,
     recent: Zipf,
-    /// The newest first.
+    /// The messages for getFeeForMessage, newest first.
     messages: VecDeque<String>,
 }
 

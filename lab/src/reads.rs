@@ -21,7 +21,7 @@ const HALF_MINUTE: u64 = 120;
 const ENCODINGS: [(&str, u64); 5] =
     [("base64", 60), ("base64+zstd", 10), ("jsonParsed", 10), ("base64 sliced", 10), ("base58 sliced", 10)];
 
-/// The rate at which blocks write an account. That of a list is that of its most often written account.
+/// The rate at which blocks write an account. The rate of a list is that of its most often written account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WriteRate {
     /// No block writes the account.

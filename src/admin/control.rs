@@ -16,7 +16,8 @@ use super::{AdminState, json_response};
 use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 
-/// Refuses requests without the bearer token (RFC 6750). Compares hashes, so that the time reveals nothing about it.
+/// Refuses requests without the bearer token (RFC 6750). Compares hashes, so that the duration reveals nothing about
+/// the token.
 pub(super) async fn require_token(
     Extract(state): Extract<Arc<AdminState>>,
     request: Request,

@@ -13,12 +13,12 @@ pub struct FollowView {
     pub contradicted: bool,
     /// The state: `starting`, `following`, `parked` or `paused`.
     pub state: &'static str,
-    /// The reason of a pause.
+    /// The reason of a pause. `None` unless the state is `paused`.
     pub reason: Option<&'static str>,
-    /// The newest slot of the chain, to which answers at confirmed are carried.
+    /// The newest slot of the chain, to which answers at confirmed are carried. `None` while there is no chain.
     pub tip: Option<Slot>,
-    /// The slot to which answers at finalized are carried.
+    /// The slot to which answers at finalized are carried. `None` before a slot is known to be final.
     pub finalized: Option<Slot>,
-    /// The number of slots by which the tip is behind the newest confirmed slot.
+    /// The number of slots by which the tip is behind the newest confirmed slot. `None` while there is no chain.
     pub lag_slots: Option<u64>,
 }

@@ -28,7 +28,8 @@ pub struct Point {
     pub at_ms: u64,
     /// The frontier at that time: the newest slot at each commitment.
     pub slots: PerCommitment<Option<Slot>>,
-    /// The calls a second answered without an upstream call of their own: outcomes hit, stale, derived and collapsed.
+    /// The calls a second that were answered without an upstream call of their own: outcomes hit, stale, derived and
+    /// collapsed.
     pub kept: f64,
     /// The part of `kept` that was answered from the cache: outcomes hit, stale and derived. The hit ratio is
     /// `hits / (kept + asked)`.

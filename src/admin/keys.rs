@@ -34,7 +34,7 @@ struct KeyView {
     created: String,
     expires: Option<String>,
     revoked: Option<String>,
-    /// The times at which replaced secrets cease to be valid. Secrets that have ended are left out.
+    /// The times at which replaced secrets cease to be valid. Secrets that are no longer valid are left out.
     old_until: Vec<String>,
     origins: Option<Vec<String>>,
     addresses: Option<Vec<String>>,

@@ -27,8 +27,8 @@ pub trait StatusSource: Send + Sync + 'static {
     /// Writes the purges so far to the shared store. Returns true if the store has all of them. `None` without a shared
     /// store.
     fn share_purges(&self) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>>;
-    /// Drains the upstream with the name `upstream`, or restores it if `drained` is false. Returns false if there is
-    /// none.
+    /// Drains the upstream with the name `upstream`, or restores it if `drained` is false. Returns false if no upstream
+    /// has that name.
     fn set_drained(&self, upstream: &str, drained: bool) -> bool;
 }
 

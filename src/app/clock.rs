@@ -1,6 +1,6 @@
 //! Detects that the machine was suspended, and then empties the cache. Ages are measured by the steady clock, which
-//! stops during a suspension, so they would be too low. A suspension shows when the steady clock is compared with other
-//! clocks.
+//! stops during a suspension, so ages would be too low afterwards. A suspension shows when the steady clock is compared
+//! with other clocks.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,8 +36,8 @@ impl ClockReadings {
         Self { steady, with_sleep: with_sleep().unwrap_or(steady), wall }
     }
 
-    /// Returns by how much more than the steady clock another clock has advanced since `before`. `None` if that is
-    /// within [`TOLERANCE`].
+    /// Returns by how much more than the steady clock another clock has advanced since `before`. `None` if the
+    /// difference is within [`TOLERANCE`].
     fn paused_since(&self, before: &Self) -> Option<Duration> {
         let steady = self.steady.saturating_sub(before.steady);
         let gone = [(self.with_sleep, before.with_sleep), (self.wall, before.wall)];

@@ -26,7 +26,8 @@ use crate::telemetry::VerifyResult;
 use judge::SideAnswer;
 use recorded::Recorded;
 
-/// The longest pause between two tries. Otherwise a pause lasts a slot, so that both sides may have a newer answer.
+/// The longest pause between two tries. A pause lasts one slot, but not longer than this. After it, both sides may have
+/// a newer answer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The maximum number of differing or failed calls that are printed.
 const MAX_PRINTED: usize = 10;

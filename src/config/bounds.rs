@@ -43,8 +43,8 @@ pub(super) fn ca_file(r: &TableReader<'_>) -> Option<PathBuf> {
     ca_file
 }
 
-/// Returns the fault of an HTTP URL, without showing the URL. `None` if it is valid, or empty, which is
-/// reported elsewhere.
+/// Returns the fault of an HTTP URL, without showing the URL. `None` if the URL is valid, and also if it is empty,
+/// which is reported elsewhere.
 pub fn url_fault(url: &Secret) -> Option<&'static str> {
     const SCHEME: &str = "expected a URL with http or https and a host";
     if url.expose().is_empty() {

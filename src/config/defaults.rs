@@ -78,7 +78,8 @@ pub const HIT_FACTOR: f64 = 1.0;
 pub const TIER: u8 = 0;
 /// Well below the queue length of a validator's RPC threads.
 pub const UPSTREAM_MAX_IN_FLIGHT: usize = 512;
-/// Several HTTP/1.1 connections avoid the single TCP window and the stream limit of an HTTP/2 connection.
+/// Several HTTP/1.1 connections avoid two limits of a single HTTP/2 connection: the one TCP window and the number of
+/// streams.
 pub const HTTP2: bool = false;
 /// A node of another cluster gives wrong answers, so every node is checked.
 pub const GENESIS: GenesisCheck = GenesisCheck::Checked;
@@ -93,7 +94,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A full block is megabytes read from disk. 5 s of the request remain for another node.
 pub const ATTEMPT_TIMEOUT_BLOCK: Duration = Duration::from_secs(25);
-/// Three nodes in all. After that the fault is rarely the node's.
+/// A call is tried on three nodes in all. If all three fail, the fault is rarely a node's.
 pub const RETRIES: usize = 2;
 /// While a node fails, retries add about a fifth to the load. Ten retries a second are allowed in any case.
 pub const RETRY_BUDGET: f64 = 0.2;
@@ -109,14 +110,14 @@ pub const MERGE: bool = false;
 pub const HEDGE_BUDGET: f64 = 0.05;
 /// Four times the pool's p95 is a hang, not variance.
 pub const BREAKER_SLOW: f64 = 4.0;
-/// Long enough for a process to restart, short enough to use it again soon.
+/// Long enough for a node to restart, and short enough that the node is soon used again.
 pub const BREAKER_OPEN: Duration = Duration::from_secs(5);
 /// Several times the largest mainnet block in its largest encoding.
 pub const MAX_RESPONSE: u64 = 64 * MIB;
 /// Eight of the largest answers at once, and half of a small server's memory.
 pub const MAX_BUFFERED: u64 = 512 * MIB;
 
-/// About 250,000 accounts, or a few hundred full blocks.
+/// Room for about 250,000 accounts, or a few hundred full blocks.
 pub const CAPACITY: u64 = 512 * MIB;
 /// Larger than every known mainnet block. One entry takes at most 1/32 of the cache.
 pub const MAX_ENTRY: u64 = 16 * MIB;
@@ -127,11 +128,11 @@ pub const MAX_LAG_SLOTS: PerCommitment<u64> = PerCommitment { processed: 1, conf
 /// Half a TTL more while a refresh runs. None at processed, which callers choose for freshness.
 pub const STALE_WHILE_REVALIDATE: PerCommitment<f64> =
     PerCommitment { processed: 0.0, confirmed: 0.5, finalized: 0.5 };
-/// The duration of a failover.
+/// About the time that a failover takes.
 pub const STALE_IF_ERROR_CONFIRMED: Duration = Duration::from_secs(10);
 /// The time until people notice that a node restarts.
 pub const STALE_IF_ERROR_FINALIZED: Duration = Duration::from_mins(1);
-/// A finalized block never changes, so its age is unlimited.
+/// A finalized block never changes, so it may be served at any age.
 pub const STALE_IF_ERROR_BLOCK: Option<Duration> = None;
 /// About one slot, two slots, and the 12 slots by which finalized trails anyway, at 400 ms a slot.
 pub const TTL_STATE: PerCommitment<Duration> = PerCommitment {
@@ -139,7 +140,7 @@ pub const TTL_STATE: PerCommitment<Duration> = PerCommitment {
     confirmed: Duration::from_millis(800),
     finalized: Duration::from_secs(5),
 };
-/// The answer is a megabyte and changes by one vote a slot, so twice the time of an account.
+/// The answer is a megabyte and changes by one vote a slot, so it is served for twice the time of an account.
 pub const TTL_VOTE_ACCOUNTS: PerCommitment<Duration> = PerCommitment {
     processed: Duration::from_secs(1),
     confirmed: Duration::from_secs(2),
@@ -155,7 +156,7 @@ pub const TTL_NO_BLOCK_NOT_YET: Duration = Duration::from_millis(200);
 pub const TTL_NO_BLOCK_UNCONFIRMED: Duration = Duration::from_mins(1);
 /// A skipped slot stays skipped. A day limits the effect of a faulty node.
 pub const TTL_NO_BLOCK_SKIPPED: Duration = HOUR.saturating_mul(24);
-/// Reading every block costs bandwidth, which pays only for some nodes and readers.
+/// Reading every block costs bandwidth. That pays only for some nodes and callers.
 pub const FOLLOW_MODE: FollowMode = FollowMode::Off;
 /// A fraction of a slot, so that an answer is at most a slot older than the node's.
 pub const FOLLOW_POLL: Duration = Duration::from_millis(100);
@@ -193,8 +194,8 @@ pub const DEV_KEY: &str = "dev";
 /// The rate and burst of the key `dev`. A load test on a laptop should measure the cache, not the limit.
 pub const DEV_RPS: u32 = 100_000;
 
-/// Returns the default price of a call of `method`, or of a full list of accounts. A block costs a node as much as
-/// ten accounts; the two lists lie between.
+/// Returns the default price of a call of `method`. A block costs a node as much as ten accounts. Vote accounts and a
+/// full list of accounts lie between.
 pub const fn units(method: Method) -> u64 {
     match method {
         Method::GetBlock => 10,

@@ -96,8 +96,8 @@ fn unknown_names(table: &RawTable, path: &str, found: &mut Findings) {
     }
 }
 
-/// Returns the path of the most similar name in the same table, otherwise of the same name in another table. `None` if
-/// there is neither.
+/// Returns the path of the most similar name in the same table. If there is none, returns the path of the same name in
+/// another table. `None` if there is neither.
 fn nearest_path<'a>(path: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let split = |path: &'a str| path.rsplit_once('.').unwrap_or(("", path));
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
@@ -106,8 +106,8 @@ fn nearest_path<'a>(path: &str, known: &'a BTreeSet<String>) -> Option<&'a str> 
         .or_else(|| known.iter().find(|other| split(other).1 == name).map(String::as_str))
 }
 
-/// Returns the path of the candidate whose word is fewest edits from `name`. A candidate is a word and a path. `None`
-/// if no word is close.
+/// Returns the path of the candidate whose word needs the fewest edits to become `name`. A candidate is a word and a
+/// path. `None` if no word is close.
 fn nearest<'a>(name: &str, candidates: impl Iterator<Item = (&'a str, &'a str)>) -> Option<&'a str> {
     candidates
         .map(|(word, full)| (strsim::damerau_levenshtein(name, word), full))

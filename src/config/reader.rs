@@ -242,7 +242,7 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// Returns a reader of the table `key` inside this one. It has no settings if the table is missing.
+    /// Returns a reader of the table `key` inside this one. The reader has no settings if the table is missing.
     pub(super) fn table(&self, key: &str) -> TableReader<'a> {
         let path = self.path(key);
         self.layers.found.borrow_mut().known.insert(path.clone());

@@ -194,7 +194,7 @@ impl Setting for ByteSize {
             ("KB", 1_000),
             ("MB", 1_000_000),
             ("GB", 1_000_000_000),
-            ("B", 1), // last: the others end with it
+            ("B", 1), // last, because the other units end with `B`
         ];
         let text = raw.text()?.trim();
         let (number, unit) =

@@ -15,7 +15,7 @@ pub struct Watched {
     path: PathBuf,
     stamp: Option<FileStamp>,
     content: Option<[u8; 32]>,
-    /// The hash of a recently written file's content at the last check, which was not reported yet.
+    /// The hash of the content at the last check, if the file was recently written and the content is not reported yet.
     unsettled: Option<[u8; 32]>,
     last_error: Option<io::ErrorKind>,
 }
@@ -26,8 +26,8 @@ struct FileStamp {
     modified: Option<SystemTime>,
     len: u64,
     inode: u64,
-    /// True for a recently written file. Two writes within one tick of the file system's clock look equal, so it is
-    /// read again.
+    /// True for a recently written file. Two writes within one tick of the file system's clock look equal, so the file
+    /// is read again.
     young: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Metrics with labels. The series of each combination of label values is an array element.
 //!
-//! A lookup by label text would cost a hash and a lock. Here only the first use of a series looks it up by text. Unused
-//! series are not exported. Small families of counters are the exception: they start at zero, because `rate()` misses
-//! the step from absent to 1.
+//! A lookup by label text would cost a hash and a lock. Here only the first use of a series looks the series up by
+//! text. Unused series are not exported. Small families of counters are the exception: they start at zero, because
+//! `rate()` misses the step from absent to 1.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;

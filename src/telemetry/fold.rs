@@ -1,6 +1,7 @@
-//! Folds repeated log lines. The first is written. The others are only counted, and the count is logged every 30 s.
+//! Folds repeated log lines. The first line is written. Its repetitions are only counted, and the count is logged every
+//! 30 s.
 //!
-//! A line repeats if it is a warning or error with the text and fields of a recent one. An outage causes thousands of
+//! A line repeats if it is a warning or error with the text and fields of a recent line. An outage causes thousands of
 //! such lines, which say nothing new. Lines of level info and below are not folded.
 
 use std::collections::HashMap;
@@ -92,8 +93,8 @@ impl Folds {
         })
     }
 
-    /// Returns true if a line should be written. Otherwise counts it as a repetition. `own` is the hash of its place in
-    /// the code and its text; `alike` is the hash of the place alone. `words` makes the text.
+    /// Returns true if a line should be written. Otherwise counts it as a repetition. `own` is the hash of the line's
+    /// text and place in the code. `alike` is the hash of the place alone. `words` makes the text.
     fn admits_line(
         &self,
         own: u64,

@@ -225,7 +225,7 @@ impl OpenSpan {
         self.span.attributes.push((key, AttributeValue::Number(value)));
     }
 
-    /// Ends the span now and queues it for export. A full queue drops and counts it.
+    /// Ends the span now and queues it for export. If the queue is full, the span is dropped and counted.
     pub(super) fn close(mut self, failed: bool) {
         self.span.end_ns = self.span.start_ns + nanos(self.started.elapsed());
         self.span.failed = failed;

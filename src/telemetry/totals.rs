@@ -24,7 +24,7 @@ pub struct Totals {
     pub durations: [Durations; OUTCOMES],
     /// The number of attempts on upstreams, without passthrough calls and probes.
     pub upstream_calls: u64,
-    /// The carried answers.
+    /// The number of carried answers.
     pub carried: u64,
     /// The counts of each key, by id.
     pub keys: BTreeMap<Arc<str>, KeyTotals>,
@@ -69,7 +69,7 @@ impl Totals {
         totals
     }
 
-    /// Returns the change since `earlier`, a reading of the same metrics. A count that fell gives zero.
+    /// Returns the change since `earlier`, a reading of the same metrics. The change of a count that fell is zero.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut change = self.clone();

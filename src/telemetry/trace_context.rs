@@ -1,7 +1,8 @@
 //! W3C Trace Context: parses `traceparent` and `tracestate`, and formats them for a node.
 //!
-//! An invalid `traceparent` is ignored, and a `tracestate` counts only beside a valid `traceparent`. Of a later version
-//! the first four fields are read, and version 00 is sent on. The module knows no HTTP library and no exporter.
+//! An invalid `traceparent` is ignored, and a `tracestate` counts only beside a valid `traceparent`. If the caller
+//! sends a later version, the first four fields are read, and version 00 is sent to the node. The module knows no HTTP
+//! library and no exporter.
 //!
 //! Source: <https://www.w3.org/TR/trace-context-2/>, sections 3.2 and 3.3.
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 /// A caller's id, echoed with its type: null, an unsigned 64-bit number, or a string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Id {
-    /// `null`, or unknown.
+    /// The id `null`, or an id that could not be read.
     Null,
     /// A number from 0 to 2^64 − 1.
     Number(u64),

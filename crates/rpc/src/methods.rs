@@ -115,21 +115,21 @@ pub enum Profile {
 /// The validated params of a call in canonical form. Calls with the same meaning have equal queries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
-    /// getBlock
+    /// A call of getBlock.
     Block(BlockQuery),
-    /// getMultipleAccounts
+    /// A call of getMultipleAccounts.
     Accounts(AccountsQuery),
-    /// getAccountInfo
+    /// A call of getAccountInfo.
     Account(AccountQuery),
-    /// getVoteAccounts
+    /// A call of getVoteAccounts.
     Votes(VotesQuery),
-    /// getTokenAccountBalance
+    /// A call of getTokenAccountBalance.
     Balance(BalanceQuery),
-    /// getFeeForMessage
+    /// A call of getFeeForMessage.
     Fee(FeeQuery),
-    /// getRecentPerformanceSamples
+    /// A call of getRecentPerformanceSamples.
     Samples(SamplesQuery),
-    /// getClusterNodes
+    /// A call of getClusterNodes.
     ClusterNodes,
 }
 
@@ -193,7 +193,7 @@ impl Query {
         }
     }
 
-    /// Returns the call with another `minContextSlot`. Returns it unchanged if the method does not support one.
+    /// Returns the call with `slot` as its `minContextSlot`. A call whose method supports none is returned unchanged.
     #[must_use]
     pub fn with_min_context_slot(mut self, slot: Option<Slot>) -> Self {
         match &mut self {

@@ -1,7 +1,7 @@
 //! The answer of a node to one call, from the state that the node sees.
 //!
-//! It is the answer of an Agave 4.0 node with its full API and transaction history. The params are validated before, so
-//! only errors that depend on state occur here. The members of objects are sorted, as on a node.
+//! Each answer is that of an Agave 4.0 node with its full API and transaction history. The params are validated before,
+//! so only errors that depend on state occur here. The members of objects are sorted, as on a node.
 
 mod account;
 mod block;
@@ -108,7 +108,7 @@ pub(crate) fn ahead(mut result: Value, slots: u64) -> Value {
     result
 }
 
-/// Returns an object with the members of another in place of its own.
+/// Returns the object `result` with `members` added. A member of `result` with the same name is replaced.
 pub(crate) fn with(mut result: Value, members: &Value) -> Value {
     if let (Some(result), Some(members)) = (result.as_object_mut(), members.as_object()) {
         result.extend(members.clone());

@@ -1,8 +1,8 @@
-//! The simulated chain: in each slot a block of the leader or none, and the state of every account after it.
+//! The simulated chain. Each slot has a block of its leader or none, and every account has a state after each slot.
 //!
-//! It knows no nodes and no JSON. It depends only on the settings, so chains with equal seeds are equal at equal slots.
-//! Transactions are executed on the state of the parent block. Balances, fees, rewards and accounts therefore always
-//! agree.
+//! The chain knows no nodes and no JSON. It depends only on the settings, so chains with equal seeds are equal at equal
+//! slots. Transactions are executed on the state of the parent block. Balances, fees, rewards and accounts therefore
+//! always agree.
 
 pub(crate) mod accounts;
 pub(crate) mod address;
@@ -178,7 +178,7 @@ impl Chain {
         self.genesis.epochs.of(slot).number
     }
 
-    /// A hash of the state that `slot` left, in looks only.
+    /// Returns bytes that stand for the hash of the state after `slot`. They depend only on the seed and the slot.
     fn bank_hash(&self, slot: Slot) -> [u8; 32] {
         Draw::new(self.genesis.seed, "bank", slot).bytes()
     }

@@ -18,7 +18,7 @@ pub struct Examples {
     pub token_accounts: Vec<Pubkey>,
     /// The mints, one of each kind: 6, 8, 0 and 20 decimals, Token-2022 with 2, wrapped SOL with 9.
     pub mints: Vec<Pubkey>,
-    /// The token accounts, one of each of those mints.
+    /// The token accounts, one for each mint of `mints`, in the same order.
     pub token_account_of_mint: Vec<Pubkey>,
     /// The vote accounts of voting validators.
     pub vote_accounts: Vec<Pubkey>,

@@ -58,8 +58,8 @@ pub enum Fault {
     },
     /// Sends the right answer with every slot this much higher, in the context or as the result.
     Ahead(u64),
-    /// The right answer with these members of its result in place of its own: a block without its rewards, or one of
-    /// another fork.
+    /// Sends the right answer with these members added to its result, in place of members with the same names. A
+    /// block may thus lack its rewards, or be one of another fork.
     With(serde_json::Value),
 }
 
@@ -101,7 +101,7 @@ impl Faults {
     }
 }
 
-/// Held replies to one method, until a test releases them. Dropping the value releases them.
+/// A hold on the replies to one method. Calling [`Self::release`] or dropping the value releases the replies.
 #[derive(Debug)]
 pub struct Hold {
     gate: Arc<Gate>,

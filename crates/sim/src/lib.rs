@@ -54,13 +54,14 @@ pub struct Settings {
     pub seed: u64,
     /// The number of nodes. Each is also a validator. There are some validators without a node.
     pub nodes: usize,
-    /// The number of nodes that support only what a Firedancer node supports. They are the last ones.
+    /// The number of nodes that support only what a Firedancer node supports. They are the last nodes of the cluster.
     pub firedancer: usize,
     /// The length of a slot. `None` means that the cluster is stepped by hand, with block times [`SLOT_TIME`] apart.
     pub slot_time: Option<Duration>,
     /// The first slot. Its block has no transactions. History begins here.
     pub first_slot: Slot,
-    /// The number of slots before the start. Finalized is above `first_slot` once 32 of them have blocks.
+    /// The number of slots before the start. The finalized slot is above `first_slot` once 32 of these slots have
+    /// blocks.
     pub history_slots: u64,
     /// The number of slots in an epoch, at least 32.
     pub slots_per_epoch: u64,
@@ -68,7 +69,7 @@ pub struct Settings {
     pub warmup: bool,
     /// The number of slots without a block in a thousand.
     pub skipped_per_mille: u64,
-    /// The number of slots whose blocks are kept. At least 300 blocks are kept, and possibly some more.
+    /// The number of slots whose blocks are kept. At least 300 blocks are kept, even if they span more slots.
     pub retained_slots: u64,
     /// The Unix time of the first slot, in seconds.
     pub unix_time: i64,
@@ -196,13 +197,13 @@ impl Cluster {
     }
 
     /// Returns an account after `slot`, or `None` if it does not exist. `slot` must be at most [`MAX_LAG`] behind the
-    /// newest.
+    /// newest slot.
     pub fn account_at(&self, key: &Pubkey, slot: Slot) -> Option<Arc<Account>> {
         self.read(|chain| chain.account(key, slot).cloned())
     }
 
     /// Returns the slot of the last write of an account up to `slot`. `slot` must be at most [`MAX_LAG`] behind the
-    /// newest.
+    /// newest slot.
     pub fn last_write(&self, key: &Pubkey, slot: Slot) -> Option<Slot> {
         self.read(|chain| chain.last_write(key, slot))
     }

@@ -16,7 +16,7 @@ use super::chain::{Chain, STATE_SLOTS};
 use super::fault::{Fault, Faults, Hold, Holds};
 use super::traits::NodeTraits;
 
-/// The maximum lag in slots. State is kept for this lag and the distance to finalized below it.
+/// The maximum lag in slots. The states of accounts are kept for this lag plus the distance to finalized.
 pub const MAX_LAG: u64 = STATE_SLOTS - 128;
 /// The methods that a Firedancer node supports.
 const FIREDANCER: [&str; 10] = [
@@ -84,7 +84,8 @@ impl Node {
         }
     }
 
-    /// Keeps the node this many slots behind the cluster, at most [`MAX_LAG`]. From 128 on it is unhealthy.
+    /// Keeps the node this many slots behind the cluster, at most [`MAX_LAG`]. From 128 slots on, the node is
+    /// unhealthy.
     pub fn set_lag(&self, slots: u64) {
         self.lag.store(slots.min(MAX_LAG), Ordering::Relaxed);
     }

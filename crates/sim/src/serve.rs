@@ -44,7 +44,8 @@ const BACKLOG: u32 = 1024;
 const RETRY: Duration = Duration::from_millis(50);
 const PAGE: &str = "<html><head><title>502 Bad Gateway</title></head><body>502 Bad Gateway</body></html>\n";
 
-/// Serves `node` on `listener` until `stop`, except while the node is down. Both end connections in flight.
+/// Serves `node` on `listener` until `stop`, except while the node is down. Connections end when the node goes down,
+/// and at `stop`.
 pub(crate) async fn run(node: Arc<Node>, listener: TcpListener, tasks: TaskTracker, stop: CancellationToken) {
     let Ok(address) = listener.local_addr() else { return };
     let lives = async {
@@ -115,7 +116,7 @@ async fn connection(node: Arc<Node>, stream: TcpStream) {
     let reset =
         |error: hyper::Error| error.source().and_then(|cause| cause.downcast_ref::<Reset>()).is_some();
     if ended.is_err_and(reset) {
-        // Closing with unsent data dropped causes a TCP reset.
+        // The connection closes without a linger time, so the kernel drops unsent data and sends a TCP reset.
         let _ = connection.into_parts().io.into_inner().set_zero_linger();
     }
 }

@@ -67,12 +67,12 @@ impl NodeTraits {
         self.history.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the node does what a Firedancer node does.
+    /// Returns true if the node behaves like a Firedancer node.
     pub(crate) fn is_firedancer(&self) -> bool {
         self.firedancer.load(Ordering::Relaxed)
     }
 
-    /// The version that the node reports.
+    /// Returns the version that the node reports.
     pub(crate) fn version(&self) -> &'static str {
         if self.is_firedancer() {
             return FIREDANCER_VERSION;

@@ -159,8 +159,8 @@ impl RedisCluster {
         cluster
     }
 
-    /// Starts a node of the cluster. Its cluster bus uses the port 10,000 above its own, which must be valid.
-    /// It serves its part of the keys while other nodes are missing.
+    /// Starts a node of the cluster. The node's cluster bus uses the port 10,000 above the node's own, so
+    /// that port must be valid, too. The node serves its part of the keys while other nodes are missing.
     fn node() -> Redis {
         let port = std::iter::repeat_with(free_port).find(|port| *port < 55_000).expect("ports without end");
         let arguments = [

@@ -30,12 +30,14 @@ pub(crate) struct Options {
 #[derive(Default)]
 struct Tally {
     micros: Vec<u64>,
-    /// The numbers of hits and of carried answers among them.
+    /// The number of answers from the cache.
     hits: u64,
+    /// The number of carried answers.
     carried: u64,
     wrong: u64,
-    /// The slots and milliseconds by which answers at confirmed were behind, and those of carried ones alone.
+    /// The slots and milliseconds by which answers at confirmed were behind.
     behind: Lags,
+    /// The slots and milliseconds by which carried answers at confirmed were behind.
     tip_behind: Lags,
 }
 

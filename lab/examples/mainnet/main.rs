@@ -1,6 +1,7 @@
 //! Nodes whose blocks are as large as main-net's, and callers of the gateway in front of them.
 //!
-//! Both take the time of the chain's first slot, so that they agree about the newest slot without talking.
+//! The program has two commands. Both take the time of the chain's first slot, so that they agree about the newest slot
+//! without talking.
 //!
 //! - `nodes` serves two nodes until it is ended.
 //! - `callers` requests accounts for some seconds, checks each answer, and prints lines `name value`.

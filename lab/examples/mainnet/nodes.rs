@@ -169,7 +169,7 @@ impl Node {
         *link.counts.entry(what.to_owned()).or_default() += by;
     }
 
-    /// Returns a body that the link sends in its time, piece by piece. All answers of a node share its link.
+    /// Returns a body that is sent piece by piece, at the link's bandwidth. All answers of a node share its link.
     fn paced(self: &Arc<Self>, mut text: Bytes) -> Body {
         let node = Arc::clone(self);
         let pieces =

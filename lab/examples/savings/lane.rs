@@ -39,11 +39,13 @@ pub(crate) struct Lane {
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) micros: Vec<u64>,
-    /// The slots of each answer behind the cluster, by the commitment and the source of the answer.
+    /// The number of slots by which each answer is behind the cluster, by the commitment and the source of the answer.
     pub(crate) behind: BTreeMap<(Commitment, &'static str), Vec<Slot>>,
-    /// The reads without an answer, and those with a wrong one. The text is the first of them.
+    /// The number of reads that got no answer.
     pub(crate) failed: u64,
+    /// The number of reads that got a wrong answer.
     pub(crate) wrong: u64,
+    /// The reason why the first failed or wrong read counts as such.
     pub(crate) remark: Option<String>,
 }
 

@@ -1,9 +1,9 @@
 //! Counts the calls that following the chain saves, and compares them with an ideal cache.
 //!
 //! The program serves one simulated cluster and sends the same reads, at the same time, to gateways with and without
-//! following. Single accounts and lists go to different gateways, and each gateway has nodes of its own, so every call
-//! that reaches a node is known by its gateway. The ideal cache knows the writes of the cluster at once. Each answer is
-//! compared with the state of the cluster at the slot that it names.
+//! following. Single accounts and lists go to different gateways. Each gateway has nodes of its own, so a call at a
+//! node shows which gateway sent it. The ideal cache knows the writes of the cluster at once. Each answer is compared
+//! with the state of the cluster at the slot that the answer names.
 //!
 //! The output is a table in Markdown. The text before it describes the reads.
 
@@ -84,7 +84,7 @@ impl Options {
     }
 }
 
-/// The gateways, the cluster behind them, and the ideal cache that reads what they read.
+/// The gateways, the cluster behind them, and the ideal caches, which get the same reads.
 struct Replay {
     cluster: Arc<Cluster>,
     lanes: Vec<Arc<Lane>>,

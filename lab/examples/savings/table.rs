@@ -54,7 +54,7 @@ impl Measured {
         of_source.map(|(_, behind)| behind.len() as u64).sum()
     }
 
-    /// Returns the fetches of the ideal cache that `choose` chooses.
+    /// Returns the number of the ideal cache's fetches for which `choose` returns true.
     fn ideal(&self, choose: impl Fn(Commitment, WriteRate) -> bool) -> u64 {
         let chosen = |(is_list, commitment, rate): &(bool, Commitment, WriteRate)| {
             *is_list == self.is_list && choose(*commitment, *rate)
@@ -62,14 +62,16 @@ impl Measured {
         self.ideal.iter().filter(|(kind, _)| chosen(kind)).map(|(_, number)| number).sum()
     }
 
-    /// Returns the fetches that `choose` chooses, those of the ideal cache, and their ratio.
+    /// Returns the number of the gateway's fetches for which `choose` returns true, that of the ideal cache, and their
+    /// ratio.
     fn ratio(&self, choose: impl Fn(Commitment, WriteRate) -> bool) -> String {
         let fetches = self.upstream.sum(|(_, commitment, rate)| choose(*commitment, *rate));
         let ideal = self.ideal(choose);
         format!("{fetches} : {ideal} = {:.2}", fraction(fetches, ideal))
     }
 
-    /// Returns the median and the p99 of the slots behind the cluster, of the answers that `choose` chooses.
+    /// Returns the median and the p99 of the slots by which answers are behind the cluster. Counts answers for which
+    /// `choose` returns true.
     fn behind(&self, choose: impl Fn(Commitment, &str) -> bool) -> String {
         let chosen = self.tally.behind.iter().filter(|((commitment, source), _)| choose(*commitment, source));
         let mut slots: Vec<_> = chosen.flat_map(|(_, behind)| behind).copied().collect();

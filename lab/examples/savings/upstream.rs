@@ -8,7 +8,7 @@ use slotfront_rpc::jsonrpc::Call;
 use slotfront_rpc::methods::{Commitment, Method, Profile, Pubkey, Query};
 use slotfront_sim::Node;
 
-/// The calls for accounts: their method, their commitment and the rate of the most often written account.
+/// The kind of a call for accounts: its method, its commitment and the rate of the most often written account.
 pub(crate) type Fetch = (Method, Commitment, WriteRate);
 
 /// The numbers of calls.

@@ -264,8 +264,8 @@ impl AccountModel {
         if stale { bounds.may_serve_stale(age, lag) } else { bounds.is_fresh(age, lag) }
     }
 
-    /// Returns true if the answer to the call `mark` may still be served when no node answers. Its floor
-    /// holds equally long.
+    /// Returns true if the answer to the call `mark` may still be served when no node answers. The answer's
+    /// floor holds equally long.
     fn may_stand_in(&self, mark: usize, commitment: Commitment) -> bool {
         AnswerBounds::of_accounts(commitment).may_stand_in(self.cache.calls[mark].sent_at.elapsed())
     }

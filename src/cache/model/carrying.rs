@@ -1,8 +1,9 @@
 //! Carried accounts: the cache over a chain whose every state is known.
 //!
-//! Blocks write accounts, nodes answer from recent slots, and the follower trails the nodes or starts anew. An
-//! answer that names a slot must be the state at that slot, and a carried one needs no node. One account
-//! changes without a block that lists it, as sysvars do. Another one is shown by the clock in some forms.
+//! Blocks write accounts, nodes answer from recent slots, and the follower trails the nodes or starts anew.
+//! An answer that names a slot must be the state at that slot, and a carried one needs no node. One account
+//! changes without a block that lists it, as sysvars do. Another account has forms that change with each
+//! slot.
 
 mod cluster;
 mod named;
@@ -77,7 +78,8 @@ struct CarryModel {
     chain: TestChain,
     /// The position of the block after the last one that the follower has read.
     unread: usize,
-    /// True if a node of an old version has answered at finalized, so that its own answers may be too new.
+    /// True if a node of an old version has answered at finalized. Such a node's answers may be of a later
+    /// slot than they say.
     has_old_answers: bool,
     /// True if lists are assembled of accounts of several slots.
     mixes_slots: bool,

@@ -104,7 +104,7 @@ impl ReferenceCache {
         self.change_floors(query, slot, now, |floor| floor <= slot);
     }
 
-    /// Lowers the floors above `slot` to it, because no node reaches them.
+    /// Lowers floors above `slot` to `slot`, because no node reaches them.
     fn lower_floors(&mut self, query: TestQuery, slot: Slot, now: Instant) {
         self.change_floors(query, slot, now, |floor| floor > slot);
     }

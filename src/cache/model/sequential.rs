@@ -198,8 +198,8 @@ struct Outcome {
 struct SequentialModel {
     real: CacheUnderTest,
     reference: ReferenceCache,
-    /// The last answer to each query. `sent_at` is the time at which the oldest call was sent from which the
-    /// answer may be served.
+    /// The last answer to each query. `sent_at` is the time of the oldest call whose answer may be served for
+    /// the query.
     last_shown: BTreeMap<TestQuery, StoredAnswer>,
     /// The slot at which each account was shown last, and the time.
     accounts_shown: BTreeMap<(u8, Commitment), (Slot, Instant)>,

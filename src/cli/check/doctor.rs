@@ -404,7 +404,7 @@ mod tests {
             found(|_| {}),
             found(|one| one.pulse.health = Err("Node is behind by 200 slots (-32005)".to_owned())),
             found(|one| one.identity.genesis = Genesis::Hash("H".to_owned())),
-            // Its slots say nothing about the lag of the others.
+            // The slots of a node of another cluster say nothing about the lag of the other nodes.
             found(|one| {
                 one.identity.genesis = Genesis::Hash("H".to_owned());
                 one.pulse.slots.processed = Some(345_000_000);

@@ -18,10 +18,11 @@ const TIMED: usize = 5;
 /// The maximum number of simultaneous calls that test for a rate limit.
 const AT_ONCE: u32 = 30;
 
-/// The number of blocks whose length is measured, and the slots among which they are looked for.
+/// The number of blocks whose length is measured.
 const MEASURED_BLOCKS: usize = 10;
+/// The number of slots among which the blocks to measure are looked for.
 const BLOCK_RANGE: u64 = 100;
-/// The longest time for one of these blocks.
+/// The longest time to read one of the measured blocks.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The results of probing an upstream.
@@ -35,7 +36,7 @@ pub(super) struct Examined {
     pub(super) sent: u32,
     /// The number of simultaneous calls that were refused with HTTP 429.
     pub(super) refused: u32,
-    /// The longest `Retry-After` of these refusals. `None` if they had none.
+    /// The longest `Retry-After` among the answers with HTTP 429. `None` if none of them had that header.
     pub(super) retry_after: Option<Duration>,
     /// The time by which the node's clock is ahead of this machine's, accurate to a second. `None` without a `Date`.
     pub(super) skew: Option<SignedDuration>,

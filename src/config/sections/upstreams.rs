@@ -17,7 +17,7 @@ const KEY: &str = "upstream";
 /// Reads all upstreams. At least one is needed, and names must differ.
 pub(super) fn read(root: &TableReader<'_>) -> Vec<Upstream> {
     let upstreams = if let Some(list) = root.layers().env.get(VARIABLE) {
-        // The variable replaces the upstreams of the file, which are not checked.
+        // The variable replaces the upstreams of the file, so these are not checked.
         root.written(KEY);
         from_variable(root, list)
     } else {

@@ -17,9 +17,11 @@ use super::{Call, Id, Params};
 pub enum Request {
     /// A single call.
     One(Element),
-    /// An array of calls, possibly empty. The answers have the same order. Without any answer, the response is empty.
+    /// An array of calls, possibly empty. The answers have the order of the calls. If no call gets an answer, the
+    /// response is empty.
     Batch(Vec<Element>),
-    /// Not JSON, or not calls. The whole body gets one parse error with the id null.
+    /// A body that is not JSON, or that holds something other than calls. The answer is one parse error with the id
+    /// null.
     ParseError,
 }
 
@@ -69,22 +71,22 @@ impl EnvelopeError {
     }
 }
 
-/// Parses `body` into calls. The calls keep slices of it.
+/// Parses `body` into calls, whose texts are slices of `body`.
 ///
-/// A call with several faults gets the answer of the first one in this order: [`Request::ParseError`],
+/// A call with several faults gets the answer of the first fault in this order: [`Request::ParseError`],
 /// [`EnvelopeError::InvalidRequest`], no answer for a missing id, [`EnvelopeError::UnsupportedVersion`].
 pub fn parse(body: &Bytes) -> Request {
     parse_within(body, usize::MAX).unwrap_or(Request::ParseError)
 }
 
-/// The error for a batch with too many elements. Contains the number of its elements.
+/// The error for a batch with too many elements. Holds the number of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooMany(pub usize);
 
 /// Parses `body` as [`parse`] does, with a limit for batches.
 ///
 /// # Errors
-/// [`TooMany`] for a batch of more than `most` elements. They are only counted.
+/// [`TooMany`] for a batch of more than `most` elements, which are counted but not parsed.
 pub fn parse_within(body: &Bytes, most: usize) -> Result<Request, TooMany> {
     if let Some(call) = scan_call(body) {
         return Ok(Request::One(Element::Call(call)));
@@ -106,8 +108,8 @@ fn elements(body: &[u8]) -> Option<usize> {
     serde_json::from_slice::<Vec<IgnoredAny>>(body).ok().map(|elements| elements.len())
 }
 
-/// Scans the call of a body that holds one call as most clients write it, with each member at most once. `None` for any
-/// other body, valid or not; then serde decides.
+/// Scans the call of a body that holds one call as most clients write it, with each member at most once. Returns `None`
+/// for any other body, valid or not. The caller then parses the body with serde.
 fn scan_call(body: &Bytes) -> Option<Call> {
     let mut scan = Scan::new(body);
     let (mut jsonrpc, mut id, mut method, mut params) = (None, None, None, None);
@@ -167,7 +169,8 @@ fn element(body: &Bytes, text: &str) -> Result<Element, Malformed> {
     }
 }
 
-/// Reads `[jsonrpc, method, params, id]`, or a notification without the last one or two. Any fault invalidates the body.
+/// Reads the array `[jsonrpc, method, params, id]`. A notification lacks `id`, or both `params` and `id`. Any fault
+/// invalidates the body.
 fn by_position(body: &Bytes, parts: &[&RawValue]) -> Result<Element, Malformed> {
     let (jsonrpc, method, params, id) = match *parts {
         [jsonrpc, method] => (jsonrpc, method, None, None),
@@ -230,9 +233,9 @@ impl CallMembers<'_> {
 
 /// A valid or missing `jsonrpc` member.
 enum JsonRpcVersion {
-    /// Missing or null.
+    /// The member is missing or null.
     Absent,
-    /// `"2.0"`
+    /// The member is `"2.0"`.
     Two,
 }
 
@@ -305,10 +308,10 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 }
 
-/// A JSON value that a node can parse. The value is dropped.
+/// A check that a JSON value is one that a node can parse. Keeps nothing of the value.
 ///
-/// It is stricter than [`IgnoredAny`] and [`RawValue`]. Like a node, it refuses numbers beyond f64, single surrogates, and
-/// nesting of 128 levels.
+/// The check is stricter than [`IgnoredAny`] and [`RawValue`]. Like a node, it refuses numbers beyond f64, single
+/// surrogates, and nesting of 128 levels.
 struct WellFormed;
 
 impl<'de> Deserialize<'de> for WellFormed {

@@ -3,9 +3,10 @@
 //! It accepts plain ASCII strings, whole numbers and limited nesting. On any other text it gives up, and a full parser
 //! decides. Every accepted text means the same to all parsers.
 
-/// The maximum nesting, which is beyond any call's params.
+/// The maximum nesting of an accepted text. No method has params that are nested as deep.
 const MAX_DEPTH: u32 = 8;
-/// The maximum number of digits. Such numbers fit into all 64-bit integers and far into the range of f64.
+/// The maximum number of digits of an accepted number. Every such number fits into `u64` and `i64`, and is far below
+/// the limit of `f64`.
 const MAX_DIGITS: usize = 18;
 
 /// A text and the position up to which it is read. After a method has returned `None`, the position is undefined.
@@ -78,7 +79,7 @@ impl<'a> Scan<'a> {
         let number = self.text[self.at..][..digits].iter();
         let number = number.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
         self.at += digits;
-        // A fraction or an exponent follows.
+        // A number with a fraction or an exponent is left to the full parser.
         (!matches!(self.text.get(self.at), Some(b'.' | b'e' | b'E'))).then_some(number)
     }
 
@@ -148,7 +149,7 @@ impl<'a> Scan<'a> {
 
 /// Returns the number of bytes before the first quote, backslash, control character or non-ASCII byte.
 ///
-/// It checks eight bytes at a time, by Mycroft's test for a zero byte in a word.
+/// The search takes eight bytes at a time, by Mycroft's test for a zero byte in a word.
 fn plain(text: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;
@@ -159,7 +160,7 @@ fn plain(text: &[u8]) -> usize {
         let quote = zeros(word ^ (ONES * u64::from(b'"')));
         let backslash = zeros(word ^ (ONES * u64::from(b'\\')));
         let control = word.wrapping_sub(ONES * 0x20) & !word;
-        // Borrows affect only bytes above the first match.
+        // The borrows of a subtraction can mark only bytes above the first match wrongly, and those do not count.
         let found = (quote | backslash | control | word) & HIGHS;
         if found != 0 {
             return i * 8 + found.trailing_zeros() as usize / 8;

@@ -17,7 +17,7 @@ pub enum Commitment {
     Processed,
     /// The newest block that a supermajority has voted on.
     Confirmed,
-    /// The newest block at maximum lockout of a supermajority. The default of nodes.
+    /// The newest block at maximum lockout of a supermajority. Nodes use this commitment for a call without one.
     #[default]
     Finalized,
 }
@@ -40,7 +40,8 @@ impl Commitment {
         self as usize
     }
 
-    /// Returns the commitment of this exact name, or `None`. A node ignores or refuses other names, by method.
+    /// Returns the commitment of this exact name, or `None`. Depending on the method, a node ignores or refuses any
+    /// other name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|c| c.as_str() == name)
     }

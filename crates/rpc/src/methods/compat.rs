@@ -11,10 +11,11 @@ use super::{Profile, Query};
 
 /// Returns the result in the form of `profile`. Under [`Profile::Spec`] a missing account is `null` without a context.
 pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
-    /// A result with a `context` and a `value`. The only question is whether `value` is null.
+    /// A result with a `context` and a `value`, read only in order to see if `value` is null.
     #[derive(Deserialize)]
     struct Contextual {
-        /// Read by a function, because serde's default treats a missing member as null.
+        /// The value, or `None` for null. A function reads it, because serde's default also treats a missing member as
+        /// null.
         #[serde(deserialize_with = "Option::deserialize")]
         value: Option<IgnoredAny>,
     }
@@ -26,9 +27,10 @@ pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
     result
 }
 
-/// Returns true if a node's error code of getBlock means that the block does not exist, not yet or not any more.
+/// Returns true if a node's error code of getBlock means that there is no block. The slot was skipped, or the block
+/// does not exist yet or not any more.
 ///
-/// Under [`Profile::Spec`] the answer is `null` then.
+/// Under [`Profile::Spec`] the answer is then `null`.
 pub const fn absent_block(code: i32) -> bool {
     matches!(code, -32001 | -32004 | -32007 | -32009 | -32014)
 }

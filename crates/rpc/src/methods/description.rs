@@ -12,7 +12,8 @@ pub(super) struct Description {
     pub(super) params: Vec<Param>,
     /// The JSON Schema of the result.
     pub(super) result: Value,
-    /// The names of a node's errors under `components.errors`, beside invalid params.
+    /// The errors that a node can return for the method, by their names under `components.errors`. Invalid params are
+    /// left out, because every method can return them.
     pub(super) errors: &'static [&'static str],
     /// The params of an example call.
     pub(super) example: Value,
@@ -49,7 +50,8 @@ pub(super) fn commitment() -> Value {
     json!({ "allOf": [schema("Commitment")], "default": Commitment::default() })
 }
 
-/// Returns a schema that also allows null, which means absent in params. A default stays outermost.
+/// Returns `schema` with null as a further value. In params, null means absent. A default stays a member of the outer
+/// schema.
 pub(super) fn nullable(mut schema: Value) -> Value {
     let default = schema.as_object_mut().and_then(|members| members.remove("default"));
     let mut either = json!({ "anyOf": [schema, { "type": "null" }] });

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 /// The maximum number of bytes that a node writes in base58. A node refuses longer data with [`BASE58_TOO_LONG`].
 pub const BASE58_MAX: usize = 128;
-/// The error code for data that is too long for base58. Nodes use it for no other error of an account.
+/// The error code for data that is too long for base58. Nodes use this code for no other error of an account.
 pub const BASE58_TOO_LONG_CODE: i32 = -32_600;
 /// The error message for data that is too long for base58.
 pub const BASE58_TOO_LONG: &str =
@@ -16,15 +16,15 @@ pub const BASE58_TOO_LONG: &str =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AccountEncoding {
-    /// The legacy form: a bare base58 string, at most 128 bytes. getAccountInfo's default.
+    /// The legacy form: a bare base58 string, for data of at most 128 bytes. The default of getAccountInfo.
     Binary,
-    /// `[string, "base58"]`, at most 128 bytes.
+    /// The form `[string, "base58"]`, for data of at most 128 bytes.
     Base58,
-    /// `[string, "base64"]`. getMultipleAccounts' default.
+    /// The form `[string, "base64"]`. The default of getMultipleAccounts.
     Base64,
     /// A parsed object if the node knows the owner program, otherwise the base64 pair.
     JsonParsed,
-    /// `[string, "base64+zstd"]`.
+    /// The form `[string, "base64+zstd"]`.
     #[serde(rename = "base64+zstd")]
     Base64Zstd,
 }
@@ -72,13 +72,13 @@ pub struct AccountForm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BlockEncoding {
-    /// JSON with compiled instructions. The default.
+    /// JSON with compiled instructions. The default of getBlock.
     Json,
     /// JSON with parsed instructions of the programs that the node knows.
     JsonParsed,
-    /// `[string, "base58"]`.
+    /// The form `[string, "base58"]`.
     Base58,
-    /// `[string, "base64"]`.
+    /// The form `[string, "base64"]`.
     Base64,
     /// The legacy form: a bare base58 string.
     Binary,
@@ -104,7 +104,7 @@ impl BlockEncoding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BlockDetails {
-    /// Whole transactions with their meta. The default.
+    /// Whole transactions with their meta. The default of getBlock.
     Full,
     /// Signatures, annotated account keys and a short meta.
     Accounts,

@@ -15,7 +15,7 @@ use crate::jsonrpc::scan::Scan;
 pub struct AccountQuery {
     /// The address of the account.
     pub pubkey: Pubkey,
-    /// The form of its data, as the caller asked for it. A slice stays, whatever the encoding.
+    /// The form of the account's data, as the caller asked for it. A slice stays even if the encoding supports none.
     pub form: AccountForm,
     /// The commitment.
     pub commitment: Commitment,
@@ -40,7 +40,8 @@ impl AccountQuery {
         })
     }
 
-    /// Scans params as most clients write them. `None` for any other params, valid or not; then serde decides.
+    /// Scans params as most clients write them. Returns `None` for any other params, valid or not. The caller then
+    /// reads the params with serde.
     fn scan_params(text: &[u8]) -> Option<Self> {
         let mut scan = Scan::new(text);
         scan.expect(b'[')?;
@@ -59,7 +60,7 @@ impl AccountQuery {
     }
 }
 
-/// The config of both account methods. Its name occurs in a node's errors.
+/// The config of both account methods. The type's name occurs in a node's errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RpcAccountInfoConfig {
@@ -78,7 +79,8 @@ struct UiDataSliceConfig {
 
 impl RpcAccountInfoConfig {
     /// Scans the config as the last element of an array, and the end of the array. Returns the default if the array has
-    /// no config. `None` for a config that most clients do not write, valid or not; then serde decides.
+    /// no config. Returns `None` for a config that most clients do not write, valid or not. The caller then reads the
+    /// params with serde.
     pub(super) fn scan_last(scan: &mut Scan<'_>) -> Option<Self> {
         let mut config = Self::default();
         if scan.takes(b',') {

@@ -30,7 +30,7 @@ pub struct BlockQuery {
 
 impl BlockQuery {
     pub(super) fn parse(params: &Params, profile: Profile) -> Result<Self, ParamError> {
-        // A tree, because of two members with the same name, the last one must win.
+        // The config is read into a tree. Of two members with the same name, the last one must win.
         let (slot, config) = params::one_or_two::<Slot, Value>(params)?;
         let config: Option<RpcEncodingConfigWrapper> = params::typed(config.unwrap_or_default())?;
         let config = config.map(RpcBlockConfig::from).unwrap_or_default();
@@ -68,7 +68,7 @@ impl BlockQuery {
     }
 }
 
-/// The second param. Its name occurs in a node's errors.
+/// The second param. The type's name occurs in a node's errors.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RpcEncodingConfigWrapper {

@@ -1,8 +1,8 @@
 //! `getFeeForMessage [message, config?]`: the fee that the cluster would charge for a transaction message.
 //!
-//! Messages that every node version refuses get the error text of 4.0. All others go to the node: message versions 1 to
-//! 126 and long texts, which newer nodes accept, and faults that a node checks after `minContextSlot` (bad indexes,
-//! lookup tables).
+//! Messages that every node version refuses get the error text of 4.0. All other messages go to the node. Newer nodes
+//! accept the message versions 1 to 126, and longer texts. A node checks indexes and lookup tables only after
+//! `minContextSlot`, so messages with such faults also go to the node.
 
 use base64::engine::general_purpose::STANDARD;
 use base64::{DecodeError as Base64Error, Engine};
@@ -59,7 +59,7 @@ impl FeeQuery {
     }
 }
 
-/// The config. Its name occurs in a node's errors.
+/// The config. The type's name occurs in a node's errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RpcContextConfig {

@@ -49,7 +49,8 @@ impl AccountsQuery {
         })
     }
 
-    /// Scans params as most clients write them. `None` for any other params, valid or not; then serde decides.
+    /// Scans params as most clients write them. Returns `None` for any other params, valid or not. The caller then
+    /// reads the params with serde.
     fn scan_params(text: &[u8]) -> Option<Self> {
         let mut scan = Scan::new(text);
         scan.expect(b'[')?;

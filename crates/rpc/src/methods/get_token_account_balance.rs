@@ -35,7 +35,7 @@ impl BalanceQuery {
     }
 }
 
-/// The config. Its name occurs in a node's errors.
+/// The config. The type's name occurs in a node's errors.
 #[derive(Deserialize)]
 struct CommitmentConfig {
     commitment: Commitment,

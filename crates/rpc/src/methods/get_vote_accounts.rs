@@ -50,7 +50,7 @@ impl VotesQuery {
     }
 }
 
-/// The config. Its name occurs in a node's errors.
+/// The config. The type's name occurs in a node's errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RpcGetVoteAccountsConfig {

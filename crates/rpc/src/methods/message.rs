@@ -33,7 +33,7 @@ pub enum MessageVersion {
 pub struct Message<'a> {
     /// The version.
     pub version: MessageVersion,
-    /// The number of signatures, which are of the first account keys.
+    /// The number of required signatures. The signers are the first account keys.
     pub required_signatures: u8,
     /// The number of read-only accounts at the end of the signing accounts.
     pub readonly_signed: u8,
@@ -74,10 +74,10 @@ pub struct AddressTableLookup<'a> {
 /// The reason why bytes are not a message, with the text after a node's "failed to deserialize".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// The bytes end before the message.
+    /// The bytes end before the message is complete.
     #[error("io error: failed to fill whole buffer")]
     Truncated,
-    /// The bytes end before the message, and have the maximum length of a message.
+    /// The bytes end before the message is complete, and have the maximum length of a message.
     #[error("the size limit has been reached")]
     SizeLimit,
     /// A length is encoded with more bytes than necessary.
@@ -181,7 +181,7 @@ impl AddressTableLookup<'_> {
 
 struct Reader<'a> {
     rest: &'a [u8],
-    /// True if the bytes have the maximum length of a message. A truncated message has a different error then.
+    /// True if the bytes have the maximum length of a message. A truncated message is then [`DecodeError::SizeLimit`].
     full: bool,
 }
 

@@ -15,24 +15,24 @@ use super::{
 /// The service that the document describes.
 #[derive(Debug)]
 pub struct Service {
-    /// The name.
+    /// The name of the service.
     pub title: &'static str,
-    /// The release.
+    /// The release of the service.
     pub version: &'static str,
-    /// A description of one sentence.
+    /// A description of the service in one sentence.
     pub description: &'static str,
-    /// The licence as an SPDX expression.
+    /// The licence of the service as an SPDX expression.
     pub licence: &'static str,
     /// The errors of the service, which any method can return.
     pub errors: Vec<ServiceError>,
 }
 
-/// An error of the service, without a call to a node.
+/// An error that the service itself returns, without calling a node.
 #[derive(Debug)]
 pub struct ServiceError {
-    /// The name under `components.errors`.
+    /// The name of the error under `components.errors`.
     pub name: &'static str,
-    /// The JSON-RPC code.
+    /// The JSON-RPC code of the error.
     pub code: i32,
     /// The JSON-RPC message, with braces around the parts that vary.
     pub message: String,

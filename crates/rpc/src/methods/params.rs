@@ -69,7 +69,7 @@ pub(super) fn at_most_one<A: DeserializeOwned>(params: &Params) -> Result<Option
 
 /// Reads `[]`.
 pub(super) fn none(params: &Params) -> Result<(), ParamError> {
-    /// An unexpected value. Its names are part of a node's message.
+    /// The unexpected params. The names of the variants are part of a node's message.
     #[derive(Debug)]
     #[expect(dead_code, reason = "shown by Debug")]
     enum Unexpected {
@@ -88,7 +88,7 @@ pub(super) fn none(params: &Params) -> Result<(), ParamError> {
     Err(ParamError::arity("No parameters were expected", &unexpected))
 }
 
-/// Returns the params as trees. There must be `required` to `total`.
+/// Returns the params as trees. Fewer than `required` or more than `total` params are an error.
 fn tree(params: &Params, required: usize, total: usize) -> Result<Vec<Value>, ParamError> {
     let values: Vec<Value> = match params {
         Params::None => Vec::new(),

@@ -1,8 +1,8 @@
 //! The read methods that `[passthrough] methods` may list, and the write methods, which are never forwarded.
 //!
 //! The node checks the params. This module reads only the commitment and `minContextSlot`, for the choice of a node and
-//! the rules of plans. It reads them as a node does: the last of several members of the same name wins, and any param may
-//! be the configuration. The list is fixed.
+//! the rules of plans. Both are read as a node reads them: the last of several members of the same name wins, and any
+//! param may be the configuration. The list of methods is fixed.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -66,15 +66,15 @@ pub fn write_method(name: &str) -> Option<&'static str> {
     WRITES.into_iter().find(|write| *write == name)
 }
 
-/// A read method beside the eight that may be forwarded.
+/// A read method other than the eight, which may be forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PassthroughMethod(u8);
 
 impl PassthroughMethod {
-    /// The number of these methods.
+    /// The number of passthrough methods.
     pub const COUNT: usize = TABLE.len();
 
-    /// Returns all of these methods, by their [`PassthroughMethod::index`].
+    /// Returns all passthrough methods, by their [`PassthroughMethod::index`].
     pub fn all() -> impl Iterator<Item = Self> {
         (0..).take(Self::COUNT).map(Self)
     }
@@ -84,7 +84,7 @@ impl PassthroughMethod {
         TABLE[self.index()].0
     }
 
-    /// Returns the position in a table of these methods.
+    /// Returns the position in a table of all passthrough methods.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -131,13 +131,13 @@ pub struct PassthroughCall {
     pub method: PassthroughMethod,
     /// The params of the caller.
     pub params: Params,
-    /// The commitment in the params. The default is finalized, or `None` if the method has no commitment.
+    /// The commitment in the params, or finalized if they name none. `None` if the method has no commitment.
     pub commitment: Option<Commitment>,
     /// The caller's `minContextSlot`.
     pub min_context_slot: Option<Slot>,
 }
 
-/// The name of a config's commitment.
+/// The name of the config's member that holds the commitment.
 const COMMITMENT: &str = "commitment";
 
 impl PassthroughCall {
@@ -164,7 +164,7 @@ impl PassthroughCall {
     pub fn canonical(mut self) -> Self {
         let own = self.commitment.map(Commitment::as_str);
         let rewrite = |config: &mut Map<String, Value>| {
-            // An unknown name is removed. A node that accepts it treats it as finalized.
+            // A commitment with an unknown name is removed. A node that accepts such a name treats it as finalized.
             let known = config.get(COMMITMENT).and_then(commitment).and(own);
             match (known, config.get_mut(COMMITMENT)) {
                 (Some(own), Some(named)) => *named = own.into(),

@@ -25,8 +25,8 @@ impl Pubkey {
 
     /// Parses base58. The checks have the order of a node: length of the text, alphabet, number of bytes.
     ///
-    /// It is faster than a general decoder, because it adds five characters at a time (58^5 fits 30 bits). A call may
-    /// have a hundred addresses.
+    /// This parser is faster than a general decoder, because it adds five characters at a time (58^5 fits 30 bits). A
+    /// call may have a hundred addresses.
     pub fn parse(text: &str) -> Result<Self, PubkeyError> {
         if text.len() > Self::MAX_TEXT {
             return Err(PubkeyError::WrongSize);
@@ -87,8 +87,8 @@ impl std::fmt::Debug for Pubkey {
 
 /// A string param that should be an address.
 ///
-/// Deserialization checks only its type. The content is checked later, because a node reports type errors of all params
-/// first.
+/// Deserialization checks only that the param is a string. The address is parsed later, because a node first reports
+/// type errors of all params.
 pub(super) struct Address(Result<Pubkey, PubkeyError>);
 
 impl Address {

@@ -13,14 +13,14 @@ use crate::chain::accounts::Account;
 use crate::chain::address;
 use crate::chain::token::{Mint, TokenAccount};
 
-/// getAccountInfo
+/// Answers getAccountInfo.
 pub(super) fn one(view: &View<'_>, query: &AccountQuery) -> Result<Value, Refusal> {
     let slot = view.slot_from(query.commitment, query.min_context_slot)?;
     let read_at = view.node.reads_at(slot, query.commitment, 0);
     Ok(view.contextual(slot, &value(view, read_at, &query.pubkey, query.form)?))
 }
 
-/// getMultipleAccounts
+/// Answers getMultipleAccounts.
 pub(super) fn several(view: &View<'_>, query: &AccountsQuery) -> Result<Value, Refusal> {
     let slot = view.slot_from(query.commitment, query.min_context_slot)?;
     let read_at = |position| view.node.reads_at(slot, query.commitment, position);
@@ -33,7 +33,7 @@ pub(super) fn several(view: &View<'_>, query: &AccountsQuery) -> Result<Value, R
     Ok(view.contextual(slot, &values?))
 }
 
-/// getTokenAccountBalance
+/// Answers getTokenAccountBalance.
 pub(super) fn balance(view: &View<'_>, query: &BalanceQuery) -> Result<Value, Refusal> {
     let slot = view.slot(query.commitment);
     let refuse = |reason| Refusal::param(format!("Invalid param: {reason}"));

@@ -8,12 +8,12 @@ use super::View;
 use crate::chain::samples::PERIOD_S;
 use crate::traits::VERSION;
 
-/// The feature set of that version.
+/// The feature set of the version that simulated nodes report.
 pub(crate) const FEATURE_SET: u32 = 3_718_597_879;
 /// The address of a node that is not served, from a range for documentation.
 const NOWHERE: ([u8; 4], u16) = ([192, 0, 2, 1], 8_899);
 
-/// getRecentPerformanceSamples
+/// Answers getRecentPerformanceSamples.
 pub(super) fn samples(view: &View<'_>, limit: u16) -> Value {
     let samples = view.chain.samples.of(view.node.index(), view.tip.slot).take(usize::from(limit));
     let entry = |sample: &crate::chain::samples::Sample| {
@@ -28,7 +28,7 @@ pub(super) fn samples(view: &View<'_>, limit: u16) -> Value {
     samples.map(entry).collect()
 }
 
-/// getClusterNodes
+/// Answers getClusterNodes.
 pub(super) fn nodes(view: &View<'_>) -> Value {
     let shred_version = u16::from_le_bytes([view.chain.genesis.seed.to_le_bytes()[0], 0xa8]);
     let peers = view.node.peers().iter().zip(&view.chain.cast.validators);

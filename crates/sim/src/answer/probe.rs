@@ -39,7 +39,7 @@ pub(crate) const OTHER_METHODS: [&str; 13] = [
 ];
 /// The lag in slots from which on a node is unhealthy.
 const HEALTH_SLOTS: u64 = 128;
-/// The most slots of a range that getBlocks takes.
+/// The maximum number of slots in a range of getBlocks.
 const MAX_BLOCKS: u64 = 500_000;
 /// The number of blocks for which a transaction can use a blockhash.
 const BLOCKHASH_AGE: u64 = 150;
@@ -75,7 +75,7 @@ fn array(params: &Params) -> Result<Vec<Value>, Refusal> {
     }
 }
 
-/// Returns the slot for a `{commitment, minContextSlot}` object. The default is finalized.
+/// Returns the slot for a `{commitment, minContextSlot}` object. Without a commitment, it is the finalized slot.
 fn config(view: &View<'_>, config: Option<&Value>) -> Result<Slot, Refusal> {
     let member = |name| config.and_then(|config| config.get(name));
     let commitment = member("commitment").and_then(Value::as_str).and_then(Commitment::from_name);
@@ -83,7 +83,7 @@ fn config(view: &View<'_>, config: Option<&Value>) -> Result<Slot, Refusal> {
     view.slot_from(commitment.unwrap_or(Commitment::Finalized), minimum)
 }
 
-/// Returns `ok`, or the error -32005 with the lag.
+/// Returns `ok` for a healthy node, and the error -32005 with the lag for an unhealthy one.
 pub(crate) fn health(view: &View<'_>) -> Result<&'static str, Refusal> {
     let behind = view.chain.slot().saturating_sub(view.tip.slot);
     let refuse = |message: String, behind: Option<u64>| {

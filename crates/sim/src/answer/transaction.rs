@@ -196,8 +196,8 @@ fn compiled(instruction: &Compiled) -> Value {
     })
 }
 
-/// Returns each account with its flags. A writable flag of the header or a table has no effect for reserved accounts,
-/// nor for accounts that are called as programs without the upgradeable loader among the accounts.
+/// Returns each account with its flags. A reserved account is never shown as writable. Nor is an account that is called
+/// as a program, unless the upgradeable loader is among the accounts.
 fn annotated_keys(transaction: &Transaction) -> Value {
     let message = &transaction.message;
     let upgradeable = transaction.accounts().any(|key| *key == address::LOADER_UPGRADEABLE);
@@ -243,7 +243,7 @@ fn instruction(typed: &TypedInstruction, raw: &Compiled) -> Value {
                 info["amount"] = amount.to_string().into();
                 "transfer"
             };
-            // Unlike in accounts, a node uses this name for both token programs here.
+            // In parsed instructions, unlike in parsed accounts, a node uses this name for both token programs.
             known("spl-token", &json!({ "info": info, "type": kind }))
         }
         TypedInstruction::Memo { text, .. } => known("spl-memo", &text.as_str().into()),

@@ -10,7 +10,7 @@ use crate::draw::Draw;
 /// The number of epochs of credits in an answer.
 const CREDITS: usize = 5;
 
-/// getVoteAccounts
+/// Answers getVoteAccounts.
 pub(super) fn answer(view: &View<'_>, query: &VotesQuery) -> Value {
     let slot = view.slot(query.commitment);
     let stakes = view.chain.stakes(slot);

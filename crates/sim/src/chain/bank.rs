@@ -20,7 +20,7 @@ impl<'a> Bank<'a> {
         Self { accounts, parent, changed: BTreeMap::new() }
     }
 
-    /// Returns the current account.
+    /// Returns an account as it is in this slot so far. `None` if it does not exist.
     pub(crate) fn account(&self, key: &Pubkey) -> Option<&Account> {
         match self.changed.get(key) {
             Some(account) => Some(account).filter(|account| account.lamports > 0),
@@ -28,7 +28,7 @@ impl<'a> Bank<'a> {
         }
     }
 
-    /// Returns the current balance.
+    /// Returns the lamports of an account as they are in this slot so far, or 0 if it does not exist.
     pub(crate) fn lamports(&self, key: &Pubkey) -> u64 {
         self.account(key).map_or(0, |account| account.lamports)
     }
@@ -38,7 +38,7 @@ impl<'a> Bank<'a> {
         self.changed.insert(key, account);
     }
 
-    /// Adds a reward to an account, and returns its new balance.
+    /// Adds a reward to an account, and returns the account's new balance.
     pub(crate) fn credit(&mut self, key: Pubkey, lamports: u64) -> u64 {
         let mut account = self.account(&key).cloned().unwrap_or_else(|| Account::wallet(0));
         account.lamports += lamports;
@@ -47,12 +47,12 @@ impl<'a> Bank<'a> {
         balance
     }
 
-    /// Begins a transaction.
+    /// Begins a transaction. Its changes are not in the bank until [`Self::keep`] adds them.
     pub(crate) fn scratch(&self) -> Scratch<'_> {
         Scratch { bank: self, changed: BTreeMap::new() }
     }
 
-    /// Adds the changes of a transaction.
+    /// Adds the changed accounts of a transaction to the bank.
     pub(crate) fn keep(&mut self, changed: BTreeMap<Pubkey, Account>) {
         self.changed.extend(changed);
     }

@@ -2,32 +2,32 @@
 
 use slotfront_rpc::methods::Slot;
 
-/// Slots of the shortest epoch, with which a warm-up begins.
+/// The number of slots in the shortest epoch, with which a warm-up begins.
 pub(crate) const SHORTEST: u64 = 32;
 
 /// The epochs of a chain. During a warm-up each epoch has twice the slots of the one before.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Epochs {
-    /// Slots of an epoch after the warm-up.
+    /// The number of slots in each epoch after the warm-up.
     pub(crate) slots: u64,
     pub(crate) warmup: bool,
     /// The first epoch after the warm-up.
     pub(crate) first_normal: u64,
-    /// Its first slot.
+    /// The first slot after the warm-up.
     pub(crate) first_normal_slot: Slot,
 }
 
-/// The epoch of a slot.
+/// The epoch of a slot, and the slot's position in that epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch {
     pub(crate) number: u64,
-    /// Slots of the epoch before the slot.
+    /// The number of slots of the epoch before the slot.
     pub(crate) index: u64,
     pub(crate) slots: u64,
 }
 
 impl Epochs {
-    /// Epochs of `slots` slots, at least 32.
+    /// Creates the epochs of a chain. Each has `slots` slots, at least 32. With `warmup`, shorter epochs come first.
     pub(crate) fn new(slots: u64, warmup: bool) -> Self {
         let slots = slots.max(SHORTEST);
         let ceiling = slots.next_power_of_two();
@@ -36,7 +36,7 @@ impl Epochs {
         Self { slots, warmup, first_normal, first_normal_slot }
     }
 
-    /// The epoch of `slot`.
+    /// Returns the epoch of `slot`.
     pub(crate) fn of(&self, slot: Slot) -> Epoch {
         if let Some(after) = slot.checked_sub(self.first_normal_slot) {
             let number = self.first_normal + after / self.slots;

@@ -18,7 +18,7 @@ pub(crate) struct Fee {
 }
 
 impl Fee {
-    /// Returns the sum of both parts.
+    /// Returns the sum of the base fee and the priority fee.
     pub(crate) fn total(self) -> u64 {
         self.base + self.priority
     }

@@ -1,7 +1,7 @@
-//! The writes of a block that stand in none of its transactions and rewards, as real nodes make them.
+//! Hidden writes: the changes that a block makes to accounts outside of its transactions and rewards, as on real nodes.
 //!
-//! A reader of blocks cannot see them. It must know which accounts they can be: docs/following.md has the list, with
-//! the places of a node's source. Each kind has an account here that really changes.
+//! A reader of blocks cannot see these writes. The reader must know which accounts they can change: docs/following.md
+//! lists them, with the places in a node's source. Each rule has an account here that really changes.
 
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
@@ -14,11 +14,11 @@ use super::cast::{Cast, ValidatorRole};
 use super::genesis::{SLOT_HASHES, sysvar};
 use super::layout::{self, Clock, Stake};
 
-/// Entries of the recent blockhashes sysvar.
+/// The number of entries of the recent blockhashes sysvar.
 const RECENT_BLOCKHASHES: usize = 150;
-/// Slots at the begin of an epoch in which stakes are paid. Real clusters take some hundred.
+/// The number of slots at the beginning of an epoch in which stakes are paid. Real clusters take some hundred.
 const PAYING_SLOTS: u64 = 16;
-/// Lamports that an account outside of transactions gets at a time.
+/// The lamports that a hidden write adds to an account.
 const GIFT: u64 = 1_000;
 
 /// The rule by which a reader of blocks must not trust that an account is unchanged.
@@ -30,8 +30,8 @@ pub enum HiddenRule {
     Vote,
     /// Stakes with a reward of 0 are stored in the blocks in which an epoch's rewards are paid.
     Stake,
-    /// The incinerator is emptied. A real node does so at the end of the same block. Here a block passes, so that
-    /// readers can see it.
+    /// The incinerator is emptied. A real node does so at the end of the same block. Here the next block does so, which
+    /// lets readers see the lamports.
     Incinerator,
     /// Alpenglow's accounts, which belong to the system program.
     Alpenglow,
@@ -43,16 +43,16 @@ pub enum HiddenRule {
     EpochStart,
 }
 
-/// An account that blocks write without naming it.
+/// An account that blocks write outside of their transactions and rewards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HiddenWrite {
     /// The account.
     pub address: Pubkey,
-    /// The rule by which it is known.
+    /// The rule that tells a reader of blocks not to trust the account.
     pub rule: HiddenRule,
 }
 
-/// The accounts that blocks write without naming them.
+/// Returns the accounts that blocks write without naming them.
 pub(crate) fn all(cast: &Cast) -> Vec<HiddenWrite> {
     let silent = cast.validators.iter().filter(|validator| validator.role == ValidatorRole::Delinquent);
     let silent = silent.flat_map(|v| [(v.vote, HiddenRule::Vote), (v.stake, HiddenRule::Stake)]);
@@ -71,7 +71,7 @@ pub(crate) fn all(cast: &Cast) -> Vec<HiddenWrite> {
     all.map(|(address, rule)| HiddenWrite { address, rule }).collect()
 }
 
-/// Writes what `block` writes unnamed, once its transactions and rewards are written.
+/// Makes the hidden writes of `block`. The writes of its transactions and rewards must come before.
 pub(super) fn write(chain: &mut Chain, block: &Block) {
     write_sysvars(chain, block);
     write_incinerator(chain, block);
@@ -102,7 +102,7 @@ pub(super) fn write_sysvars(chain: &mut Chain, block: &Block) {
     }
 }
 
-/// Lets lamports come to the incinerator in every fourth block, and burns them in the next.
+/// Adds lamports to the incinerator in every fourth block, and burns them in the next block.
 fn write_incinerator(chain: &mut Chain, block: &Block) {
     match block.height % 4 {
         0 => chain.accounts.write(address::INCINERATOR, block.slot, Account::wallet(GIFT)),
@@ -121,8 +121,8 @@ fn write_alpenglow(chain: &mut Chain, block: &Block) {
     chain.accounts.write(address::VOTE_REWARD, block.slot, Account { lamports, ..reward });
 }
 
-/// Pays a fee to the vote accounts of validators that do not vote, which no transaction names, and stores their stakes
-/// with a reward of 0.
+/// Pays a fee to the vote accounts of validators that do not vote. No transaction names these accounts. If
+/// `pays_stakes`, also stores the stakes of these validators, with a reward of 0.
 fn pay_silent_validators(chain: &mut Chain, slot: Slot, pays_stakes: bool) {
     let silent = chain.cast.validators.iter().filter(|validator| validator.role == ValidatorRole::Delinquent);
     for (vote, stake) in silent.map(|validator| (validator.vote, validator.stake)).collect::<Vec<_>>() {

@@ -14,7 +14,7 @@ use super::vote::{TowerSync, VoteState};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TypedInstruction {
     /// Moves lamports between system accounts. `claims` is a third account that the message lists as writable. The
-    /// program ignores it.
+    /// program ignores that account.
     Transfer { from: Pubkey, to: Pubkey, lamports: u64, claims: Option<Pubkey> },
     /// Moves tokens. `checked` is the mint with its decimals.
     TokenTransfer {

@@ -88,7 +88,7 @@ impl PacedCast {
         due.chunks(PAID_AT_ONCE).map(draft).collect()
     }
 
-    /// Returns the accounts whose interval ends after `parent`, up to `slot`. Those of a group take turns.
+    /// Returns the accounts whose interval ends after `parent`, up to `slot`. The accounts of a group take turns.
     fn due(&self, parent: Slot, slot: Slot) -> impl Iterator<Item = Pubkey> {
         let paced = self.groups.iter().filter_map(|(keys, every)| Some((keys, (*every)?.max(1))));
         paced.flat_map(move |(keys, every)| {

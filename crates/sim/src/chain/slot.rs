@@ -1,5 +1,5 @@
-//! The production of a slot: it is skipped, or its leader executes votes and traffic, pays rewards and completes the
-//! state.
+//! The production of a slot. The slot is skipped, or gets a block: votes and traffic are executed, rewards are paid,
+//! and the state is completed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

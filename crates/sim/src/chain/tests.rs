@@ -27,7 +27,7 @@ fn chain(seed: u64, slots: u64) -> Chain {
     chain
 }
 
-/// The accounts that blocks write unnamed.
+/// Returns the accounts that blocks write without naming them.
 fn hidden_addresses(chain: &Chain) -> BTreeSet<Pubkey> {
     hidden::all(&chain.cast).iter().map(|write| write.address).collect()
 }
@@ -118,7 +118,7 @@ fn balances_follow_from_blocks() {
 #[test]
 fn lamports_change_only_by_rewards_and_fees() {
     let chain = chain(4, 140);
-    // What blocks write unnamed gets its lamports from nowhere, so it stays out of the sum.
+    // The lamports of hidden writes come from nowhere, so their accounts stay out of the sum.
     let hidden = hidden_addresses(&chain);
     let total = |slot| {
         let all = chain.accounts.all_at(slot).filter(|(key, _)| !hidden.contains(*key));

@@ -15,7 +15,7 @@ use crate::draw::Draw;
 pub(crate) struct Draft {
     pub(crate) payer: Pubkey,
     pub(crate) instructions: Vec<TypedInstruction>,
-    /// The index of the lookup table. The message has version 0 then.
+    /// The index of the lookup table, which makes the message one of version 0. `None` for a legacy message.
     pub(crate) table: Option<usize>,
 }
 
@@ -27,12 +27,12 @@ pub(crate) struct Transaction {
     pub(crate) loaded: Loaded,
     /// The typed form of the message's compiled instructions.
     pub(crate) instructions: Vec<TypedInstruction>,
-    /// The failed instruction, by position.
+    /// The position of the failed instruction, and the reason. `None` if all instructions succeeded.
     pub(crate) failure: Option<(usize, InstructionError)>,
     pub(crate) fee: Fee,
-    /// The lamports before and after, in the order of the accounts.
+    /// The balances in lamports before and after the transaction, in the order of the accounts.
     pub(crate) balances: [Vec<u64>; 2],
-    /// The token balances before and after, of the accounts that hold tokens.
+    /// The token balances before and after the transaction, of the accounts that hold tokens.
     pub(crate) tokens: [Vec<TokenBalance>; 2],
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Tower {
 }
 
 impl Tower {
-    /// Adds a vote. With more than 31 votes, the oldest becomes the root. Returns true if it did.
+    /// Adds a vote. With more than 31 votes, the oldest becomes the root. Returns true if there is a new root.
     pub(crate) fn vote(&mut self, slot: Slot) -> bool {
         self.votes.push_back(slot);
         let full = self.votes.len() > TOWER;
@@ -32,7 +32,7 @@ impl Tower {
         full
     }
 
-    /// Returns the votes with their confirmation counts. The newest has 1.
+    /// Returns the votes with their confirmation counts. The newest vote has the count 1.
     pub(crate) fn lockouts(&self) -> impl Iterator<Item = (Slot, u32)> {
         self.votes.iter().copied().zip((1..=u32::try_from(self.votes.len()).unwrap_or(0)).rev())
     }

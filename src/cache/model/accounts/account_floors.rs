@@ -92,7 +92,7 @@ impl AccountModel {
     }
 
     /// Returns true if no node answers in time, so that an answer below the floors may stand in. In that
-    /// case, lowers the floors to its slot.
+    /// case, lowers the floors to the answer's slot.
     pub(super) fn may_stand_in_below_floors(
         &mut self,
         caller: &TestCaller<TestCall>,

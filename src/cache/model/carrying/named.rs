@@ -75,7 +75,7 @@ fn accounts_that_change_unseen_are_not_carried() {
         Single { account: CLOCKED, parsed: true },
         List { list: 2, parsed: false },
         Balance { account: CLOCKED },
-        // Nothing shows the owner.
+        // A balance does not show the account's owner, so the account could be one of Token-2022.
         Balance { account: TOKEN },
     ] {
         on_a_stepped_clock(async {

@@ -83,7 +83,7 @@ fn cut_messages_are_truncated_and_trailing_bytes_ignored() {
 #[test]
 fn full_packet_in_short_form_hits_the_limit() {
     let mut bytes = vec![0; MAX_MESSAGE];
-    bytes[3] = 100; // keys, of which 1232 bytes hold 38
+    bytes[3] = 100; // the number of keys, of which 1232 bytes hold only 38
     assert_eq!(Message::decode(&bytes), Err(DecodeError::SizeLimit));
     assert_eq!(Message::decode(&bytes[..MAX_MESSAGE - 1]), Err(DecodeError::Truncated));
 }

@@ -1,4 +1,4 @@
-//! Blocks name all that they write, but for the hidden writes.
+//! Checks that a block names every account that it writes, except in hidden writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{Cluster, Settings};
 
-/// Slots that are walked: within those whose states are kept.
+/// The number of slots that are walked. It is below the number of slots whose states are kept.
 const WALKED: u64 = 300;
 
-/// Makes a cluster with epochs of these slots, and lets slots pass until all blocks to be walked are final.
+/// Makes a cluster with these settings, and lets slots pass until all blocks to be walked are final.
 fn cluster(settings: &Settings) -> Arc<Cluster> {
     Cluster::new(Settings { slot_time: None, history_slots: WALKED + 60, ..settings.clone() })
 }
 
-/// The accounts that a node says a block may write: writable ones of all transactions, and those of rewards.
+/// Returns the accounts that a node says a block may write: writable ones of all transactions, and those of rewards.
 fn write_set(cluster: &Cluster, slot: Slot) -> BTreeSet<String> {
     let config = json!({
         "commitment": "confirmed", "transactionDetails": "accounts", "rewards": true,
@@ -32,15 +32,15 @@ fn write_set(cluster: &Cluster, slot: Slot) -> BTreeSet<String> {
     writable.chain(list(&block["rewards"])).map(|key| key["pubkey"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The accounts whose state after `slot` is another than after `before`.
+/// Returns the accounts whose states after `before` and after `slot` differ.
 fn changed(chain: &Chain, before: Slot, slot: Slot) -> BTreeSet<Pubkey> {
     let state = |slot| chain.accounts.all_at(slot).collect::<BTreeMap<_, _>>();
     let (old, new) = (state(before), state(slot));
     old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).map(|key| **key).collect()
 }
 
-/// Walks a chain. Returns for each rule which blocks of an epoch wrote by it: 0 for the first block, 1 for the second,
-/// and 2 for any later one.
+/// Walks a chain. Returns for each rule the blocks of an epoch that wrote by the rule. 0 is the first block, 1 the
+/// second, and 2 any later one.
 fn walk(settings: &Settings) -> BTreeMap<HiddenRule, BTreeSet<u64>> {
     let cluster = cluster(settings);
     let rules: BTreeMap<Pubkey, HiddenRule> =
