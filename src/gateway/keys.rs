@@ -7,7 +7,7 @@
 pub mod file;
 pub mod scope;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -199,14 +199,16 @@ impl Revocations {
         let keys = || file.get("key").and_then(toml::Value::as_array).into_iter().flatten();
         let text = |key: &toml::Value, name: &str| Some(key.get(name)?.as_str()?.to_owned());
         let mut revocations = Self::default();
+        // A copied key may have the id of another one by mistake.
+        let mut uses = HashMap::<_, usize>::new();
+        for id in keys().filter_map(|key| text(key, "id")) {
+            *uses.entry(id).or_default() += 1;
+        }
         for key in keys() {
             if text(key, "revoked").and_then(|time| time.parse::<Timestamp>().ok()).is_none() {
                 continue;
             }
-            // A copied key may have the id of another one by mistake.
-            let id = text(key, "id");
-            let is_unique = keys().filter(|other| text(other, "id") == id).count() == 1;
-            revocations.ids.extend(id.filter(|_| is_unique));
+            revocations.ids.extend(text(key, "id").filter(|id| uses.get(id) == Some(&1)));
             let previous = key.get("previous").and_then(toml::Value::as_array).into_iter().flatten();
             let hashes = std::iter::once(key).chain(previous).filter_map(|table| text(table, "sha256"));
             revocations.hashes.extend(hashes.filter_map(|hash| KeyHash::parse(&hash)));

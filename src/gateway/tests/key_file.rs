@@ -101,6 +101,20 @@ async fn only_times_revoke_keys() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn copied_ids_revoke_one_key() {
+    let keys = TestKeys::new();
+    let (goes, stays) = (keys.key("standard"), keys.key("standard"));
+    let gateway = keys.gateway();
+    let listed = KeyFile::new(keys.keys_file()).list().unwrap();
+    let good = std::fs::read_to_string(keys.keys_file()).unwrap();
+    let copied = good.replace(&listed[0].id, &listed[1].id);
+    let faulty = copied.replacen("[[key]]", "[[key]]\nrevoked = \"2026-11-01T00:00:00Z\"", 1);
+    std::fs::write(keys.keys_file(), faulty).unwrap();
+    settle(&gateway);
+    assert_eq!([&goes, &stays].map(|key| authenticate(&gateway, key).is_ok()), [false, true]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn blank_key_files_remove_no_keys() {
     let keys = TestKeys::new();
     let key = keys.key("standard");

@@ -92,6 +92,45 @@ async fn claimed_blocks_are_waited_for() {
     assert!((MS(700)..MS(750)).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn slow_claims_delay_one_block() {
+    // The next claimed block is waited for, unless the wait before was long.
+    for (wait, asked_next) in [(200, 0), (300, 1)] {
+        let (scene, mut chain, store) = sharing(1).await;
+        for (after, slot) in [(100, 101), (101, 102)] {
+            scene.add(&Block::after(after));
+            store.claim(slot);
+            let publish = async {
+                sleep(MS(wait)).await;
+                store.put(&Block::after(after));
+            };
+            let (end, ()) = tokio::join!(scene.advance(&mut chain), publish);
+            assert_eq!((end, tip(&chain)), (Ok(()), slot));
+        }
+        assert_eq!(asked(&scene), asked_next, "waits of {wait} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_without_rewards_blame_no_claim() {
+    let (scene, mut chain, store) = sharing(1).await;
+    for (after, has_fee) in [(100, false), (101, true)] {
+        scene.add(&Block::after(after));
+        store.claim(after + 1);
+        let publish = async {
+            sleep(MS(100)).await;
+            store.put(&if has_fee {
+                Block::after(after)
+            } else {
+                Block { fee: None, ..Block::after(after) }
+            });
+        };
+        let (end, ()) = tokio::join!(scene.advance(&mut chain), publish);
+        assert_eq!((end, tip(&chain)), (Ok(()), after + 1));
+    }
+    assert_eq!(asked(&scene), 1, "the second claim is waited for");
+}
+
 /// Waits in vain for a claimed block. `leave` is called 800 ms after the claim, and may end it.
 async fn wait_in_vain(leave: impl Fn(&ScriptedStore)) {
     let (scene, mut chain, store) = sharing(1).await;
