@@ -168,6 +168,12 @@ log = "warn"
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
 
+def began(metrics):
+    """Returns how often following began anew, by reason."""
+    name = "slotfront_follow_restarts_total{reason="
+    return {sample.split('"')[1]: int(value) for sample, value in metrics.items() if sample.startswith(name) and value}
+
+
 def processor_time(pid):
     """Returns the processor time of a process in seconds, summed over its threads."""
     threads = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")

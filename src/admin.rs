@@ -1,8 +1,8 @@
 //! The admin listener: metrics, health checks, the status page and its data, and the actions of operators.
 //!
-//! `routes` lists all routes. Those that show keys or change something need the bearer token of [`Controls`]. The page
-//! shows the state from a [`StatusSource`] and counts from [`Metrics`]. One task reads both once a second, however many
-//! pages are open.
+//! `routes` lists all routes. Routes that show keys or the log filter, or that change something, need the bearer token
+//! of [`Controls`]. The status page shows the state from a [`StatusSource`] and counts from [`Metrics`]. One task reads
+//! both once a second, however many pages are open.
 
 pub mod follow_view;
 pub mod history;
@@ -39,11 +39,13 @@ use crate::telemetry::Metrics;
 use crate::telemetry::totals::Totals;
 use history::{History, Point, Traffic};
 
-/// The interval at which the health of nodes is compared while a page is open, so that a failure is shown at once.
+/// The interval at which the health of nodes is compared with the health that open pages show. A failure is thus shown
+/// at once.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(200);
-/// The number of comparisons from one tick to the next. A tick comes once a second and also reads the counters.
+/// The number of comparisons of the nodes' health for each tick. A tick comes once a second, and sends the newest
+/// status to open pages.
 const COMPARES_PER_TICK: u32 = 5;
-/// The maximum number of event streams. Further pages poll `/api/status`.
+/// The maximum number of event streams. Pages beyond this number poll `/api/status`.
 const MAX_STREAMS: usize = 64;
 /// The maximum length of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 16 * 1024;
@@ -62,11 +64,11 @@ pub struct AdminState {
     stop: CancellationToken,
 }
 
-/// The parts of the process that an operator can change, and the token for that.
+/// The parts of the process that an operator can change, and the bearer token that allows changes.
 pub struct Controls {
     /// The bearer token `auth.admin_token`. If it is `None`, all actions are refused.
     pub token: Option<Secret>,
-    /// The gateway, which holds the keys.
+    /// The gateway, which holds the API keys.
     pub gateway: Arc<Gateway>,
     /// The queue to the task that reloads the configuration.
     pub reloads: mpsc::Sender<ReloadRequest>,
@@ -75,7 +77,8 @@ pub struct Controls {
 /// A request to reload the configuration: the sender for the reply, which is the changes or the text of all problems.
 pub type ReloadRequest = oneshot::Sender<Result<Changes, String>>;
 
-/// The data of the status page. A page gets all points when it opens, and then the newest point each second.
+/// The data of the status page. A page gets all points of its chart when it opens, and then the newest point each
+/// second.
 #[derive(Serialize)]
 struct Snapshot {
     /// The Unix time of the data, in milliseconds.
@@ -83,8 +86,8 @@ struct Snapshot {
     readiness: Readiness,
     status: Status,
     traffic: Traffic,
-    /// The points of the last five minutes, oldest first. A tick has only the newest point. An update between two ticks
-    /// has none.
+    /// The points of the chart, oldest first: those of the last five minutes for a new page, and one in the update each
+    /// second. Updates in between have none.
     points: Vec<Point>,
 }
 
@@ -103,7 +106,7 @@ impl AdminState {
         Arc::new(Self { metrics, source, history, ticks, stream_permits, controls, tasks, stop })
     }
 
-    /// Starts the task that records the history and updates open pages, until the stop.
+    /// Starts the task that records the history and updates open pages. The task ends at the stop of slotfront.
     pub fn watch(self: &Arc<Self>) {
         let state = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -119,7 +122,8 @@ impl AdminState {
         });
     }
 
-    /// Reads the status and the counters, sends them to open pages, and returns the health of the nodes.
+    /// Reads the status and the counters, sends them to open pages, and returns the health of the nodes. Called once a
+    /// second.
     fn tick(&self, now: Instant) -> Vec<status::NodeHealth> {
         let status = self.source.status();
         let at_ms = unix_ms();

@@ -47,8 +47,8 @@ mod nodes;
 pub mod signals;
 mod status;
 
-/// The longest wait for background tasks once all connections are closed. They may be writing the usage file or serving
-/// open status pages.
+/// The longest wait for background tasks once all connections are closed. The tasks may be writing the usage file or
+/// serving open status pages.
 const TASKS_GRACE: Duration = Duration::from_secs(1);
 /// The interval at which the configuration file is checked for changes.
 const CONFIG_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -108,9 +108,10 @@ pub struct App {
     /// The address of the admin listener.
     pub admin: SocketAddr,
     front: Arc<Front>,
-    /// The configuration that was loaded last. Its reloadable parts are in force.
+    /// The configuration that was loaded last. Its reloadable parts are in use. The other parts take effect after a
+    /// restart.
     in_force: ArcSwap<Config>,
-    /// Allows one reload at a time.
+    /// The lock that allows one reload of the configuration at a time.
     reloading: Mutex<()>,
     /// The receiver of reload requests. `None` once [`serve_reloads`] has taken it.
     reload_requests: Mutex<Option<mpsc::Receiver<ReloadRequest>>>,
@@ -119,11 +120,11 @@ pub struct App {
     ending: Ending,
 }
 
-/// The stages of a stop, in order.
+/// The triggers for the stages in which the gateway stops, in order.
 struct Ending {
-    /// The stages of the public listener. Readiness fails once `notice` is triggered.
+    /// The triggers for the public listener's stages. Readiness fails once `notice` is triggered.
     public: Phases,
-    /// Cancelled last. Ends background tasks and the admin listener.
+    /// The token that ends background tasks and the admin listener. It is cancelled last.
     over: CancellationToken,
 }
 
@@ -138,7 +139,8 @@ impl App {
         Self::start_with(config, gateway, listeners, periods)
     }
 
-    /// Starts all parts like [`App::start`]. A stop allows clients the times in `periods`.
+    /// Starts all parts and returns at once, without waiting for upstreams. `periods` has the times that clients get
+    /// to finish when the gateway stops.
     ///
     /// # Errors
     /// As for [`App::start`].
@@ -231,8 +233,8 @@ impl App {
         &self.front
     }
 
-    /// Puts the reloadable parts of `new` in force, all or none. Blocks while it reads the key file. Returns the
-    /// sections that differ.
+    /// Puts the reloadable parts of `new` in use, all or none. Blocks while it reads the key file. Returns the
+    /// sections of the configuration that differ.
     ///
     /// # Errors
     /// The key file is refused under the new configuration, or an upstream client cannot be built.
@@ -255,8 +257,8 @@ impl App {
         })
     }
 
-    /// Stops: readiness fails, accepting stops, requests in flight finish. Requests that take longer than
-    /// `server.drain_timeout` are cut. A second call waits for the same stop.
+    /// Stops the gateway: readiness fails, accepting stops, requests in flight finish. Requests that take
+    /// longer than `server.drain_timeout` are cut. A second call waits for the same stop.
     pub async fn stop(&self) {
         let drain = self.front.config.server.drain_timeout;
         let deadline = Instant::now() + drain;
@@ -275,7 +277,7 @@ impl App {
                 connections = self.connections.len(),
                 requests = self.front.in_flight.load(Ordering::Relaxed),
                 drain_timeout_ms = drain.as_millis(),
-                "drain timeout: cutting the connections that are still served"
+                "server.drain_timeout has passed: the remaining connections are cut"
             );
             abort.trigger();
             self.connections.wait().await;
@@ -304,7 +306,8 @@ fn tracer(
     Ok(Tracer::to(exporter))
 }
 
-/// Follows the chain, unless `follow.mode` is off.
+/// Starts a task that follows the cluster's blocks, unless `follow.mode` is off. Accounts that no block has written
+/// can then be served at later slots.
 fn follow_chain(
     front: &Arc<Front>,
     shared: Option<&Arc<Store>>,
@@ -329,19 +332,20 @@ fn follow_chain(
     }
 }
 
-/// Purges the cache when the cluster behind the pool changes, and then forgets the slots shown to keys. In the
-/// other order, a hit of the old cluster could record its slot again.
+/// Watches for a change of the cluster to which the pool's nodes belong. Each change purges the cache, and then
+/// forgets the newest slots that API keys have seen. In the other order, a hit on an entry of the old cluster could
+/// record its slot again.
 fn purge_on_cluster_change(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
-            front.cache.purger().purge_all_clusters();
+            front.cache.purger().purge_listed_clusters();
             front.gateway.forget_shown_slots();
         }
     });
 }
 
-/// The reasons why a new configuration cannot be put in force.
+/// The reasons why a new configuration cannot take effect.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// An upstream client cannot be built.
@@ -368,12 +372,12 @@ pub enum StartError {
     #[error(transparent)]
     Traces(#[from] telemetry::otlp::OtlpError),
     /// The address of a listener cannot be read.
-    #[error("a listener has no address: {0}")]
+    #[error("the address of a listener cannot be read: {0}")]
     Address(#[from] std::io::Error),
 }
 
-/// Runs until Ctrl-C or SIGTERM, then stops in order; a second signal ends the process at once. SIGHUP and a change
-/// of the configuration file reload `source`.
+/// Runs the gateway until Ctrl-C or SIGTERM, and then stops it in order. A second signal ends the process at once.
+/// SIGHUP and a change of the configuration file reload `source`.
 ///
 /// # Errors
 /// As for [`App::start`].
@@ -394,12 +398,13 @@ pub async fn run(
     tracing::info!("stopping: requests in flight finish first");
     tokio::select! {
         () = app.stop() => {}
-        () = stop.received() => tracing::warn!("second signal: exiting at once"),
+        () = stop.received() => tracing::warn!("second signal: exiting at once, and requests in flight are cut"),
     }
     Ok(())
 }
 
-/// Reloads the configuration on SIGHUP, on an admin request and when its file changes. Never returns.
+/// Reloads the configuration on SIGHUP, on an admin request, and when the configuration file changes. Never
+/// returns.
 async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut HangupSignal) {
     let reload_requests = app.reload_requests.lock().unwrap_or_else(PoisonError::into_inner).take();
     let mut reload_requests = reload_requests.unwrap_or_else(|| mpsc::channel(1).1);

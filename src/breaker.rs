@@ -1,7 +1,7 @@
 //! A circuit breaker: closed lets calls pass, open rejects them, half-open lets one trial through.
 //!
-//! The pool has one breaker for each node, and the shared store has one for each of its parts. The functions
-//! of a breaker take the time as `now`.
+//! The pool has one breaker for each node, and the shared store has one for each of its parts. Functions that
+//! depend on the time take the present time as `now`.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,10 @@ use tokio::time::Instant;
 
 use crate::config;
 
-/// The number of recent outcomes from which the failure rate is computed.
+/// The number of recent calls from which the failure rate is computed.
 const WINDOW: usize = 50;
-/// The fewest outcomes from which a failure rate is computed.
+/// The fewest recent calls from which a failure rate is computed. With fewer, the rate does not open the
+/// breaker.
 const MIN_OUTCOMES: usize = 20;
 
 /// The state of a breaker.
@@ -21,7 +22,7 @@ const MIN_OUTCOMES: usize = 20;
 pub enum BreakerState {
     /// Every call passes.
     Closed,
-    /// One call passes as a trial, and its outcome decides.
+    /// One call passes as a trial. Its outcome closes the breaker or opens it again.
     HalfOpen,
     /// No call passes.
     Open,
@@ -31,9 +32,9 @@ pub enum BreakerState {
 #[derive(Debug)]
 pub struct Breaker {
     settings: config::BreakerSettings,
-    /// The number of failures since the last success.
+    /// The number of calls that have failed since the last success.
     consecutive: u32,
-    /// The newest outcomes. `true` is a success.
+    /// The results of the newest calls. `true` is a success.
     recent: VecDeque<bool>,
     opened: Option<Instant>,
     /// True while the trial of a half-open breaker is under way.
@@ -46,12 +47,12 @@ impl Breaker {
         Self { settings, consecutive: 0, recent: VecDeque::new(), opened: None, on_trial: false }
     }
 
-    /// Replaces the settings, and keeps the outcomes seen so far.
+    /// Replaces the settings, and keeps the results of the calls so far.
     pub fn set(&mut self, settings: config::BreakerSettings) {
         self.settings = settings;
     }
 
-    /// Returns the state at `now`.
+    /// Returns the state at `now`. An open breaker becomes half-open by the passing of time alone.
     pub fn state(&self, now: Instant) -> BreakerState {
         match self.opened {
             None => BreakerState::Closed,
@@ -60,7 +61,7 @@ impl Breaker {
         }
     }
 
-    /// Returns true if the breaker is closed. Unlike [`Self::state`], this needs no time.
+    /// Returns true if the breaker is closed. Unlike [`Self::state`], this does not depend on the time.
     pub fn is_closed(&self) -> bool {
         self.opened.is_none()
     }
@@ -74,15 +75,15 @@ impl Breaker {
         }
     }
 
-    /// Notes that a call begins, and returns true if the call is the trial.
+    /// Notes that a call begins. Returns true if the call is the trial of a half-open breaker.
     pub fn started(&mut self, now: Instant) -> bool {
         let half_open = self.state(now) == BreakerState::HalfOpen;
         self.on_trial |= half_open;
         half_open
     }
 
-    /// Notes that a call has ended without a result. If the call was the trial, another call may become the
-    /// trial.
+    /// Notes that a call has ended with neither success nor failure. If the call was the trial of a half-open
+    /// breaker, another call may become the trial.
     pub fn released(&mut self) {
         self.on_trial = false;
     }

@@ -4,10 +4,11 @@
 //! looks the call up again, derives the answer from a stored one, or asks the shared store or a node. A
 //! node's answer is checked and stored before it is returned.
 //!
-//! Four rules hold throughout. Callers with the same key, slot requirement and generation share one fetch. A
-//! stored answer is replaced by an older one only if the stored one may not be served any more. An answer
-//! never comes from a weaker commitment than the caller's, unless the followed chain proves that both have
-//! the same answer (`cache/carry.rs`). An answer past its bounds says so in its [`CacheStatus`].
+//! Four rules hold throughout. Callers share one fetch if they have the same key, need the same slot, and no
+//! purge came between them. A stored answer is replaced by an older one only if the stored one may not be
+//! served any more. An answer never comes from a weaker commitment than the caller's, unless the followed
+//! chain proves that both have the same answer (`cache/carry.rs`). An answer past its limits of age and slots
+//! says so in its [`CacheStatus`].
 
 mod answer;
 mod assembled_lists;
@@ -85,17 +86,17 @@ pub struct Cache {
     fetcher: Arc<Fetcher>,
     /// Writes an entry in the caller's form and coding.
     renderer: Arc<Renderer>,
-    /// Removes entries, here and in the shared store.
+    /// Removes entries from this cache and from the shared store.
     purger: Arc<Purger>,
-    /// The freshness rules, which hold no state of the cache.
+    /// The limits of age and slot for each class of answers.
     freshness: Arc<FreshnessPolicy>,
     frontier: Arc<Frontier>,
     request_timeout: Duration,
 }
 
 impl Cache {
-    /// Creates an empty cache over `pool`. The cache carries accounts along the chain in `followed`. Fetches
-    /// run as tasks of `tasks`.
+    /// Creates an empty cache over `pool`. An account is served at later slots if the blocks in `followed`
+    /// prove it unchanged. Fetches run as tasks of `tasks`.
     pub fn new(
         config: &config::Config,
         frontier: Arc<Frontier>,
@@ -138,13 +139,13 @@ impl Cache {
         })
     }
 
-    /// Answers `query` from a stored entry or from a node. `charge` books the call, even if the caller
-    /// disconnects first.
+    /// Answers `query` from a stored entry or from a node. `charge` adds the price to the usage of the
+    /// caller's key, even if the caller disconnects first.
     ///
     /// # Errors
     /// [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if none answers in time, and
-    /// [`Error::Overloaded`] if memory for the answer is short. A stored answer that may stand in prevents
-    /// the error.
+    /// [`Error::Overloaded`] if memory for the answer is short. A stored answer that may stand in takes the
+    /// place of the error.
     pub async fn answer(
         &self,
         query: &Query,
@@ -160,8 +161,8 @@ impl Cache {
         answer::answer_call(self, call).await
     }
 
-    /// Returns true if an answer that waited for the others of its batch may still leave. It must be within
-    /// its bounds, and nobody may have been shown a newer one meanwhile.
+    /// Returns true if an answer may still be sent after it has waited for the other answers of its batch.
+    /// The answer must not have become too old, and no caller may have got a newer answer meanwhile.
     pub fn still_serves(&self, query: &Query, meta: &EntryMeta, status: CacheStatus) -> bool {
         let basis = match status {
             CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::FoundByFlight,
@@ -178,7 +179,7 @@ impl Cache {
         self.renderer.compressor()
     }
 
-    /// Returns the bytes stored and the number of entries.
+    /// Returns the size of the stored entries in bytes, and their number.
     pub fn usage(&self) -> (u64, u64) {
         self.lookup.entries.usage()
     }

@@ -1,15 +1,16 @@
-//! A body that arrives in chunks, buffered up to a limit. A single chunk, the usual case, is not copied.
+//! A request or response body that arrives in chunks, buffered up to a limit. A single chunk, the usual case,
+//! is not copied.
 
 use bytes::Bytes;
 
 /// The most bytes that are reserved for a body before its bytes arrive.
 const MAX_RESERVED_BYTES: usize = 16 << 20;
 
-/// The error of a body that is longer than the limit.
+/// The error that a body is longer than the buffer's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverLimit;
 
-/// The chunks of one body.
+/// The chunks of a body that have arrived so far.
 #[derive(Debug)]
 pub struct BodyBuffer {
     limit: usize,
@@ -23,14 +24,14 @@ impl BodyBuffer {
         Self { limit, first: Bytes::new(), rest: Vec::new() }
     }
 
-    /// Creates an empty buffer for at most `limit` bytes, and reserves memory for `announced` bytes. The
-    /// sender may lie, so at most 16 MiB are reserved.
+    /// Creates an empty buffer for at most `limit` bytes, and reserves memory for `announced` bytes. At most
+    /// 16 MiB are reserved, because the sender may announce more than it sends.
     pub fn with_expected_length(announced: usize, limit: usize) -> Self {
         let rest = Vec::with_capacity(announced.min(limit).min(MAX_RESERVED_BYTES));
         Self { limit, first: Bytes::new(), rest }
     }
 
-    /// Adds the next chunk.
+    /// Adds the next chunk of the body.
     ///
     /// # Errors
     /// [`OverLimit`] if the body would be longer than the limit.
@@ -50,8 +51,8 @@ impl BodyBuffer {
         Ok(())
     }
 
-    /// Returns the whole body. A single chunk is not copied, so the result keeps its whole read buffer in
-    /// memory.
+    /// Returns the whole body. A single chunk is not copied, so the returned bytes keep the whole buffer in
+    /// memory into which they were read.
     pub fn finish(self) -> Bytes {
         if self.rest.is_empty() { self.first } else { self.rest.into() }
     }

@@ -73,7 +73,7 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// The reason why a command ends early. It determines the exit code.
+/// The reason why a command ends early, which determines the exit code of the process.
 #[derive(Debug)]
 enum Failure {
     /// Exit code 1: a valid command failed at run time. The text is the message for the user.

@@ -14,7 +14,7 @@ use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 /// The compression level of both formats. This level has most of the gain at a tenth of the highest level's
 /// cost.
 const LEVEL: u32 = 3;
-/// The longest text before or after a result that fits one stored block of either format, in bytes.
+/// The maximum length of an uncompressed block that both formats allow, in bytes.
 const MAX_STORED: usize = 0xffff;
 /// The head of a gzip member: the magic number, no flags, unknown modification time, unknown system (RFC
 /// 1952, 2.3).
@@ -27,11 +27,11 @@ const WINDOW_LOG: std::ops::RangeInclusive<u32> = 17..=21;
 
 /// The shortest text that is compressed, in bytes. Compressing a shorter text saves less than a packet.
 pub const WORTH_BYTES: usize = 4 * 1024;
-/// The longest text that is compressed, in bytes. Only the answers of batches are longer. Compressing such a
-/// text would need a copy, and a core for a tenth of a second or more.
+/// The longest text that is compressed, in bytes. Only the answers of batches are longer. Compressing one of
+/// those would need a copy, and a core for a tenth of a second or more.
 pub const TOO_LONG_BYTES: usize = 16 * 1024 * 1024;
 
-/// Returns true if a text of this many bytes is worth compressing.
+/// Returns true if a text of `bytes` bytes is worth compressing.
 pub fn is_worth(bytes: usize) -> bool {
     (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes)
 }
@@ -46,7 +46,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// Both codings, in the order of `Coding as usize`.
+    /// Both codings. The position of each is its `Coding as usize`.
     pub const ALL: [Self; 2] = [Self::Gzip, Self::Zstd];
 
     /// Returns the name of the coding in the header `Content-Encoding`.
@@ -75,7 +75,8 @@ impl Coding {
 #[derive(Debug)]
 pub struct CompressedText {
     coding: Coding,
-    /// Complete blocks. None of them is marked as the last.
+    /// The compressed text, as complete blocks of the coding's format. None of the blocks is marked as the
+    /// last.
     blocks: Bytes,
     /// The length of the uncompressed text, in bytes.
     length: usize,
@@ -106,7 +107,7 @@ impl CompressedText {
         self.blocks.len()
     }
 
-    /// Returns true if there is no byte, which never happens.
+    /// Returns true if the compressed text has no bytes, which never happens.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -121,9 +122,9 @@ pub enum SplicePart<'a> {
     Coded(&'a CompressedText),
 }
 
-/// Returns the whole text of `parts`, compressed by `coding`, in pieces. Only short pieces are copied. `None`
-/// if a part has another coding, or if zstd would have to hold two compressed parts: zstd blocks refer to
-/// earlier ones.
+/// Compresses the text of all `parts` by `coding`, and returns the result in pieces. Only short pieces are
+/// copied. `None` if a part is already compressed by another coding. Also `None` if several parts are
+/// compressed by zstd, because zstd blocks refer to earlier blocks.
 pub fn splice(coding: Coding, parts: &[SplicePart<'_>]) -> Option<Vec<Bytes>> {
     let coded = || {
         parts.iter().filter_map(|part| if let SplicePart::Coded(coded) = part { Some(*coded) } else { None })
@@ -179,15 +180,16 @@ pub fn splice(coding: Coding, parts: &[SplicePart<'_>]) -> Option<Vec<Bytes>> {
     Some(out.pieces)
 }
 
-/// A text under construction.
+/// A compressed text that [`splice`] builds from its parts.
 struct Splice {
     pieces: Vec<Bytes>,
-    /// The end of the text, which is not a piece yet.
+    /// The last bytes of the compressed text, which are collected until there are enough for a piece.
     short: BytesMut,
 }
 
 impl Splice {
-    /// Adds `text` in uncompressed blocks. `head` writes the head of a block of the given length.
+    /// Adds `text` in uncompressed blocks. `head` appends the head of a block of the given length to the
+    /// given buffer.
     fn plain(&mut self, text: &Bytes, head: impl Fn(&mut BytesMut, usize)) {
         for from in (0..text.len()).step_by(MAX_STORED) {
             let block = text.slice(from..text.len().min(from + MAX_STORED));
@@ -200,7 +202,8 @@ impl Splice {
         }
     }
 
-    /// Adds a piece as it is.
+    /// Adds `piece` to the compressed text without copying it. The bytes collected in `short` go before it,
+    /// as a piece of their own.
     fn piece(&mut self, piece: Bytes) {
         if !self.short.is_empty() {
             self.pieces.push(self.short.split().freeze());
@@ -230,7 +233,7 @@ fn deflate(plain: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Writes the head of a stored deflate block of this length, which is at most [`MAX_STORED`].
+/// Writes the head of a stored deflate block of `bytes` bytes, which are at most [`MAX_STORED`].
 fn stored_deflate(out: &mut BytesMut, bytes: usize, is_last: bool) {
     let length = u16::try_from(bytes).unwrap_or(u16::MAX);
     out.put_u8(u8::from(is_last));
@@ -266,7 +269,7 @@ fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Writes the head of a raw zstd block of this length, which is at most [`MAX_STORED`].
+/// Writes the head of a raw zstd block of `bytes` bytes, which are at most [`MAX_STORED`].
 fn raw_zstd(out: &mut BytesMut, bytes: usize, is_last: bool) {
     let size = u32::try_from(bytes).unwrap_or(u32::MAX) << 3 | u32::from(is_last);
     out.extend_from_slice(&size.to_le_bytes()[..3]);

@@ -1,7 +1,7 @@
-//! The configuration. The file and the environment are read by name over the defaults, and give a [`Config`].
+//! The configuration. A [`Config`] is made of the defaults, which the file and the environment override by name.
 //!
-//! A `Config` exists only if every value is valid. All problems are reported at once, each with its path, value
-//! (never a secret), rule and fix. [`defaults`] holds the defaults and their reasons.
+//! A `Config` exists only if every value is valid. All problems are reported at once, each with its path, value (never
+//! a secret), rule and fix. [`defaults`] holds the defaults and their reasons.
 
 mod bounds;
 mod check;
@@ -31,10 +31,10 @@ pub use load::{from_text, load};
 pub use problem::{Problem, Problems, ValueOrigin};
 pub use secret::Secret;
 
-/// All settings, valid.
+/// All settings, with valid values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The setting `compat.profile`: the answers of nodes, or those of the written specification.
+    /// The setting `compat.profile`: answers as real nodes give them, or as the written specification defines them.
     pub profile: Profile,
     /// The section `[server]`: the listeners and their limits.
     pub server: Server,
@@ -50,11 +50,11 @@ pub struct Config {
     pub pool: PoolSettings,
     /// The section `[cache]`: the lifetimes of answers, and the capacity.
     pub cache: CacheSettings,
-    /// The section `[follow]`: serving an account until a block writes it.
+    /// The section `[follow]`: reading the blocks of the chain, to serve a cached account until a block writes it.
     pub follow: FollowSettings,
     /// The setting `passthrough.methods`: read methods that are forwarded to nodes without caching.
     pub passthrough: Vec<PassthroughMethod>,
-    /// The section `[shared]`: the store that several gateways share. `None` without one.
+    /// The section `[shared]`: the store that several gateways share. `None` without such a store.
     pub shared: Option<SharedSettings>,
     /// The section `[verify]`: the comparison of hits with a node.
     pub verify: Verify,
@@ -79,7 +79,7 @@ pub struct Server {
     pub max_connections: usize,
     /// The maximum number of requests in flight. Further requests get -32094.
     pub max_in_flight: usize,
-    /// The maximum number of bytes of answers in memory until they are sent. Beyond it, calls get -32094.
+    /// The maximum total length of answers that are not sent yet, in bytes. Above this length, calls get -32094.
     pub max_outgoing: usize,
     /// The longest time to receive a request head.
     pub header_timeout: Duration,
@@ -136,10 +136,10 @@ pub struct Auth {
     pub mode: AuthMode,
     /// The path of the key file, which may not exist yet. `None` if no keys are used.
     pub keys_file: Option<PathBuf>,
-    /// The path of the file that keeps quota usage over a restart. `None` keeps none.
+    /// The path of the file that keeps quota usage over a restart. `None` keeps no usage.
     pub usage_file: Option<PathBuf>,
-    /// The maximum number of refused keys per client address and minute, including keys from a wrong origin or
-    /// address.
+    /// The maximum number of refused keys per client address and minute. Valid keys from a wrong origin or address
+    /// count as well.
     pub failed_per_minute: u32,
     /// The plan of each client address in the mode `open`. `None` sets no limits.
     pub open_plan: Option<String>,
@@ -173,17 +173,18 @@ pub struct Plan {
     pub methods: Option<Vec<AnyMethod>>,
     /// The allowed commitments; `None` allows all.
     pub commitments: Option<Vec<Commitment>>,
-    /// The maximum number of calls in a batch. `None` allows as many as the server does.
+    /// The maximum number of calls in a batch. `None` means the limit of the server.
     pub max_batch: Option<usize>,
-    /// The maximum number of accounts in a getMultipleAccounts. `None` allows as many as a node does.
+    /// The maximum number of accounts in a getMultipleAccounts. `None` means the limit of nodes.
     pub max_accounts: Option<usize>,
     /// True if `Cache-Control: no-cache` bypasses the cache.
     pub bypass_cache: bool,
-    /// True if a key is never shown a lower slot than before.
+    /// True if no answer to a key shows a lower slot than an earlier answer to the key.
     pub monotonic: bool,
 }
 
-/// `[units]`: the prices of calls. The price of getMultipleAccounts is that of a full list.
+/// `[units]`: the prices of calls. The price of getMultipleAccounts is for a list of 100 accounts; shorter lists cost
+/// less.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Units {
     /// The prices of the eight methods, by [`Method::index`](crate::methods::Method::index).
@@ -213,16 +214,16 @@ pub struct Upstream {
     pub ca_file: Option<PathBuf>,
     /// True for HTTP/2, false for HTTP/1.1.
     pub http2: bool,
-    /// The check of the node's cluster.
+    /// The check that the node belongs to the pool's cluster.
     pub genesis: GenesisCheck,
 }
 
-/// `upstream.genesis`: the check of a node's cluster.
+/// `upstream.genesis`: the check that a node belongs to the pool's cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GenesisCheck {
     /// The node's genesis hash must equal the pool's.
     Checked,
-    /// The node is not asked for its genesis hash: the operator asserts that it belongs to the pool's cluster.
+    /// The node is not asked for its genesis hash. The operator asserts that the node belongs to the pool's cluster.
     Unchecked,
 }
 
@@ -246,11 +247,11 @@ impl Upstream {
 /// The section `[pool]`: probes, timeouts, retries, hedges and circuit breakers for calls to upstreams.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolSettings {
-    /// The genesis hash of the cluster. `None` takes the first that a node reports.
+    /// The genesis hash of the cluster. `None` takes the first hash that a node reports.
     pub genesis_hash: Option<String>,
     /// The interval between two probes of a node.
     pub probe_interval: Duration,
-    /// The maximum lag of a usable node behind the frontier at commitment processed, in slots.
+    /// The maximum number of slots by which a usable node may be behind the newest known slot, at commitment processed.
     pub max_slot_lag: u64,
     /// The longest time to connect to a node.
     pub connect_timeout: Duration,
@@ -277,9 +278,9 @@ pub struct PoolSettings {
 /// The setting `pool.hedge`: second attempts beside slow first ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hedge {
-    /// The quantile of a method's recent latencies after which a hedge is sent.
+    /// The quantile of a method's recent latencies after which a second attempt is sent.
     pub quantile: f64,
-    /// The maximum number of hedges, as a share of calls.
+    /// The maximum number of second attempts, as a share of calls.
     pub budget: f64,
 }
 
@@ -290,7 +291,7 @@ pub struct BreakerSettings {
     pub failures: u32,
     /// The share of failures over at least 20 calls that opens the breaker.
     pub failure_rate: f64,
-    /// The multiple of the method's p95 after which an attempt counts as failed.
+    /// The multiple of the pool's 95th-percentile latency of the method. An attempt that takes longer counts as failed.
     pub slow: f64,
     /// The time for which the breaker stays open before one call passes as a trial.
     pub open: Duration,
@@ -305,10 +306,10 @@ pub struct CacheSettings {
     pub max_entry: u64,
     /// The assembly of account lists from cached accounts.
     pub assemble: Assemble,
-    /// The maximum lag of an answer behind the frontier at its commitment, in slots.
+    /// The maximum number of slots by which an answer may be behind the newest known slot at its commitment.
     pub max_lag_slots: PerCommitment<u64>,
-    /// The share of the TTL and of the maximum lag by which an entry may exceed them while a refresh runs. Always 0 at
-    /// processed.
+    /// The extra share of its TTL and of the maximum lag for which an entry may be served while a refresh runs. Always
+    /// 0 at processed.
     pub stale_while_revalidate: PerCommitment<f64>,
     /// The maximum age of an answer while no node answers.
     pub stale_if_error: StaleIfError,
@@ -321,14 +322,15 @@ pub struct CacheSettings {
 pub enum Assemble {
     /// Lists are assembled only from entries of one slot.
     SameSlot,
-    /// Lists are assembled from entries of several slots. Missing accounts are fetched alone, and the answer has the
-    /// lowest slot.
+    /// Lists are assembled from entries of several slots. Missing accounts are fetched alone. The context slot of the
+    /// list is the lowest slot of its accounts.
     WithinBound,
     /// Lists are never assembled.
     Off,
 }
 
-/// `cache.stale_if_error`: the maximum age while no node answers. At processed nothing stale is served.
+/// `cache.stale_if_error`: the maximum age of answers that are served while no node answers. At commitment processed,
+/// no stale answer is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaleIfError {
     /// The maximum age of confirmed answers.
@@ -356,7 +358,7 @@ pub struct Ttl {
     pub no_block_not_yet: Duration,
     /// The TTL of error -32007 from a single node, and of -32009 for a recent slot: the slot was skipped.
     pub no_block_unconfirmed: Duration,
-    /// The TTL of error -32007 from two nodes.
+    /// The TTL of error -32007 after two nodes have given it: the slot was skipped.
     pub no_block_skipped: Duration,
     /// The TTL of performance samples.
     pub performance_samples: Duration,
@@ -367,26 +369,29 @@ pub struct Ttl {
 /// `[follow]`: accounts are served until a block writes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowSettings {
-    /// The use of the followed chain.
+    /// The setting `follow.mode`: read no blocks, read them for a comparison only, or use them to serve accounts.
     pub mode: FollowMode,
-    /// The names of the upstreams that are asked for blocks. If the list is empty, every suitable upstream is asked.
+    /// The names of the upstreams that are asked for blocks. If the list is empty, every upstream that gives blocks is
+    /// asked.
     pub upstreams: Vec<String>,
     /// The interval between two requests for new blocks.
     pub poll: Duration,
-    /// The maximum number of new blocks to catch up with. With more new blocks, following begins anew.
+    /// The maximum number of missed blocks that the follower reads to catch up. If more are missing, following begins
+    /// anew at the newest block.
     pub max_gap: usize,
-    /// True if the replicas of a shared store read each block once for all.
+    /// True if only one of the gateways that share a store reads each block, for all of them.
     pub share: bool,
 }
 
-/// The setting `follow.mode`: the use of the followed chain.
+/// The setting `follow.mode`: how the blocks of the chain are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FollowMode {
     /// Blocks are not read.
     Off,
-    /// Blocks are read, and answers that would be carried are counted and compared. Callers get other answers.
+    /// Blocks are read, but callers get the same answers as in mode `off`. The answers of mode `on` are only counted
+    /// and compared.
     Shadow,
-    /// Accounts are served until a block writes them.
+    /// Cached accounts are served until a block writes them.
     On,
 }
 
@@ -396,7 +401,7 @@ pub struct SharedSettings {
     /// The URLs, which may hold user and password: one server; several servers of which one accepts writes; or some
     /// nodes of a cluster.
     pub urls: Vec<Secret>,
-    /// True for a Redis cluster.
+    /// True if the URLs belong to a Redis cluster.
     pub cluster: bool,
     /// The prefix of all keys in the store.
     pub namespace: String,

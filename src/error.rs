@@ -57,7 +57,7 @@ pub enum Error {
     BatchTooLarge {
         /// The number of calls in the batch.
         calls: usize,
-        /// The limit.
+        /// The maximum number of calls in a batch.
         limit: usize,
     },
     /// The answers of the batch are too long together.
@@ -69,7 +69,7 @@ pub enum Error {
     Overloaded,
     /// No upstream could answer. Holds every failed attempt.
     NoUpstream(Vec<FailedAttempt>),
-    /// The call's deadline has passed. Holds the time that the call was allowed.
+    /// The call took longer than allowed. Holds the allowed time.
     TimedOut(Duration),
 }
 
@@ -79,7 +79,7 @@ impl From<EnvelopeError> for Error {
     }
 }
 
-/// One failed attempt, as an element of `data.attempts`. The element shows no address.
+/// A failed attempt at one node, as an element of `data.attempts`. The element does not show the node's address.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct FailedAttempt {
     /// The upstream's configured name.
@@ -175,7 +175,7 @@ impl Error {
                 413,
                 code::TOO_LARGE,
                 &format!(
-                    "Request too large: this batch's answers are over {limit} bytes, ask for fewer at once"
+                    "Request too large: the answers of this batch exceed {limit} bytes; send fewer calls in a batch"
                 ),
                 "batch_answers",
             ),
@@ -249,7 +249,7 @@ mod tests {
         403 -32091 forbidden: Forbidden: getBlock is not allowed for this API key
         429 -32092 rate: Too many requests: 2 calls a second {"retryAfterMs":1001} Retry-After: 2
         413 -32093 batch: Request too large: a batch of 4 calls, the limit is 3
-        413 -32093 batch_answers: Request too large: this batch's answers are over 1024 bytes, ask for fewer at once
+        413 -32093 batch_answers: Request too large: the answers of this batch exceed 1024 bytes; send fewer calls in a batch
         503 -32094 overloaded: Overloaded Retry-After: 1
         502 -32095 no_upstream: No upstream could answer {"attempts":[{"reason":"timeout","upstream":"a"}]}
         504 -32096 timed_out: Timed out after 30000 ms

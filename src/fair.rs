@@ -1,20 +1,21 @@
 //! Fair shares of a common supply: no single holder can take everything.
 //!
 //! The rule is that of the dynamic threshold (Choudhury and Hahne, 1998). Each holder may have up to
-//! [`WEIGHT`] times as much as is free. No list of active holders is needed. A single holder is bounded
-//! slightly below the whole. As others come, less is free, and a holder above its share gets nothing until it
-//! has given some back.
+//! [`WEIGHT`] times as much as is free. No list of active holders is needed. A single holder gets slightly
+//! less than the whole. With more holders less is free, and a holder above its share gets nothing until
+//! enough is given back.
 
 /// The highest ratio of a holder's share to the free part. With 8, a single holder gets 8/9 of all, and two
-/// that want everything get 8/17 each. Between 1/9 and 1/17 stays free for the next holder.
+/// that want everything get 8/17 each. The other 1/9 or 1/17 stays free for the next holder.
 const WEIGHT: usize = 8;
 
-/// Returns true if a holder of `held` may have one more while `free` are free.
+/// Returns true if a holder that has `held` units may take one more while `free` units are free.
 pub(crate) fn may_hold_more(held: usize, free: usize) -> bool {
     may_hold(held.saturating_add(1), free)
 }
 
-/// Returns true if a holder may have `all`, of which `free` were free before the last part.
+/// Returns true if a holder may have `all` units in total. `free` is the number of free units just before the
+/// holder takes its last one.
 pub(crate) fn may_hold(all: usize, free: usize) -> bool {
     all <= free.saturating_mul(WEIGHT)
 }

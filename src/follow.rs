@@ -46,16 +46,18 @@ pub use state::{FollowState, PauseReason};
 use crate::methods::{Pubkey, Slot};
 pub use crate::node::version::{EXACT_FINALIZED, NodeVersion};
 
-/// The chain that is followed now, for readers, and the buckets of addresses.
+/// The chain that is followed now and the state of the follower, shared by the follower and the calls for
+/// accounts.
 #[derive(Debug, Default)]
 pub struct FollowedChain {
     buckets: Buckets,
     chain: ArcSwapOption<Chain>,
-    /// Changes when the tip has moved.
+    /// Notifies waiting tasks that the chain has a newer block, or that a chain has begun or ended.
     moved: watch::Sender<()>,
     last_number: AtomicU64,
     state: Mutex<FollowState>,
-    /// True once a carried answer has been found wrong. It stays true until a restart.
+    /// True once an answer was served for a newer slot than it was read at, and was found wrong there. Stays
+    /// true until a restart.
     contradicted: AtomicBool,
     /// True if accounts were asked for since the follower last reset this flag.
     touched: AtomicBool,
@@ -64,25 +66,27 @@ pub struct FollowedChain {
 }
 
 impl FollowedChain {
-    /// Returns the bucket of an address. The bucket is the same in every chain.
+    /// Returns the bucket of an address: the index under which the last write of its account is kept. An
+    /// address has the same bucket in every chain.
     pub fn bucket(&self, address: &Pubkey) -> Bucket {
         self.buckets.of(address)
     }
 
-    /// Returns the chain that is followed now. `None` while following pauses. The guard is for short use:
-    /// unlike an `Arc` it counts no reference, so hits on several cores do not write to shared memory.
+    /// Returns the chain that is followed now. `None` while following pauses. The guard should be dropped
+    /// soon. Unlike a cloned `Arc` it counts no reference, so hits on several cores do not write to shared
+    /// memory.
     pub fn current(&self) -> Guard<Option<Arc<Chain>>> {
         self.chain.load()
     }
 
-    /// Returns the number of the chain that is followed now, for answers that are asked for from now on. 0
-    /// while following pauses.
+    /// Returns the number of the chain that is followed now. 0 while following pauses. An answer is kept with
+    /// the number that was current before the node was asked.
     pub fn number(&self) -> u64 {
         self.chain.load().as_ref().map_or(0, |chain| chain.number())
     }
 
-    /// Waits until the tip of the chain with this number is at `slot` or above. `None` if the chain ends
-    /// first.
+    /// Waits until the chain with the number `chain` has a block at `slot` or above, and returns the chain.
+    /// `None` if the chain ends before that.
     pub async fn reached(&self, chain: u64, slot: Slot) -> Option<Arc<Chain>> {
         let mut moved = self.moved.subscribe();
         loop {
@@ -94,12 +98,13 @@ impl FollowedChain {
         }
     }
 
-    /// Wakes those who wait for the tip.
+    /// Wakes the tasks that wait for a newer block, or for the end of the chain.
     fn note_move(&self) {
         self.moved.send_replace(());
     }
 
-    /// Notes that an account was asked for. Without such calls the follower parks after five minutes.
+    /// Records that an account was asked for. If no call does so for five minutes, the follower stops reading
+    /// blocks until the next call.
     pub fn touch(&self) {
         // Most calls only read the flag, so that its cache line does not move from core to core.
         if !self.touched.load(Ordering::Relaxed) && !self.touched.swap(true, Ordering::Relaxed) {
@@ -107,12 +112,13 @@ impl FollowedChain {
         }
     }
 
-    /// Notes that a carried answer was found wrong. Until a restart nothing is carried for callers.
+    /// Records that an account has changed although no block wrote it. Until a restart, no answer is served
+    /// for a newer slot than it was read at.
     pub fn contradict(&self) {
         self.contradicted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if a carried answer was found wrong since the start.
+    /// Returns true if, since the start, an account was found changed although no block wrote it.
     pub fn is_contradicted(&self) -> bool {
         self.contradicted.load(Ordering::Relaxed)
     }
@@ -139,20 +145,20 @@ impl FollowedChain {
         }
     }
 
-    /// Publishes a chain to readers, until the returned guard is dropped.
+    /// Makes `chain` the followed chain, until the returned guard is dropped.
     fn publish(&self, chain: &Arc<Chain>) -> PublishedChain<'_> {
         self.chain.store(Some(Arc::clone(chain)));
         self.note_move();
         PublishedChain(self)
     }
 
-    /// Returns a number that no chain has had.
+    /// Returns a number that no chain of this process had before.
     fn next_number(&self) -> u64 {
         self.last_number.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
-/// Withdraws the published chain when it is dropped.
+/// The guard of a published chain. When the guard is dropped, no chain is followed any more.
 struct PublishedChain<'a>(&'a FollowedChain);
 
 impl Drop for PublishedChain<'_> {

@@ -26,14 +26,15 @@ use pace::SlotPace;
 /// The assumed duration of a slot, used until the real one has been measured for a minute.
 pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 
-/// The longest lead over all other usable nodes at which a node is believed. The lead is converted into slots by the
-/// measured slot time.
+/// The longest lead over all other usable nodes at which a node's reported slot is believed. The measured slot time
+/// converts the lead into slots.
 pub(crate) const SINGLE_NODE_LEAD: Duration = Duration::from_millis(25_600);
-/// The lowest and the highest value of [`SINGLE_NODE_LEAD`] in slots. These values correspond to slots of 1 s and of
-/// 100 ms.
+/// The lowest and the highest value of [`SINGLE_NODE_LEAD`] in slots. These are its values at 1 s and at 100 ms a slot.
 const SINGLE_NODE_LEAD_SLOTS: (u64, u64) = (26, 256);
+/// The highest slot that is believed, even of a pool's only node. Slots of 400 ms take 100 million years to get there.
+const HIGHEST_SLOT: Slot = 1 << 53;
 
-/// The state that one lock protects.
+/// The reports of all nodes, and the newest known slots that follow from them, under one lock.
 #[derive(Debug)]
 struct FrontierState {
     commitments: [CommitmentState; 3],
@@ -41,7 +42,7 @@ struct FrontierState {
     nodes: Vec<FrontierNode>,
     /// The id of the next node to join.
     next: usize,
-    /// The pace of the frontier at commitment processed.
+    /// The measured duration of a slot, from the moves of the newest known slot at commitment processed.
     pace: SlotPace,
 }
 
@@ -52,31 +53,32 @@ impl FrontierState {
     }
 }
 
-/// A period between two calls of [`Frontier::forget`]. Reports that were asked for in an earlier era do not count.
+/// A period between two calls of [`Frontier::forget`], which discards all reports of slots. An answer counts only if
+/// the node was asked in the current period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Era(u64);
 
-/// The newest slots of the chain, as far as the pool knows them. Probes, pool and cache share this state.
+/// The newest known slots of the chain, by the reports of the pool's nodes. Probes, pool and cache share this state.
 #[derive(Debug)]
 pub struct Frontier {
     inner: Mutex<FrontierState>,
-    /// The frontiers by [`Commitment::index`], for reads without a lock. 0 is unknown.
+    /// The newest known slot at each commitment, by [`Commitment::index`], for reads without a lock. 0 is unknown.
     published: [AtomicU64; 3],
-    /// The time at which each frontier last moved, in milliseconds after `started`.
+    /// The time at which each of the `published` slots last changed, in milliseconds after `started`.
     moved_ms: [AtomicU64; 3],
-    /// The time at which a node last reported each frontier, in milliseconds after `started`.
+    /// The time at which a node last reported exactly the slot in `published`, in milliseconds after `started`.
     last_report_ms: [AtomicU64; 3],
     /// The measured length of a slot, in microseconds. 0 is unknown.
     slot_us: AtomicU64,
     started: Instant,
-    /// The number of times that all reports were discarded. Changed under the lock.
+    /// The number of calls of [`Frontier::forget`]. Changed only while `inner` is locked.
     era: AtomicU64,
     resets: AtomicU64,
     advanced: watch::Sender<()>,
 }
 
 impl Frontier {
-    /// Creates a frontier of `nodes` nodes, whose ids count from 0. No node has reported a slot yet.
+    /// Creates the state for `nodes` nodes, whose ids count from 0. No node has reported a slot yet.
     pub fn new(nodes: usize) -> Self {
         Self {
             inner: Mutex::new(FrontierState {
@@ -96,7 +98,7 @@ impl Frontier {
         }
     }
 
-    /// Adds a node, and returns its id.
+    /// Adds a node that has joined the pool, and returns its id.
     pub fn join(&self) -> usize {
         let mut inner = self.lock();
         let node = inner.next;
@@ -117,27 +119,27 @@ impl Frontier {
         }
     }
 
-    /// Returns the slots of a node, which the caller may keep and read without a lock. For an id that is not in the
-    /// frontier, the slots stay unknown.
+    /// Returns the newest slots that a node has reported, which the caller may keep and read without a lock. For an
+    /// unknown id, the returned slots stay unknown.
     pub fn slots_of(&self, node: usize) -> Arc<NodeSlots> {
         let inner = self.lock();
         inner.position(node).map(|position| Arc::clone(&inner.nodes[position].slots)).unwrap_or_default()
     }
 
-    /// Returns the pool's newest slot at `commitment`, or 0 without a report in this era.
+    /// Returns the newest known slot at `commitment`. 0 if no usable node has reported a slot since [`Self::forget`].
     pub fn slot(&self, commitment: Commitment) -> Slot {
         self.published[commitment.index()].load(Ordering::Acquire)
     }
 
-    /// Returns true if `slot` is not too far above the frontier, so that an answer at it is believed without a second
-    /// node. Always true without a report in this era.
+    /// Returns true if a single node's answer at `slot` is believed, because `slot` is not too far above the newest
+    /// known slot. Always true while the newest known slot is unknown.
     pub fn believes(&self, commitment: Commitment, slot: Slot) -> bool {
         let frontier = self.slot(commitment);
         frontier == 0 || slot <= frontier.saturating_add(self.single_node_lead())
     }
 
     /// Returns the duration of a slot, measured at commitment processed over the last minute. [`ASSUMED_SLOT_TIME`]
-    /// until a minute has been measured. A frontier that stands still does not change the result.
+    /// until a minute has been measured. While the newest known slot stands still, the result does not change.
     pub fn slot_time(&self) -> Duration {
         match self.slot_us.load(Ordering::Relaxed) {
             0 => ASSUMED_SLOT_TIME,
@@ -150,79 +152,82 @@ impl Frontier {
         self.slot_time().saturating_mul(u32::try_from(slots).unwrap_or(u32::MAX))
     }
 
-    /// Returns the most slots by which one node alone may be ahead of all others.
+    /// Returns the maximum number of slots by which one node may be ahead of all others and be believed.
     fn single_node_lead(&self) -> u64 {
         let (least, most) = SINGLE_NODE_LEAD_SLOTS;
         let slots = SINGLE_NODE_LEAD.as_micros() / self.slot_time().as_micros().max(1);
         u64::try_from(slots).unwrap_or(u64::MAX).clamp(least, most)
     }
 
-    /// Returns the newest slot that `node` is known to have reached. `None` if the node has reported none in this era.
+    /// Returns the newest slot that `node` is known to have reached. `None` if the node has reported no slot since
+    /// [`Self::forget`].
     pub fn node_slot(&self, node: usize, commitment: Commitment) -> Option<Slot> {
         self.slots_of(node).slot(commitment)
     }
 
-    /// Returns how far `node` is behind the frontier, in slots. `None` if the node has reported none in this era.
+    /// Returns the number of slots by which `node` is behind the newest known slot. `None` if the node has reported no
+    /// slot since [`Self::forget`].
     pub fn lag(&self, node: usize, commitment: Commitment) -> Option<u64> {
         self.lag_of(&self.slots_of(node), commitment)
     }
 
-    /// Returns how far a node with these slots is behind the frontier, in slots. `None` if the node has reported none
-    /// in this era.
+    /// Returns the number of slots by which a node with `slots` is behind the newest known slot. `None` if the node has
+    /// reported no slot since [`Self::forget`].
     pub fn lag_of(&self, slots: &NodeSlots, commitment: Commitment) -> Option<u64> {
         Some(self.slot(commitment).saturating_sub(slots.slot(commitment)?))
     }
 
-    /// Returns the time since the frontier at `commitment` last changed.
+    /// Returns the time since the newest known slot at `commitment` last changed.
     pub fn age(&self, commitment: Commitment, now: Instant) -> Duration {
         let moved = self.moved_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(moved))
     }
 
-    /// Returns the time since a node last reported the slot at which the frontier at `commitment` is. A repeated report
-    /// counts, too.
+    /// Returns the time since a node last reported exactly the newest known slot at `commitment`. Repeated reports of
+    /// this slot count, too.
     pub fn since_last_report(&self, commitment: Commitment, now: Instant) -> Duration {
         let heard = self.last_report_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(heard))
     }
 
-    /// Returns how often a frontier was lowered. A frontier falls if no usable node reaches it for a while, or if it
-    /// came from a report that was not believed.
+    /// Returns the number of times that a newest known slot was lowered. This happens if no usable node reaches the
+    /// slot for a while, or if no believed report supported the slot.
     pub fn resets(&self) -> u64 {
         self.resets.load(Ordering::Relaxed)
     }
 
-    /// Records the slot that a probe of `node` found. A probe may lower the node's slot, as after a restart of the
-    /// node.
+    /// Records that a probe found `node` at `slot`. A probe may lower the node's slot, for example after the node has
+    /// restarted.
     pub fn probed(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.probed_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns the current era. Callers must read the era before they ask a node, because reports that were asked for
-    /// in an earlier era do not count.
+    /// Returns the current [`Era`]. Callers must read it before they ask a node, because an answer does not count if
+    /// [`Self::forget`] is called meanwhile.
     pub fn era(&self) -> Era {
         Era(self.era.load(Ordering::Acquire))
     }
 
-    /// Records the slot of a probe as [`Self::probed`] does. Does nothing if the request was sent in an earlier era.
+    /// Records the slot of a probe as [`Self::probed`] does. Does nothing if [`Self::forget`] was called after `era`
+    /// was read.
     pub fn probed_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.report(era, (node, commitment, slot), now, false);
     }
 
-    /// Records the context slot of an answer as [`Self::answered`] does. Does nothing if the request was sent in an
-    /// earlier era.
+    /// Records the context slot of an answer as [`Self::answered`] does. Does nothing if [`Self::forget`] was called
+    /// after `era` was read.
     pub fn answered_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.report(era, (node, commitment, slot), now, true);
     }
 
-    /// Records the context slot of an answer of `node`. An answer never lowers the node's slot, because answers
-    /// overtake each other.
+    /// Records the context slot of an answer from `node`. An answer never lowers the node's slot, because a later
+    /// answer may arrive earlier.
     pub fn answered(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.answered_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns true if an answer has reported the node's newest slot within the last `period`. An answer with a lower
-    /// slot does not count, because it was overtaken or the node has fallen back.
+    /// Returns true if an answer within the last `period` had the newest slot of the node with `slots`. An answer at a
+    /// lower slot does not count, because a newer one overtook it or the node has fallen back.
     pub fn reported_within(
         &self,
         slots: &NodeSlots,
@@ -235,8 +240,8 @@ impl Frontier {
             .is_some_and(|reported| self.ms(now).saturating_sub(reported) < millis(period))
     }
 
-    /// Sets whether the reports of a node count. A usable node answers its probes, is healthy and belongs to the pool's
-    /// cluster.
+    /// Sets whether the slots that a node reports count. A usable node answers its probes, is healthy and belongs to
+    /// the pool's cluster.
     pub fn set_usable(&self, node: usize, usable: bool, now: Instant) {
         let mut inner = self.lock();
         let Some(position) = inner.position(node) else { return };
@@ -247,7 +252,8 @@ impl Frontier {
         }
     }
 
-    /// Discards all reports and begins a new era, because the cluster has changed or the machine was suspended.
+    /// Discards all reported slots and begins a new [`Era`], because the cluster has changed or the machine was
+    /// suspended.
     pub fn forget(&self) {
         let mut inner = self.lock();
         self.era.fetch_add(1, Ordering::AcqRel);
@@ -264,7 +270,7 @@ impl Frontier {
         }
     }
 
-    /// Waits until the frontier at `commitment` has reached `slot`, without a deadline.
+    /// Waits until the newest known slot at `commitment` is `slot` or above, without a deadline.
     pub async fn reached(&self, commitment: Commitment, slot: Slot) {
         let mut advanced = self.advanced.subscribe();
         while self.slot(commitment) < slot {
@@ -282,7 +288,7 @@ impl Frontier {
         by_answer: bool,
     ) {
         let mut inner = self.lock();
-        if era != self.era() {
+        if era != self.era() || reported > HIGHEST_SLOT {
             return;
         }
         let Some(position) = inner.position(node) else { return };
@@ -320,7 +326,7 @@ impl Frontier {
         }
     }
 
-    /// Returns `now` in milliseconds after the frontier was created.
+    /// Returns the time from `started` to `now`, in milliseconds.
     fn ms(&self, now: Instant) -> u64 {
         millis(now.duration_since(self.started))
     }

@@ -59,8 +59,9 @@ pub use quota::UsageError;
 pub(crate) use share::Share;
 pub use share::{SharePermit, SharedBytes};
 pub use usage::Usage;
+pub(crate) use write::check_writable;
 
-/// The interval at which files are checked and written, and the wall clock is read.
+/// The interval at which the key file is checked, the usage file is written if it is due, and the wall clock is read.
 const TICK: Duration = Duration::from_secs(1);
 /// The maximum length of a text that is looked up as a key, in bytes. Keys that slotfront generates are shorter.
 pub(crate) const MAX_KEY: usize = 128;
@@ -80,21 +81,23 @@ pub enum GatewayError {
 /// Authenticates callers, and holds their plans, limits and quotas.
 pub struct Gateway {
     snapshot: ArcSwap<KeySnapshot>,
-    /// The replaced snapshots, which requests may still be reading.
+    /// The key snapshots that newer ones have replaced. Requests may still be reading them.
     superseded: Mutex<Vec<Arc<KeySnapshot>>>,
     clock: Arc<WallClock>,
     ledger: Arc<Ledger>,
     registry: Arc<OnceLock<Arc<Metrics>>>,
-    /// The key file. `None` if none is configured. The lock is held while a new snapshot is built.
+    /// The watched key file. `None` if none is configured. The lock is held while a new snapshot of the keys is built.
     keys_file: Mutex<Option<Watched>>,
     /// True if the last attempt to write the usage file failed.
     unsaved: AtomicBool,
-    /// The client of the shared store, and the queue of leases to renew. [`Gateway::share`] takes them.
+    /// The client of the shared store, and the queue of rates for which it takes calls in advance. `None` without a
+    /// shared store, and after [`Gateway::share`].
     leases: Mutex<Option<(Arc<LeaseClient>, LeaseQueue)>>,
 }
 
 impl Gateway {
-    /// Creates the gateway that `config` describes. While the key file is missing, every request is refused.
+    /// Creates the gateway that `config` describes. In the mode `keys`, every request is refused while the key file is
+    /// missing.
     ///
     /// # Errors
     /// The key file or the usage file exists and is invalid or unreadable.
@@ -134,8 +137,8 @@ impl Gateway {
         let _ = self.registry.set(Arc::clone(metrics));
     }
 
-    /// Starts to share rates and quotas with all gateways that use `store`, in background tasks until `stop`. Has no
-    /// effect if no shared store is configured.
+    /// Starts background tasks that share rates and quotas with all gateways that use `store`. The tasks run until
+    /// `stop`. Does nothing if no shared store is configured.
     pub fn share(&self, store: &Arc<Store>, tasks: &TaskTracker, stop: &CancellationToken) {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((client, queue)) = leases {
@@ -146,9 +149,9 @@ impl Gateway {
         }
     }
 
-    /// Puts `config` in force, completely or not at all. The state of limits and quotas carries over. The path of the
-    /// usage file does not change. While keys are in force, waits until a changing key file is fully written. May
-    /// block.
+    /// Puts `config` in force, completely or not at all. The state of limits and quotas carries over. A new path of the
+    /// usage file has no effect before a restart. If the key file has keys in force and is being changed, waits until
+    /// it is fully written. May block.
     ///
     /// # Errors
     /// The key file cannot be read or is invalid, for example because it names a removed plan.
@@ -156,7 +159,7 @@ impl Gateway {
         self.replace_settled(config, || std::thread::sleep(TICK))
     }
 
-    /// Implements [`Self::replace`]. `pause` waits between two reads of a key file that may be half-written.
+    /// Implements [`Self::replace`]. `pause` is called between two reads of a key file that may be half written.
     fn replace_settled(&self, config: &Config, pause: impl FnMut()) -> Result<(), GatewayError> {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.snapshot.load();
@@ -175,8 +178,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Puts `snapshot` in force, and keeps the replaced one until no request reads it. Otherwise a request would free
-    /// it, which takes long for a large key table.
+    /// Puts `snapshot` in force, and keeps the replaced snapshot until no request reads it. A request that freed a
+    /// large key table would be slow.
     fn put(&self, snapshot: KeySnapshot) {
         let snapshot = Arc::new(snapshot);
         let before = self.snapshot.swap(Arc::clone(&snapshot));
@@ -186,7 +189,7 @@ impl Gateway {
         self.superseded.lock().unwrap_or_else(PoisonError::into_inner).push(before);
     }
 
-    /// Frees the replaced snapshots that no request reads. No new request can reach them.
+    /// Frees the replaced key snapshots that no request reads. No new request can reach a replaced snapshot.
     fn free_superseded(&self) {
         let mut superseded = self.superseded.lock().unwrap_or_else(PoisonError::into_inner);
         superseded.retain(|snapshot| Arc::strong_count(snapshot) > 1);
@@ -213,7 +216,8 @@ impl Gateway {
         self.snapshot.load().table().is_some_and(|table| table.get(&KeyHash::of(key)).is_some())
     }
 
-    /// Returns true if no key with this id is accepted. A revoked key need not be in the key table.
+    /// Returns true if the key with this id is revoked, or is not in the key table. A revoked key need not be in the
+    /// table.
     pub(crate) fn is_revoked(&self, id: &str) -> bool {
         self.snapshot.load().table().and_then(|table| table.named(id)).is_none_or(|key| key.validity.revoked)
     }
@@ -223,7 +227,7 @@ impl Gateway {
         self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
     }
 
-    /// Forgets the slots that were shown to each caller. Called when the cluster changes.
+    /// Forgets the highest slots that answers have shown to each caller. Called when the cluster changes.
     pub fn forget_shown_slots(&self) {
         let forget = |principal: &Principal| {
             if let Some(limits) = &principal.limits {
@@ -237,8 +241,8 @@ impl Gateway {
         }
     }
 
-    /// Returns the caller that `key` identifies. `client` is the caller's address, or `None` if it is unknown, which is
-    /// on no address list. `origin` is the value of `Origin`, which only browsers send.
+    /// Returns the caller that `key` identifies. `client` is the caller's address. An unknown address (`None`) is on no
+    /// list of allowed addresses. `origin` is the value of `Origin`, which only browsers send.
     ///
     /// # Errors
     /// - [`Error::Unauthorized`] for a key that is unknown, expired or revoked. The error does not tell which.
@@ -297,8 +301,8 @@ impl Gateway {
         error
     }
 
-    /// Starts a background task that reads the wall clock and a changed key file each second, and writes the usage
-    /// file. After `stop` it writes the usage file once more.
+    /// Starts a background task with one round each second. A round reads the wall clock and a changed key file, and
+    /// writes the usage file. After `stop` the task runs one last round.
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
         let (gateway, stop) = (Arc::clone(self), stop.clone());
         tasks.spawn(async move {
@@ -318,11 +322,15 @@ impl Gateway {
     /// Writes the usage file if it is out of date. Logs a failure. May block.
     pub(crate) fn save(&self) {
         if let Err(error) = self.ledger.save(Timestamp::now()) {
-            tracing::error!(%error, "cannot write the usage file; units used since the last write are lost");
+            tracing::error!(
+                %error,
+                "stopping, but the usage file cannot be written; units used since its last write are lost"
+            );
         }
     }
 
-    /// Does the work of one second. `running` is false for the last time, at the shutdown.
+    /// Does one round of the background task: reads the wall clock and a changed key file, and writes the usage file.
+    /// `running` is false for the last round, at the shutdown.
     fn tick(&self, running: bool) {
         let wall = Timestamp::now();
         self.clock.set(wall);
@@ -343,13 +351,13 @@ impl Gateway {
         }
     }
 
-    /// Reads the key file at once, after a change that this process has made. May block.
+    /// Reads the key file at once, because this process has just changed the file. May block.
     pub(crate) fn take_keys(&self) {
         self.follow_keys(Watched::look);
     }
 
-    /// Puts the keys of the key file in force if `look` returns a new text. Of a faulty file only the revocations
-    /// count. May block.
+    /// Puts the keys of the key file in force if `look` returns a new text. If the file is faulty, only its revocations
+    /// take effect. May block.
     fn follow_keys(&self, look: impl FnOnce(&mut Watched) -> io::Result<Option<String>>) {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(watched) = keys_file.as_mut() else { return };
@@ -373,7 +381,11 @@ impl Gateway {
                     revoked = old.keys() - snapshot.keys();
                     self.put(snapshot);
                 }
-                tracing::error!(%error, revoked, "key file refused; only its revocations are in force");
+                tracing::error!(
+                    %error,
+                    revoked,
+                    "key file refused: the previous keys stay in force, except those that the refused file revokes"
+                );
             }
         }
     }

@@ -87,15 +87,16 @@ pub struct Front {
     pub tracer: Tracer,
     /// The limit on log lines about slow and failed requests.
     pub access: access::LogSampler,
-    /// The number of requests in flight, limited by `server.max_in_flight`.
+    /// The number of requests in flight, which `server.max_in_flight` limits.
     pub in_flight: Arc<AtomicUsize>,
     /// The tasks of calls that continue after their callers have disconnected.
     pub tasks: TaskTracker,
-    /// The budget for the bytes of answers that are not sent yet.
+    /// The limit on the bytes of all answers that are not sent yet, and the bytes taken.
     pub outgoing: Arc<Outgoing>,
 }
 
-/// Serves a request that hyper has read. `summary` is the part of its head that is kept; `body` may still be arriving.
+/// Serves a request whose head hyper has read. `summary` is the part of the head that is kept; `body` may still be
+/// arriving.
 async fn serve(
     front: &Arc<Front>,
     routes: &axum::Router,
@@ -133,7 +134,7 @@ async fn ignore_body(
     encoding::apply(front.cache.compressor(), client.accepts.best(), response).await
 }
 
-/// Answers a POST to the hot route. `key` is the raw path segment; `is_json` is true if the content type is JSON.
+/// Answers a POST to `/v3/<API_KEY>`. `key` is the raw path segment; `is_json` is true if the content type is JSON.
 async fn post(
     front: &Arc<Front>,
     client: &ClientInfo,
@@ -152,8 +153,8 @@ async fn post(
     }
 }
 
-/// Returns the API key if `path` is the hot route, otherwise `None`. Without keys (mode `open`), `/` and `/v3` are the
-/// hot route too, with an empty key. The key is not percent-decoded, because decoding could add a `/`.
+/// Returns the API key in a path `/v3/<API_KEY>`, to which JSON-RPC calls are sent. `None` for any other path. In the
+/// mode `open`, `/` and `/v3` give an empty key. The key is not percent-decoded, because decoding could add a `/`.
 fn route<'a>(path: &'a str, front: &Front) -> Option<&'a str> {
     match path.strip_prefix("/v3/") {
         Some(key) => (!key.contains('/')).then_some(key),
@@ -167,7 +168,7 @@ const WRONG_MEDIA_TYPE: &str =
     "Supplied content type is not allowed. Content-Type: application/json is required\n";
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
-/// Returns a node's answer to OPTIONS.
+/// Returns the answer that a node gives to an OPTIONS request.
 fn options() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     let headers: &mut HeaderMap = response.headers_mut();

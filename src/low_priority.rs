@@ -24,7 +24,10 @@ pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
     match thread {
         Ok(()) => outcome.await.ok(),
         Err(error) => {
-            tracing::error!(%error, "a low-priority thread could not be started");
+            tracing::error!(
+                %error,
+                "cannot start a background thread, so its work is not done; check the limits of threads and memory"
+            );
             None
         }
     }

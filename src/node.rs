@@ -34,7 +34,7 @@ pub enum Fault {
     TooManyRequests(Option<Duration>),
     /// The status was neither 2xx nor 429.
     Status(u16),
-    /// The body is not a JSON-RPC response, or its result does not fit the method.
+    /// The body is not a JSON-RPC response, or its result does not fit the call.
     BadJson,
     /// The response has another id than the request.
     WrongId,
@@ -54,8 +54,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Returns the name of the fault in metrics, logs and `data.attempts`. HTTP statuses are grouped into 4xx
-    /// and 5xx.
+    /// Returns the name of the fault in metrics, logs and `data.attempts`. A status from 500 to 599 counts as
+    /// 5xx, and any other status except 429 as 4xx.
     pub const fn result(self) -> AttemptResult {
         match self {
             Self::Connect => AttemptResult::Connect,
@@ -80,7 +80,8 @@ impl Fault {
         !matches!(self, Self::TooLarge | Self::BuffersFull | Self::Foreign | Self::GivenUp)
     }
 
-    /// Returns true if another node may do better. False for full buffers, because all nodes share them.
+    /// Returns true if another node may give a better answer. No other node can help if the deadline has
+    /// passed, the answer is too long, or the buffers shared by all nodes are full.
     pub const fn may_retry(self) -> bool {
         !matches!(self, Self::TooLarge | Self::BuffersFull | Self::GivenUp)
     }

@@ -26,6 +26,8 @@ mod reply;
 mod request;
 pub mod select;
 mod selector;
+#[cfg(test)]
+mod tests;
 mod upstream_call;
 mod verdict;
 
@@ -84,8 +86,8 @@ pub(crate) type FakeNode = tokio::sync::mpsc::UnboundedSender<(UpstreamRequest, 
 pub(crate) type ReplySender = tokio::sync::oneshot::Sender<Result<PoolReply, Error>>;
 
 impl Pool {
-    /// Returns a pool of the configured upstreams, whose ids count from 0 as in `frontier`. No node is probed before
-    /// [`Pool::probe`] is called.
+    /// Returns a pool of the configured upstreams. The nodes get the ids 0, 1 and so on, which `frontier` uses, too. No
+    /// node is probed before [`Pool::probe`] is called.
     ///
     /// # Errors
     /// The first upstream whose client cannot be built.
@@ -112,11 +114,12 @@ impl Pool {
         })
     }
 
-    /// Sends a typed query to nodes until one answers, within the request's deadline, `pool.retries` and the retry
-    /// budget.
+    /// Sends a typed query to nodes until one answers. `pool.retries`, the retry budget and the request's deadline
+    /// limit the number of attempts.
     ///
     /// # Errors
-    /// [`Error::NoUpstream`] with every failed attempt. Ending the call at its deadline is left to the caller.
+    /// [`Error::NoUpstream`] with every failed attempt. A passed deadline is no error of its own, so the caller has to
+    /// check it.
     pub async fn call(&self, request: &UpstreamRequest) -> Result<PoolReply, Error> {
         #[cfg(test)]
         if let Some(fake_node) = self.fake_node.get() {
@@ -135,8 +138,8 @@ impl Pool {
         call::run(self, request).await
     }
 
-    /// Returns the node to which `request` goes first, and counts a call against its rate limit. `None` if no node is
-    /// usable. For benches.
+    /// Returns the node to which `request` goes first, and counts a call against that node's rate limit. `None` if no
+    /// node is usable. For benches.
     pub fn first_choice(&self, request: &UpstreamRequest) -> Option<Arc<Member>> {
         self.selector.pick(&self.nodes, request, &[], None).ok()
     }
@@ -173,7 +176,7 @@ impl Pool {
         self.buffers.set_limit(settings.max_buffered);
         self.retries.set_share(settings.retry_budget);
         self.hedges.set_share(hedge_share(&settings));
-        self.nodes.replace(Arc::clone(&after));
+        self.nodes.replace(&after);
         let now = Instant::now();
         for gone in before.iter().filter(|member| after.of(member.id).is_none()) {
             self.nodes.frontier.leave(gone.id, now);
@@ -210,13 +213,15 @@ impl Pool {
         self.nodes.cluster.genesis()
     }
 
-    /// Returns true if the node with this id is known to belong to the pool's cluster. False if it has left the pool.
+    /// Returns true if the node with this id is known to belong to the pool's cluster. False if the node has left the
+    /// pool.
     pub fn is_of_cluster(&self, node: usize) -> bool {
         self.nodes.load().of(node).is_some_and(|member| member.is_of_cluster())
     }
 
-    /// Returns true if answers of the node with this number may be carried. The node must belong to the pool's
-    /// cluster, and the blocks of its kind and version must list every write of an account.
+    /// Returns true if answers of the node with this id may be carried: served at newer slots than they were fetched
+    /// at. The node must belong to the pool's cluster, and the blocks of its kind and version must list every write of
+    /// an account.
     pub fn is_followable(&self, node: usize) -> bool {
         #[cfg(test)]
         if self.fake_node.get().is_some() {
@@ -225,8 +230,8 @@ impl Pool {
         self.nodes.load().of(node).is_some_and(|member| member.lists_writes() && member.is_of_cluster())
     }
 
-    /// Returns the nodes that blocks can be asked of now, lower tiers first. Only nodes in `names` are returned, unless
-    /// `names` is empty.
+    /// Returns the nodes that can be asked for blocks now, lower tiers first. If `names` is not empty, only nodes with
+    /// these names are returned.
     pub fn block_nodes(self: &Arc<Self>, names: &[String]) -> Vec<FollowedNode> {
         let (members, now) = (self.members(), Instant::now());
         let is_usable = |member: &&Arc<Member>| {
@@ -246,6 +251,11 @@ impl Pool {
     /// Answers from before the change are then invalid.
     pub fn clusters(&self) -> watch::Receiver<u64> {
         self.nodes.cluster.changes()
+    }
+
+    /// Returns a receiver that is notified when a reload has changed the nodes or the settings of a node.
+    pub fn reloaded(&self) -> watch::Receiver<()> {
+        self.nodes.reloaded()
     }
 
     /// Returns every node with the worst reason why it is not usable, or `None` if it is usable. Reasons that depend on
@@ -272,7 +282,7 @@ impl Pool {
     }
 }
 
-/// Returns the part of a hedge that each call adds to the hedge budget. 0 if hedging is off.
+/// Returns the part of a token that each call adds to the budget for hedges (second attempts). 0 if hedging is off.
 fn hedge_share(settings: &config::PoolSettings) -> f64 {
     settings.hedge.map_or(0.0, |hedge| hedge.budget)
 }

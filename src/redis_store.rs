@@ -85,7 +85,7 @@ pub struct StoredValues {
 /// A value to write.
 #[derive(Debug)]
 pub struct PutRequest {
-    /// The key.
+    /// The key under which the store keeps the value.
     pub key: String,
     /// The value. Its first 44 bytes are its version, slot and request time, by which the store compares values.
     pub value: Vec<u8>,
@@ -165,7 +165,8 @@ impl Store {
         self.connection.is_there()
     }
 
-    /// Returns true if the store is expected to accept writes: it is connected, and has refused none within a second.
+    /// Returns true if the store is expected to accept writes: it is connected, and has refused no write within the
+    /// last second.
     pub fn takes_writes(&self) -> bool {
         self.connection.takes_writes()
     }
@@ -180,7 +181,7 @@ impl Store {
         self.connection.part(key)
     }
 
-    /// Waits for the next new connection.
+    /// Waits for the next new connection to the store.
     pub async fn connected(&self) {
         self.connection.back.notified().await;
     }
@@ -209,8 +210,9 @@ impl Store {
         self.get_from(SharedOperation::Get, part, keys).await
     }
 
-    /// Writes a value. The store refuses a value that has expired, that its clock would make look younger, or that is
-    /// not newer than the stored value. A refusal is counted and is `Ok`, too. No request waits for this operation.
+    /// Writes a value. The store refuses a value that has expired or is not newer than the stored value. The store also
+    /// refuses a value if the store's clock is behind the writer's estimate, because the value would look too young. A
+    /// refusal is counted and is `Ok`, too. No client's request waits for this operation.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -229,13 +231,14 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes `key`, and counts the result. No request waits for this operation.
+    /// Deletes `key`, and counts the result. Does nothing while the store is not expected to accept writes. No client's
+    /// request waits for this operation.
     pub async fn forget(&self, key: &str) {
         self.connection.remove(SharedOperation::Put, key).await;
     }
 
-    /// Returns this part's list of purges for the Solana cluster with this genesis hash. No request waits for this
-    /// operation.
+    /// Returns the list of purges in `part` for the Solana cluster with the genesis hash `genesis`. No client's request
+    /// waits for this operation.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -247,8 +250,8 @@ impl Store {
         Ok(PurgeList { text, read_at: found.read_at, asked_at: found.asked_at })
     }
 
-    /// Changes this part's list of purges for the Solana cluster with this genesis hash. No request waits for this
-    /// operation.
+    /// Changes the list of purges in `part` for the Solana cluster with the genesis hash `genesis`. No client's request
+    /// waits for this operation.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -269,11 +272,12 @@ impl Store {
         Ok(())
     }
 
-    /// Books used calls against the rate limit `of`, and leases further calls from it. No request waits for this
-    /// operation.
+    /// Counts the calls of `request.used` against a rate limit that all gateways share, and leases (reserves) further
+    /// calls for this gateway. `of` is the id of the key, or names the client address, that the limit is for. No
+    /// client's request waits for this operation.
     ///
     /// # Errors
-    /// The result of the failed operation. The calls may have been booked.
+    /// The result of the failed operation. The calls may have been added.
     pub async fn lease(&self, of: &str, request: LeaseRequest) -> Result<Leased, Failed> {
         let operation = SharedOperation::Limit;
         let key = format!("{}:limit:{{{of}}}", self.namespace);
@@ -288,8 +292,8 @@ impl Store {
         Ok(Leased { calls, left, wait: Duration::from_micros(wait) })
     }
 
-    /// Books used units of the API key `of`, and returns the totals over all gateways. No request waits for this
-    /// operation.
+    /// Adds the used units of `booking` to the totals of the API key `of`, and returns the totals over all gateways. No
+    /// client's request waits for this operation.
     ///
     /// # Errors
     /// The result of the failed operation. The booking may be repeated unchanged.
@@ -306,8 +310,9 @@ impl Store {
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
     }
 
-    /// Reads the record of a block, of which at most `max_bytes` bytes are returned. If there is no record, claims it
-    /// for `life`. Counts failures; the caller counts successes. No request waits for this operation.
+    /// Reads the record of the accounts that a block writes, at most `max_bytes` bytes. If there is no record, stores a
+    /// claim for the time `life`: this gateway will write the record. Counts failures; the caller counts successes. No
+    /// client's request waits for this operation.
     ///
     /// # Errors
     /// The result of the failed operation.
@@ -324,11 +329,15 @@ impl Store {
         Ok(BlockRecord::read(answer))
     }
 
-    /// Writes the record of a block in place of a claim or an older record. Counts the result.
-    pub async fn put_block(&self, key: &str, record: &[u8], life: Duration) {
+    /// Writes the record of a block in place of a claim. A complete record replaces an older record, too. Counts the
+    /// result.
+    pub async fn put_block(&self, key: &str, record: &[u8], is_complete: bool, life: Duration) {
         let operation = SharedOperation::Block;
         let mut call = self.scripts.set.key(key);
         call.arg(record).arg(millis(life));
+        if !is_complete {
+            call.arg(blocks::CLAIM);
+        }
         let on_its_way = Duration::from_millis((record.len() / BYTES_A_MS) as u64);
         let (asked_at, patience) = (Instant::now(), self.connection.timeout + on_its_way);
         // A failure is counted by the connection.
@@ -345,7 +354,7 @@ impl Store {
         }
     }
 
-    /// Returns the key of this part's list of purges for the Solana cluster with this genesis hash.
+    /// Returns the key of the list of purges in `part` for the Solana cluster with the genesis hash `genesis`.
     fn purge_list(&self, genesis: &str, part: usize) -> String {
         format!("{}:purges1:{genesis}:{}", self.namespace, self.tags[part])
     }

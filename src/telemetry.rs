@@ -69,7 +69,7 @@ struct ProcessLog {
     folds: Arc<Folds>,
 }
 
-/// The interval at which folded lines are reported.
+/// The interval at which the process checks for due reports about repeated log lines.
 const FOLD_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sets up the log of the process, which goes to standard error. With [`LogFormat::Auto`], lines are pretty on a

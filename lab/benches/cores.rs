@@ -73,7 +73,7 @@ fn options(now: Instant) -> CallOptions {
 }
 
 impl HitScene {
-    /// Answers a hit, with the same steps as the server. Returns the length of the reply.
+    /// Answers a call that hits the cache, with the same steps as the server. Returns the length of the reply in bytes.
     async fn call(&self, key: &str, body: &Bytes) -> usize {
         let now = Instant::now();
         let principal = self.gateway.authenticate(key, CLIENT, None, now).expect("a key");
@@ -97,8 +97,8 @@ impl HitScene {
         out.len()
     }
 
-    /// Returns the calls per second of one thread for each of `callers`. A caller is the positions of a key and of the
-    /// first body.
+    /// Returns the calls per second of all `callers` together, with a thread for each. A caller is a pair: the position
+    /// of its key, and the position of its first body.
     fn rate(&self, callers: &[(usize, usize)]) -> f64 {
         let (stop, calls) = (AtomicBool::new(false), AtomicU64::new(0));
         let begun = Instant::now();

@@ -27,7 +27,8 @@ fn resident() -> u64 {
     pages * 4096
 }
 
-/// Returns the entry of an account with `data` bytes of data. Its text is allocated separately, as after a fetch.
+/// Returns the cache entry of an account with `data` bytes of data. The text of the entry is allocated separately, as
+/// after a fetch.
 fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     let form = AccountForm { encoding: AccountEncoding::Base64, slice: None };
     let base64 = base64::engine::general_purpose::STANDARD.encode(vec![7; data]);
@@ -51,7 +52,8 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     (Key::Account(Pubkey(pubkey), form, Commitment::Confirmed), Arc::new(entry))
 }
 
-/// Makes one measurement. Each runs in a new process, because reused memory would falsify the result.
+/// Measures entries of accounts with `data` bytes of data, and prints the result. Each measurement needs a new process,
+/// because reused memory would falsify the result.
 fn measure(data: usize) {
     let store = EntryStore::new(u64::MAX, u64::MAX, Metrics::new());
     let answer = entry(0, data).1.body.weight() as u64;

@@ -22,7 +22,7 @@ const CALLS: usize = 3_000;
 /// The number of concurrent callers when a node hangs.
 const CALLERS: usize = 4;
 
-/// A gateway in front of healthy nodes.
+/// A gateway in front of healthy nodes, and a client that calls them.
 struct Bench {
     gateway: TestGateway,
     client: reqwest::Client,

@@ -1,7 +1,8 @@
 //! A load that fills a cache: `fill` requests a number of accounts, and `churn` requests answers of all sizes.
 //!
-//! Both request accounts of a yardstick node, whose addresses encode the length of their data. Equal seeds give equal
-//! calls, but their order may differ between connections. The results go to the standard output as lines `name value`.
+//! The node behind the gateway must be `node` of the example `yardsticks`. The address of each requested account
+//! encodes the length of its data. Equal seeds give equal calls, but their order may differ between connections. The
+//! results go to the standard output as lines `name value`.
 
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
@@ -15,7 +16,7 @@ use slotfront_lab::sized;
 use slotfront_lab::wire::{BoxError, Connection, Target};
 use tokio::time::Instant;
 
-/// The default length of a list. A list fills the entries of all its accounts.
+/// The default number of accounts in a list. A call for a list fills the cache entries of all its accounts.
 const LIST: u64 = 100;
 /// The number of repeated calls in a hundred calls of `churn`.
 const AGAIN: u64 = 20;
@@ -99,7 +100,7 @@ fn churn_call(seed: u64, number: u64) -> String {
     }
 }
 
-/// The sums of a run.
+/// The totals of a run.
 #[derive(Default)]
 struct Done {
     next: AtomicU64,
@@ -115,8 +116,8 @@ impl Done {
     }
 }
 
-/// Sends calls on one connection until `call` returns `None`. A timeout is only counted, because a busy machine may stall
-/// for longer than slotfront's deadline.
+/// Sends calls on one connection until `call` returns `None`. Timeouts are counted and are no errors, because a busy
+/// machine may stall for longer than slotfront's deadline.
 async fn ask(
     target: Target,
     done: Arc<Done>,

@@ -1,7 +1,7 @@
 //! Replays a seeded mix of calls through a gateway in front of a simulated cluster, in real time.
 //!
-//! Each request is sent at its planned time, even while earlier ones are open. Its latency runs from then to its last
-//! byte, so it includes the wait for a connection.
+//! Each request is sent at its planned time, even while earlier ones are open. Its latency runs from the planned time
+//! to the last byte of the answer, so it includes the wait for a connection.
 //!
 //! Each line of the output is one request: its method, its commitment, the source of the answer, its latency in
 //! microseconds and its lag in slots. The lag is relative to the newest slot of the cluster at its commitment when the
@@ -24,7 +24,8 @@ use tokio_util::task::TaskTracker;
 
 /// The interval between two reads of the cluster's newest slots.
 const LOOK: Duration = Duration::from_millis(20);
-/// The delay beyond which all later requests are postponed, because the machine and the cluster have stalled.
+/// The maximum delay of a request. After a longer delay, the machine and the cluster have stalled, and all later
+/// requests are postponed.
 const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Parser)]
@@ -82,7 +83,7 @@ impl Newest {
     }
 }
 
-/// Returns the source of an answer, by its status and its headers.
+/// Returns the source of an answer, such as `hit` or `miss`, by its HTTP status and its `Cache-Status` header.
 fn outcome(answer: &HttpResponse, method: &str) -> &'static str {
     let status = answer.cache_status.strip_prefix("slotfront; ").unwrap_or("");
     let has = |word: &str| status.contains(word);
@@ -142,7 +143,8 @@ impl Run {
         Ok(answer)
     }
 
-    /// Returns the lag of an answer's context slot behind the cluster.
+    /// Returns the number of slots by which the context slot of an answer is behind the cluster's newest slot at
+    /// `commitment`.
     fn behind(&self, answer: &HttpResponse, commitment: &str) -> Option<u64> {
         let newest = self.newest.at(commitment)?;
         // The context is at the beginning. The rest of the body may be long.

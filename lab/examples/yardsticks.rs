@@ -31,10 +31,10 @@ use serde_json::value::RawValue;
 use slotfront_lab::{block, sized};
 use tokio::net::TcpListener;
 
-/// The bytes of account data in an answer of 247 bytes.
+/// The default length of account data in bytes. An answer with one such account has 247 bytes.
 const LENGTH: usize = 3;
 const SLOT: u64 = 400_000_000;
-/// The calls for accounts and lists that `node` has answered.
+/// The number of calls for accounts and lists that `node` has answered.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Deserialize)]
@@ -121,7 +121,7 @@ struct FloorState {
     kept: Cache<String, Bytes>,
 }
 
-/// Does the minimum work of a caching proxy with a rate limit.
+/// Answers as the server `floor`, which does the minimum work of a caching proxy with a rate limit.
 async fn floor(State(floor): State<Arc<FloorState>>, Path(_key): Path<String>, body: Bytes) -> Response {
     if floor.limiter.check().is_err() {
         return json("limited");

@@ -1,8 +1,8 @@
 //! The ideal cache: the yardstick for following the chain.
 //!
 //! This cache fetches an account for the first read, and again only for the first read after a block wrote the account.
-//! The cache knows every write at once. An account that was fetched at one commitment also serves the other one, if no
-//! block wrote the account between the two slots. The parsed form (`jsonParsed`) and the raw data of an account are
+//! The cache knows every write at once. An account that was fetched at one commitment also serves reads at another, if
+//! no block wrote the account between the two slots. The parsed form (`jsonParsed`) and the raw data of an account are
 //! cached separately.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 /// The form of a cached account: true if a node parsed it.
 type Parsed = bool;
 
-/// The cached accounts, as the slots of the last writes that they show.
+/// The ideal cache: for each cached account, the slot of the last write that the cached state shows.
 #[derive(Default)]
 pub struct IdealCache {
     held: HashMap<(Pubkey, Parsed), HashMap<Commitment, Slot>>,
@@ -21,7 +21,7 @@ pub struct IdealCache {
 impl IdealCache {
     /// Reads one or several accounts at a commitment. Returns true if that takes a fetch.
     ///
-    /// Each account comes with the slot of the last block that wrote it, of those that have reached the commitment.
+    /// Each account comes with a slot: that of the last block that wrote the account and has reached the commitment.
     pub fn read(
         &mut self,
         accounts: impl IntoIterator<Item = (Pubkey, Slot)>,

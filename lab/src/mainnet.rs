@@ -1,7 +1,7 @@
-//! A made-up chain with blocks as large as main-net's. The time alone decides its newest slot.
+//! A made-up chain with blocks as large as main-net's. Only the current time determines the chain's newest slot.
 //!
-//! Every block has the transactions of one of [`TEMPLATES`] templates, in turns. The slot of the last write of each
-//! requested account is therefore known. The account's balance is that slot.
+//! The blocks take the transactions of [`TEMPLATES`] templates in turn. The slot of the last write of each requested
+//! account is therefore known. The account's balance is that slot.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,13 +26,13 @@ const FINAL_AFTER: u64 = 32;
 const VALIDATORS: u64 = 800;
 /// The number of programs that transactions name.
 const PROGRAMS: u64 = 40;
-/// The number of pools that transactions name.
+/// The number of liquidity pools that transactions name.
 const POOLS: u64 = 600;
 /// The number of wallets that transactions name.
 const WALLETS: u64 = 200_000;
-/// The number of transactions in a turn: some votes, then another transaction.
+/// The number of transactions in the pattern that blocks repeat: some votes, then another transaction.
 const VOTES_OF: usize = 3;
-/// The number of votes in a turn.
+/// The number of votes at the beginning of the pattern of [`VOTES_OF`] transactions.
 const VOTES: usize = 2;
 
 /// The clock of the chain.
@@ -56,7 +56,7 @@ impl Clock {
         FIRST + passed - after
     }
 
-    /// Returns the milliseconds since `slot` was confirmed. 0 if it is not.
+    /// Returns the milliseconds since `slot` was confirmed, or 0 if `slot` is not confirmed yet.
     pub fn ms_since_confirmed(&self, slot: u64, now_ms: u64) -> u64 {
         let confirmed_ms = self.began_ms + (slot + CONFIRMED_AFTER).saturating_sub(FIRST) * self.slot_ms;
         now_ms.saturating_sub(confirmed_ms)
@@ -81,7 +81,7 @@ pub enum Writes {
 }
 
 impl Writes {
-    /// Returns the slot of the last write up to `slot`, or 0.
+    /// Returns the slot of the last write up to `slot`, or 0 if no block writes the account.
     pub fn last(self, slot: u64) -> u64 {
         match self {
             Self::Always => slot,
@@ -91,7 +91,7 @@ impl Writes {
     }
 }
 
-/// Returns the accounts that callers request, by their addresses.
+/// Returns the addresses of the accounts that callers request, and the blocks that write each account.
 pub fn asked() -> Vec<(String, Writes)> {
     let of_kind = |kind: u64| {
         (0..ASKED).map(move |number| {
@@ -129,8 +129,8 @@ pub fn head(slot: u64) -> String {
     )
 }
 
-/// Returns the transactions of a template with `transactionDetails: "accounts"`. They take about `length` bytes, or
-/// more if that is too short for the requested accounts.
+/// Returns the transactions of a template with `transactionDetails: "accounts"`, as JSON elements. They take at least
+/// `length` bytes, and more if the requested accounts need it.
 pub fn transactions(template: u64, length: usize) -> String {
     let mut dice = Dice::new(11, template);
     // Each of the requested accounts is written by one of the first transactions.

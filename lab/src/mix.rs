@@ -25,7 +25,8 @@ const METHODS: [(&str, u64); 8] = [
     ("getVoteAccounts", 5),
     ("getClusterNodes", 3),
 ];
-/// The commitments, with their shares. Half of the finalized calls leave out the commitment, because it is the default.
+/// The commitments, with their shares of a hundred calls. Half of the calls at finalized leave out the commitment,
+/// because it is the default.
 const COMMITMENTS: [(&str, u64); 3] = [("processed", 10), ("confirmed", 50), ("finalized", 40)];
 const ENCODINGS: [(&str, u64); 4] = [("base64", 60), ("jsonParsed", 28), ("base64+zstd", 8), ("base58", 4)];
 const DETAILS: [(&str, u64); 3] = [("full", 60), ("signatures", 25), ("none", 15)];
@@ -44,7 +45,7 @@ const BACK: usize = 64;
 
 /// A request: one call, or a batch.
 pub struct PlannedRequest {
-    /// The planned time, since the beginning.
+    /// The planned time, relative to the beginning of the replay.
     pub at: Duration,
     /// The method, or `batch`.
     pub method: &'static str,
@@ -61,7 +62,7 @@ pub struct Mix {
     number: u64,
     at: Duration,
     twin: Arc<Cluster>,
-    /// The number of slots that `twin` has advanced since the beginning.
+    /// The number of slots by which `twin`, the second instance of the chain, has advanced since the beginning.
     steps: u32,
     addresses: Vec<String>,
     tokens: Vec<String>,
@@ -75,7 +76,8 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Returns the requests of `seed`, on average `rate` per second, to a default cluster of `nodes` nodes.
+    /// Returns the requests for `seed`, on average `rate` per second, to a cluster with default settings and `nodes`
+    /// nodes.
     pub fn new(seed: u64, rate: f64, nodes: usize) -> Self {
         let twin = Cluster::new(Settings { seed, nodes, slot_time: None, ..Settings::default() });
         let examples = twin.examples();
@@ -227,7 +229,8 @@ impl Mix {
         (method, commitment, envelope(id, method, &format!("[{}]", params.join(","))))
     }
 
-    /// Adds a random encoding, slice and minimum slot of an account call to `config`.
+    /// Adds a random encoding to `config`, and sometimes a slice. Sometimes also adds the newest slot at `commitment`
+    /// as `minContextSlot`.
     fn form(&self, dice: &mut Dice, commitment: &str, config: &mut Vec<String>) {
         let encoding = dice.choose(&ENCODINGS);
         config.push(format!(r#""encoding":"{encoding}""#));

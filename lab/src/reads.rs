@@ -1,4 +1,5 @@
-//! The reads of the replay that counts what following saves, drawn by a seed.
+//! The reads of the example `savings`, which counts the calls that following the chain saves. A seed determines the
+//! reads.
 //!
 //! The accounts are token accounts of a simulated cluster, each written at a known rate. Accounts and lists follow
 //! Zipf's law, and each rate has its share of the reads.
@@ -15,9 +16,10 @@ use crate::zipf::Zipf;
 const ADDRESSES: usize = 2_000;
 /// The number of different lists.
 const LISTS: usize = 200;
-/// The slots of half a minute, at four slots a second.
+/// The number of slots in half a minute, at four slots a second.
 const HALF_MINUTE: u64 = 120;
-/// The encodings of single accounts, with their shares of a hundred reads. The last two are a slice of 8 bytes.
+/// The encodings of single accounts, with their shares of a hundred reads. Sliced reads request only the 8 bytes of the
+/// token amount.
 const ENCODINGS: [(&str, u64); 5] =
     [("base64", 60), ("base64+zstd", 10), ("jsonParsed", 10), ("base64 sliced", 10), ("base58 sliced", 10)];
 
@@ -45,7 +47,7 @@ impl WriteRate {
     }
 }
 
-/// The shares of the reads.
+/// The shares of the write rates and of the commitments in the reads.
 #[derive(Debug, Clone, Copy)]
 pub struct Spread {
     /// The percentages of reads of accounts that are written never, every half minute, and every slot.
@@ -55,7 +57,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns the accounts that a cluster needs for these reads, by rate.
+    /// Returns the number of accounts that a cluster needs for these reads, for each write rate.
     pub fn accounts(&self) -> Vec<PacedAccounts> {
         let rates = self.split(ADDRESSES);
         let group = |rate: WriteRate| PacedAccounts {
@@ -65,7 +67,7 @@ impl Spread {
         WriteRate::ALL.map(group).to_vec()
     }
 
-    /// Returns the rate of each rank.
+    /// Returns the write rate for each rank of popularity, the most popular first.
     fn split(&self, ranks: usize) -> Vec<WriteRate> {
         Zipf::new(ranks).split(&self.rates).into_iter().map(|class| WriteRate::ALL[class]).collect()
     }
@@ -86,7 +88,7 @@ impl Spread {
 /// A read: one call for an account or for a list.
 #[derive(Clone)]
 pub struct PlannedRead {
-    /// The planned time, since the beginning.
+    /// The planned time, relative to the beginning of the run.
     pub at: Duration,
     /// The accounts, in order.
     pub accounts: Vec<Pubkey>,
@@ -94,9 +96,9 @@ pub struct PlannedRead {
     pub is_list: bool,
     /// The commitment.
     pub commitment: Commitment,
-    /// True if the node parses the accounts.
+    /// True if the read requests the encoding `jsonParsed`.
     pub parsed: bool,
-    /// The rate of the most often written account.
+    /// The write rate of the most often written account among `accounts`.
     pub rate: WriteRate,
     /// The body of the POST.
     pub body: String,
@@ -118,8 +120,8 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Returns the reads of `seed`, on average `per_second` of single accounts and of lists. The cluster has the accounts
-    /// of the spread.
+    /// Returns the reads for `seed`. `per_second` has the average rates for single accounts and for lists. `cluster`
+    /// must have the accounts that [`Spread::accounts`] returns.
     pub fn new(seed: u64, per_second: [f64; 2], spread: Spread, cluster: &Cluster) -> Self {
         let mut groups = cluster.paced_accounts();
         let rated = |rate: WriteRate| Some((groups.get_mut(rate as usize)?.pop()?, rate));
@@ -152,7 +154,7 @@ impl Reads {
         }
     }
 
-    /// Returns the rates of all accounts.
+    /// Returns all accounts, each with the rate at which blocks write it.
     pub fn rates(&self) -> impl Iterator<Item = (Pubkey, WriteRate)> {
         self.addresses.iter().copied()
     }

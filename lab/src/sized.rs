@@ -1,4 +1,5 @@
-//! Addresses that encode the length of their account's data. With them a load determines the answers of the yardstick node.
+//! Addresses that encode the length of their account's data. A load thereby determines the answers of the example
+//! `yardsticks`.
 
 /// The letters for the decimal digits. Base58 has no 0.
 const DIGITS: &[u8; 10] = b"abcdefghij";

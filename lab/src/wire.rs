@@ -44,7 +44,7 @@ pub struct Connection {
     target: Target,
     /// The bytes that were read but not parsed yet.
     read: Vec<u8>,
-    /// True after a `Connection: close` of the server.
+    /// True if the server has announced with `Connection: close` that it closes the connection.
     is_last: bool,
 }
 

@@ -16,6 +16,10 @@ use super::{AdminState, json_response};
 use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 
+/// The text of a response to a purge that panicked.
+const STOPPED_PURGE: &str =
+    "an internal error stopped the purge, so some entries may remain; send the request again";
+
 /// Refuses requests without the bearer token (RFC 6750). Compares hashes, so that the duration reveals nothing about
 /// the token.
 pub(super) async fn require_token(
@@ -38,7 +42,7 @@ pub(super) async fn require_token(
         tracing::warn!(http.route = route, "an admin request was refused: missing or wrong token");
         return refuse(
             StatusCode::UNAUTHORIZED,
-            "expected the header Authorization: Bearer with the admin token",
+            "expected the header Authorization: Bearer TOKEN, with the value of auth.admin_token as TOKEN",
         );
     }
     next.run(request).await
@@ -52,7 +56,7 @@ pub(super) async fn purge(Extract(state): Extract<Arc<AdminState>>, RawQuery(que
     };
     // A task of its own, so that the other gateways are informed even if the caller disconnects.
     let purging = state.tasks.spawn(purge_everywhere(Arc::clone(&state), filter));
-    purging.await.unwrap_or_else(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "the purge failed"))
+    purging.await.unwrap_or_else(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE))
 }
 
 /// Purges the cache of this process, and writes the purge to the shared store. Returns the response.
@@ -72,12 +76,13 @@ async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
         entries
     });
     let Ok(entries) = purged.await else {
-        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "the purge failed");
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE);
     };
     let shared = state.source.share_purges().await;
     if shared == Some(false) {
         tracing::warn!(
-            "a purge has not reached the whole shared store; retrying each second until this process ends"
+            "a purge has not reached the whole shared store, so other replicas may still serve purged answers; \
+             it is retried each second, and lost if this process ends before it succeeds"
         );
     }
     let shared = shared.map(|shared| format!(r#","shared":{shared}"#)).unwrap_or_default();
@@ -136,12 +141,9 @@ fn set_drained(state: &AdminState, name: &str, drained: bool) -> Response {
     if !state.source.set_drained(name, drained) {
         return refuse(StatusCode::NOT_FOUND, "no upstream has this name; GET /api/upstreams lists them");
     }
-    let action = if drained { "upstream.drain" } else { "upstream.restore" };
-    tracing::info!(
-        audit.action = action,
-        upstream.name = name,
-        "an admin request drained or restored an upstream"
-    );
+    let (action, done_to) =
+        if drained { ("upstream.drain", "drained") } else { ("upstream.restore", "restored") };
+    tracing::info!(audit.action = action, upstream.name = name, "an admin request {done_to} an upstream");
     done()
 }
 

@@ -4,21 +4,27 @@ use serde::Serialize;
 
 use crate::methods::Slot;
 
-/// The followed chain, and the state of the follower.
+/// The state of following the chain, which lets cached answers be served at newer slots while their accounts are
+/// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FollowView {
-    /// True if carried answers are served. False in shadow mode, and once a carried answer was found wrong.
+    /// True if cached answers are served at a newer slot than they were fetched at (carried). False in shadow mode,
+    /// which only compares, and once a carried answer was found wrong.
     pub serves: bool,
-    /// True once a carried answer was found wrong. It stays true until a restart.
+    /// True from the time at which an answer carried to a newer slot was found wrong, until a restart.
     pub contradicted: bool,
-    /// The state: `starting`, `following`, `parked` or `paused`.
+    /// The state: `starting`, `following`, `parked` or `paused`. A follower is parked if no account was requested for
+    /// minutes.
     pub state: &'static str,
     /// The reason of a pause. `None` unless the state is `paused`.
     pub reason: Option<&'static str>,
-    /// The newest slot of the chain, to which answers at confirmed are carried. `None` while there is no chain.
+    /// The newest followed slot. Cached answers at confirmed can be served at this slot if they are unchanged. `None`
+    /// while no chain is followed.
     pub tip: Option<Slot>,
-    /// The slot to which answers at finalized are carried. `None` before a slot is known to be final.
+    /// The newest followed slot that is final. Cached answers at finalized can be served at this slot if they are
+    /// unchanged. `None` before a slot is known to be final, and while too many blocks are not final yet.
     pub finalized: Option<Slot>,
-    /// The number of slots by which the tip is behind the newest confirmed slot. `None` while there is no chain.
+    /// The number of slots by which the newest followed slot is behind the newest confirmed slot. `None` while no chain
+    /// is followed.
     pub lag_slots: Option<u64>,
 }

@@ -12,13 +12,13 @@ use crate::methods::{Method, PerCommitment, Slot};
 use crate::telemetry::Outcome;
 use crate::telemetry::totals::{KeyTotals, Totals};
 
-/// The maximum number of points: one a second for five minutes.
+/// The maximum number of points in the charts of the status page: one a second for five minutes.
 const POINTS: usize = 300;
-/// The length of the window over which rates and quantiles are computed.
+/// The period before the newest reading over which rates and quantiles are computed.
 const WINDOW: Duration = Duration::from_mins(1);
-/// The interval between the readings that are kept for the window. A reading takes about 4 KiB of memory.
+/// The interval between two readings of the counters that are kept for a minute. A reading takes about 4 KiB of memory.
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
-/// The maximum number of keys that are listed.
+/// The maximum number of API keys that the status page lists.
 const TOP_KEYS: usize = 8;
 
 /// The traffic of one second.
@@ -26,7 +26,7 @@ const TOP_KEYS: usize = 8;
 pub struct Point {
     /// The Unix time of the point, in milliseconds.
     pub at_ms: u64,
-    /// The frontier at that time: the newest slot at each commitment.
+    /// The newest slot that was known at that time, at each commitment.
     pub slots: PerCommitment<Option<Slot>>,
     /// The calls a second that were answered without an upstream call of their own: outcomes hit, stale, derived and
     /// collapsed.
@@ -48,34 +48,34 @@ pub struct Point {
 /// The traffic of the last minute, and totals since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Traffic {
-    /// The length of the window in seconds: about 60, or less after a start.
+    /// The period in seconds over which rates and ratios are computed: about 60, or less after a start.
     pub window_s: f64,
     /// The calls a second, with all outcomes.
     pub calls_per_s: f64,
     /// The share of answers with the outcome hit, stale or derived. `None` without answers.
     pub hit_ratio: Option<f64>,
-    /// The share of answers that cost no attempt on an upstream. Retries and refreshes lower it. `None` without
+    /// The share of answers that cost no attempt on an upstream. Retries and refreshes lower this share. `None` without
     /// answers.
     pub saved_ratio: Option<f64>,
     /// The share of answers that were carried: served at a newer slot than they were fetched at. In shadow mode, the
-    /// share that would have been. `None` without answers.
+    /// share of answers that following would carry. `None` without answers.
     pub carried_ratio: Option<f64>,
     /// The number of answers since the start.
     pub answers_total: u64,
     /// The number of attempts on upstreams since the start, without passthrough calls and probes.
     pub upstream_calls_total: u64,
-    /// The outcomes with calls in the window.
+    /// The outcomes of the calls in the last minute.
     pub outcomes: Vec<OutcomeTraffic>,
-    /// The methods with calls in the window, busiest first.
+    /// The methods that were called in the last minute, busiest first.
     pub methods: Vec<MethodTraffic>,
-    /// The eight busiest keys with calls in the window, busiest first.
+    /// The eight busiest API keys of the last minute, busiest first.
     pub keys: Vec<KeyTraffic>,
 }
 
-/// The calls of one outcome in the window.
+/// The calls of the last minute that had one outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutcomeTraffic {
-    /// The name of the outcome.
+    /// The name of the outcome, as in metrics.
     pub outcome: &'static str,
     /// The calls a second with this outcome.
     pub calls_per_s: f64,
@@ -87,7 +87,7 @@ pub struct OutcomeTraffic {
     pub p99_ms: f64,
 }
 
-/// The calls of one method in the window.
+/// The calls of one method in the last minute.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MethodTraffic {
     /// The name of the method, or `other` for methods that are not cached.
@@ -98,10 +98,10 @@ pub struct MethodTraffic {
     pub hit_ratio: Option<f64>,
 }
 
-/// The calls of one key in the window.
+/// The calls with one API key in the last minute.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KeyTraffic {
-    /// The key's id, or `other` for all keys without series of their own.
+    /// The key's id. `other` stands for all keys beyond the number that have metrics of their own.
     pub key: String,
     /// The calls a second with this key.
     pub calls_per_s: f64,
@@ -109,7 +109,7 @@ pub struct KeyTraffic {
     pub limited_per_s: f64,
 }
 
-/// The points of the last five minutes, and the readings for the window.
+/// The points of the last five minutes, and the readings of the counters over the last minute.
 #[derive(Debug, Default)]
 pub struct History {
     points: VecDeque<Point>,
@@ -118,8 +118,8 @@ pub struct History {
 }
 
 impl History {
-    /// Adds a reading made at `now`, which is `at_ms` in Unix time. Readings must come in order. Returns the new point.
-    /// `None` for the first reading, because a rate needs two.
+    /// Adds a reading of the counters, made at `now`, which is `at_ms` in Unix time. Readings must come in the order of
+    /// their times. Returns the new point, or `None` for the first reading, because a rate needs two readings.
     pub fn record(
         &mut self,
         now: Instant,
@@ -145,12 +145,13 @@ impl History {
         point
     }
 
-    /// Returns all points, oldest first.
+    /// Returns the points of the last five minutes, oldest first.
     pub fn points(&self) -> Vec<Point> {
         self.points.iter().copied().collect()
     }
 
-    /// Returns the traffic of the window and the totals. All zero before the first reading.
+    /// Returns the traffic of the last minute, and the totals since the start. All values are zero before the first
+    /// reading.
     pub fn traffic(&self) -> Traffic {
         match (self.marks.front(), &self.last) {
             (Some((then, before)), Some((now, totals))) => {

@@ -1,7 +1,8 @@
 //! The check of the `Host` header, which prevents DNS rebinding.
 //!
 //! The owner of a web page can point its DNS name at 127.0.0.1, and then read this listener from a visitor's browser.
-//! The name must be in public DNS, so such names are refused. Addresses and private names are accepted.
+//! Such a name must be in public DNS, so names that public DNS can have are refused. Addresses and private names are
+//! accepted.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,6 @@
 //! The operator actions on API keys: list, create, rotate and revoke them, and read their usage.
 //!
-//! Changes are made in the key file, under the same lock as those of `slotfront keys`. The gateway reads the file again
+//! Changes are made in the key file, under the lock that `slotfront keys` also takes. The gateway reads the file again
 //! before the response. A secret appears only in the response that issues it.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::methods::AnyMethod;
 /// The default time for which a replaced secret stays valid.
 const GRACE: &str = "24h";
 
-/// A key in a response. It has neither the secret nor its hash.
+/// A key in a response. Neither the secret nor its hash is shown.
 #[derive(Serialize)]
 struct KeyView {
     id: String,
@@ -201,7 +201,7 @@ pub(super) async fn rotate(
     issued.await
 }
 
-/// Answers with the usage of a key, in the form that its owner gets.
+/// Answers with the usage of a key, in the form in which the owner of the key gets it.
 pub(super) async fn usage(
     Extract(state): Extract<Arc<AdminState>>,
     Path(id): Path<String>,
@@ -217,8 +217,8 @@ pub(super) async fn usage(
     Ok(json_response(StatusCode::OK, usage))
 }
 
-/// Makes the gateway read the key file again. Returns true if `issued` is then in force, which any fault in the file
-/// prevents.
+/// Makes the gateway read the key file again. Returns true if the new secret `issued` is then valid. From a faulty file
+/// the gateway takes only revocations, so the secret is then not valid.
 fn reload_and_check(state: &AdminState, issued: &IssuedKey) -> bool {
     state.controls.gateway.take_keys();
     state.controls.gateway.holds(issued.key.expose())
@@ -237,7 +237,12 @@ async fn on_file(
         };
         work(&state, &file)
     });
-    let cut = |_| AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request failed");
+    let cut = |_| {
+        AdminError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "an internal error stopped the request; GET /api/keys shows if the key file has changed",
+        )
+    };
     Ok(json_response(StatusCode::OK, done.await.map_err(cut)??.to_string()))
 }
 

@@ -24,26 +24,26 @@ pub struct NodeView {
     pub worst: Option<usize>,
     /// The newest slot that the node has reported, at each commitment. `None` before the first report.
     pub slots: PerCommitment<Option<Slot>>,
-    /// The number of slots by which the node is behind the frontier, at each commitment. `None` before the first
-    /// report.
+    /// The number of slots by which the node is behind the newest known slot, at each commitment. `None` before the
+    /// node's first report.
     pub lag_slots: PerCommitment<Option<u64>>,
     /// The software version that the node reports. `None` if it reports none.
     pub version: Option<String>,
     /// The slot of the oldest block that the node holds. 0 means complete history.
     pub first_available_block: Slot,
-    /// The state of the circuit breaker.
+    /// The state of the node's circuit breaker, which keeps calls off a failing node.
     pub breaker: BreakerState,
     /// The number of attempts in flight on the node.
     pub in_flight: usize,
     /// The configured limit on attempts in flight.
     pub max_in_flight: usize,
-    /// The peak-EWMA latency of the node, in milliseconds.
+    /// The latency of the node in milliseconds: a moving average that rises at once with a slow answer (peak EWMA).
     pub latency_ms: f64,
     /// The calls left in the node's rate limit. `None` without a limit.
     pub rps_left: Option<f64>,
     /// The methods that the node has reported as unsupported.
     pub lacks: Vec<&'static str>,
-    /// True if an operator has drained the node.
+    /// True if an operator has drained the node, so that it gets no new calls.
     pub drained: bool,
     /// The number of attempts on the node since the start, excluding probes.
     pub requests: u64,
@@ -63,7 +63,7 @@ pub struct FailureView {
 }
 
 impl NodeView {
-    /// Returns true if the node gets calls.
+    /// Returns true if the node gets calls. A node gets none if there is any reason against it.
     pub fn is_usable(&self) -> bool {
         self.reasons.is_empty()
     }

@@ -34,8 +34,8 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
     include_str!("page/page.html").replace("/* page.css */", STYLE).replace("/* page.js */", SCRIPT)
 });
 
-/// The content security policy. It allows the page's own script and style by their hashes, and connections to this
-/// host. It forbids framing.
+/// The content security policy of the status page. It allows the page's own script and style by their hashes, and
+/// connections to the admin listener. It forbids framing.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
     let policy = format!(

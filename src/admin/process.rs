@@ -14,11 +14,11 @@ use super::control::{AdminError, body};
 use super::{AdminState, json_response};
 use crate::telemetry;
 
-/// The longest wait for the result of a reload.
+/// The longest wait for the result of a reload of the configuration.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reloads the configuration, as SIGHUP does. Answers with the sections that have changed, or with 409 and all
-/// problems.
+/// Reloads the configuration, as SIGHUP does. Answers with the sections that have changed. A refused configuration
+/// gives 409 with all of its problems.
 pub(super) async fn reload(Extract(state): Extract<Arc<AdminState>>) -> Result<Response, AdminError> {
     tracing::info!(audit.action = "reload", "an admin request reloads the configuration");
     let (reply, answer) = oneshot::channel();
@@ -34,9 +34,10 @@ pub(super) async fn reload(Extract(state): Extract<Arc<AdminState>>) -> Result<R
         }
         // The text of the problems contains no secret.
         Ok(Some(Err(problems))) => Err(AdminError::new(StatusCode::CONFLICT, problems)),
-        Ok(None) | Err(_) => {
-            Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "the configuration cannot be reloaded now"))
-        }
+        Ok(None) | Err(_) => Err(AdminError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the reload did not finish in time, or slotfront is stopping; the log shows the result",
+        )),
     }
 }
 

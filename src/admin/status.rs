@@ -13,19 +13,19 @@ use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
 use crate::methods::{PerCommitment, Slot};
 
-/// The access of the admin listener to the gateway. Its state is read several times a second while a page is open, and
-/// by each readiness probe.
+/// The access of the admin listener to the gateway. The gateway's state is read several times a second while a page is
+/// open, and by each readiness probe.
 pub trait StatusSource: Send + Sync + 'static {
     /// Returns the current state of the gateway.
     fn status(&self) -> Status;
-    /// Returns the state of every upstream, and the latest choices of an upstream.
+    /// Returns the state of every upstream node, and for each method the latest choice of a node for a call.
     fn upstreams(&self) -> Upstreams;
     /// Returns the readiness to serve calls.
     fn readiness(&self) -> Readiness;
     /// Removes the cached answers that `filter` matches, and returns their number. May block for long.
     fn purge(&self, filter: &Filter) -> u64;
-    /// Writes the purges so far to the shared store. Returns true if the store has all of them. `None` without a shared
-    /// store.
+    /// Writes the purges that this gateway has begun so far to the shared store. Returns true if the store has all of
+    /// them. `None` if no shared store is configured.
     fn share_purges(&self) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>>;
     /// Drains the upstream with the name `upstream`, or restores it if `drained` is false. Returns false if no upstream
     /// has that name.
@@ -38,15 +38,15 @@ pub trait StatusSource: Send + Sync + 'static {
 pub enum Readiness {
     /// At least one upstream is usable. `/readyz` answers 200.
     Ready,
-    /// No upstream is usable. Calls get stale answers, or go to the least bad node. `/readyz` answers 200, so that a
-    /// balancer does not remove all replicas because of a fault behind them.
+    /// No upstream is usable. Calls get stale answers, or go to the least bad node. `/readyz` answers 200. Otherwise a
+    /// balancer would remove all replicas because of a fault behind them.
     Degraded {
-        /// The reasons, as sentences.
+        /// The reasons why no upstream is usable, as sentences.
         reasons: Vec<String>,
     },
     /// The gateway is starting, or draining before a stop. `/readyz` answers 503.
     Unready {
-        /// The reasons, as sentences.
+        /// The reasons why the gateway is not ready, as sentences.
         reasons: Vec<String>,
     },
 }
@@ -60,7 +60,7 @@ pub struct Status {
     pub uptime_s: u64,
     /// The newest slot that a usable node reports, at each commitment. `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
-    /// The followed chain. `None` if `follow.mode` is off.
+    /// The block chain that the gateway follows to serve accounts at later slots. `None` if `follow.mode` is off.
     pub follow: Option<FollowView>,
     /// The mean duration of a slot over the last minute, in milliseconds. 400 until a minute has been measured.
     pub slot_time_ms: f64,
@@ -71,8 +71,8 @@ pub struct Status {
     pub cache: CacheView,
 }
 
-/// The health of a node: true if it answers probes, true if it gets calls, and the state of its breaker. Open pages are
-/// updated at once when it changes.
+/// The health of a node: true if it answers probes, true if it gets calls, and the state of its circuit breaker. Open
+/// status pages are updated at once when the health changes.
 pub(super) type NodeHealth = (bool, bool, BreakerState);
 
 impl Status {

@@ -18,7 +18,8 @@ use crate::cache::purge::Filter;
 use crate::methods::{Commitment, Method, PerCommitment};
 use crate::telemetry::Outcome;
 
-/// The time between two ticks. Each tick reads the counters.
+/// The time between two events `tick` of the status page's event stream. The counters are read for each of
+/// them.
 const TICK: Duration = COMPARE_INTERVAL.saturating_mul(COMPARES_PER_TICK);
 
 struct FakeSource {
@@ -26,7 +27,8 @@ struct FakeSource {
     sharing: Arc<Sharing>,
 }
 
-/// The shared store of the fake source. It accepts purges once a test allows that.
+/// The state of the fake source's shared store. A write of purges signals `begun`, and ends once the test
+/// signals `may_end`.
 #[derive(Default)]
 struct Sharing {
     begun: Notify,

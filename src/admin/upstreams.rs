@@ -1,6 +1,7 @@
 //! The answer of `/api/upstreams`: the state of every node, and the latest choice of a node for each method.
 //!
-//! It contains names and fixed words only. Addresses and transport errors may hold secrets.
+//! Texts in the answer are names and fixed words only, because addresses and transport errors may hold
+//! secrets.
 
 use serde::Serialize;
 
@@ -19,7 +20,7 @@ pub struct Upstreams {
     pub choices: Vec<ChoiceView>,
 }
 
-/// A choice of the node for a call.
+/// The choice of one node for a call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChoiceView {
     /// The method of the call.
@@ -37,14 +38,15 @@ pub struct ChoiceView {
 /// The state of a node at the time of a choice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CandidateView {
-    /// The configured name.
+    /// The name of the node in the configuration.
     pub name: String,
     /// The most severe reason why the node was unusable for the call. `None` if it was usable.
     pub unusable: Option<&'static str>,
-    /// True if the node was within `cache.max_lag_slots` of the frontier at the call's commitment.
+    /// True if the node was at most `cache.max_lag_slots` behind the newest known slot, at the call's
+    /// commitment.
     pub near: bool,
-    /// The configured tier. Lower tiers are asked first.
+    /// The configured tier of the node. Nodes of lower tiers are asked first.
     pub tier: u8,
-    /// The peak-EWMA latency in milliseconds × (attempts in flight + 1).
+    /// The load of the node: its peak-EWMA latency in milliseconds × (its attempts in flight + 1).
     pub load: f64,
 }

@@ -1,6 +1,6 @@
-//! Detects that the machine was suspended, and then empties the cache. Ages are measured by the steady clock, which
-//! stops during a suspension, so ages would be too low afterwards. A suspension shows when the steady clock is compared
-//! with other clocks.
+//! Detects that the machine was suspended, and then empties the cache. The ages of answers are measured by the steady
+//! clock, which stops during a suspension. Afterwards the ages would be too low. A suspension shows when another
+//! clock has advanced more than the steady clock.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,16 +11,16 @@ use tokio_util::task::TaskTracker;
 
 use crate::http::Front;
 
-/// The interval between two comparisons.
+/// The interval between two comparisons of the clocks.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(250);
-/// The largest difference by which two clocks may advance between comparisons. Only a suspension, or a clock that was
-/// set, exceeds it.
+/// The largest tolerated difference between the times that two clocks have advanced. Only a suspension, or a clock
+/// that was set, exceeds it.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
 /// The readings of all clocks at one moment.
 #[derive(Debug, Clone, Copy)]
 struct ClockReadings {
-    /// The clock that ages use.
+    /// The clock by which the ages of answers are measured.
     steady: Duration,
     /// The clock that also runs during a suspension. Equal to `steady` if the system has none.
     with_sleep: Duration,
@@ -29,15 +29,15 @@ struct ClockReadings {
 }
 
 impl ClockReadings {
-    /// Reads the clocks. The steady time counts from `started`.
+    /// Reads all clocks. `started` is the moment from which the steady clock counts.
     fn read(started: Instant) -> Self {
         let steady = started.elapsed();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { steady, with_sleep: with_sleep().unwrap_or(steady), wall }
     }
 
-    /// Returns by how much more than the steady clock another clock has advanced since `before`. `None` if the
-    /// difference is within [`TOLERANCE`].
+    /// Returns the pause since `before`: the time by which another clock has advanced more than the steady clock.
+    /// `None` if that time is within [`TOLERANCE`].
     fn paused_since(&self, before: &Self) -> Option<Duration> {
         let steady = self.steady.saturating_sub(before.steady);
         let gone = [(self.with_sleep, before.with_sleep), (self.wall, before.wall)];
@@ -57,7 +57,7 @@ fn with_sleep() -> Option<Duration> {
     None
 }
 
-/// Empties the cache and the frontier after each suspension, until `stop`.
+/// After each suspension, empties the cache and forgets the newest known slots. Ends when `stop` is cancelled.
 pub(super) fn watch(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, started) = (Arc::clone(front), stop.clone(), Instant::now());
     tasks.spawn(async move {
@@ -72,7 +72,8 @@ pub(super) fn watch(front: &Arc<Front>, tasks: &TaskTracker, stop: &Cancellation
     });
 }
 
-/// Drops everything learned before the pause: the cached answers and the newest slots. Counts and logs the pause.
+/// Drops everything that may be out of date after a suspension: the cached answers and the newest known slots. Counts
+/// and logs the suspension, which lasted for `pause`.
 fn reset(front: &Front, pause: Duration) {
     front.cache.purger().clear();
     front.frontier.forget();

@@ -1,4 +1,4 @@
-//! The gauges that are read at each scrape.
+//! The metrics that are gauges, whose values are computed at each scrape.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::http::Front;
 use crate::methods::Commitment;
 use crate::telemetry::Metrics;
 
-/// Registers a hook that sets the gauges before each scrape.
+/// Registers a hook that sets all gauges before each scrape of the metrics.
 pub(super) fn feed_metrics(front: &Arc<Front>) {
     // A strong reference would form a cycle: the front holds the metrics, and the metrics hold the hook.
     let weak = Arc::downgrade(front);

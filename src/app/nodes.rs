@@ -1,4 +1,4 @@
-//! The upstream nodes, and the latest choices among them, for the admin listener.
+//! The views of the upstream nodes, and of the latest choices among them, for the admin listener.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::pool::health::Health;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
-/// Returns every node and the latest choices.
+/// Returns every node, and for each method the latest choice of a node for a call.
 pub(super) fn upstreams(front: &Front) -> Upstreams {
     let now = Instant::now();
     Upstreams {
@@ -22,7 +22,8 @@ pub(super) fn upstreams(front: &Front) -> Upstreams {
     }
 }
 
-/// Returns the frontier: the newest slot at each commitment. `None` before a node has reported one.
+/// Returns the newest slot that a usable node has reported, at each commitment. `None` before the first
+/// report.
 pub(super) fn frontier(front: &Front) -> PerCommitment<Option<Slot>> {
     PerCommitment::from_fn(|c| Some(front.frontier.slot(c)).filter(|slot| *slot > 0))
 }
@@ -65,7 +66,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
 fn describe(front: &Front, member: &Member, reason: Unusable, now: Instant) -> String {
     match (reason, &*member.health()) {
         (Unusable::Unhealthy, Health::Unhealthy(why)) => format!("unhealthy: {why}"),
-        (Unusable::Unreachable, Health::Unreachable(why)) => format!("does not answer: {why}"),
+        (Unusable::Unreachable, Health::Unreachable(why)) => format!("gives no usable answer: {why}"),
         (Unusable::Foreign, Health::Foreign { theirs, ours }) => {
             format!("belongs to another cluster: its genesis hash is {theirs}, the pool's is {ours}")
         }
@@ -84,7 +85,7 @@ fn describe(front: &Front, member: &Member, reason: Unusable, now: Instant) -> S
         (Unusable::BreakerOpen, _) => "its circuit breaker is open".to_owned(),
         (Unusable::Quiet, _) => {
             let left = member.quiet_left(now).unwrap_or_default().as_millis();
-            format!("asked for a pause, {left} ms left")
+            format!("answered HTTP 429 and gets no calls for another {left} ms")
         }
         (Unusable::Busy, _) => format!("at its limit of {} calls in flight", member.max_in_flight()),
         (Unusable::Drained, _) => "drained by an operator".to_owned(),

@@ -1,6 +1,7 @@
 //! The process signals that a running gateway handles.
 //!
-//! Signals are handled from [`Signals::catch`] on. Earlier ones end the process, which is the system's default.
+//! Signals are handled from [`Signals::catch`] on. A signal that arrives before that ends the process, which
+//! is the system's default.
 
 use std::io;
 
@@ -43,7 +44,7 @@ impl Signals {
 }
 
 impl StopSignal {
-    /// Waits for the next signal.
+    /// Waits for the next Ctrl-C or SIGTERM.
     pub async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -53,7 +54,7 @@ impl StopSignal {
 }
 
 impl HangupSignal {
-    /// Waits for the next signal.
+    /// Waits for the next SIGHUP.
     pub async fn received(&mut self) {
         let _ = self.0.recv().await;
     }

@@ -18,7 +18,7 @@ use crate::methods::Commitment;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
-/// The running gateway as a source of status.
+/// The running gateway, seen by the admin listener.
 pub(super) struct AppStatus {
     front: Arc<Front>,
     draining: Signal,
@@ -31,7 +31,8 @@ impl AppStatus {
     }
 }
 
-/// Returns the followed chain; `None` if following is off.
+/// Returns for the status page how far the gateway follows the cluster's blocks. `None` if `follow.mode` is
+/// off.
 fn follow_view(front: &Front) -> Option<FollowView> {
     let (mode, followed) = (front.config.follow.mode, &front.followed);
     let (state, contradicted) = (followed.state(), followed.is_contradicted());

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::methods::{AccountsQuery, Commitment, Query, Slot};
 use crate::telemetry::{AttemptResult, Outcome};
 
-/// Answers `call`, and notes what its caller owes.
+/// Answers `call`, and sets in its charge what the caller owes.
 pub(super) async fn answer_call(cache: &Cache, mut call: PlannedCall<'_>) -> Result<CacheAnswer, Error> {
     let answer = match look_up_or_fetch(cache, &mut call).await {
         Ok(answer) => Ok(answer),
@@ -36,8 +36,8 @@ pub(super) async fn answer_call(cache: &Cache, mut call: PlannedCall<'_>) -> Res
     answer
 }
 
-/// Looks the call up, and fetches what is not stored. If the fetched answer is unusable, starts over once.
-/// There is no third try, because under load every answer may come too late.
+/// Looks the call up, and fetches an answer if none is stored. If the fetched answer is unusable, starts over
+/// once. There is no third try, because under load every answer may come too late.
 async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, Error> {
     loop {
         if !call.options.bypass {
@@ -65,7 +65,7 @@ async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
     }
 }
 
-/// Serves the entry that was found, or a list assembled of other entries.
+/// Serves a stored answer: the entry `found`, or a list assembled of other entries.
 async fn serve_stored(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -103,8 +103,8 @@ fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> 
     Some(Arc::clone(entry))
 }
 
-/// Fetches an answer. A node may be asked for more than the caller wants. If the answer is too large, asks
-/// once more for less.
+/// Fetches an answer. The node may be asked for a larger form than the caller's, from which other forms can
+/// be made. If that answer is too large, the node is asked once more for the caller's form.
 async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
     let answer = fetch(cache, call).await;
     if let Err(NotServed::Failed(Error::NoUpstream(attempts))) = &answer
@@ -117,7 +117,8 @@ async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Re
     answer
 }
 
-/// Fetches an answer: alone, with others, or only the missing accounts of a list.
+/// Fetches an answer in one of three ways: for this caller alone, in a fetch that callers share, or for only
+/// the missing accounts of a list.
 async fn fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
     let commitment = call.query.commitment();
     // A monotonic slot above the frontier is ignored, because no node is known to have reached it.
@@ -137,7 +138,7 @@ async fn fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Not
     }
 }
 
-/// Fetches an answer by a call for this caller alone.
+/// Fetches an answer past the cache, by an upstream call that no other caller shares.
 async fn fetch_past_cache(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -150,8 +151,9 @@ async fn fetch_past_cache(
     render_fetched(cache, call, &fetched, FlightRole::Leader).await
 }
 
-/// Fetches an answer for a caller without minContextSlot. Asks once more if the answer is below
-/// `monotonic_slot`, or too old for a caller who joined the flight. The second answer is taken.
+/// Fetches an answer for a caller without minContextSlot. The answer of a shared fetch may be below
+/// `monotonic_slot`, or too old for a caller who joined the fetch. In that case a second answer is fetched,
+/// and taken at any slot.
 async fn fetch_at_any_slot(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -164,8 +166,9 @@ async fn fetch_at_any_slot(
     fetch_last(cache, call, SlotRequirement::at_least(monotonic_slot)).await
 }
 
-/// Fetches an answer for a caller with minContextSlot `slot`. Shared answers are tried first. A node gets the
-/// minContextSlot itself if the frontier does not reach it in time, or if two shared answers are below it.
+/// Fetches an answer for a caller with minContextSlot `slot`. Answers of shared fetches are tried first. The
+/// minContextSlot itself is sent to a node in two cases: the newest known slot does not reach `slot` in time,
+/// or two shared answers are below `slot`.
 async fn fetch_at_min_context_slot(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -189,8 +192,9 @@ async fn fetch_at_min_context_slot(
     fetch_last(cache, call, SlotRequirement::CallerMinimum(slot)).await
 }
 
-/// Takes the answer of a flight, whatever its slot. Shares one more flight if the first belongs to another
-/// caller and its answer is too old or of another form.
+/// Fetches an answer in a shared fetch, and takes the answer at any slot. A caller who joined another
+/// caller's fetch may get an answer that is too old, or in a form that does not serve it. That caller shares
+/// one more fetch.
 async fn fetch_last(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -210,28 +214,28 @@ async fn fetch_last(
     render_fetched(cache, call, &flight.fetched, flight.role(asked_since)).await
 }
 
-/// A caller's part in a flight.
+/// The part of a caller in a flight, that is, in a fetch that callers share.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FlightRole {
-    /// The flight started for this caller.
+    /// The fetch began for this caller.
     Leader,
-    /// The caller joined a flight under way.
+    /// The caller joined a fetch that had begun for another caller.
     Joiner {
-        /// True if the node was asked after this caller arrived.
+        /// True if the node was asked after this caller's last attempt to get an answer began.
         asked_since: bool,
     },
 }
 
-/// The result of a flight, for one of its callers.
+/// The result of a fetch that callers share, for one of them.
 struct SharedFlight {
     fetched: Fetched,
     is_leader: bool,
 }
 
 impl SharedFlight {
-    /// Returns true if the result reaches `min_slot` and is young enough for this caller. A joiner takes the
-    /// result only if a hit of that age would do. The leader takes a result of any age, because the flight
-    /// began after it arrived.
+    /// Returns true if the result reaches `min_slot` and is young enough for this caller. A caller who joined
+    /// the fetch takes the result only if a stored answer of that age would count as fresh. The caller for
+    /// whom the fetch began takes a result of any age.
     fn serves(&self, cache: &Cache, call: &PlannedCall<'_>, min_slot: Option<Slot>) -> bool {
         let meta = &self.fetched.entry().meta;
         let is_fresh = || cache.freshness.allows(meta, Tolerance::Fresh, Instant::now());
@@ -243,7 +247,7 @@ impl SharedFlight {
     }
 }
 
-/// Joins or starts a flight, and waits for its result.
+/// Joins the shared fetch that meets `requirement`, or starts one, and waits for its result.
 async fn share_flight(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -254,8 +258,8 @@ async fn share_flight(
     Ok(SharedFlight { fetched: await_flight(call, flight).await?, is_leader })
 }
 
-/// Waits for the result of a flight. A caller who leaves while waiting still pays for that result, unless the
-/// flight fails.
+/// Waits for the result of a fetch. A caller who leaves while waiting still pays for that result, unless the
+/// fetch fails.
 async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>) -> FlightResult {
     call.charge.owe(Debt::Flight(flight.clone()));
     let result = flight.result().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())));
@@ -263,9 +267,9 @@ async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>
     result
 }
 
-/// Answers a list of accounts partly from the cache. Accounts without a fresh entry are fetched. The list
-/// gets the lowest slot of its accounts. `None` if the `assemble` mode forbids this, if all or none are
-/// stored, or if the list stays incomplete.
+/// Answers a list of accounts partly from the cache. Accounts without a fresh entry are fetched. The answer
+/// names the lowest slot of its accounts. `None` if `cache.assemble` forbids this, if all or none of the
+/// accounts are stored, or if the list stays incomplete.
 async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, NotServed> {
     let Query::Accounts(query) = call.query else { return Ok(None) };
     let Some(missing) = cache.lookup.lists().missing_accounts(query, call.min_slot()) else {
@@ -290,9 +294,10 @@ async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<C
     cache.renderer.render(call, &list, basis).await.map(Some)
 }
 
-/// Renders the result of a fetch for this caller. On the second try, a newer answer may have been shown
-/// meanwhile. In that case a stored entry is rendered in place of the fetched answer. Without such an entry
-/// the caller gets the fetched answer, because the cache's floors never become a caller's error.
+/// Renders the result of a fetch for this caller. On the call's second try, another answer about the same
+/// accounts may have been sent to a caller at a higher slot. In that case a stored entry is rendered, if one
+/// may stand in. If none may, the caller gets the fetched answer, because a slot shown to other callers never
+/// causes an error.
 pub(super) async fn render_fetched(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -326,11 +331,9 @@ pub(super) async fn render_fetched(
     cache.renderer.render(call, entry, basis).await
 }
 
-/// Serves an entry in place of an answer that no node gives. If no stored entry reaches the floor, the floor
-/// falls to the slot of an entry below it. The cache's floors never become a caller's error.
-///
-/// # Errors
-/// `error` if no entry may stand in.
+/// Serves a stored entry because no node answers. An entry that is below a slot at which one of its accounts
+/// was shown is used last. The floors of these accounts, below which they are not shown, then fall to the
+/// entry's slot.
 async fn serve_stand_in(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
     let mut entry = find_or_derive_stand_in(cache, call, Tolerance::InFault).await;
     if entry.is_none() {
@@ -344,7 +347,8 @@ async fn serve_stand_in(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> 
     cache.renderer.render(call, &entry, Basis::StandIn).await.map_err(|_| error)
 }
 
-/// Returns the entry that may stand in, derived from other entries if necessary.
+/// Returns the stored entry that may stand in for a node's answer. If no such entry is stored, derives one
+/// from an entry of another form.
 async fn find_or_derive_stand_in(
     cache: &Cache,
     call: &PlannedCall<'_>,

@@ -26,7 +26,7 @@ pub(super) struct AssembledLists<'a> {
 
 impl AssembledLists<'_> {
     /// Returns a list assembled of single accounts, if all of them may be used. The list is stored, so that
-    /// its slot is a floor for the next answer.
+    /// later answers to the same call are not at a lower slot.
     pub(super) fn assemble(
         &self,
         query: &Query,
@@ -48,8 +48,9 @@ impl AssembledLists<'_> {
         self.insert_unless_newer(query, list)
     }
 
-    /// Returns the accounts of `query` to fetch, so that the others can be served from the cache. `None` if
-    /// the setting `cache.assemble` forbids this, or if all or none of them are stored.
+    /// Returns the accounts of `query` that must be fetched, because no entry from which they can be served
+    /// is fresh. `None` unless `cache.assemble` is `within-bound`, or if all or none of the accounts are
+    /// stored.
     pub(super) fn missing_accounts(
         &self,
         query: &AccountsQuery,
@@ -68,8 +69,8 @@ impl AssembledLists<'_> {
         (!missing.is_empty() && stored.iter().any(Option::is_some)).then_some(missing)
     }
 
-    /// Returns a list assembled of fresh single accounts. Their slots may differ, unless one of them was
-    /// carried.
+    /// Returns a list assembled of fresh single accounts. Their slots may differ, unless one of the accounts
+    /// was carried along the followed chain.
     pub(super) fn complete_list(&self, query: &AccountsQuery, min_slot: Option<Slot>) -> Option<Arc<Entry>> {
         let guard = self.entries.lock_generation();
         let singles: Option<Vec<_>> =
@@ -90,15 +91,16 @@ impl AssembledLists<'_> {
         self.insert_list(query, list)
     }
 
-    /// Returns true if a list of the same accounts is stored above the slot of `list`, in any form that
-    /// serves `query`.
+    /// Returns true if a newer list of the same accounts is stored and may still be served. That list is
+    /// above the slot of `list`, and in a form that serves `query`.
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
         let mut stored = forms::serving_forms(query.form).filter_map(|form| self.entries.get(&key(form)));
         stored.any(|stored| stored.meta.slot > list.meta.slot && self.freshness.may_serve(&stored.meta))
     }
 
-    /// Inserts `list`. `None` if a newer list was inserted since the check.
+    /// Inserts `list` and returns it. `None` if a list of a higher slot is stored under the same key and may
+    /// still be served.
     pub(super) fn insert_list(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         let EntryBody::Accounts { values, .. } = &list.body else { return None };
         let form = forms::stored_assembled_form(query.form, values);
@@ -111,7 +113,8 @@ impl AssembledLists<'_> {
         (!matches!(self.entries.insert(key, &list), Insert::KeptNewer(_))).then_some(list)
     }
 
-    /// Returns for each account of `list` the newest usable entry from which the list's element can be made.
+    /// Returns the newest usable entry of each account of `list`, or `None` for an account without one. Only
+    /// entries from which the form of `list` can be written are usable.
     pub(super) fn find_singles(
         &self,
         list: &AccountsQuery,

@@ -1,13 +1,14 @@
-//! Carrying: a stored account is shown at a later slot, because no block has written it since it was read.
+//! Carrying: a stored account is served at a later slot than the one at which it was read, because no block
+//! has written it since.
 //!
-//! A carried entry is a new entry with the same value and the later slot in its context. Its time is that of
-//! the poll that named this slot. The carried entry replaces the one that it was made of. The rules of slots
-//! and ages hold for it as for a node's answer. An entry is replaced at most once for each slot while it is
-//! fresh.
+//! The followed chain, which the gateway reads block by block, proves this. A carried entry is a copy with
+//! the later slot in its context, and replaces the original entry. Its age counts from the poll in which a
+//! node named the later slot. The limits of slots and ages hold for it as for a node's answer. A fresh entry
+//! is replaced at most once for each slot.
 //!
 //! An account that was read at confirmed may also serve callers at finalized, and the other way round. The
-//! chain must prove that the account is the same at the slot that is shown. At processed nothing is carried,
-//! because a block there may be on a fork that is dropped.
+//! chain must prove that the account is the same at the later slot. At processed nothing is carried, because
+//! a block there may be on a fork that is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,12 +30,14 @@ use crate::follow::{Carry, Chain, FollowedChain, Tip};
 use crate::methods::{AccountsQuery, Commitment, Query, Slot};
 use crate::telemetry::Metrics;
 
-/// The longest wait for the tip of the followed chain to arrive at a slot.
+/// The longest wait for the newest block of the followed chain to arrive at a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
-/// The largest distance from the tip up to a slot at which callers wait for the tip to arrive there.
+/// The most slots that the newest block of the followed chain may be behind a slot that a caller wants. If
+/// the block is further behind, the caller does not wait for the chain.
 const NEAR_SLOTS: u64 = 2;
 
-/// Carries stored entries along the followed chain, if the settings allow it.
+/// Carries stored entries along the followed chain, if the settings allow it: serves them at later slots,
+/// because no block has written their accounts.
 pub(super) struct Carrier {
     followed: Arc<FollowedChain>,
     mode: FollowMode,
@@ -63,8 +66,10 @@ impl Carrier {
         self.mode == FollowMode::On && !self.followed.is_contradicted()
     }
 
-    /// Returns `stored` at the newest slot at which its accounts are known to be unchanged, or as it is.
-    /// `key_of` returns the key of the entry: `key`, or that of another form of the same accounts.
+    /// Returns a copy of `stored` at the newest slot up to which the followed chain proves its accounts
+    /// unchanged. The copy replaces `stored` in the cache. Returns `stored` itself if nothing is proved.
+    /// `key_of` returns the key under which `stored` is found: `key`, or the key of another form of the same
+    /// accounts.
     pub(super) fn carry_to_tip(
         &self,
         entries: &StoredEntries,
@@ -86,8 +91,9 @@ impl Carrier {
         carried
     }
 
-    /// Makes an entry for `key` of the entry of the other commitment, stores it and returns it. Without the
-    /// guard, an entry that was read before a purge could be stored after it.
+    /// Returns an entry for `key`, and stores it. The entry is made of a stored one for the same accounts at
+    /// the other commitment, confirmed or finalized. The guard keeps a purge from running in between. Without
+    /// the guard, an entry that was read before a purge could be stored after it.
     pub(super) fn carry_across(
         &self,
         entries: &StoredEntries,
@@ -104,7 +110,7 @@ impl Carrier {
         Some(carried)
     }
 
-    /// Returns a fresh entry for `plan` that is made of the entry of another commitment.
+    /// Returns a fresh entry for `plan`, made of a stored entry for the same accounts at another commitment.
     pub(super) fn find_across(
         &self,
         entries: &StoredEntries,
@@ -136,8 +142,19 @@ impl Carrier {
         self.metrics.follow_carried.at((Some(query.method()), query.commitment())).inc();
     }
 
-    /// Returns the slot of the last block that wrote an account of the stored answer to `plan`, as far as
-    /// that is known.
+    /// Returns true if carried answers are served, and `stored` is out of date at confirmed. That is so if a
+    /// block above the slot of `stored` may have written one of its accounts.
+    pub(super) fn is_overwritten(&self, stored: &Entry) -> bool {
+        let Some(stamp) = stored.stamp.as_deref().filter(|_| self.is_serving()) else { return false };
+        stored.meta.class == Class::Account(Commitment::Confirmed)
+            && self.followed.current().as_deref().is_some_and(|chain| {
+                chain.number() == stamp.chain
+                    && stamp.buckets.iter().any(|bucket| chain.last_write(*bucket) > stored.meta.slot)
+            })
+    }
+
+    /// Returns the slot of the last known block that may have written an account of the stored answer to
+    /// `plan`. `None` at other commitments than confirmed, or if no stored answer can be carried.
     pub(super) fn last_write(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
         let current = self.followed.current();
@@ -147,8 +164,8 @@ impl Carrier {
         stamps.filter_map(|stamp| stamp.buckets.iter().map(|bucket| chain.last_write(*bucket)).max()).max()
     }
 
-    /// Waits for the followed chain to arrive at `slot`, where the missing accounts of a list were fetched.
-    /// The other accounts of the list can be carried there.
+    /// Waits for the followed chain to reach `slot`, at which a node gave the missing accounts of `list`. The
+    /// stored accounts of `list` can then be served at the same slot.
     pub(super) async fn await_carried(&self, list: &AccountsQuery, slot: Slot) {
         let is_carried = self.is_serving() && list.commitment == Commitment::Confirmed;
         let near = |chain: &&Chain| is_carried && is_near(chain, slot);
@@ -159,17 +176,17 @@ impl Carrier {
         }
     }
 
-    /// Waits for the followed chain if the stored answer to `plan` is carried, but one of its accounts was
-    /// shown above the tip. This is usual for lists that share accounts. Returns true if the chain has
-    /// arrived.
+    /// Waits for the followed chain to reach the highest slot at which an account of `plan` was shown. Does
+    /// not wait if no stored answer to `plan` can be carried there. Returns true if the chain has reached
+    /// that slot.
     pub(super) async fn await_floor(&self, entries: &StoredEntries, plan: &LookupPlan) -> bool {
         let floor = entries.floor(&plan.key, Instant::now());
         let Some(chain) = self.chain_that_carries(entries, plan, floor) else { return false };
         matches!(timeout(TIP_WAIT, self.followed.reached(chain, floor)).await, Ok(Some(_)))
     }
 
-    /// Returns the number of the chain along which the stored answer to `plan` is carried to the tip. `None`
-    /// if there is none, or if the tip will not arrive at `slot` soon.
+    /// Returns the number of the followed chain if a stored answer to `plan` can be carried to its newest
+    /// block. `None` if no answer can, or if that block is too far below `slot` to wait for.
     pub(super) fn chain_that_carries(
         &self,
         entries: &StoredEntries,
@@ -191,7 +208,7 @@ impl Carrier {
         candidates.any(is_unwritten).then(|| chain.number())
     }
 
-    /// Returns true in shadow mode, if an answer to `plan` would be carried in mode `on`.
+    /// Returns true if the mode is `shadow`, and an answer to `plan` would be carried in the mode `on`.
     pub(super) fn would_carry(&self, entries: &StoredEntries, plan: &LookupPlan, now: Instant) -> bool {
         self.mode == FollowMode::Shadow && {
             let keys = [Some(&plan.key), plan.alternate_key.as_ref()].into_iter().flatten();
@@ -208,8 +225,8 @@ impl Carrier {
         }
     }
 
-    /// Returns the slot to which `stored` is carried for callers at `commitment`. `None` if `stored` is not
-    /// carried.
+    /// Returns the slot at which `stored` may be served to callers at `commitment` instead of its own slot.
+    /// `None` if the followed chain proves nothing for a later slot or another commitment.
     fn carry_target(
         &self,
         entries: &StoredEntries,
@@ -239,13 +256,14 @@ impl Carrier {
     }
 }
 
-/// Returns true if the tip may arrive at `slot` soon. A tip that is further behind is not waited for.
+/// Returns true if the newest block of `chain` is at most [`NEAR_SLOTS`] below `slot`, so that waiting is
+/// worth it.
 fn is_near(chain: &Chain, slot: Slot) -> bool {
     slot.saturating_sub(chain.tip().slot) <= NEAR_SLOTS
 }
 
-/// Returns true unless `key` is a balance whose account may belong to a program other than the classic token
-/// program. Balances of other programs may change with the clock.
+/// Returns true unless `key` is a token balance whose account may belong to a program other than the classic
+/// token program. Balances of other programs may change without a block that writes the account.
 fn is_of_known_owner(entries: &StoredEntries, key: &Key, stamp: &FollowStamp, chain: &Chain) -> bool {
     let Key::Balance(account, _) = key else { return true };
     let is_unwritten = |stamp: &FollowStamp| {
@@ -263,8 +281,8 @@ fn is_of_known_owner(entries: &StoredEntries, key: &Key, stamp: &FollowStamp, ch
                 })
 }
 
-/// Returns the slot up to which all accounts of `stamp` are known to be unchanged, for callers at
-/// `commitment`.
+/// Returns the newest slot, for callers at `commitment`, up to which `chain` proves that the accounts of
+/// `stamp` are unchanged. `None` if `chain` proves nothing.
 fn unchanged_until(chain: &Chain, stamp: &FollowStamp, commitment: Commitment) -> Option<Tip> {
     let carry = match commitment {
         Commitment::Processed => return None,
@@ -289,7 +307,8 @@ fn other_commitment(commitment: Commitment) -> Option<Commitment> {
     }
 }
 
-/// Returns `stored` at the slot of `tip`. `None` if the text is not in the format that nodes write.
+/// Returns a copy of `stored` for callers at `commitment`, with the slot of `tip` in its context. `None` if
+/// the text of `stored` is not in the format that nodes write.
 fn show_at(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
     let body = match &stored.body {
         EntryBody::Account { result, context: (from, to), value, asked } => {

@@ -1,8 +1,9 @@
-//! The price of a call. A caller who hangs up while waiting for a flight pays as if it had stayed.
+//! The price of a call.
 //!
-//! A call is booked once, when its [`Charge`] is dropped. The price depends on the answer, or on the result
-//! of the flight that the caller left. A caller who leaves before it has an answer or a flight owes nothing,
-//! and a flight that fails costs nothing.
+//! The price is added to the usage of the caller's key once, when the call's [`Charge`] is dropped. The price
+//! depends on the answer. If the caller hangs up while it waits for a fetch, the price depends on the result
+//! of that fetch. A caller who leaves before a fetch begins owes nothing, and a fetch that fails costs
+//! nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +12,7 @@ use super::flight::FlightHandle;
 
 /// The holder of an API key, who pays for calls.
 pub trait Payer: Send + Sync {
-    /// Books `units`.
+    /// Adds `units` to the key's usage.
     fn book(&self, units: f64);
 }
 
@@ -24,14 +25,14 @@ pub struct Price {
     pub miss: f64,
 }
 
-/// A call's price and its payer.
+/// A call's price, and the key whose usage the price is added to.
 struct Bill {
     payer: Arc<dyn Payer>,
     price: Price,
 }
 
 impl Bill {
-    /// Books `debt`. The price of a flight is booked once its result is known.
+    /// Adds the price of `debt` to the payer's usage. The price of a fetch is added once the result is known.
     fn pay(self, debt: Debt) {
         match debt {
             Debt::Nothing => {}
@@ -42,8 +43,8 @@ impl Bill {
     }
 }
 
-/// The charge of one call. Dropping the charge books the call, even if the caller did not wait for the
-/// answer.
+/// The price that the caller owes for one call. Dropping the charge adds the price to the usage of the
+/// caller's key, even if the caller did not wait for the answer.
 pub struct Charge {
     bill: Option<Bill>,
     debt: Mutex<Debt>,
@@ -54,12 +55,12 @@ pub(super) enum Debt {
     Nothing,
     Hit,
     Miss,
-    /// The price of this flight's result, which may not be known yet.
+    /// The price of the result of this fetch, which may not have ended yet.
     Flight(FlightHandle<FlightResult>),
 }
 
 impl Debt {
-    /// Returns the price of a flight's result. A failed flight costs nothing.
+    /// Returns the price of a fetch with this result. A failed fetch costs nothing.
     pub(super) fn of(result: &FlightResult) -> Self {
         match result {
             Ok(Fetched::New(..)) => Self::Miss,
@@ -70,17 +71,17 @@ impl Debt {
 }
 
 impl Charge {
-    /// Creates the charge of a call.
+    /// Creates a charge with nothing to pay yet. The price is added to the usage of `payer`.
     pub fn new(payer: Arc<dyn Payer>, price: Price) -> Self {
         Self { bill: Some(Bill { payer, price }), debt: Mutex::new(Debt::Nothing) }
     }
 
-    /// Creates the charge of a call that is not booked.
+    /// Creates the charge of a call that costs nothing.
     pub fn free() -> Self {
         Self { bill: None, debt: Mutex::new(Debt::Nothing) }
     }
 
-    /// Replaces the debt of the call.
+    /// Sets what the call costs, in place of what was set before.
     pub(super) fn owe(&self, debt: Debt) {
         *self.debt() = debt;
     }
@@ -112,7 +113,7 @@ mod tests {
 
     const PRICE: Price = Price { hit: 0.5, miss: 2.0 };
 
-    /// A payer that records the booked units.
+    /// A payer that records the units added to its usage.
     #[derive(Default)]
     struct TestPayer(Mutex<Vec<f64>>);
 
@@ -129,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Returns the charge of a call, and its payer.
+    /// Returns a charge, and the payer to whose usage the price is added.
     fn charge() -> (Charge, Arc<TestPayer>) {
         let payer = Arc::<TestPayer>::default();
         (Charge::new(Arc::clone(&payer) as Arc<dyn Payer>, PRICE), payer)
@@ -148,7 +149,7 @@ mod tests {
         Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() })
     }
 
-    /// Returns a flight result of each kind, with the units that a caller pays for it.
+    /// Returns a result of each kind that a fetch may have, with the units that a caller pays for it.
     fn results() -> [(FlightResult, &'static [f64]); 4] {
         [
             (Ok(Fetched::New(entry(), true)), &[PRICE.miss]),

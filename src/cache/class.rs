@@ -7,7 +7,7 @@ use crate::methods::{Commitment, Slot};
 pub enum Class {
     /// Account data, token balances, and errors that depend on an account.
     Account(Commitment),
-    /// A fee that is a number.
+    /// The fee of a message. An answer without a fee is not stored.
     Fee(Commitment),
     /// Vote accounts.
     Votes(Commitment),
@@ -19,8 +19,8 @@ pub enum Class {
     BlockFinal,
     /// A block that is confirmed only, or the error -32015 (unsupported transaction version) about one.
     BlockConfirmed,
-    /// The error -32004: the block does not exist yet at this commitment. The entry ends when the frontier
-    /// reaches the slot.
+    /// The error -32004: the block does not exist yet at this commitment. The entry expires when the newest
+    /// known slot reaches the block's slot.
     NotYet(Slot, Commitment),
     /// A skipped slot that two nodes report.
     Skipped,

@@ -13,21 +13,23 @@ use crate::telemetry::{Compression, Metrics};
 /// The length above which a text is compressed off the async workers. Compressing 64 KiB takes some 200 µs.
 const COMPRESS_OFF_WORKER_BYTES: usize = 64 * 1024;
 
-/// Compresses a bounded number of long texts at a time, on threads of low priority.
+/// Compresses texts, a bounded number of long ones at a time. Long texts are compressed on threads of low
+/// priority.
 ///
-/// No call waits for a permit. A text that finds no permit goes out uncompressed.
+/// No call waits for its turn. A long text for which no thread is free goes out uncompressed.
 pub struct Compressor {
     permits: Arc<Semaphore>,
     metrics: Arc<Metrics>,
 }
 
 impl Compressor {
-    /// Creates a compressor of at most `permits` long texts at once.
+    /// Creates a compressor that compresses at most `permits` long texts at once.
     pub fn new(permits: usize, metrics: Arc<Metrics>) -> Self {
         Self { permits: Arc::new(Semaphore::new(permits)), metrics }
     }
 
-    /// Runs `work`, which compresses a text of `bytes` bytes. `None` if no permit is free or the work fails.
+    /// Runs `work`, which compresses a text of `bytes` bytes. `None` if too many long texts are being
+    /// compressed, or if the work fails.
     pub async fn compress<T: Send + 'static>(
         &self,
         bytes: usize,

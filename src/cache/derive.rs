@@ -1,9 +1,9 @@
 //! Derivations: answers made from a stored entry of another form, byte for byte as a node would write them.
 //!
 //! Cheap forms are written again for each caller: account forms and shorter lists of samples. Some forms take
-//! a pass over a long text: a block in another shape, and one vote account. Those forms are made once, in the
-//! flight of their callers, and stored. An assembled list is stored, too, because its slot is a floor for the
-//! next answer.
+//! a pass over a long text: a block in another shape, and one vote account. Those forms are made once, in a
+//! fetch that callers share, and stored. An assembled list is stored, too, so that the next answer is not at
+//! a lower slot.
 
 pub mod account;
 pub mod block;

@@ -39,12 +39,12 @@ impl TextParts {
         }
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the text in bytes.
     pub fn len(&self) -> usize {
         self.pieces().iter().map(Bytes::len).sum()
     }
 
-    /// Returns true if the text has no bytes.
+    /// Returns true if the text is empty.
     pub fn is_empty(&self) -> bool {
         self.pieces().iter().all(Bytes::is_empty)
     }
@@ -54,7 +54,7 @@ impl TextParts {
         if pieces.len() == 1 { Self::One(pieces.swap_remove(0)) } else { Self::Many(pieces.into()) }
     }
 
-    /// Returns the memory for the list of pieces, in bytes. The pieces' own bytes are not counted.
+    /// Returns the memory for the list of pieces, in bytes. The text itself is not counted.
     pub fn binding_bytes(&self) -> usize {
         match self {
             Self::One(_) => 0,
@@ -76,25 +76,20 @@ pub enum Payload {
     Result(TextParts),
     /// The `error` member, with its code.
     Error {
-        /// The JSON-RPC code.
+        /// The JSON-RPC error code.
         code: i32,
-        /// The error object.
+        /// The error object as JSON text.
         body: Bytes,
     },
 }
 
 impl Payload {
-    /// Returns the length in bytes.
-    pub fn len(&self) -> usize {
+    /// Returns the length of the payload in bytes.
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Result(body) => body.len(),
             Self::Error { body, .. } => body.len(),
         }
-    }
-
-    /// Returns true if the payload has no bytes. A node's answer always has some.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns all bytes that the payload holds in memory.
@@ -106,7 +101,8 @@ impl Payload {
     }
 }
 
-/// The bytes around context and value in a single account's answer, with the allocator's share.
+/// The memory that a single account's answer takes around its context and value, with the allocator's
+/// overhead, in bytes.
 const ENVELOPE_BYTES: usize = 64;
 
 /// The stored form of an answer.
@@ -125,7 +121,7 @@ pub enum EntryBody {
         /// The encoding for which the account was fetched. `None` if the caller asked for a slice.
         asked: Option<AccountEncoding>,
     },
-    /// A list of accounts. The bytes of a long account are shared with its single entry.
+    /// A list of accounts. The bytes of each account are shared with its single entry.
     Accounts {
         /// The context object.
         context: Bytes,
@@ -165,9 +161,10 @@ pub struct EntryMeta {
     pub sent_at: Instant,
     /// The class, which decides how long the answer may be served.
     pub class: Class,
-    /// True if the answer was made of entries of other questions.
+    /// True if the answer was made of stored answers to other calls.
     pub derived: bool,
-    /// True if the answer was read at another slot or commitment, and is known to be the same at this one.
+    /// True if the answer was read at another slot or commitment. A followed block chain proves that the
+    /// accounts are the same at the slot and commitment that the answer shows.
     pub carried: bool,
 }
 
@@ -178,7 +175,8 @@ pub struct Entry {
     pub body: EntryBody,
     /// The slot, age and class.
     pub meta: EntryMeta,
-    /// The stamp by which the answer may be carried to later slots. `None` if the answer is never carried.
+    /// The slot and chain at which the accounts were read. They allow the answer to be served at later slots.
+    /// `None` if the answer is served at its own slot only.
     pub stamp: Option<Arc<FollowStamp>>,
     /// The compressed forms of the text, for callers who accept them.
     pub compressed: CompressedForms,
@@ -190,7 +188,7 @@ pub struct Entry {
 pub struct CompressedForms(OnceLock<Arc<[OnceCell<Arc<CompressedText>>; 2]>>);
 
 impl CompressedForms {
-    /// Returns the cell of the form in `coding`, for its first caller to fill.
+    /// Returns the cell of the form in `coding`. The cell is empty until a caller fills it.
     pub fn of(&self, coding: Coding) -> &OnceCell<Arc<CompressedText>> {
         &self.0.get_or_init(Arc::default)[coding as usize]
     }
@@ -211,5 +209,23 @@ impl EntryMeta {
     /// Returns true if the answer's slot is at least `slot`, or if `slot` is `None`.
     pub fn reaches(&self, slot: Option<Slot>) -> bool {
         slot.is_none_or(|slot| self.slot >= slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressed_forms_weigh_their_bytes() {
+        let (forms, text) = (CompressedForms::default(), Bytes::from(vec![b' '; 5000]));
+        let mut expected = 0;
+        assert_eq!(forms.weight(), 0);
+        for coding in [Coding::Gzip, Coding::Zstd] {
+            let compressed = Arc::new(CompressedText::new(coding, &text).unwrap());
+            expected += compressed.len();
+            forms.of(coding).set(compressed).unwrap();
+            assert_eq!(forms.weight(), expected, "{coding:?}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::key::{Key, LookupPlan};
 use crate::error::Error;
 use crate::methods::Slot;
 
-/// The result of a flight, which all of its callers get.
+/// The result of a fetch that several callers may share. All of them get this result.
 pub(super) type FlightResult = Result<Fetched, Error>;
 
 /// The result of a fetch.
@@ -15,11 +15,12 @@ pub(super) type FlightResult = Result<Fetched, Error>;
 pub(super) enum Fetched {
     /// A node's answer, and true if it is stored.
     New(Arc<Entry>, bool),
-    /// The stored entry, because the node's answer is older. The key is set if the entry is under the
-    /// leader's alternate key.
+    /// The stored entry, because the node's answer is older. The key is set if the entry is stored under the
+    /// alternate key of the caller who started the fetch.
     KeptNewer(Arc<Entry>, Option<Key>),
     /// A fresh entry for which no node was asked. The entry was stored, was derived from a stored one, or
-    /// came from the shared store. The key is set if the entry is under the leader's alternate key.
+    /// came from the shared store. The key is set if the entry is stored under the alternate key of the
+    /// caller who started the fetch.
     AlreadyFresh(Arc<Entry>, Option<Key>),
 }
 
@@ -48,10 +49,10 @@ impl Fetched {
 pub(super) enum SlotRequirement {
     /// Any answer of a usable node will do.
     None,
-    /// At least this slot, which the frontier has reached.
+    /// At least this slot, which a usable node has reached.
     AtLeast(Slot),
-    /// The caller's own minContextSlot. The node gets this slot in the call, and even its refusal reaches the
-    /// caller.
+    /// The caller's own minContextSlot, which is sent to the node. If the node refuses the call, the caller
+    /// gets the refusal.
     CallerMinimum(Slot),
 }
 

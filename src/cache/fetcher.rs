@@ -1,8 +1,8 @@
 //! The fetcher asks nodes for answers that are not stored.
 //!
 //! Callers with the same question at the same time share one fetch, called a flight. A flight looks into the
-//! cache again, unless it requires a slot. It then looks into the shared store, if there is one, and asks a
-//! node last. The caching rules decide whether an answer is stored.
+//! cache again, unless its answer must reach a given slot. It then looks into the shared store, if one is
+//! configured, and asks a node last. The caching rules decide whether a node's answer is stored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,27 +37,30 @@ use crate::node::{Contextual, NodeReply, OFF_WORKER_BYTES, code};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
-/// The longest wait of a flight for a render permit to derive an answer. After that the flight asks a node.
+/// The longest wait of a shared fetch for a permit to derive its answer from a long stored text. After that
+/// the fetch asks a node.
 pub(super) const RENDER_PERMIT_WAIT: Duration = Duration::from_millis(50);
 
-/// The longest wait for the frontier to reach a minContextSlot that is slightly ahead of it. The usual wait
-/// is the time of one slot.
+/// The longest wait for a node to reach a minContextSlot that is slightly above the newest known slot. The
+/// usual wait is the duration of one slot.
 const LONGEST_FRONTIER_WAIT: Duration = Duration::from_secs(1);
 
 /// The source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswerSource {
-    /// A node. The answer is offered to the other gateways.
+    /// A node. The answer is offered to the other gateways of the shared store.
     Node {
-        /// The number of the chain that was followed when the node was asked. 0 if none was.
+        /// The number of the block chain that the gateway followed when the node was asked. 0 if it followed
+        /// none.
         chain: u64,
     },
     /// The shared store.
     Shared,
 }
 
-/// Callers share a flight when key, required slot and cache generation match. Because of the generation, a
-/// caller after a purge joins no fetch from before the purge.
+/// The key of a flight, that is, of a fetch that callers share. Callers share it if cache key, required slot
+/// and number of purges match. Because of the number of purges, a caller after a purge never joins a fetch
+/// from before the purge.
 type FlightKey = (Key, SlotRequirement, u64);
 
 /// Fetches answers that are not stored.
@@ -106,7 +109,7 @@ impl Fetcher {
         }
     }
 
-    /// Joins the flight for `plan` and `requirement`, or starts one with the caller's `options`.
+    /// Joins the shared fetch for `plan` and `requirement`, or starts one with the caller's `options`.
     pub(super) fn join_or_start_flight(
         self: &Arc<Self>,
         plan: &LookupPlan,
@@ -136,7 +139,7 @@ impl Fetcher {
         self.flights.join(&key, fetch, is_worth_retry)
     }
 
-    /// Asks the pool in a flight for this caller alone, past the cache.
+    /// Asks the pool for this caller alone, past the cache.
     pub(super) fn fetch_unshared(
         self: &Arc<Self>,
         plan: &LookupPlan,
@@ -147,8 +150,9 @@ impl Fetcher {
         self.flights.start_unshared(async move { fetcher.fetch(&plan, requirement, options).await })
     }
 
-    /// Waits for the frontier to reach `slot`, for about one slot. Returns true if the frontier does. If a
-    /// stored answer to `plan` is carried, waits for the followed chain to reach `slot`, too.
+    /// Waits until a usable node has reached `slot`, for about the duration of one slot. Returns true if one
+    /// has. An answer to `plan` that is served at later slots needs the followed chain. In that case this
+    /// waits for the chain to reach `slot`, too.
     pub(super) async fn await_frontier(&self, plan: &LookupPlan, slot: Slot, commitment: Commitment) -> bool {
         if slot > self.frontier.slot(commitment).saturating_add(self.freshness.max_lag_slots(commitment)) {
             return false;
@@ -165,9 +169,9 @@ impl Fetcher {
         true
     }
 
-    /// Returns an answer that needs no node. An earlier flight may have stored one since the caller's
-    /// look-up. The followed chain may be about to carry a stored one, or the answer may be derivable from
-    /// another entry.
+    /// Returns an answer that needs no node. An earlier fetch may have stored one since the caller's look-up.
+    /// A stored answer may also become valid at a later slot once the followed chain arrives there. If
+    /// neither happens, derives the answer from another entry, if possible.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
         let mut fresh = self.lookup.find_fresh(plan);
         if fresh.is_none() && self.lookup.carrier.await_floor(&self.lookup.entries, plan).await {
@@ -181,8 +185,8 @@ impl Fetcher {
         Some(Fetched::AlreadyFresh(derived, None))
     }
 
-    /// Returns an answer that another gateway has shared, accepted by the rules for a node's. `None` if a
-    /// node must be asked.
+    /// Returns an answer that another gateway has written to the shared store. The answer must pass the rules
+    /// for a node's answer. `None` if a node must be asked.
     async fn find_shared(&self, plan: &LookupPlan, requirement: SlotRequirement) -> Option<Fetched> {
         let second_level = self.second_level.as_ref()?;
         let SharedAnswers { candidate, foreign, took, generation } =
@@ -237,7 +241,8 @@ impl Fetcher {
         self.store_answer(plan, &reply, account_floor, generation, AnswerSource::Node { chain }).await
     }
 
-    /// Compares fetched accounts with the stored ones, if both may be carried.
+    /// Compares fetched accounts with the stored ones, if the followed chain knows when either was written. A
+    /// difference that no known block explains is examined in a task.
     fn check_refetch(&self, key: Option<&Key>, entry: &Entry, singles: &[SingleEntry]) {
         let whole = key.map(|key| (key, &entry.body, &entry.stamp));
         let all = whole.into_iter().chain(singles.iter().map(|one| (&one.key, &one.body, &one.stamp)));
@@ -250,7 +255,8 @@ impl Fetcher {
         }
     }
 
-    /// Returns the input for the stamps of a node's answer. `None` if the answer is never carried.
+    /// Returns the data from which the answer's [`FollowStamp`] is made. `None` if the answer is never served
+    /// at slots other than its own.
     fn stamp_input(&self, plan: &LookupPlan, reply: &PoolReply, source: AnswerSource) -> Option<StampInput> {
         let AnswerSource::Node { chain } = source else { return None };
         let shows_accounts = plan.key.accounts().is_some_and(|(_, c)| c != Commitment::Processed);
@@ -261,8 +267,8 @@ impl Fetcher {
         Some(StampInput { followed: Arc::clone(self.lookup.carrier.followed()), chain, confirmed })
     }
 
-    /// Stores an answer if the rules allow it, unless a newer one is stored. `account_floor` is the floor of
-    /// the answer's accounts when the node was asked.
+    /// Stores an answer if the caching rules allow it, unless a newer one is stored. `account_floor` is the
+    /// highest slot at which one of the answer's accounts had been shown when the node was asked.
     pub(super) async fn store_answer(
         &self,
         plan: &LookupPlan,
@@ -351,18 +357,20 @@ async fn parse_body(
 /// A parsed answer in its stored form.
 struct ParsedAnswer {
     body: EntryBody,
-    /// The stamp by which the answer may be carried to later slots.
+    /// The slot and chain at which the accounts were read. They allow the answer to be served at later slots.
+    /// `None` if the answer is served at its own slot only.
     stamp: Option<Arc<FollowStamp>>,
-    /// The key with the form under which accounts are stored. `None` for other answers.
+    /// The key under which the answer about accounts is stored. Its form may differ from the fetched one,
+    /// because a slice may prove to be the whole account. `None` for other answers.
     form_key: Option<Key>,
-    /// The single accounts of a list.
+    /// The accounts of a list, each as an entry of its own. Empty for other answers.
     singles: Vec<SingleEntry>,
     /// The sizes of accounts in bytes, as the answer states them.
     spaces: Vec<(Pubkey, u64)>,
 }
 
 impl ParsedAnswer {
-    /// Returns an answer that is stored as it is.
+    /// Returns a parsed answer that is stored exactly as the node sent it.
     fn verbatim(payload: Payload) -> Self {
         let (singles, spaces) = (Vec::new(), Vec::new());
         Self { body: EntryBody::Verbatim(payload), stamp: None, form_key: None, singles, spaces }
@@ -413,8 +421,8 @@ impl ParsedAnswer {
     }
 }
 
-/// Returns true if a failed flight is worth a second try. An answer over the size limit would be as large
-/// again.
+/// Returns true if a fetch with this result is worth a second try. An answer over the size limit would be as
+/// large again.
 fn is_worth_retry(result: &FlightResult) -> bool {
     let too_large = AttemptResult::TooLarge.as_str();
     match result {

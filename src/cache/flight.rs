@@ -15,7 +15,8 @@ use tokio_util::task::TaskTracker;
 /// The number of locks over which keys are spread, so that flights of different keys rarely contend.
 const SHARDS: usize = 64;
 
-/// The flights under way. Each flight gives a `T` to all of its callers.
+/// The fetches under way that callers may share, called flights. Each flight gives a `T` to all of its
+/// callers.
 #[derive(Debug)]
 pub struct Flights<K, T> {
     shards: Box<[FlightShard<K, T>]>,
@@ -26,7 +27,7 @@ pub struct Flights<K, T> {
 type FlightTable<K, T> = HashMap<K, Flight<T>>;
 type FlightShard<K, T> = Mutex<FlightTable<K, T>>;
 
-/// The result and the callbacks of a flight, which its callers share.
+/// A shared fetch: the receiver of its result, and the callbacks of callers who have left.
 #[derive(Debug)]
 struct Flight<T> {
     result: watch::Receiver<Option<T>>,
@@ -39,18 +40,19 @@ impl<T> Clone for Flight<T> {
     }
 }
 
-/// A callback of a caller who has left. The callback gets the result of the flight.
+/// A callback of a caller who no longer waits for a fetch. The callback gets the fetch's result.
 type ResultCallback<T> = Box<dyn FnOnce(&T) + Send>;
 
-/// The state of a flight for the callers who left it.
+/// The state of a shared fetch, kept for the callers who no longer wait for the result.
 enum FlightState<T> {
-    /// The flight is under way. Holds the callbacks left so far.
+    /// The fetch is under way. Holds the callbacks of the callers who have left.
     UnderWay(Vec<ResultCallback<T>>),
-    /// The flight has this result.
+    /// The fetch has ended with this result.
     Ended(T),
 }
 
-/// The callbacks of callers who left a flight. When the flight ends, its result takes their place.
+/// The callbacks of callers who no longer wait for a fetch. When the fetch ends, its result takes their
+/// place.
 struct FlightCallbacks<T>(Mutex<FlightState<T>>);
 
 impl<T> FlightCallbacks<T> {
@@ -65,23 +67,23 @@ impl<T> std::fmt::Debug for FlightCallbacks<T> {
     }
 }
 
-/// A caller's share in a flight.
+/// The access of one caller to a shared fetch and its result.
 #[derive(Debug, Clone)]
 pub struct FlightHandle<T> {
     flight: Flight<T>,
-    /// True if the flight started for this caller.
+    /// True if the fetch began for this caller.
     pub is_leader: bool,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Flights<K, T> {
-    /// Creates an empty table. Fetches run as tasks of `tasks`.
+    /// Creates a table without fetches. Fetches run as tasks of `tasks`.
     pub fn new(tasks: TaskTracker) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Arc::new(Self { shards, hasher: RandomState::new(), tasks })
     }
 
-    /// Joins the flight for `key`, or starts one with `fetch`. `retry_if` returns true if a result is worth a
-    /// second try.
+    /// Joins the fetch under way for `key`, or starts `fetch`. If `retry_if` returns true for a result,
+    /// `fetch` runs once more while callers wait.
     pub fn join<F>(
         self: &Arc<Self>,
         key: &K,
@@ -118,7 +120,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         FlightHandle { flight, is_leader: true }
     }
 
-    /// Starts a flight that no other caller can join.
+    /// Starts a fetch that no other caller can join.
     pub fn start_unshared(&self, fetch: impl Future<Output = T> + Send + 'static) -> FlightHandle<T> {
         let (sender, flight) = Flight::new();
         let callbacks = Arc::clone(&flight.callbacks);
@@ -146,7 +148,7 @@ impl<T> Flight<T> {
 }
 
 impl<T> FlightCallbacks<T> {
-    /// Calls the callbacks left so far, and stores the result for callers who leave later.
+    /// Calls the callbacks of the callers who have left, and stores the result for callers who leave later.
     fn deliver(&self, result: T) {
         let mut callbacks = self.lock();
         if let FlightState::UnderWay(functions) =
@@ -166,8 +168,8 @@ impl<T: Clone> FlightHandle<T> {
         self.flight.result.wait_for(Option::is_some).await.ok().and_then(|result| result.clone())
     }
 
-    /// Leaves the flight. `function` gets the result, at once if there is one already. `function` is not
-    /// called if the flight's task dies.
+    /// Stops waiting for the fetch. `function` gets the result, at once if the fetch has ended. `function` is
+    /// not called if the fetch's task dies.
     pub fn leave(self, function: impl FnOnce(&T) + Send + 'static) {
         match &mut *self.flight.callbacks.lock() {
             FlightState::UnderWay(functions) => functions.push(Box::new(function)),
@@ -176,16 +178,17 @@ impl<T: Clone> FlightHandle<T> {
     }
 }
 
-/// Removes a flight from the table when the flight ends.
+/// Removes a fetch from the table of fetches under way when the guard is dropped.
 struct FlightGuard<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> {
     flights: Arc<Flights<K, T>>,
-    /// `None` once the flight is removed.
+    /// The key of the fetch. `None` once the fetch is removed from the table.
     key: Option<K>,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> FlightGuard<K, T> {
-    /// Removes the flight, and returns true, if no caller waits for it. The check and the removal happen
-    /// under one lock. Otherwise a caller who joins in between would get a failure that was not tried again.
+    /// Removes the fetch from the table if no caller waits for it. Returns true if it is removed. The check
+    /// and the removal happen under one lock. If they did not, a caller who joins in between would get a
+    /// failure that was not tried again.
     fn remove_if_unattended(&mut self, sender: &watch::Sender<Option<T>>) -> bool {
         let Some(key) = &self.key else { return true };
         let mut shard = self.flights.shard(key);
@@ -226,7 +229,8 @@ mod tests {
             Arc::new(Self { started: AtomicUsize::new(0), gate: Semaphore::new(0) })
         }
 
-        /// Returns a fetch that waits for the gate and then returns the number of fetches started so far.
+        /// Returns a function that starts a fetch. Each fetch waits for a permit of `gate`, and then returns
+        /// its own number, counted from 1.
         fn fetch(
             self: &Arc<Self>,
         ) -> impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = usize> + Send>> + Send + 'static {

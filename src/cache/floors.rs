@@ -1,12 +1,13 @@
 //! The floors of accounts. A floor is the highest slot at which an answer showed an account: alone, in a
-//! list, in any form, or as a token balance. No answer below it is shown. Each commitment has its own floors.
+//! list, in any form, or as a token balance. No answer of a lower slot is served for that account. Each
+//! commitment has its own floors.
 //!
 //! A floor holds for as long as an answer of a lower slot could still be served. Stored entries cannot
 //! replace floors: the shown entry may be evicted while an older list with the account is still stored.
 //!
-//! Memory is bounded. If more floors are in force than fit, the older half of a shard is folded into one
-//! number. An account whose own floor was folded, or that never had one, is not shown below that number. That
-//! costs hits, and never shows an older slot.
+//! Memory is bounded. The table has several shards, each with an older and a younger half. If too many floors
+//! are in force, the older half of a shard is reduced to its highest slot. An account of that shard without a
+//! floor of its own is then not served below that slot. That costs hits, and never serves an older slot.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,21 +20,22 @@ use crate::methods::{Commitment, Pubkey, Slot};
 
 /// The number of shards for each commitment, so that two threads seldom contend.
 const SHARDS: usize = 64;
-/// The bytes of cache capacity for each floor. The entry of an account weighs more than half of that.
+/// The bytes of cache capacity for which the table has memory for one floor. The smallest entry of an account
+/// weighs more than half as much.
 const BYTES_A_FLOOR: u64 = 1024;
-/// The least number of floors in a shard's half.
+/// The least number of floors that one half of a shard can hold.
 const MIN_HALF: usize = 32;
 
-/// The lowest and the highest floor of an empty list of accounts.
+/// The lowest and the highest floor of an empty list of accounts. They exclude no answer.
 pub(super) const NO_ACCOUNTS: (Slot, Slot) = (Slot::MAX, 0);
 
-/// The floors of all accounts.
+/// For each account, the lowest slot at which an answer may still be served.
 pub(super) struct AccountFloors {
     /// [`SHARDS`] shards for each commitment.
     shards: Box<[FloorShard]>,
     hasher: RandomState,
     started: Instant,
-    /// The number of floors in one half of a shard.
+    /// The number of floors that one half of a shard can hold.
     half: usize,
 }
 
@@ -41,24 +43,28 @@ pub(super) struct AccountFloors {
 #[repr(align(64))]
 struct FloorShard(RwLock<Floors>);
 
-/// A slot and the end of its validity, in milliseconds after the table was created.
+/// The lowest slot at which an account may be served, and the time until which this holds. The time is in
+/// milliseconds after the table was created.
 #[derive(Debug, Clone, Copy, Default)]
 struct Floor {
     slot: Slot,
     until_ms: u64,
 }
 
-/// The floors of a shard's accounts, in two halves. When the young half is full, the old one is folded.
+/// The floors of a shard's accounts, in two halves. When the young half is full, it takes the place of the
+/// old half. The old floors are dropped, and the highest of them goes to `folded`.
 #[derive(Default)]
 struct Floors {
     young: HashMap<Pubkey, Floor>,
     old: HashMap<Pubkey, Floor>,
-    /// The highest of the floors that were dropped while they were valid.
+    /// The highest of the floors that were dropped while they were in force. It holds for every account
+    /// without a floor of its own.
     folded: Floor,
 }
 
 impl Floors {
-    /// Returns the floor of an account that is valid at `now_ms`, or 0.
+    /// Returns the lowest slot at which an account may be served at `now_ms`. 0 if the account has no floor
+    /// that is still in force.
     fn slot(&self, account: &Pubkey, now_ms: u64) -> Slot {
         let floor = self.young.get(account).or_else(|| self.old.get(account));
         let floor = floor.unwrap_or(&self.folded);
@@ -89,7 +95,7 @@ impl AccountFloors {
         Self { shards, hasher: RandomState::new(), started: Instant::now(), half }
     }
 
-    /// Returns the lowest and the highest floor among `accounts`. An account without a floor has 0.
+    /// Returns the lowest and the highest floor among `accounts`. An account without a floor counts as 0.
     pub(super) fn span(&self, accounts: &[Pubkey], commitment: Commitment, now: Instant) -> (Slot, Slot) {
         let now_ms = self.ms(now);
         accounts.iter().fold(NO_ACCOUNTS, |(lowest, highest), account| {
@@ -98,8 +104,8 @@ impl AccountFloors {
         })
     }
 
-    /// Raises to `slot` the floors of `accounts` that are not above it. The raised floors are valid for
-    /// `life` from `now` on.
+    /// Raises the floors of `accounts` to `slot`, except those that are higher. For `life` from `now` on, the
+    /// accounts are not served below `slot`.
     pub(super) fn raise(
         &self,
         accounts: &[Pubkey],
@@ -111,8 +117,8 @@ impl AccountFloors {
         self.change(accounts, commitment, slot, life, now, |floor| floor <= slot);
     }
 
-    /// Lowers the floors of `accounts` that are above `slot`, and not above `from`, to `slot`. Returns true
-    /// if any fell.
+    /// Lowers to `slot` the floors of `accounts` that are above `slot` and at most `from`. Returns true if
+    /// any floor fell.
     pub(super) fn lower(
         &self,
         accounts: &[Pubkey],
@@ -124,7 +130,7 @@ impl AccountFloors {
         self.change(accounts, commitment, slot, life, now, |floor| floor > slot && floor <= from)
     }
 
-    /// Removes the floors of `account`.
+    /// Removes the floors of `account` at every commitment.
     pub(super) fn forget(&self, account: &Pubkey) {
         for commitment in Commitment::ALL {
             let mut floors = self.shard(account, commitment).write();
@@ -141,7 +147,8 @@ impl AccountFloors {
         }
     }
 
-    /// Sets to `slot` the floors of `accounts` for which `changes` returns true. Returns true if any was set.
+    /// Sets the floor of each account to `slot` if `changes` returns true for its present floor. Returns true
+    /// if any floor was set.
     fn change(
         &self,
         accounts: &[Pubkey],
@@ -216,6 +223,7 @@ mod tests {
         assert!(!floors.lower(&[a], C, (11, 9), LIFE, now), "it rose since that floor was looked at");
         assert!(floors.lower(&[a, b], C, (12, 11), LIFE, now));
         assert_eq!((highest(&[a], now), highest(&[b], now)), (11, 10));
+        assert!(!floors.lower(&[a], C, (12, 11), LIFE, now), "it is there already");
         let (last, over) = (now + LIFE, now + LIFE + Duration::from_millis(1));
         assert_eq!((highest(&[a], last), highest(&[a], over)), (11, 0));
         floors.raise(&[a], C, 8, LIFE, over);

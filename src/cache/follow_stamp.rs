@@ -1,7 +1,8 @@
-//! The stamps of answers that may be carried: the chain and the slot at which their accounts were read.
+//! The stamps of answers about accounts: the slot at which the accounts were read, and the block chain that
+//! the gateway followed then.
 //!
-//! A stamp is made for a node's answer if each write to its accounts is listed in a block. An answer without
-//! a stamp lives by time and slots alone.
+//! A stamp allows an answer to be carried, that is, served at a later slot if no block has written its
+//! accounts since. A node's answer gets a stamp only if blocks list each write to its accounts.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,43 +13,44 @@ use super::derive::account::{AccountFacts, TokenProgram};
 use crate::follow::{self, Bucket, FollowedChain, NodeVersion};
 use crate::methods::{AccountEncoding, AccountForm, Pubkey, Slot};
 
-/// The chain and slot at which an answer's accounts were read. They tell from where on the accounts must be
-/// unchanged.
+/// The followed chain and the slot at which an answer's accounts were read. The answer may be served at a
+/// later slot if no later block of that chain has written these accounts.
 #[derive(Debug)]
 pub struct FollowStamp {
-    /// The number of the chain that was followed when the node was asked.
+    /// The number of the block chain that the gateway followed when the node was asked.
     pub chain: u64,
     /// The slot of the node's answer.
     pub read: Slot,
-    /// True if the node may have shown data of a later slot at finalized.
+    /// True if the node may have shown data of a later slot than `read`, as old nodes do at finalized.
     pub may_be_newer: bool,
-    /// The highest slot of which the node may have shown data. The answer is carried once the chain has
-    /// reached this slot.
+    /// The highest slot whose data the node may have shown. The answer is not served at other slots before
+    /// the followed chain has reached this slot.
     pub newest_data: Slot,
-    /// True if the classic token program is known to own the account.
+    /// True if the classic token program is known to own the answer's account. False for lists.
     pub is_token: bool,
-    /// The buckets of all accounts of the answer.
+    /// The buckets of the answer's accounts. A bucket is the index under which the followed chain keeps the
+    /// last write of an account.
     pub buckets: Box<[Bucket]>,
 }
 
-/// The input for the stamps of a node's answer that may be carried.
+/// The data from which the [`FollowStamp`]s of a node's answer are made.
 #[derive(Debug, Clone)]
 pub(super) struct StampInput {
     pub(super) followed: Arc<FollowedChain>,
-    /// The number of the chain that was followed when the node was asked.
+    /// The number of the block chain that the gateway followed when the node was asked.
     pub(super) chain: u64,
-    /// The newest confirmed slot that is known after the answer.
+    /// The newest confirmed slot that was known when the answer had arrived.
     pub(super) confirmed: Slot,
 }
 
 impl FollowStamp {
-    /// Returns this stamp for an account that the classic token program has proved to own.
+    /// Returns this stamp for an account that is now known to belong to the classic token program.
     pub(super) fn of_token(&self) -> Self {
         Self { is_token: true, buckets: self.buckets.clone(), ..*self }
     }
 }
 
-/// Makes the stamps for the accounts of one answer.
+/// Makes the [`FollowStamp`]s for the accounts of one answer.
 #[derive(Debug, Clone)]
 pub(super) struct Stamper {
     followed: Arc<FollowedChain>,
@@ -59,8 +61,8 @@ pub(super) struct Stamper {
 }
 
 impl Stamper {
-    /// Creates the stamper of a node's answer with this context, which was asked for while `chain` was
-    /// followed. `None` if answers of the node's version are never carried.
+    /// Creates the maker of stamps for a node's answer with the JSON object `context`. `None` if `context` is
+    /// unreadable, or if answers of the node's version are never served at later slots.
     ///
     /// Before Agave 4.1, a node's answer at finalized may show data of later slots than its own. These slots
     /// are final for the node, so they are far below the newest confirmed slot that is known after the
@@ -81,8 +83,8 @@ impl Stamper {
         Some(Self { followed: Arc::clone(followed), chain, read, may_be_newer, newest_data })
     }
 
-    /// Returns the stamp of one account, which a node has shown in `form` with these facts. `None` if the
-    /// account may change without being listed in a block.
+    /// Returns the [`FollowStamp`] of one account, which a node has returned in `form` with these `facts`.
+    /// `None` if the account may change although no block lists a write to it.
     pub(super) fn account(
         &self,
         address: &Pubkey,
@@ -103,13 +105,15 @@ impl Stamper {
         is_listed.then(|| self.stamp(is_token, [self.followed.bucket(address)].into()))
     }
 
-    /// Returns the stamp of a token balance. The answer does not say which program owns the account.
+    /// Returns the [`FollowStamp`] of a token balance. Its `is_token` is false, because the answer does not say which
+    /// program owns the account. `None` if the account may change although no block lists a write to it.
     pub(super) fn balance(&self, address: &Pubkey) -> Option<Arc<FollowStamp>> {
         let is_listed = !follow::is_excluded_address(address);
         is_listed.then(|| self.stamp(false, [self.followed.bucket(address)].into()))
     }
 
-    /// Returns the stamp of a list that a node has shown. `stamps` are those of its accounts.
+    /// Combines the [`FollowStamp`]s of a list's accounts into one for the whole list, as a node has answered
+    /// it. `None` if an account has none.
     pub(super) fn list<'a>(
         &self,
         stamps: impl Iterator<Item = Option<&'a Arc<FollowStamp>>>,
@@ -123,8 +127,8 @@ impl Stamper {
     }
 }
 
-/// Returns the stamp of a list whose accounts have these stamps and were all shown at `slot`. `None` if an
-/// account has no stamp, or if the stamps are of several chains.
+/// Combines the [`FollowStamp`]s of a list's accounts into one for the list, which shows them at `slot`.
+/// `None` if an account has none, or if two accounts were read while different chains were followed.
 pub(super) fn of_list<'a>(
     slot: Slot,
     mut stamps: impl Iterator<Item = Option<&'a Arc<FollowStamp>>>,

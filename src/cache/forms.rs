@@ -66,20 +66,21 @@ pub(super) fn owner_forms() -> impl Iterator<Item = AccountForm> {
     [WHOLE, AccountForm { encoding: JsonParsed, slice: None }].into_iter()
 }
 
-/// Returns the form under which a value of this kind is stored after it was fetched in the form `fetched`.
+/// Returns the form under which a value is stored. `fetched` is the form that the node was asked for, and
+/// `kind` is what the value proved to be.
 pub(super) fn stored_form(fetched: AccountForm, kind: AccountKind) -> AccountForm {
     if kind == AccountKind::Whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which a list is stored after it was fetched in the form `fetched`. An empty list
-/// proves nothing about its form.
+/// Returns the form under which a list is stored after it was fetched in the form `fetched`. An empty list is
+/// stored under `fetched`, because it has no account that is known to be whole.
 pub(super) fn stored_list_form(fetched: AccountForm, values: &[AccountValue]) -> AccountForm {
     let is_whole = !values.is_empty() && values.iter().all(|value| value.kind() == AccountKind::Whole);
     if is_whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which a list is stored that was assembled of single accounts for `asked`. An
-/// account in a form that serves no other, such as a slice of jsonParsed, limits the list to `asked`.
+/// Returns the form under which an assembled list is stored for a caller who asks for `asked`. If an account
+/// is in a form that serves no other form, such as a slice of jsonParsed, the list is stored under `asked`.
 pub(super) fn stored_assembled_form(asked: AccountForm, values: &[AccountValue]) -> AccountForm {
     if values.iter().any(|value| value.kind() == AccountKind::AsAsked) {
         return asked;

@@ -1,8 +1,9 @@
-//! The freshness rules: how long an answer may be served, bounded in time and in slots by its class.
+//! The freshness rules: how long an answer may be served, limited in time and in slots by its class.
 //!
-//! The policy holds no state of the cache. Its verdicts depend on the settings, the frontier and the time. A
-//! frontier that moves ends the freshness of all entries behind it at once, without a scan. The time bound
-//! always holds. The slot bound can be checked only against the frontier that is known.
+//! The rules hold no state of the cache. They depend on the settings, the time and the frontier, that is, the
+//! newest known slot at each commitment. When the frontier moves, all entries too far behind it stop being
+//! fresh at once, without a scan. The time limit always holds. The limit in slots depends on how well the
+//! gateway knows the newest slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,22 +22,22 @@ use crate::telemetry::{Outcome, StaleCause};
 /// The freshness of an entry at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
-    /// Within its bounds. The entry may be served.
+    /// Within the limits of age and slots. The entry may be served.
     Fresh,
-    /// Slightly past a bound. The entry may be served while a fresh answer is fetched.
+    /// Slightly past a limit of age or slots. The entry may be served while a fresh answer is fetched.
     Stale(StaleCause),
-    /// Past its bounds. The entry may be served only if no node answers.
+    /// Far past a limit of age or slots. The entry may be served only if no node answers.
     Expired(StaleCause),
 }
 
-/// The freshness bounds of every class, from the settings.
+/// The limits of age and slots for every class of answers, from the settings.
 pub(super) struct FreshnessPolicy {
     settings: config::CacheSettings,
     frontier: Arc<Frontier>,
 }
 
 impl FreshnessPolicy {
-    /// Creates the policy of these settings, against `frontier`.
+    /// Creates the rules of these settings. An answer's slot is compared with the newest slot in `frontier`.
     pub(super) fn new(settings: config::CacheSettings, frontier: Arc<Frontier>) -> Self {
         Self { settings, frontier }
     }
@@ -73,15 +74,15 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns true if an entry may still be served, even if only in a fault. As long as the entry may, no
-    /// older one replaces it.
+    /// Returns true if an entry may still be served, even if only while no node answers. Such an entry is not
+    /// replaced by an older one.
     pub(super) fn may_serve(&self, meta: &EntryMeta) -> bool {
         let now = Instant::now();
         self.in_fault(meta, now) || !matches!(self.assess(meta, now), Freshness::Expired(_))
     }
 
-    /// Returns the status and outcome with which an entry is served now. `None` if the entry may not be
-    /// served.
+    /// Returns the `Cache-Status` and the outcome for metrics with which an entry is served now. `None` if
+    /// the entry may not be served. `basis` is the reason why the entry was chosen.
     pub(super) fn status(&self, meta: &EntryMeta, basis: Basis) -> Option<(CacheStatus, Outcome)> {
         let now = Instant::now();
         let freshness = self.assess(meta, now);
@@ -108,19 +109,19 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns the commitment of an answer, and by how many slots the answer is behind the frontier. `None`
-    /// if the answer's class is bounded in time only, as vote accounts are.
+    /// Returns the commitment of an answer, and by how many slots the answer is behind the newest known slot.
+    /// `None` if the answer's class is limited in time only, as vote accounts are.
     pub(super) fn slots_behind(&self, meta: &EntryMeta) -> Option<(Commitment, u64)> {
         let commitment = commitment(meta.class)?;
         Some((commitment, self.frontier.slot(commitment).saturating_sub(meta.slot)))
     }
 
-    /// Returns the number of slots that a fresh answer may be behind the frontier of a commitment.
+    /// Returns the number of slots that a fresh answer may be behind the newest known slot of a commitment.
     pub(super) fn max_lag_slots(&self, commitment: Commitment) -> u64 {
         *self.settings.max_lag_slots.get(commitment)
     }
 
-    /// Returns the rule for lists that are assembled of stored accounts.
+    /// Returns the setting `cache.assemble`: the rule for lists that are assembled of stored accounts.
     pub(super) fn assemble(&self) -> Assemble {
         self.settings.assemble
     }
@@ -142,8 +143,8 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns the longest time for which an answer that shows accounts at `commitment` may be served, faults
-    /// included.
+    /// Returns the longest time for which an answer that shows accounts at `commitment` may be served. The
+    /// time while no node answers is included.
     pub(super) fn longest_life(&self, commitment: Commitment) -> Duration {
         let stretch = 1.0 + *self.settings.stale_while_revalidate.get(commitment);
         let ttl = self.ttl(Class::Account(commitment)).mul_f64(stretch);
@@ -154,15 +155,15 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns the rest of the time bound in seconds, rounded towards zero. Negative once the bound has
-    /// passed.
+    /// Returns the number of seconds until the answer reaches its time limit, rounded towards zero. Negative
+    /// once the limit has passed.
     fn ttl_left_s(&self, meta: &EntryMeta, now: Instant) -> i64 {
         let (age, ttl) = (now.saturating_duration_since(meta.sent_at), self.ttl(meta.class));
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
         if age <= ttl { seconds(ttl.saturating_sub(age)) } else { -seconds(age.saturating_sub(ttl)) }
     }
 
-    /// Returns the time bound of a class.
+    /// Returns the age up to which an answer of a class is fresh.
     pub(super) fn ttl(&self, class: Class) -> Duration {
         let ttl = &self.settings.ttl;
         match class {
@@ -180,8 +181,9 @@ impl FreshnessPolicy {
     }
 }
 
-/// Returns the commitment whose frontier bounds the class in slots. Vote accounts change with every slot,
-/// too, but are bounded in time only.
+/// Returns the commitment whose newest known slot limits how far answers of the class may be behind. `None`
+/// for classes that are limited in time only. Vote accounts are among them, although they change with every
+/// slot.
 const fn commitment(class: Class) -> Option<Commitment> {
     match class {
         Class::Account(c) | Class::Fee(c) => Some(c),
@@ -189,7 +191,8 @@ const fn commitment(class: Class) -> Option<Commitment> {
     }
 }
 
-/// Returns the commitment whose factor stretches the class's bounds while a fresh answer is fetched.
+/// Returns the commitment whose setting of `cache.stale_while_revalidate` applies to the class. `None` if an
+/// answer of the class is never served past its limits while a fresh one is fetched.
 const fn stretched_at(class: Class) -> Option<Commitment> {
     match class {
         Class::Account(c) | Class::Fee(c) | Class::Votes(c) => Some(c),
@@ -211,7 +214,7 @@ fn stretched(slots: u64, factor: f64) -> u64 {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::methods::Slot;
+    use crate::methods::{PerCommitment, Slot};
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -295,6 +298,23 @@ mod tests {
         let meta = meta(Class::Account(Commitment::Finalized), 1, t0);
         for (age, expected) in [(0, 5), (100, 4), (4100, 0), (5900, 0), (6000, -1), (7999, -2)] {
             assert_eq!(rules.ttl_left_s(&meta, t0 + MS(age)), expected, "{age} ms");
+        }
+    }
+
+    #[tokio::test]
+    async fn longest_life_covers_refetches_and_faults() {
+        let any = ([127, 0, 0, 1], 0).into();
+        let mut settings = Config::dev(any, any, Vec::new()).cache;
+        settings.stale_while_revalidate = PerCommitment::uniform(0.5);
+        settings.stale_if_error.confirmed = MS(0);
+        let ttl = settings.ttl.account;
+        let rules = FreshnessPolicy::new(settings, Arc::new(Frontier::new(1)));
+        for (commitment, expected) in [
+            (Commitment::Processed, ttl.processed.mul_f64(1.5)),
+            (Commitment::Confirmed, ttl.confirmed.mul_f64(1.5)),
+            (Commitment::Finalized, rules.settings.stale_if_error.finalized),
+        ] {
+            assert_eq!(rules.longest_life(commitment), expected, "{commitment}");
         }
     }
 }

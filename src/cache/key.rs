@@ -1,8 +1,8 @@
-//! Cache keys, and the plan for a query: a [`LookupPlan`] is made of a [`Query`], the present frontier and
+//! Cache keys, and the plan for a query: a [`LookupPlan`] is made of a [`Query`], the newest known slots and
 //! the known sizes of accounts.
 //!
 //! `minContextSlot` is a condition of one caller and never part of a key. The key of a block depends on its
-//! finality. At or below the finalized frontier all commitments share one key. Above that frontier the
+//! finality. At or below the newest known finalized slot, all commitments share one key. Above that slot the
 //! confirmed block has a key of its own.
 
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub const ALL_SAMPLES: u16 = 720;
 /// The key of an answer. Equal keys mean the same question.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// One account, by the form under which it is stored.
+    /// One account, in the form under which it is stored.
     Account(Pubkey, AccountForm, Commitment),
-    /// A list of accounts in order, by the form under which it is stored.
+    /// A list of accounts in order, in the form under which it is stored.
     Accounts(Arc<[Pubkey]>, AccountForm, Commitment),
     /// The balance of a token account.
     Balance(Pubkey, Commitment),
@@ -53,7 +53,7 @@ pub enum Key {
 pub enum Finality {
     /// Fetched at finalized, so the block cannot change any more.
     Final,
-    /// Fetched at confirmed, above the finalized frontier.
+    /// Fetched at confirmed, above the newest known finalized slot.
     Confirmed,
 }
 
@@ -104,7 +104,8 @@ impl Key {
         }
     }
 
-    /// Returns the key of the same accounts at another commitment. `None` if the key is not one of accounts.
+    /// Returns the key of the same accounts at another commitment. `None` if the key is neither for accounts
+    /// nor for a token balance.
     pub fn at(&self, commitment: Commitment) -> Option<Self> {
         match self {
             Self::Account(account, form, _) => Some(Self::Account(*account, *form, commitment)),
@@ -116,8 +117,7 @@ impl Key {
         }
     }
 
-    /// Returns the slot whose block, or whose absence of a block, is stored under this key. `None` for other
-    /// keys.
+    /// Returns the slot of the block, or of the missing block, that this key is about. `None` for other keys.
     pub fn block_slot(&self) -> Option<Slot> {
         match self {
             Self::Block(slot, ..) | Self::NoBlock(slot) | Self::NotYet(slot, _) => Some(*slot),
@@ -131,12 +131,13 @@ impl Key {
 pub struct LookupPlan {
     /// The key under which the answer is stored.
     pub key: Key,
-    /// A second key under which the answer may be stored. For a block, it is the key of the block's absence.
-    /// For accounts, it is the key of another form that serves the caller, and the higher slot wins.
+    /// A second key under which the answer may be stored. For a block, it is the key of the error that the
+    /// block is missing. For accounts, it is the key of another form that serves the caller. Of two forms of
+    /// an account, the one of the higher slot is served.
     pub alternate_key: Option<Key>,
-    /// The upstream call, without the caller's own conditions.
+    /// The upstream call, without the caller's minContextSlot.
     pub upstream: Query,
-    /// The class of an answer. The error that a block is missing gets another one.
+    /// The class of an answer. The error that a block is missing gets another class.
     pub class: Class,
     /// The encoding that the caller asked for. `None` for a slice, and for queries that are not about
     /// accounts.
@@ -144,7 +145,8 @@ pub struct LookupPlan {
 }
 
 impl LookupPlan {
-    /// Creates the plan for `query` from the present frontier and the known sizes of accounts.
+    /// Creates the plan for `query`. `frontier` has the newest known slots, and `sizes` the known sizes of
+    /// accounts.
     pub fn new(query: &Query, frontier: &Frontier, sizes: &Sizes) -> Self {
         let mut upstream = query.clone().with_min_context_slot(None);
         let (key, class) = match &mut upstream {
@@ -193,7 +195,7 @@ impl LookupPlan {
     }
 }
 
-/// The keys of one account or a list, and the encoding that the caller asked for.
+/// The keys under which one account or one list may be stored, and the encoding that the caller asked for.
 struct PlannedKeys {
     key: Key,
     alternate_key: Option<Key>,
@@ -201,7 +203,7 @@ struct PlannedKeys {
 }
 
 impl PlannedKeys {
-    /// Returns the keys for a caller who asked for `form`, and replaces `form` by the form to fetch. `key_of`
+    /// Returns the keys for a caller who asks for `form`, and sets `form` to the form to fetch. `key_of`
     /// makes the key of a form.
     fn new(form: &mut AccountForm, size: SizeClass, key_of: impl Fn(AccountForm) -> Key) -> Self {
         let asked = *form;

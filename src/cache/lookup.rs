@@ -1,8 +1,7 @@
 //! The look-up: the choice of a stored entry that may serve a call.
 //!
-//! [`Lookup`] owns everything that decides this: the stored entries with their floors, generation and
-//! freshness rules ([`StoredEntries`]), and the known sizes of accounts. The look-up is synchronous and does
-//! no I/O.
+//! [`Lookup`] owns everything that decides this: the stored entries with the rules for serving them
+//! ([`StoredEntries`]), and the known sizes of accounts. The look-up is synchronous and does no I/O.
 
 use std::sync::Arc;
 
@@ -45,23 +44,25 @@ pub(super) enum CacheLookup {
     Expired,
 }
 
-/// A stored entry, and the alternate key of the plan if the entry is stored under that key.
+/// A stored entry. The key is the second key of the plan for a query, if the entry is stored under that key.
 pub(super) type KeyedEntry = (Arc<Entry>, Option<Key>);
 
 /// The state of the cache when a fetch begins.
 pub(super) struct FetchStart {
-    /// The cache generation. An answer of an earlier generation is not stored.
+    /// The number of purges so far. An answer to a call from before a purge is not stored.
     pub(super) generation: u64,
-    /// The highest floor of the answer's accounts.
+    /// The highest slot at which one of the answer's accounts was shown. 0 if none was shown.
     pub(super) account_floor: Slot,
-    /// The slot of the newest answer that is stored or was shown.
+    /// The highest slot of the stored answers to the call, or `account_floor` if that is higher. `None` if no
+    /// answer is stored and no account was shown.
     pub(super) newest_slot: Option<Slot>,
-    /// The account's size in bytes. `None` for a fetch of anything but a single account, or if the size is
-    /// not known.
+    /// The account's size in bytes. `None` if the size is not known, or if the call is not for a single
+    /// account.
     pub(super) space: Option<u64>,
-    /// The number of the chain that is followed. 0 if none is.
+    /// The number of the block chain that the gateway follows. 0 if it follows none.
     pub(super) chain: u64,
-    /// The slot of the last block that is known to have written one of the accounts.
+    /// The slot of the last block that may have written one of the call's accounts. `None` if the followed
+    /// chain does not know, or at other commitments than confirmed.
     pub(super) last_write: Option<Slot>,
 }
 
@@ -72,17 +73,18 @@ pub(super) struct SingleEntry {
     pub(super) stamp: Option<Arc<FollowStamp>>,
 }
 
-/// A fetched answer that may be stored.
+/// A fetched answer, with everything needed to store it.
 pub(super) struct InsertRequest<'a> {
     pub(super) plan: &'a LookupPlan,
-    /// The key, or the reason why the answer is not stored.
+    /// The key under which the answer is stored, or the reason why it is not stored.
     pub(super) key: Result<Key, UncacheableReason>,
     pub(super) entry: &'a Arc<Entry>,
-    /// The single accounts of a list.
+    /// The accounts of a list, each as an entry of its own. Empty for other answers.
     pub(super) singles: Vec<SingleEntry>,
     /// The sizes of accounts in bytes, as the answer states them.
     pub(super) spaces: Vec<(Pubkey, u64)>,
-    /// The floor of the accounts when the node was asked. The call asked for at least this slot.
+    /// The highest slot at which one of the answer's accounts was shown before the node was asked. Except at
+    /// processed, the node was asked for at least this slot.
     pub(super) account_floor: Slot,
     pub(super) generation: u64,
 }
@@ -106,12 +108,14 @@ impl Lookup {
         }
     }
 
-    /// Returns the plan for `query` at the present frontier.
+    /// Returns the plan for `query`. The plan depends on the newest known slots and the known sizes of
+    /// accounts.
     pub(super) fn plan(&self, query: &Query) -> LookupPlan {
         LookupPlan::new(query, &self.frontier, &self.sizes)
     }
 
-    /// Returns the entry for `plan`, if its slot is at least `min_slot`. Counts each entry that is not fresh.
+    /// Returns the entry for `plan`, if its slot is at least `min_slot`. Each entry that was found but is not
+    /// fresh is counted in the metrics.
     pub(super) fn look_up(&self, plan: &LookupPlan, min_slot: Option<Slot>) -> CacheLookup {
         let found = self.assess(plan, min_slot, |cause| self.metrics.cache_stale.at(cause).inc());
         if !matches!(found, CacheLookup::Hit(_))
@@ -122,14 +126,14 @@ impl Lookup {
         found
     }
 
-    /// Returns the entry for `plan` if it is fresh. Counts nothing.
+    /// Returns the entry for `plan` if it is fresh. Unlike [`Self::look_up`], counts nothing in the metrics.
     pub(super) fn find_fresh(&self, plan: &LookupPlan) -> Option<KeyedEntry> {
         let CacheLookup::Hit(entry) = self.assess(plan, None, |_| ()) else { return None };
         let key = self.entries.alternate_key(plan, &entry);
         Some((entry, key))
     }
 
-    /// Looks `plan` up, and calls `not_fresh` for each entry that is not fresh.
+    /// Looks `plan` up, and calls `not_fresh` with the reason for each entry that is not fresh.
     fn assess(
         &self,
         plan: &LookupPlan,
@@ -154,12 +158,13 @@ impl Lookup {
                     self.entries.raise_fallen_floors(plan, entry.meta.slot, lowest);
                     return CacheLookup::Hit(entry);
                 }
-                Freshness::Stale(cause) => {
+                // Only an answer that may still be right is served while a fresh one is fetched.
+                Freshness::Stale(cause) if !self.carrier.is_overwritten(&entry) => {
                     not_fresh(cause);
                     self.entries.raise_fallen_floors(plan, entry.meta.slot, lowest);
                     found = CacheLookup::Stale(entry);
                 }
-                Freshness::Expired(cause) => {
+                Freshness::Stale(cause) | Freshness::Expired(cause) => {
                     not_fresh(cause);
                     if !matches!(found, CacheLookup::Stale(_)) {
                         found = CacheLookup::Expired;
@@ -178,7 +183,8 @@ impl Lookup {
         AssembledLists { entries: &self.entries, carrier: &self.carrier, freshness: &self.freshness }
     }
 
-    /// Returns the entry that may stand in for an answer that no node gives.
+    /// Returns the entry that may be served because no node answers. `tolerance` says if the entry may be
+    /// below a slot at which one of its accounts was shown.
     pub(super) fn find_stand_in(
         &self,
         query: &Query,
@@ -203,13 +209,14 @@ impl Lookup {
         self.lists().assemble(query, tolerance, min_slot)
     }
 
-    /// Lowers the floors of the accounts under `plan` to the slot of `meta`, whose entry stands in although
-    /// it is below them.
+    /// Lowers the floors of the accounts under `plan`, below which they are not shown, to the slot of `meta`.
+    /// The entry with this `meta` is served although it is below those floors.
     pub(super) fn lower_floors_to(&self, plan: &LookupPlan, meta: &EntryMeta) {
         self.entries.lower_floors(&plan.key, self.entries.floor(&plan.key, Instant::now()), meta.slot);
     }
 
-    /// Returns the entry from which the answer to `plan` can be derived, and the derivation.
+    /// Returns a stored entry from which the answer to `plan` can be derived, and how to derive it. Only
+    /// blocks and single vote accounts are derived.
     pub(super) fn find_source(
         &self,
         plan: &LookupPlan,
@@ -235,15 +242,15 @@ impl Lookup {
         }
     }
 
-    /// Stores a derived answer. Returns false if the cache was purged since `generation`, or if a newer
-    /// answer is stored.
+    /// Stores a derived answer. `generation` is the number of purges when the derivation began. Returns false
+    /// if the cache was purged since, or if a newer answer is stored.
     pub(super) fn insert_derived(&self, plan: &LookupPlan, entry: &Arc<Entry>, generation: u64) -> bool {
         let guard = self.entries.lock_generation();
         guard.number() == generation
             && !matches!(self.entries.insert(plan.key.clone(), entry), Insert::KeptNewer(_))
     }
 
-    /// Returns the state of the cache that a fetch for `plan` needs.
+    /// Returns the state of the cache that a fetch for `plan` needs when it begins.
     pub(super) fn begin_fetch(&self, plan: &LookupPlan) -> FetchStart {
         let account_floor = self.entries.floor(&plan.key, Instant::now());
         let slots = self.entries.candidates(plan).into_iter().flatten().map(|entry| entry.meta.slot);
@@ -266,9 +273,9 @@ impl Lookup {
         }
     }
 
-    /// Returns a stored entry above `slot`, the slot of a node's answer, if the entry may still be served.
-    /// The caller gets the entry instead of the node's answer. `account_floor` is the floor of the answer's
-    /// accounts when the node was asked.
+    /// Returns a stored entry that may still be served and is above `slot`, the slot of a node's answer. The
+    /// caller gets this entry instead of the node's answer. `account_floor` is the highest slot at which one
+    /// of the answer's accounts was shown before the node was asked.
     pub(super) fn find_newer(
         &self,
         plan: &LookupPlan,
@@ -303,8 +310,8 @@ impl Lookup {
         Some(found)
     }
 
-    /// Stores a fetched answer, or returns the reason against it. Calls `on_insert` if the answer was
-    /// inserted. Notes the sizes of accounts in any case.
+    /// Stores a fetched answer, or returns the reason why it is not stored. Calls `on_insert` if the answer
+    /// was inserted. Notes the sizes of accounts in any case.
     pub(super) fn insert_fetched(
         &self,
         answer: InsertRequest<'_>,
@@ -348,8 +355,8 @@ impl Lookup {
         Ok(inserted)
     }
 
-    /// Notes that the answer to `plan` was too large. Returns true if the node was asked for more than
-    /// `query` wants, so that the next plan asks for less.
+    /// Notes that the answer to `plan` was too large to fetch. Returns true if `plan` asks the node for a
+    /// larger form than `query` wants. In that case the next plan asks for the form of `query`.
     pub(super) fn note_too_large(&self, query: &Query, plan: &LookupPlan) -> bool {
         let wider = |asked: AccountForm, sent: AccountForm| asked != sent && sent.slice.is_none();
         match (query, &plan.upstream) {
@@ -365,8 +372,8 @@ impl Lookup {
         }
     }
 
-    /// Updates the weight of `entry`, whose compressed forms have grown, under each key where `query` may
-    /// have found it.
+    /// Counts the size of `entry` again, because its text was compressed and the compressed text is kept with
+    /// it. `entry` may be stored under any key of `query`.
     pub(super) fn update_weight(&self, query: &Query, entry: &Arc<Entry>) {
         let LookupPlan { key, alternate_key, .. } = self.plan(query);
         // The block may have become final since the entry was stored.
@@ -379,9 +386,9 @@ impl Lookup {
         }
     }
 
-    /// Returns true if an answer from the shared store may be used here. The answer must be fresh, reach
-    /// every slot that was shown, and lie no further ahead than is believed. `min_slot` is the lowest slot
-    /// that the caller accepts.
+    /// Returns true if an answer from the shared store may be used here. The answer must be fresh. Its slot
+    /// must reach `min_slot`, the stored answers to the call, and each slot at which its accounts were shown.
+    /// The slot must not be implausibly far above the newest known slot.
     pub(super) fn accepts_shared(
         &self,
         plan: &LookupPlan,

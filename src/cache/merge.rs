@@ -17,7 +17,8 @@ use crate::methods::{AccountForm, AccountQuery, AccountsQuery, Commitment, MAX_K
 use crate::node::NodeReply;
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 
-/// The number of calls under way, of one form and commitment, from which on the pool counts as busy.
+/// The number of calls under way, of one form and commitment, from which on later calls are queued to be
+/// merged.
 const BUSY: usize = 4;
 
 /// The calls for single accounts, grouped by form and commitment.
@@ -26,21 +27,22 @@ pub(super) struct Merger {
     groups: Mutex<HashMap<(AccountForm, Commitment), MergeGroup>>,
 }
 
-/// The calls of one form and commitment. The group exists while calls are under way.
+/// The calls under way and the queued calls of one form and commitment. The group exists while there are any.
 #[derive(Default)]
 struct MergeGroup {
     under_way: usize,
     waiting: Vec<QueuedCall>,
 }
 
-/// A queued call.
+/// A call that waits to be merged with others.
 struct QueuedCall {
     pubkey: Pubkey,
     space: u64,
     min_slot: Option<Slot>,
     prefer: Option<Slot>,
     context: CallContext,
-    /// The sender of the call's part of the answer. `None` means that the call must go upstream by itself.
+    /// The sender of this call's part of the answer to the merged call. `None` is sent if the call must go
+    /// upstream by itself.
     reply: oneshot::Sender<Option<Result<PoolReply, Error>>>,
 }
 
@@ -48,7 +50,8 @@ struct QueuedCall {
 enum MergeTurn {
     /// The call goes upstream by itself. When it ends, calls that were queued meanwhile are sent as one list.
     Alone,
-    /// The call is queued for a merged call. The receiver gets this call's part of the answer.
+    /// The call is queued until it is merged with others. The receiver gets this call's part of the answer,
+    /// or `None` if the call must go upstream by itself.
     Queued(oneshot::Receiver<Option<Result<PoolReply, Error>>>),
 }
 
@@ -101,7 +104,8 @@ impl Merger {
         MergeTurn::Queued(receiver)
     }
 
-    /// Counts a call until the returned guard is dropped. Dropping the guard sends the queued calls.
+    /// Counts one more call with this `key` as under way, until the returned guard is dropped. Dropping the
+    /// guard sends the queued calls.
     fn under_way(
         self: &Arc<Self>,
         key: (AccountForm, Commitment),
@@ -112,7 +116,8 @@ impl Merger {
         self.counted(key, pool, tasks)
     }
 
-    /// Returns the guard of a call that is counted already.
+    /// Returns the guard of a call that is counted as under way already. Dropping the guard ends the call and
+    /// sends the queued calls.
     fn counted(
         self: &Arc<Self>,
         key: (AccountForm, Commitment),
@@ -122,7 +127,7 @@ impl Merger {
         MergeGuard { merger: Arc::clone(self), key, pool: Arc::clone(pool), tasks: tasks.clone() }
     }
 
-    /// Notes the end of a call, and returns the queued calls to send next.
+    /// Notes the end of a call, and returns the queued calls to send next, as many as one list may hold.
     fn ended(&self, key: (AccountForm, Commitment)) -> Vec<QueuedCall> {
         let mut groups = self.lock();
         let Some(group) = groups.get_mut(&key) else { return Vec::new() };
@@ -170,7 +175,7 @@ impl Drop for MergeGuard {
     }
 }
 
-/// Fetches all accounts of `waiting` in one call, and gives each caller its part.
+/// Fetches all accounts of `waiting` in one call, and sends each queued call its part of the answer.
 async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), waiting: Vec<QueuedCall>) {
     let pubkeys = waiting.iter().map(|waiting| waiting.pubkey).collect();
     let list = AccountsQuery { pubkeys, form, commitment, min_context_slot: None };
@@ -204,5 +209,41 @@ async fn together(pool: &Pool, (form, commitment): (AccountForm, Commitment), wa
         };
         // The caller may have given up meanwhile.
         let _ = waiting.reply.send(reply);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::methods::AccountEncoding;
+
+    #[tokio::test]
+    async fn merged_accounts_fit_one_answer() {
+        let merger = Merger::default();
+        let key = (AccountForm { encoding: AccountEncoding::Base64, slice: None }, Commitment::Confirmed);
+        let mut receivers = Vec::new();
+        {
+            let mut groups = merger.lock();
+            let group = groups.entry(key).or_default();
+            group.under_way = 4;
+            for space in [TOGETHER_BYTES - 1, 1, 1, TOGETHER_BYTES] {
+                let (reply, receiver) = oneshot::channel();
+                receivers.push(receiver);
+                let (pubkey, context) = (Pubkey([1; 32]), CallContext::own(Instant::now()));
+                group.waiting.push(QueuedCall {
+                    pubkey,
+                    space,
+                    min_slot: None,
+                    prefer: None,
+                    context,
+                    reply,
+                });
+            }
+        }
+        let sent = [(); 4].map(|()| merger.ended(key).len());
+        assert_eq!(sent, [2, 1, 1, 0]);
+        assert!(merger.lock().is_empty());
     }
 }

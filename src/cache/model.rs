@@ -33,5 +33,5 @@ use bounds::{AnswerBounds, EntryLife};
 use questions::{Question, TestQuery};
 use stepped_cache::{SteppedCache, TestCaller, on_a_stepped_clock, options};
 
-/// The processed frontier at the beginning of a case.
+/// The newest known slot at processed when a case begins.
 const FIRST: Slot = 1_000;

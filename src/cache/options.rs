@@ -11,19 +11,19 @@ use crate::methods::Slot;
 use crate::pool::CallerId;
 use crate::telemetry::{Outcome, Trace};
 
-/// The options of a call, beside the query.
+/// The options of a caller's call, beside the query.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
-    /// True to go past the cache. The answer is stored all the same.
+    /// True if the call goes to a node even if an answer is stored. The node's answer is stored all the same.
     pub bypass: bool,
-    /// The slot below which this caller gets no hit. If no node reaches that slot, the caller gets an answer
-    /// below it, not an error.
+    /// The slot below which this caller gets no stored answer while a node can give a newer one. If no node
+    /// reaches that slot, the caller gets an answer below it, not an error.
     pub monotonic_slot: Option<Slot>,
     /// The moment at which the caller stops waiting.
     pub deadline: Instant,
     /// The content coding that the caller accepts. The answer may still come uncompressed.
     pub coding: Option<Coding>,
-    /// The caller, by the id with which the pool tells callers apart.
+    /// The id by which the pool tells callers apart.
     pub caller: CallerId,
     /// The call's span context.
     pub trace: Trace,
@@ -44,9 +44,10 @@ pub struct CacheAnswer {
     pub compressed: Option<Arc<CompressedText>>,
 }
 
-/// The conditions of a caller that can change while an answer is on its way.
+/// The conditions of a caller that can change after its call has begun.
 pub trait Conditions: Send + Sync {
-    /// Returns the slot below which this caller must not be answered by now.
+    /// Returns the slot below which this caller gets no answer from a look-up at present. A fetched answer
+    /// may be below that slot.
     fn monotonic_slot(&self) -> Option<Slot>;
 
     /// Reserves memory for `bytes` bytes that are written for this caller only. `None` if memory is short.
@@ -56,7 +57,7 @@ pub trait Conditions: Send + Sync {
 /// The permit for memory that is reserved for a caller. Dropping the permit frees the memory.
 pub type MemoryPermit = Box<dyn Send + Sync>;
 
-/// No conditions beyond the [`CallOptions`].
+/// A caller without conditions beyond its [`CallOptions`].
 pub struct NoConditions;
 
 impl Conditions for NoConditions {

@@ -1,4 +1,4 @@
-//! A caller's call with its plan.
+//! A caller's call with its plan: the keys to look up, and the call to send to a node.
 
 use tokio::time::Instant;
 
@@ -8,7 +8,7 @@ use super::options::{CallOptions, Conditions};
 use super::status::ForwardReason;
 use crate::methods::{Query, Slot};
 
-/// A caller's call with its plan.
+/// A caller's call with its plan: the keys to look up, and the call to send to a node.
 pub(super) struct PlannedCall<'a> {
     pub(super) query: &'a Query,
     pub(super) plan: LookupPlan,
@@ -23,8 +23,8 @@ pub(super) struct PlannedCall<'a> {
 }
 
 impl PlannedCall<'_> {
-    /// Returns the slot that a stored answer must reach: the caller's minContextSlot or monotonic slot,
-    /// whichever is higher.
+    /// Returns the slot that a stored answer must reach to serve this caller. It is the minContextSlot or the
+    /// monotonic slot, whichever is higher.
     pub(super) fn min_slot(&self) -> Option<Slot> {
         self.query.min_context_slot().max(self.options.monotonic_slot)
     }

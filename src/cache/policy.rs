@@ -1,7 +1,7 @@
 //! The caching rules: the key and class under which a node's answer is stored, or the reason why it is not
 //! stored.
 //!
-//! The rules are pure functions of the answer and the frontier.
+//! The rules are pure functions of the answer and the newest known slots.
 
 use super::class::Class;
 use super::entry::{Payload, TextParts};
@@ -12,14 +12,16 @@ use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
 
-/// The slots below the finalized frontier that may still come to long-term storage, which nodes fill with a
-/// delay.
+/// The number of slots below the newest finalized slot whose blocks may still be missing in long-term
+/// storage. Nodes fill that storage with a delay.
 const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 
 /// The key and class under which an answer is stored, or the reason why it is not stored.
 pub(super) type Placement = Result<(Key, Class), UncacheableReason>;
 
-/// Returns the payload of `reply`, and its key and class at the present frontier.
+/// Returns the payload of `reply`, a node's answer to the upstream call of `plan`. Returns also the key and
+/// class under which the payload is stored, or the reason why it is not stored. The newest known slots in
+/// `frontier` decide about missing blocks.
 pub(super) fn cache_policy(
     plan: &LookupPlan,
     reply: &PoolReply,

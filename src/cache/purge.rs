@@ -25,8 +25,8 @@ impl Filter {
         Self { method: Some(method), ..Self::default() }
     }
 
-    /// Returns all filters with a subset of this filter's fields. Each of them matches at least as much. This
-    /// filter is included.
+    /// Returns this filter and all filters that can be made of it by leaving fields unset. Each of them
+    /// matches at least as much as this filter.
     pub fn wider(self) -> impl Iterator<Item = Self> {
         (0..8).map(move |parts| Self {
             method: self.method.filter(|_| parts & 1 != 0),
@@ -35,8 +35,8 @@ impl Filter {
         })
     }
 
-    /// Returns the methods whose entries together include all that this filter matches. Empty if the filter
-    /// matches everything.
+    /// Returns methods whose entries, taken together, include all that this filter matches. Empty if the
+    /// filter matches everything.
     pub fn methods(&self) -> &'static [Method] {
         match (self.method, self.account, self.slot) {
             // Both account methods match the same entries.
@@ -99,6 +99,7 @@ mod tests {
             ("account", key(Method::GetAccountInfo, &one)),
             ("list", key(Method::GetMultipleAccounts, &list)),
             ("balance", key(Method::GetTokenAccountBalance, &one)),
+            ("fee", Key::Fee(bytes::Bytes::from_static(b"message"), Commitment::Confirmed)),
             ("votes", key(Method::GetVoteAccounts, "[]")),
             ("samples", key(Method::GetRecentPerformanceSamples, "[]")),
             ("nodes", key(Method::GetClusterNodes, "[]")),
@@ -110,13 +111,15 @@ mod tests {
         let all = Filter::default();
         let method = |method| Filter { method: Some(method), ..all };
         let slot = |slot| Filter { slot: Some(slot), ..all };
-        let everything =
-            &["account", "list", "balance", "votes", "samples", "nodes", "block", "skipped", "not yet"];
-        let rows: [(Filter, &[&str]); 14] = [
+        let everything = &[
+            "account", "list", "balance", "fee", "votes", "samples", "nodes", "block", "skipped", "not yet",
+        ];
+        let rows: [(Filter, &[&str]); 15] = [
             (all, everything),
             (method(Method::GetAccountInfo), &["account", "list"]),
             (method(Method::GetMultipleAccounts), &["account", "list"]),
             (method(Method::GetTokenAccountBalance), &["balance"]),
+            (method(Method::GetFeeForMessage), &["fee"]),
             (method(Method::GetVoteAccounts), &["votes"]),
             (method(Method::GetRecentPerformanceSamples), &["samples"]),
             (method(Method::GetClusterNodes), &["nodes"]),

@@ -1,4 +1,5 @@
-//! The purger: removes entries here, and exchanges purges with the other gateways of a shared store.
+//! The purger: removes entries from this gateway's cache, and exchanges purges with the other gateways of a
+//! shared store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +13,16 @@ use super::purge::Filter;
 use super::second_level::SecondLevel;
 use crate::pool::Pool;
 
-/// The interval between two reads of the purge lists that other gateways write.
+/// The interval between two reads of the purge lists in the shared store, which all gateways write.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval between two checks for the genesis hash of the pool's cluster.
+/// The interval between two checks if the pool knows the genesis hash of its cluster yet.
 const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Removes entries, here and in the shared store.
+/// Removes entries from this gateway's cache and from the shared store.
 pub struct Purger {
     lookup: Arc<Lookup>,
     second_level: Option<Arc<SecondLevel>>,
-    /// The pool. Purges are listed under the genesis hash of the pool's cluster.
+    /// The pool, whose cluster has the purge list to write to. The genesis hash names that list.
     pool: Arc<Pool>,
 }
 
@@ -31,13 +32,14 @@ impl Purger {
         Self { lookup, second_level, pool }
     }
 
-    /// Returns true if a shared store is configured and answers.
+    /// Returns true if a shared store is configured and connected, and its purges are known, so that answers
+    /// can be read from it.
     pub fn shares(&self) -> bool {
         self.second_level.as_ref().is_some_and(|second_level| second_level.is_available())
     }
 
-    /// Removes all entries. Fetches under way are not stored and not given to later callers. Answers in the
-    /// shared store that were asked for before this moment are ignored from now on.
+    /// Removes all entries. The answers of fetches under way are not stored and not given to later callers.
+    /// Answers in the shared store that were asked for before this moment are ignored from now on.
     pub fn clear(&self) {
         self.lookup.entries.end_generation();
         if let Some(second_level) = &self.second_level {
@@ -57,11 +59,13 @@ impl Purger {
     }
 
     /// Removes all entries, and purges the shared store for each cluster whose purge list this gateway keeps.
-    /// Needed after a node of another cluster was asked, because its answers may have been shared as those of
-    /// any of these clusters.
-    pub fn purge_all_clusters(&self) {
+    /// These are the pool's cluster, and the earlier ones that still lack a purge. Needed after a node of
+    /// another cluster was asked, because its answers may have been shared as those of the pool's cluster.
+    /// A cluster without a list needs no purge: the pool has left it, and the store has the purge of that
+    /// moment.
+    pub fn purge_listed_clusters(&self) {
         if let Some(second_level) = &self.second_level {
-            second_level.purge_all_clusters(Instant::now());
+            second_level.purge_listed_clusters(Instant::now());
         }
         self.lookup.entries.purge(&[Filter::default()]);
     }
@@ -97,7 +101,7 @@ impl Purger {
         });
     }
 
-    /// Waits until the cluster of the pool is known.
+    /// Waits until a node has reported the genesis hash of the pool's cluster.
     async fn identified(&self) {
         while self.pool.genesis().is_none() {
             tokio::time::sleep(GENESIS_POLL_INTERVAL).await;

@@ -9,8 +9,8 @@ use super::key::ALL_SAMPLES;
 use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
 use crate::node::OFF_WORKER_BYTES;
 
-/// Returns the payload of `entry` in the form of `query`, and true if the payload was derived from another
-/// form.
+/// Returns the payload of `entry` in the form that `query` asks for. The second value is true if the answer
+/// counts as derived, that is, made from an answer to another call.
 pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool), DeriveError> {
     let (form, asked, made) = match (&entry.body, query) {
         (EntryBody::Account { result, value, asked, .. }, Query::Account(q)) => {
@@ -45,7 +45,8 @@ fn base58_too_long() -> Payload {
     Payload::Error { code: BASE58_TOO_LONG_CODE, body: Bytes::from(body) }
 }
 
-/// Returns the most bytes that the caller's form of `entry` adds to the stored ones.
+/// Returns the most memory that `entry` takes beyond its stored text once it is written in the form that
+/// `query` asks for, in bytes.
 pub(super) fn max_written_bytes(query: &Query, entry: &Entry) -> usize {
     match (&entry.body, query) {
         (EntryBody::Account { value, .. }, Query::Account(q)) => value.max_written_bytes(q.form),
@@ -57,12 +58,13 @@ pub(super) fn max_written_bytes(query: &Query, entry: &Entry) -> usize {
     }
 }
 
-/// Returns true if writing the caller's form of `entry` would block an async worker for too long.
+/// Returns true if writing `entry` in the form that `query` asks for would block an async worker for too
+/// long.
 pub(super) fn is_long_work(query: &Query, entry: &Entry) -> bool {
     entry.body.weight() > OFF_WORKER_BYTES && !is_stored_form(query, entry)
 }
 
-/// Returns true if the caller's form of `entry` is the one that is stored.
+/// Returns true if `entry` is stored in the form that `query` asks for.
 pub(super) fn is_stored_form(query: &Query, entry: &Entry) -> bool {
     match (&entry.body, query) {
         (EntryBody::Account { value, .. }, Query::Account(q)) => value.is_stored_in(q.form),
@@ -72,5 +74,68 @@ pub(super) fn is_stored_form(query: &Query, entry: &Entry) -> bool {
         (EntryBody::Verbatim(_), Query::Samples(q)) => q.limit == ALL_SAMPLES,
         (EntryBody::Verbatim(_), _) => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::cache::class::Class;
+    use crate::cache::entry::{CompressedForms, EntryMeta};
+    use crate::jsonrpc::Params;
+    use crate::methods::{AccountEncoding, AccountForm, Commitment, Method, Profile, Pubkey};
+    use crate::node::Contextual;
+
+    fn entry(body: EntryBody) -> Entry {
+        let class = Class::Account(Commitment::Confirmed);
+        let meta = EntryMeta { slot: 5, sent_at: Instant::now(), class, derived: false, carried: false };
+        Entry { body, meta, stamp: None, compressed: CompressedForms::default() }
+    }
+
+    fn query(method: Method, address: &str, encoding: AccountEncoding) -> Query {
+        let params = format!(r#"[{address},{{"encoding":"{}"}}]"#, encoding.as_str());
+        Query::parse(method, &Params::Array(params.into()), Profile::Node).unwrap()
+    }
+
+    #[tokio::test]
+    async fn reserved_memory_covers_the_written_text() {
+        const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
+        let address = Pubkey([2; 32]);
+        // More bytes than an answer has beside its data.
+        let data = STANDARD.encode((0..=255).collect::<Vec<u8>>());
+        let value = format!(
+            r#"{{"data":["{data}","base64"],"executable":false,"lamports":1,"owner":"{address}","rentEpoch":0,"space":256}}"#
+        );
+        let account = Bytes::from(format!(r#"{{"context":{{"slot":5}},"value":{value}}}"#));
+        let account = list::read_single(&account, WHOLE).unwrap();
+        let values: Arc<[_]> = [account.value.clone(), account.value.clone()].into();
+        let context = Bytes::from_static(br#"{"slot":5}"#);
+        let accounts = entry(EntryBody::Accounts { context, values, asked: None });
+        let account = entry(account.into_body(None));
+        let written = |query: &Query, entry: &Entry| match write_for(query, entry).unwrap().0 {
+            Payload::Result(text) => Contextual::split(&text.whole()).unwrap().value.len(),
+            Payload::Error { .. } => panic!("every form can be written"),
+        };
+        // The stored form takes no memory of its own.
+        for (encoding, is_written) in [(AccountEncoding::Base64, false), (AccountEncoding::Base64Zstd, true)]
+        {
+            let one = query(Method::GetAccountInfo, &format!(r#""{address}""#), encoding);
+            let two = query(Method::GetMultipleAccounts, &format!(r#"["{address}","{address}"]"#), encoding);
+            for (query, entry) in [(&one, &account), (&two, &accounts)] {
+                assert_eq!(is_stored_form(query, entry), !is_written, "{encoding:?}");
+                let (bound, bytes) = (max_written_bytes(query, entry), written(query, entry));
+                assert_eq!(bound >= bytes, is_written, "{encoding:?}: {bound} for {bytes}");
+            }
+        }
+        let votes = Query::parse(Method::GetVoteAccounts, &Params::None, Profile::Node).unwrap();
+        let text = Bytes::from_static(b"{}");
+        let verbatim = entry(EntryBody::Verbatim(Payload::Result(text.into())));
+        assert_eq!(max_written_bytes(&votes, &verbatim), 2);
     }
 }

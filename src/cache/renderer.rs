@@ -1,8 +1,8 @@
-//! The renderer writes an entry in a caller's form and coding, and then checks again whether the entry may be
-//! served.
+//! The renderer writes an entry in a caller's form and content coding, and then checks again if the entry may
+//! be served.
 //!
-//! [`Renderer`] owns what bounds this work: the permits for long texts and the compressor. It also owns the
-//! verifier, which compares some hits with a node's answer.
+//! [`Renderer`] owns the permits that limit how many long texts are written at once, and the compressor. It
+//! also owns the verifier, which compares some hits with a node's answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use crate::node::OFF_WORKER_BYTES;
 use crate::pool::Pool;
 use crate::telemetry::{Metrics, Outcome};
 
-/// The longest wait of a fetched answer for a render permit, unless its time to live is longer.
+/// The longest wait of a fetched answer for a permit to be written, unless its time to live is longer.
 const LONGEST_RENDER_WAIT: Duration = Duration::from_millis(400);
 
 /// The longest wait of a caller for a compressed text. After that the text goes out uncompressed.
@@ -41,7 +41,8 @@ const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Renderer {
     lookup: Arc<Lookup>,
     freshness: Arc<FreshnessPolicy>,
-    /// The permits for work on long texts, which runs beside the async workers.
+    /// The permits for writing long texts, which happens beside the async workers. They limit the number of
+    /// texts at once.
     render_permits: Arc<Semaphore>,
     compressor: Arc<Compressor>,
     verifier: Arc<Verifier>,
@@ -82,15 +83,16 @@ impl Renderer {
         &self.compressor
     }
 
-    /// Takes every render permit. Each caller who needs one waits until the returned permits are dropped.
+    /// Takes all permits for writing long texts. Each later caller who needs one waits until the returned
+    /// permits are dropped.
     #[cfg(test)]
     pub(super) async fn take_all_permits(&self) -> tokio::sync::OwnedSemaphorePermit {
         let all = u32::try_from(self.render_permits.available_permits()).unwrap();
         Arc::clone(&self.render_permits).acquire_many_owned(all).await.unwrap()
     }
 
-    /// Returns an entry as this caller's answer. Long work waits for a permit until the caller's deadline,
-    /// with memory reserved for the text.
+    /// Returns an entry as this caller's answer. A long text waits for a permit until the caller's deadline,
+    /// and memory for the text is reserved meanwhile.
     ///
     /// # Errors
     /// [`NotServed::Unusable`] if the entry may no longer be served once it is written. [`NotServed::Failed`]
@@ -173,7 +175,7 @@ impl Renderer {
         Ok(CacheAnswer { payload, meta: entry.meta, status, outcome, compressed })
     }
 
-    /// Observes by how many slots a hit is behind the frontier.
+    /// Records in the metrics by how many slots a hit is behind the newest known slot.
     fn observe_lag(&self, meta: &EntryMeta) {
         if let Some((commitment, lag)) = self.freshness.slots_behind(meta) {
             #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
@@ -181,7 +183,8 @@ impl Renderer {
         }
     }
 
-    /// Returns true if an entry still meets the caller's conditions after a wait, and is not too old.
+    /// Returns true if an entry is still young enough after a wait. An entry that the look-up found must also
+    /// reach the slot that the caller wants by now.
     fn is_in_bounds(
         &self,
         call: &PlannedCall<'_>,
@@ -203,15 +206,17 @@ impl Renderer {
         in_time && meta.reaches(min_slot)
     }
 
-    /// Returns true if an entry may not leave because a newer answer was shown. On the last try this applies
-    /// to stored entries only, because the cache's floors never become a caller's error.
+    /// Returns true if an entry must not be sent because a caller got a newer answer. On the last try this
+    /// applies only to an entry that the look-up found, because a slot shown to other callers never causes an
+    /// error.
     fn would_go_back(&self, call: &PlannedCall<'_>, entry: &Entry, basis: Basis) -> bool {
         (!call.is_retry || matches!(basis, Basis::LookedUp))
             && self.lookup.entries.is_overtaken(&call.plan, entry, basis)
     }
 
-    /// Returns an answer to `plan` that is derived from a stored one, and stores it. `None` if no stored
-    /// answer will do, or if no render permit is free by the deadline.
+    /// Derives an answer to `plan` from a stored one, and stores it. `None` if no stored answer is suitable,
+    /// or if no permit to write a long text is free by the deadline. Also `None` if a fresh answer is wanted,
+    /// but cannot be stored.
     pub(super) async fn derive(
         &self,
         plan: &LookupPlan,
@@ -244,7 +249,7 @@ impl Renderer {
     }
 
     /// Returns `payload`, which was written from `entry`, in the coding that the caller accepts. `None` if
-    /// the text goes out uncompressed. The second value is true if the call had to wait.
+    /// the text is not compressed. The second value is true if the call had to wait.
     async fn compress(
         &self,
         call: &PlannedCall<'_>,

@@ -1,9 +1,10 @@
 //! The second level of the cache: answers that other gateways have put into the shared store.
 //!
-//! A flight reads the shared store after the local look-up and before it asks a node. All callers with the
-//! same question thus cost one read. An answer found there is treated like a node's: the same caching rules
-//! apply, against this gateway's frontier, stored entries and clock. An answer that is older than a stored
-//! one, expired, too far ahead or unreadable is a miss.
+//! A fetch that callers share reads the store after this gateway's own cache and before it asks a node. All
+//! callers with the same question thus cost one read. An answer found there is treated like a node's: the
+//! same caching rules apply, with this gateway's newest known slots, stored entries and clock. An answer is
+//! not used if it is older than a stored one, expired, unreadable, or implausibly far above the newest known
+//! slot.
 //!
 //! Answers of nodes are written to the store in the background, from a queue that is bounded in number and
 //! bytes. An answer that does not fit is not shared.
@@ -35,18 +36,18 @@ use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 use purges::Purges;
 use value::{SecondLevelKey, SharedValue, ValueMac};
 
-/// The shortest life of an answer that is worth sharing.
+/// The shortest time to live of an answer that is worth sharing.
 const WORTH_SHARING: Duration = Duration::from_secs(2);
-/// The number of answers that may wait to be written.
+/// The most answers that may wait to be written to the shared store.
 const QUEUE: usize = 1024;
-/// The maximum total size of the answers that wait to be written, in bytes.
+/// The maximum total size of the answers that wait to be written to the shared store, in bytes.
 const QUEUE_BYTES: usize = 64 << 20;
-/// The number of answers that are written at once.
+/// The most answers that are written to the shared store at the same time.
 const AT_ONCE: usize = 8;
-/// The factor by which compressing and signing a text takes longer than other work on it. Texts above
-/// [`OFF_WORKER_BYTES`] divided by this factor leave the async worker.
+/// The assumed factor by which compressing and signing a text takes longer than other work on it. Texts
+/// longer than [`OFF_WORKER_BYTES`] divided by this factor are processed beside the async workers.
 const LONG_PART: usize = 4;
-/// The node index of an answer that came from the store.
+/// The index that stands for no node, for an answer that came from the shared store.
 const NO_NODE: usize = usize::MAX;
 
 /// The shared store as the second level of the cache.
@@ -55,12 +56,12 @@ pub(super) struct SecondLevel {
     store: Arc<Store>,
     mac: Arc<ValueMac>,
     queue: mpsc::Sender<WriteBack>,
-    /// The bytes of the queued answers.
+    /// The total size of the queued answers in bytes.
     waiting: Arc<AtomicUsize>,
-    /// The longest text that is accepted, in bytes.
+    /// The longest text that is accepted from the store, in bytes.
     max_text: usize,
-    /// The moment at which the cache was last cleared, as after the machine was suspended. Answers that were
-    /// asked for before that moment are ignored.
+    /// The moment at which the cache was last cleared, for example after the machine was suspended. Answers
+    /// in the store that were asked for before that moment are ignored.
     not_before: Mutex<Option<Instant>>,
     purges: Purges,
     metrics: Arc<Metrics>,
@@ -103,8 +104,8 @@ impl SecondLevel {
         self.store.is_there() && self.purges.are_known_somewhere()
     }
 
-    /// Looks for an answer to `plan` that another gateway has shared. `None` if the store is not asked, or
-    /// does not answer.
+    /// Looks for an answer to `plan` that another gateway has written to the shared store. `None` if the
+    /// store is not asked, or does not answer.
     pub(super) async fn find(
         &self,
         lookup: &Lookup,
@@ -139,7 +140,8 @@ impl SecondLevel {
         Some(SharedAnswers { candidate, foreign, took, generation })
     }
 
-    /// Counts a read of the shared store. `taken` is true if an answer was used.
+    /// Counts a read of the shared store in the metrics. `taken` is true if an answer was used, and `foreign`
+    /// if an answer was unreadable. `took` is the duration of the read.
     pub(super) fn count(&self, taken: bool, foreign: bool, took: Duration) {
         let result = match (taken, foreign) {
             (true, _) => SharedResult::Hit,
@@ -149,8 +151,9 @@ impl SecondLevel {
         self.store.count(SharedOperation::Get, result, took);
     }
 
-    /// Returns the genesis hash of the cluster, and the store keys under which the answer to `plan` may be.
-    /// `None` while the cluster is unknown, or if the answer would not live long enough.
+    /// Returns the genesis hash of the cluster, and the keys in the shared store under which an answer to
+    /// `plan` may be found. `None` while the cluster is unknown, or if the answer's time to live is too short
+    /// for sharing.
     fn planned_reads(&self, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<PlannedRead>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.alternate_key);
         let lives = |key: &&Key| {
@@ -181,7 +184,8 @@ impl SecondLevel {
         Some((genesis, reads))
     }
 
-    /// Returns the newest usable answer, and true if a value was unreadable.
+    /// Returns the newest answer in `found` that may be used, and true if an answer was unreadable.
+    /// Unreadable and purged answers are deleted from the store.
     async fn newest_usable(
         &self,
         lookup: &Lookup,
@@ -215,8 +219,8 @@ impl SecondLevel {
         (best, foreign)
     }
 
-    /// Queues a node's answer, which is stored here under `key`, to be shared. Does nothing if answers of
-    /// `class` live too briefly. Returns at once.
+    /// Queues a node's answer to be written to the shared store. `key` is the key of the answer in this
+    /// gateway. Does nothing if answers of `class` expire too soon to be worth sharing. Returns at once.
     pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &PoolReply, class: Class) {
         let life = self.freshness.ttl(class);
         if life < WORTH_SHARING || !self.store.takes_writes() || !pool.is_of_cluster(reply.node) {
@@ -244,26 +248,28 @@ impl SecondLevel {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Ignores all answers in the shared store that `filter` matches and that were asked for before `now`.
-    /// [`Self::share_purges`] informs the other gateways of the cluster with this genesis hash.
+    /// Begins a purge of the shared store: answers that match `filter` and were asked for before `now` are
+    /// ignored. [`Self::share_purges`] informs the other gateways of the cluster with this genesis hash.
     pub(super) fn purge(&self, genesis: Option<&str>, filter: &Filter, now: Instant) {
         self.purges.begin(genesis, *filter, now);
     }
 
-    /// Ignores all answers in the shared store that were asked for before `now`. [`Self::share_purges`]
-    /// informs the other gateways of each cluster whose purge list this gateway keeps.
-    pub(super) fn purge_all_clusters(&self, now: Instant) {
-        self.purges.begin_everywhere(now);
+    /// Begins a purge of the whole shared store: answers that were asked for before `now` are ignored.
+    /// [`Self::share_purges`] informs the other gateways of each cluster whose purge list this gateway keeps.
+    pub(super) fn purge_listed_clusters(&self, now: Instant) {
+        self.purges.begin_in_all_lists(now);
     }
 
-    /// Returns true if `value` of `key` was purged after it was asked for, at `sent_at`.
+    /// Returns true if `value`, the answer under `key`, was asked for before it was purged. `sent_at` is the
+    /// time at which it was asked for, by this gateway's clock.
     fn is_purged(&self, genesis: &str, key: &Key, value: &SharedValue, sent_at: Instant) -> bool {
         let emptied = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
         emptied.is_some_and(|emptied| sent_at <= emptied)
             || self.purges.is_purged(genesis, key, value.sent_at, sent_at)
     }
 
-    /// Decodes a value. `None` if it is unreadable, too long or written under another name.
+    /// Decodes the bytes of an answer in the shared store. `None` if they are unreadable, too long or written
+    /// under another name.
     async fn read(&self, name: &SecondLevelKey, bytes: Bytes) -> Option<SharedValue> {
         if bytes.len() < OFF_WORKER_BYTES / LONG_PART {
             return self.mac.decode(name, &bytes, self.max_text);
@@ -272,13 +278,14 @@ impl SecondLevel {
         tokio::task::spawn_blocking(move || mac.decode(&name, &bytes, max_text)).await.ok().flatten()
     }
 
-    /// Deletes an unreadable or purged value, which would keep other values out of the store.
+    /// Deletes an unreadable or purged answer from the shared store. The store keeps the answer of the
+    /// highest slot, so a useless answer could keep newer ones out.
     fn delete(&self, name: &SecondLevelKey) {
         let (store, key) = (Arc::clone(&self.store), name.key().to_owned());
         self.tasks.spawn(async move { store.forget(&key).await });
     }
 
-    /// Queues an answer, if there is room.
+    /// Queues an answer to be written to the shared store, unless the queue is full.
     fn enqueue(&self, queued: WriteBack) {
         let bytes = queued.bytes();
         let room = self.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES;
@@ -289,7 +296,7 @@ impl SecondLevel {
     }
 }
 
-/// A store key under which the answer to a plan may be, with the plan for its value.
+/// A key in the shared store under which an answer may be found, with the plan for that answer.
 struct PlannedRead {
     name: SecondLevelKey,
     plan: LookupPlan,
@@ -302,16 +309,16 @@ type SharedAnswer = (LookupPlan, PoolReply);
 pub(super) struct SharedAnswers {
     /// The newest answer that may be used now.
     pub(super) candidate: Option<SharedAnswer>,
-    /// True if a value was unreadable.
+    /// True if an answer in the store was unreadable.
     pub(super) foreign: bool,
     pub(super) took: Duration,
-    /// The cache's generation when the store was asked.
+    /// The number of purges of the cache when the store was asked.
     pub(super) generation: u64,
 }
 
-/// Returns the moment at which an answer was asked for, by this gateway's clock. The age of the answer is
-/// known twice: by the store's clock, and by the wall clocks of the two machines. The higher age counts, so
-/// that a single wrong clock cannot make an answer younger.
+/// Returns the time at which an answer was asked for, by this gateway's clock. The age of the answer is
+/// computed twice: by the store's clock, and by the wall clocks of the two gateways. The higher age counts,
+/// so that a single wrong clock cannot make an answer younger.
 fn sent_at(value: &SharedValue, read_at: StoreTime, asked_at: Instant) -> Option<Instant> {
     let by_store = asked_at.checked_sub(Duration::from_micros(read_at.saturating_sub(value.sent_at)))?;
     let by_wall =
@@ -333,7 +340,7 @@ impl WriteBack {
     }
 }
 
-/// Writes queued answers to the store.
+/// Writes queued answers to the shared store.
 struct WriteBackTask {
     store: Arc<Store>,
     mac: Arc<ValueMac>,
@@ -379,3 +386,6 @@ async fn write_back(store: &Store, mac: &Arc<ValueMac>, queued: WriteBack) {
     // A failed write is counted by the store.
     let _ = store.put(&PutRequest { key, value, sent_at, life }).await;
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,9 @@
 //! The known sizes of accounts. Small accounts are fetched whole, so that every form can be made from one
 //! answer.
 //!
-//! The table has a fixed size. The address of an account picks its cell, and the account replaces any other
-//! one there. No answer depends on the table: a wrong guess costs an upstream call of another form.
+//! The table has a fixed number of cells, and the address of an account picks its cell. Noting the size of an
+//! account replaces the account that had the cell before. No answer depends on the table: a wrong guess costs
+//! an upstream call of another form.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,22 +11,25 @@ use crate::methods::Pubkey;
 
 /// The number of cells, of 8 bytes each.
 const CELLS: usize = 1 << 16;
-/// The largest account, in bytes, that is fetched and stored whole whatever a caller asks for.
+/// The largest account, in bytes, that is fetched and stored whole even if a caller asks for a slice.
 const SMALL_BYTES: u64 = 64 * 1024;
-/// The largest sum, in bytes, of accounts that are fetched whole in one call.
+/// The largest total size, in bytes, of several accounts that are fetched whole in one call.
 pub(super) const TOGETHER_BYTES: u64 = 1024 * 1024;
-/// The bits of a cell that hold the size. The other bits identify the account. No account has more bytes than
-/// this.
+/// The bits of a cell that hold an account's size, which always fits in them. The other bits identify the
+/// account.
 const SIZE_BITS: u64 = (1 << 24) - 1;
 
 /// The size of an account, or of several, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SizeClass {
-    /// At most 64 KiB when last seen. Several accounts: each of them, and at most 1 MiB together.
+    /// At most 64 KiB when last seen. For several accounts: each is small, and together they have at most 1
+    /// MiB.
     Small,
-    /// The account was not seen, or its size was forgotten. Several accounts: one of them, and none is large.
+    /// The account was not seen, or its size was forgotten. For several accounts: one of them is unknown, and
+    /// none is large.
     Unknown,
-    /// Larger than 64 KiB when last seen. Several accounts: one of them, or more than 1 MiB together.
+    /// Larger than 64 KiB when last seen, or once too large to fetch. For several accounts: one of them is
+    /// large, or together they have more than 1 MiB.
     Large,
 }
 
@@ -50,19 +54,21 @@ impl Sizes {
         }
     }
 
-    /// Notes that a whole account is too large to fetch. Later sizes of the account are ignored.
+    /// Notes that an account was too large to be fetched whole. Sizes noted later for the account are
+    /// ignored.
     pub fn note_large(&self, pubkey: &Pubkey) {
         self.note(pubkey, SIZE_BITS);
     }
 
-    /// Returns the account's size in bytes when it was last seen. `None` if the size is not known.
+    /// Returns the account's size in bytes when it was last seen. `None` if the size is not known. An account
+    /// that was too large to fetch has the size 2²⁴ − 1.
     pub fn space(&self, pubkey: &Pubkey) -> Option<u64> {
         let (cell, mark) = self.cell(pubkey);
         let noted = cell.load(Ordering::Relaxed);
         (noted & !SIZE_BITS == mark).then_some(noted & SIZE_BITS)
     }
 
-    /// Returns the size class of an account.
+    /// Returns how large an account is, as far as its size is known.
     pub fn of(&self, pubkey: &Pubkey) -> SizeClass {
         match self.space(pubkey) {
             None => SizeClass::Unknown,
@@ -71,8 +77,8 @@ impl Sizes {
         }
     }
 
-    /// Returns the size class of several accounts: that of the largest one. Small accounts of more than 1 MiB
-    /// together count as large.
+    /// Returns how large several accounts are, as far as their sizes are known: as large as the largest one.
+    /// Small accounts of more than 1 MiB together count as large.
     pub fn of_all(&self, pubkeys: &[Pubkey]) -> SizeClass {
         let size = pubkeys.iter().map(|pubkey| self.of(pubkey)).max().unwrap_or(SizeClass::Small);
         let together = || pubkeys.iter().filter_map(|pubkey| self.space(pubkey)).sum::<u64>();

@@ -26,7 +26,8 @@ pub enum CacheStatus {
         /// True if the entry is past a bound and a fresh answer is being fetched.
         stale: bool,
     },
-    /// A stored entry that no block has written since it was read.
+    /// A stored entry, served at a later slot than the one at which it was read, because no block has written
+    /// its accounts since.
     Carried,
     /// A stored entry past its bounds, because no node answers.
     StaleIfError {
@@ -40,9 +41,9 @@ pub enum CacheStatus {
         /// True if the answer is stored.
         stored: bool,
     },
-    /// A node, by a method whose answers are never stored.
+    /// A node. The call's method is one whose answers are never stored.
     Bypassed,
-    /// A node, by the call of another caller.
+    /// A node, which was asked in a fetch that another caller had started.
     Collapsed,
     /// The answers of a batch.
     Batch {
@@ -72,7 +73,7 @@ impl CacheStatus {
         }
     }
 
-    /// Returns true if no node was asked.
+    /// Returns true if the answer was served without asking a node.
     pub const fn is_hit(self) -> bool {
         matches!(self, Self::Hit { .. } | Self::Carried | Self::StaleIfError { .. })
     }

@@ -1,8 +1,8 @@
-//! The entry store: a moka cache bounded in bytes. An entry is replaced by one of a lower slot only if it may
-//! not be served any more.
+//! The entry store: a moka cache bounded in bytes. A stored entry is replaced by one of a lower slot only
+//! once the stored entry may not be served any more.
 //!
-//! moka's `Expiry` and time to live are not used. Freshness depends on the frontier, too, and tests step
-//! their own clock.
+//! moka's `Expiry` and time to live are not used. Freshness depends on the newest known slot, too, and tests
+//! step their own clock.
 
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -28,9 +28,10 @@ const IDLE: Duration = Duration::from_hours(24);
 /// long.
 const FREED_AT_ONCE: u64 = 1000;
 
-/// The most segments of moka's cache. More would not make contention between two reads less likely.
+/// The most segments into which moka's cache is split. More would not make contention between two reads less
+/// likely.
 const MAX_SEGMENTS: u64 = 64;
-/// The number of entries of the largest size that must fit a segment.
+/// The least number of entries of the largest allowed size that a segment of moka's cache can hold.
 const LARGEST_IN_SEGMENT: u64 = 4;
 
 type Entries = SegmentedCache<Key, Arc<Entry>, RandomState>;
@@ -50,8 +51,7 @@ pub struct EntryStore {
 pub enum Insert {
     /// The entry is stored.
     Stored,
-    /// The entry replaced one of a higher slot that may not be served any more, because no node reaches that
-    /// slot.
+    /// The entry replaced an entry of a higher slot that may not be served any more.
     ReplacedNewer,
     /// An entry of a higher slot is stored, and stays.
     KeptNewer(Arc<Entry>),
@@ -73,8 +73,8 @@ impl EntryStore {
         self.entries.load().get(key)
     }
 
-    /// Stores `entry`, unless the stored one is of a higher slot and may still be served, as `serves` says.
-    /// The comparison and the replacement are atomic.
+    /// Stores `entry`, unless an entry of a higher slot is stored for which `serves` returns true. The
+    /// comparison and the replacement are atomic.
     pub fn insert(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&EntryMeta) -> bool) -> Insert {
         if u64::from(weight(&key, entry)) > self.max_entry {
             return Insert::TooLarge;
@@ -94,7 +94,7 @@ impl EntryStore {
         outcome
     }
 
-    /// Replaces `stored` by `entry`, if `stored` is still the entry under `key`.
+    /// Stores `entry` under `key`, if `stored` is still the entry under `key`.
     pub fn replace(&self, key: Key, stored: &Arc<Entry>, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|now| match now {
             Some(now) if Arc::ptr_eq(now.value(), stored) => Op::Put(Arc::clone(entry)),
@@ -102,7 +102,7 @@ impl EntryStore {
         });
     }
 
-    /// Computes the weight of `entry` again, if this entry is still stored under `key`.
+    /// Tells moka the present weight of `entry`, if this entry is still stored under `key`.
     pub fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|stored| match stored {
             Some(stored) if Arc::ptr_eq(stored.value(), entry) => Op::Put(stored.into_value()),
@@ -157,8 +157,8 @@ fn entries(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Entries {
         .build_with_hasher(RandomState::new())
 }
 
-/// Returns the number of moka's segments. Two reads of the same segment contend. Each segment has its share
-/// of the capacity, and must hold several of the largest entries.
+/// Returns the number of segments into which moka's cache is split. Two reads of the same segment contend.
+/// Each segment has its share of the capacity, and must hold several of the largest entries.
 fn segments(capacity: u64, max_entry: u64) -> usize {
     let fit = (capacity / max_entry.max(1) / LARGEST_IN_SEGMENT).clamp(1, MAX_SEGMENTS);
     // moka rounds up to a power of two. Rounding down here keeps the segments large enough.

@@ -1,5 +1,5 @@
-//! The stored entries, with everything that decides whether an entry may still serve: slots, ages, floors and
-//! the generation.
+//! The stored entries, with everything that decides if an entry may still be served: slots, ages, purges and
+//! the slots at which accounts were shown.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::telemetry::Metrics;
 /// The stored entries and the rules for serving them.
 pub(super) struct StoredEntries {
     store: EntryStore,
-    /// The slots below which accounts are not shown.
+    /// For each account, the lowest slot at which an answer may still be served.
     floors: AccountFloors,
     /// The number of purges so far.
     generation: Generation,
@@ -50,38 +50,39 @@ impl StoredEntries {
         self.store.get(key)
     }
 
-    /// Replaces `stored` by `entry`, if `stored` is still the entry under `key`.
+    /// Stores `entry` under `key`, if `stored` is still the entry under `key`.
     pub(super) fn replace(&self, key: Key, stored: &Arc<Entry>, entry: &Arc<Entry>) {
         self.store.replace(key, stored, entry);
     }
 
-    /// Computes the weight of `entry` again, if this entry is still stored under `key`.
+    /// Tells the store the present weight of `entry`, if this entry is still stored under `key`.
     pub(super) fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.store.update_weight(key, entry);
     }
 
-    /// Holds the present generation while an answer is inserted.
+    /// Returns a guard that keeps purges from beginning while an answer is inserted.
     pub(super) fn lock_generation(&self) -> GenerationGuard<'_> {
         self.generation.lock()
     }
 
-    /// Returns the bytes stored and the number of entries.
+    /// Returns the size of the stored entries in bytes, and their number.
     pub(super) fn usage(&self) -> (u64, u64) {
         self.store.usage()
     }
 
-    /// Begins the next generation. Answers that are being fetched will not be stored.
+    /// Counts a purge. The answers of fetches that are under way will not be stored.
     pub(super) fn end_generation(&self) {
         self.generation.advance();
     }
 
-    /// Removes all entries and floors.
+    /// Removes all entries, and forgets the slots at which accounts were shown.
     pub(super) fn clear(&self) {
         self.store.clear();
         self.floors.clear();
     }
 
-    /// Removes the entries that any of `filters` matches, and returns their number.
+    /// Removes the entries that any of `filters` matches, and returns their number. Answers of fetches that
+    /// are under way will not be stored.
     pub(super) fn purge(&self, filters: &[Filter]) -> u64 {
         self.generation.advance();
         if !filters.iter().any(Filter::is_everything) {
@@ -94,19 +95,19 @@ impl StoredEntries {
         entries
     }
 
-    /// Removes all floors.
+    /// Forgets the slots at which accounts were shown, so that answers at any slot may be served.
     pub(super) fn forget_floors(&self) {
         self.floors.clear();
     }
 
-    /// Returns the number of the present generation.
+    /// Returns the number of purges so far.
     pub(super) fn generation(&self) -> u64 {
         self.generation.number()
     }
 
-    /// Returns the entries stored under the keys of `plan`. If an account is stored under both keys, only the
-    /// entry of the higher slot is returned, because that one was shown last. A block comes before its
-    /// absence.
+    /// Returns the entries stored under the two keys of `plan`. If both keys have an entry about accounts,
+    /// only the one of the higher slot is returned. The entry of a block comes before the error that the
+    /// block is missing.
     pub(super) fn candidates(&self, plan: &LookupPlan) -> [Option<Arc<Entry>>; 2] {
         let first = self.store.get(&plan.key);
         let alternate = plan.alternate_key.as_ref().and_then(|key| self.store.get(key));
@@ -119,14 +120,15 @@ impl StoredEntries {
         }
     }
 
-    /// Returns the alternate key of `plan`, unless the candidate `stored` is the entry under the plan's first
-    /// key.
+    /// Returns the second key of `plan` if `stored`, one of the entries for `plan`, is stored under that key.
+    /// `None` if `stored` is under the first key.
     pub(super) fn alternate_key(&self, plan: &LookupPlan, stored: &Arc<Entry>) -> Option<Key> {
         let is_first = || self.store.get(&plan.key).is_some_and(|first| Arc::ptr_eq(&first, stored));
         plan.alternate_key.clone().filter(|_| !is_first())
     }
 
-    /// Returns the entry stored under `key`, if `tolerance` allows it and its slot is at least `min_slot`.
+    /// Returns the entry stored under `key`, if it is young enough for `tolerance` and its slot is at least
+    /// `min_slot`.
     pub(super) fn get_usable(
         &self,
         key: &Key,
@@ -137,8 +139,8 @@ impl StoredEntries {
         self.store.get(key).filter(|stored| self.is_usable(key, stored, tolerance, min_slot, now))
     }
 
-    /// Returns true if `tolerance` allows `stored`, the entry under `key`, and if the entry's slot is at
-    /// least `min_slot`.
+    /// Returns true if `stored`, the entry under `key`, is young enough for `tolerance` and its slot is at
+    /// least `min_slot`. Except as a last resort, its accounts must not have been shown at a higher slot.
     pub(super) fn is_usable(
         &self,
         key: &Key,
@@ -168,15 +170,15 @@ impl StoredEntries {
         inserted
     }
 
-    /// Returns true if a newer answer than `entry` was shown. An error that a node has just given shows no
-    /// account, so it cannot be overtaken.
+    /// Returns true if `entry` must not be sent because a newer answer is stored or was sent to a caller. An
+    /// error that a node has just given shows no account, so the slots of other answers do not matter for it.
     pub(super) fn is_overtaken(&self, plan: &LookupPlan, entry: &Entry, basis: Basis) -> bool {
         let is_error = matches!(entry.body, EntryBody::Verbatim(Payload::Error { .. }));
         (!is_error || basis.is_stored()) && self.is_behind(plan, &entry.meta, basis)
     }
 
     /// Returns true if a newer answer is stored, or if an account was shown above the slot of `meta`. At
-    /// processed only answers from the cache are checked.
+    /// processed only answers that were found without asking a node are checked.
     pub(super) fn is_behind(&self, plan: &LookupPlan, meta: &EntryMeta, basis: Basis) -> bool {
         let has_floor = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => {
@@ -200,21 +202,23 @@ impl StoredEntries {
         self.floors_under(key, now).1
     }
 
-    /// Returns the lowest and the highest floor of the accounts under `key`.
+    /// Returns the lowest and the highest floor among the accounts under `key`. The floor of an account is
+    /// the highest slot at which it was shown, or 0.
     pub(super) fn floors_under(&self, key: &Key, now: Instant) -> (Slot, Slot) {
         let span = |(accounts, commitment): (&[Pubkey], _)| self.floors.span(accounts, commitment, now);
         key.accounts().map_or(NO_ACCOUNTS, span)
     }
 
-    /// Raises the floors of the accounts under `key`, which are shown at `slot`.
+    /// Notes that the accounts under `key` are shown at `slot`, and are not served below that slot from now
+    /// on.
     pub(super) fn raise_floors(&self, key: &Key, slot: Slot, now: Instant) {
         if let Some((accounts, commitment)) = key.accounts() {
             self.floors.raise(accounts, commitment, slot, self.freshness.longest_life(commitment), now);
         }
     }
 
-    /// Lowers the floors of the accounts under `key` from at most `floor` to `slot`, because no node reaches
-    /// them any more. Counts the reset.
+    /// Lets the accounts under `key` be served from `slot` on, although they were shown at a higher slot.
+    /// Accounts that were shown above `floor` are left out. Counts the change in the metrics.
     pub(super) fn lower_floors(&self, key: &Key, floor: Slot, slot: Slot) {
         let Some((accounts, commitment)) = key.accounts().filter(|_| slot < floor) else { return };
         let life = self.freshness.longest_life(commitment);
@@ -223,8 +227,8 @@ impl StoredEntries {
         }
     }
 
-    /// Raises floors that have fallen below `slot`, at which an entry for `plan` is shown. `lowest` is the
-    /// lowest of these floors.
+    /// Notes that a stored entry for `plan` is shown at `slot`. Does nothing if all of its accounts were
+    /// already shown at that slot or above: `lowest` is the lowest of those slots.
     pub(super) fn raise_fallen_floors(&self, plan: &LookupPlan, slot: Slot, lowest: Slot) {
         if slot <= lowest {
             return;
@@ -234,5 +238,62 @@ impl StoredEntries {
         if self.candidates(plan).into_iter().flatten().any(|stored| stored.meta.slot == slot) {
             self.raise_floors(&plan.key, slot, Instant::now());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::CompressedForms;
+    use super::*;
+    use crate::config::Config;
+    use crate::frontier::Frontier;
+
+    fn no_entries() -> StoredEntries {
+        let any = ([127, 0, 0, 1], 0).into();
+        let settings = Config::dev(any, any, Vec::new()).cache;
+        let freshness = Arc::new(FreshnessPolicy::new(settings.clone(), Arc::new(Frontier::new(1))));
+        StoredEntries::new(&settings, freshness, Metrics::new())
+    }
+
+    fn entry(slot: Slot, class: Class, sent_at: Instant) -> Arc<Entry> {
+        let meta = EntryMeta { slot, sent_at, class, derived: false, carried: false };
+        let body =
+            EntryBody::Verbatim(Payload::Error { code: -32602, body: bytes::Bytes::from_static(b"{}") });
+        Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_replaced_higher_slots_count_as_resets() {
+        let entries = no_entries();
+        let resets = || entries.metrics.cache_floor_resets.at(()).get();
+        let started = Instant::now();
+        tokio::time::advance(std::time::Duration::from_hours(1)).await;
+        // The first entry is too old to be served.
+        for (commitment, expected) in [(Commitment::Processed, 0), (Commitment::Confirmed, 1)] {
+            let (key, class) = (Key::Balance(Pubkey([1; 32]), commitment), Class::Account(commitment));
+            entries.insert(key.clone(), &entry(9, class, started));
+            assert_eq!(resets(), 0);
+            entries.insert(key.clone(), &entry(5, class, Instant::now()));
+            assert_eq!(resets(), expected, "{commitment}");
+            entries.insert(key, &entry(4, class, Instant::now()));
+            assert_eq!(resets(), expected, "the higher slot stays");
+        }
+    }
+
+    #[tokio::test]
+    async fn purge_ends_a_generation_and_empties_usage() {
+        let entries = no_entries();
+        assert_eq!(entries.usage(), (0, 0));
+        for slot in 1..=3 {
+            entries.insert(Key::NoBlock(slot), &entry(5, Class::Skipped, Instant::now()));
+        }
+        let (bytes, count) = entries.usage();
+        assert!(bytes > 3 && count == 3, "{bytes} bytes, {count} entries");
+        let first = entries.generation();
+        assert_eq!(entries.purge(&[Filter { slot: Some(2), ..Filter::default() }]), 1);
+        let second = entries.generation();
+        assert_eq!(entries.purge(&[Filter::default()]), 2);
+        assert!(first < second && second < entries.generation());
+        assert_eq!(entries.usage(), (0, 0));
     }
 }

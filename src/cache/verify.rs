@@ -3,8 +3,8 @@
 //!
 //! No caller waits for a verification. Each picked hit costs one call to one node. At most four comparisons
 //! run at a time, and a hit that is picked beyond that is skipped. A mismatch is counted and logged for an
-//! operator, and nothing is corrected. An answer that proves nothing is counted as `moved`, and so is a node
-//! that does not answer.
+//! operator, and nothing is corrected. The result `moved` counts answers that prove nothing, and nodes that
+//! do not answer.
 
 mod compare;
 
@@ -25,22 +25,22 @@ use crate::methods::{BlockQuery, Commitment, Query, Slot};
 use crate::pool::{CallContext, Pool, UpstreamRequest};
 use crate::telemetry::{Metrics, VerifyResult};
 
-/// The number of comparisons under way at once. More would put load on the nodes.
+/// The most comparisons that run at once. More would put load on the nodes.
 const AT_ONCE: usize = 4;
 
 /// Picks hits and compares them with a node's answer.
 pub struct Verifier {
-    /// The highest random draw that picks a hit. 0 picks none.
+    /// The highest random number with which a hit is verified. If the threshold is 0, no hit is verified.
     threshold: u64,
     draws: AtomicU64,
     hasher: RandomState,
     permits: Arc<Semaphore>,
-    /// The longest wait for a node.
+    /// The longest wait for the node's answer.
     patience: Duration,
     metrics: Arc<Metrics>,
 }
 
-/// A hit as it was served.
+/// A hit to verify: the query, and the answer that the caller got.
 struct SampledHit {
     query: Query,
     class: Class,
@@ -69,8 +69,8 @@ impl Verifier {
         })
     }
 
-    /// Returns true if this hit belongs to the sample. Takes no lock, and draws no number if nothing is
-    /// sampled.
+    /// Returns true if the present hit is to be verified, by drawing a random number. Takes no lock, and
+    /// draws nothing if verification is off.
     pub fn picks(&self) -> bool {
         self.threshold > 0
             && self.hasher.hash_one(self.draws.fetch_add(1, Ordering::Relaxed)) <= self.threshold
@@ -122,14 +122,15 @@ impl Verifier {
                 cache.slot = hit.slot,
                 upstream.slot = again.slot,
                 upstream.name = pool.name_of(again.node),
-                "a hit differs from a node's answer to the same call: purge the entry, and find out which one is wrong"
+                "a cached answer and a node's later answer to the same call contradict each other: \
+                 purge the cached answer, and ask every node to find out which answer is wrong"
             );
         }
     }
 }
 
-/// Returns the upstream call for a comparison: at the hit's slot or above, and for a final block at
-/// finalized.
+/// Returns the upstream call whose answer is compared with `hit`. Accounts, fees and votes are requested at
+/// the hit's slot or above. Final blocks and skipped slots are requested at finalized.
 fn upstream_request(hit: &SampledHit, deadline: Instant) -> UpstreamRequest {
     let min_slot =
         matches!(hit.class, Class::Account(_) | Class::Fee(_) | Class::Votes(_)).then_some(hit.slot);
@@ -144,7 +145,32 @@ fn upstream_request(hit: &SampledHit, deadline: Instant) -> UpstreamRequest {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, Write};
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+
+    use super::super::entry::TextParts;
     use super::*;
+    use crate::config::Config;
+    use crate::frontier::Frontier;
+    use crate::node::NodeReply;
+    use crate::pool::PoolReply;
+
+    /// The log of a test.
+    #[derive(Clone, Default)]
+    struct LogOutput(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for LogOutput {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     #[test]
     fn picks_about_the_configured_share() {
@@ -152,6 +178,49 @@ mod tests {
             let verifier = Verifier::new(sample, Duration::ZERO, Metrics::new());
             let picked = (0..10_000).filter(|_| verifier.picks()).count();
             assert!((at_least..=at_most).contains(&picked), "{picked} at {sample}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_mismatches_are_logged() {
+        let any = ([127, 0, 0, 1], 0).into();
+        let config = Config::dev(any, any, Vec::new());
+        let (frontier, metrics) = (Arc::new(Frontier::new(0)), Metrics::new());
+        let pool = Arc::new(Pool::new(&config, frontier, Arc::clone(&metrics)).unwrap());
+        let (fake_node, mut calls) = tokio::sync::mpsc::unbounded_channel();
+        pool.fake_node.set(fake_node).unwrap();
+        let verifier = Verifier::new(1.0, Duration::from_mins(1), Arc::clone(&metrics));
+        let log = LogOutput::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+
+        let block = |height: u64| Bytes::from(format!(r#"{{"blockHeight":{height}}}"#));
+        let params = crate::jsonrpc::Params::Array(Bytes::from_static(b"[7]"));
+        let query =
+            Query::parse(crate::methods::Method::GetBlock, &params, crate::methods::Profile::Node).unwrap();
+        let delivered = Payload::Result(TextParts::One(block(1)));
+        let meta = EntryMeta {
+            slot: 7,
+            sent_at: Instant::now(),
+            class: Class::BlockFinal,
+            derived: false,
+            carried: false,
+        };
+        for (height, result, is_logged) in
+            [(1, VerifyResult::Equal, false), (2, VerifyResult::Mismatch, true)]
+        {
+            let tasks = TaskTracker::new();
+            verifier.sample(&pool, &tasks, &query, &meta, &delivered);
+            let (_, reply_sender) = calls.recv().await.unwrap();
+            let body = NodeReply::Result(block(height));
+            let reply = PoolReply { node: 0, body, sent_at: Instant::now(), slot: 7, is_settled: true };
+            assert!(reply_sender.send(Ok(reply)).is_ok());
+            tasks.close();
+            tasks.wait().await;
+            assert_eq!(metrics.verify.at((Some(query.method()), result)).get(), 1, "{result:?}");
+            let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+            assert_eq!(text.contains("contradict each other"), is_logged, "{result:?}: {text}");
         }
     }
 }

@@ -3,6 +3,7 @@
 mod advice;
 mod doctor;
 mod examine;
+mod files;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,12 +15,14 @@ use super::table::TextTable;
 use super::{Failure, World};
 use crate::config::{self, AuthMode, Config, Upstream};
 use crate::gateway::Gateway;
+use crate::gateway::keys::file::KeyFile;
 use crate::http::tls::Tls;
 use crate::methods::Commitment;
 use crate::node::{BufferBudget, Client};
 use crate::redis_store::Store;
 use crate::telemetry::Metrics;
-use doctor::{Finding, ProbeResult};
+pub(super) use doctor::Finding;
+use doctor::ProbeResult;
 
 /// Check a configuration; with --probe also nodes, files and limits
 #[derive(Debug, clap::Args)]
@@ -27,13 +30,15 @@ use doctor::{Finding, ProbeResult};
     long_about = "Check a configuration and the files that it names, and report all problems at once.\n\
                   With --probe, ask every upstream for its version, cluster, slots, health, history and\n\
                   clock, measure its latency, send thirty small calls at once to find its rate limit, check that the\n\
-                  shared store can be read and written, and check file permissions and the limit of open files. Each finding\n\
-                  comes with a fix. The length of ten blocks is measured, for advice about follow.mode.",
+                  shared store can be read and written and the usage file written, and check file permissions\n\
+                  and the limit of open files. Each finding comes with a fix. The length of ten blocks is\n\
+                  measured, for advice about follow.mode.",
     after_help = "Example:\n    slotfront check --config slotfront.toml --probe\n\n\
-                  Exit codes: 0 valid (also with warnings), 1 a fault was found, 2 invalid."
+                  Exit codes: 0 valid (also with warnings), 1 --probe found a fault, 2 invalid."
 )]
 pub(super) struct Args {
-    /// The configuration file [default: `SLOTFRONT_CONFIG`; without both, the environment is the configuration]
+    /// The configuration file [default: the file that `SLOTFRONT_CONFIG` names; without either, all settings come
+    /// from the environment]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Also examine every upstream, the shared store, files and limits
@@ -54,6 +59,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let store = config.shared.as_ref().map(store).transpose().map_err(Failure::usage)?;
     writeln!(world.out, "{}", summary(&config))?;
     let mut findings = doctor::of_settings(&config);
+    if let (AuthMode::Keys, Some(path)) = (config.auth.mode, &config.auth.keys_file) {
+        findings.extend(files::of_keys(path, &KeyFile::new(path).list().map_err(Failure::usage)?));
+    }
     if !args.probe {
         return print_findings(&findings, world);
     }
@@ -61,8 +69,12 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let probed = join_all(examined.map(|(client, upstream)| examine::examine(client, upstream.rps))).await;
     writeln!(world.out, "\n{}", table(&config.upstreams, &probed))?;
     findings.extend(doctor::of_upstreams(&config, &probed));
-    findings.extend(doctor::of_files(&doctor::files(&config, file.as_deref())));
-    findings.extend(doctor::of_open_files(&config, doctor::open_files()));
+    findings.extend(files::of_files(&files::files(&config, file.as_deref())));
+    // Only keys have usage.
+    if let (AuthMode::Keys, Some(path)) = (config.auth.mode, &config.auth.usage_file) {
+        findings.extend(files::of_usage_file(path));
+    }
+    findings.extend(files::of_open_files(&config, files::open_files()));
     if let Some(store) = store {
         let found = store.probe().await;
         writeln!(world.out, "\nshared store: {}", found.err().unwrap_or("ok"))?;
@@ -76,10 +88,10 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     print_findings(&findings, world)
 }
 
-/// Prints the findings, faults first.
+/// Prints the problems that were found, faults before warnings.
 ///
 /// # Errors
-/// [`Failure::Runtime`] if a finding is a fault.
+/// [`Failure::Runtime`] if a problem is a fault.
 fn print_findings(findings: &[Finding], world: &mut World<'_>) -> Result<(), Failure> {
     let (faults, warnings): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| finding.fault);
     for finding in faults.iter().chain(&warnings) {
@@ -97,12 +109,12 @@ fn summary(config: &Config) -> String {
     let names = |names: Vec<&str>| names.join(", ");
     let who = match (config.auth.mode, &config.auth.open_plan, &config.auth.keys_file) {
         (AuthMode::Open, None, _) => "everyone, without limits".to_owned(),
-        (AuthMode::Open, Some(plan), _) => format!("everyone, with plan {plan} for each address"),
+        (AuthMode::Open, Some(plan), _) => format!("everyone, each address with plan {plan}"),
         (AuthMode::Keys, _, Some(file)) if !file.exists() => {
             let file = file.display();
             format!("nobody yet; create a key with `slotfront keys create --file {file} --name NAME`")
         }
-        (AuthMode::Keys, _, Some(file)) => format!("keys of {}", file.display()),
+        (AuthMode::Keys, _, Some(file)) => format!("the keys in {}", file.display()),
         (AuthMode::Keys, _, None) => "nobody".to_owned(),
     };
     let shared = match &config.shared {

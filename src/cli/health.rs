@@ -23,7 +23,7 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024;
                   Exit codes: 0 ready, 1 not ready or not running, 2 wrong usage or configuration."
 )]
 pub(super) struct Args {
-    /// The configuration file of the gateway [default: `SLOTFRONT_CONFIG`]
+    /// The configuration file of the gateway [default: the file that `SLOTFRONT_CONFIG` names]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The address of the gateway's admin listener, instead of the one in the configuration
@@ -34,7 +34,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
     let admin = match args.admin {
         Some(admin) => admin,
-        None => world.config(args.config)?.server.admin_listen,
+        None => configured(args.config, world)?,
     };
     let admin = reachable(admin);
     let asked = tokio::time::timeout(TIMEOUT, ask(admin)).await;
@@ -44,6 +44,18 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     writeln!(world.out, "{}", body.trim())?;
     let status = head.split(' ').nth(1).unwrap_or("not HTTP");
     if status == "200" { Ok(()) } else { Err(Failure::Runtime(format!("not ready ({status})"))) }
+}
+
+/// Returns the address of the admin listener in the configuration.
+fn configured(file: Option<PathBuf>, world: &World<'_>) -> Result<SocketAddr, Failure> {
+    let file = world.config_file(file);
+    let is_named = file.is_some();
+    match world.config(file) {
+        Err(Failure::Usage(message)) if !is_named => {
+            Err(Failure::Usage(format!("{message}\n\n  --admin ADDR needs no configuration")))
+        }
+        config => Ok(config?.server.admin_listen),
+    }
 }
 
 async fn ask(admin: SocketAddr) -> std::io::Result<String> {

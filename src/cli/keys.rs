@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use ipnet::IpNet;
 use jiff::Timestamp;
 
+use super::check::Finding;
 use super::table::TextTable;
 use super::{Failure, World};
 use crate::config::{defaults, is_name};
@@ -47,10 +48,11 @@ enum KeysCommand {
         /// The plan of the key: a [plans.NAME] of the configuration
         #[arg(long, default_value = defaults::PLAN)]
         plan: String,
-        /// The configuration file that must have the plan [default: `SLOTFRONT_CONFIG`]
+        /// The configuration file in which the plan is looked up [default: the file that `SLOTFRONT_CONFIG` names]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         /// The time at which the key expires: a duration from now such as 90d, or a date such as 2027-01-31 (00:00 UTC)
+        /// [default: never]
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
         #[command(flatten)]
@@ -62,7 +64,7 @@ enum KeysCommand {
         #[command(flatten)]
         file: KeyFileArg,
     },
-    /// Revoke a key; takes effect at once and cannot be undone
+    /// Revoke a key for good; a running gateway refuses it within two seconds
     #[command(after_help = "Example:\n    slotfront keys revoke --file keys.toml --name key-5Kd3NBUA")]
     Revoke {
         #[command(flatten)]
@@ -92,7 +94,8 @@ struct KeyFileArg {
     file: PathBuf,
 }
 
-/// The options for the restrictions of a new key. Each may be repeated. Without the option there is no restriction.
+/// The options that restrict the use of a new key. Each may be repeated, and each that is missing leaves its part
+/// unrestricted.
 #[derive(Debug, clap::Args)]
 struct Restrictions {
     /// A web origin from which the key may be used, as browsers send it; repeat for more [default: any]
@@ -172,8 +175,8 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
     }
 }
 
-/// Checks that the configuration has the plan. Without a configuration file, checks only the form of the name, and
-/// warns about a plan other than the default.
+/// Checks that the configuration has the plan with the name `plan`. Without a configuration file, checks only the
+/// form of the name, and warns if the plan is not the default plan.
 fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Result<(), Failure> {
     if let Some(file) = world.config_file(config) {
         let config = world.config(Some(file))?;
@@ -194,8 +197,13 @@ fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Re
     if plan != defaults::PLAN {
         writeln!(
             world.err,
-            "the configuration must have [plans.{plan}]; a gateway without it refuses the whole key file \
-             (--config FILE checks that)"
+            "{}",
+            Finding::warning(
+                format!(
+                    "the configuration must have [plans.{plan}]; a gateway without it refuses the whole key file"
+                ),
+                "add --config FILE, so that the plan is checked",
+            )
         )?;
     }
     Ok(())

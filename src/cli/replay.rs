@@ -26,8 +26,8 @@ use crate::telemetry::VerifyResult;
 use judge::SideAnswer;
 use recorded::Recorded;
 
-/// The longest pause between two tries. A pause lasts one slot, but not longer than this. After it, both sides may have
-/// a newer answer.
+/// The longest pause between two tries of the same call. A pause usually lasts one slot, so that slotfront and the
+/// node may both have a newer answer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The maximum number of differing or failed calls that are printed.
 const MAX_PRINTED: usize = 10;
@@ -45,24 +45,25 @@ const MAX_PRINTED: usize = 10;
                   Exit codes: 0 no mismatch and no failure, 1 otherwise, 2 wrong usage or an invalid file."
 )]
 pub(super) struct Args {
-    /// The recorded calls, one JSON object a line; - is standard input
+    /// The file of recorded calls, one JSON object a line; - is standard input
     #[arg(long, value_name = "FILE")]
     requests: PathBuf,
     /// The node to compare with
     #[arg(long, value_name = "URL", value_parser = url)]
     against: Secret,
-    /// A running slotfront, with the API key [default: a temporary one with default settings in front of the node]
+    /// The URL of a running slotfront, with the API key [default: a temporary one with default settings in
+    /// front of the node]
     #[arg(long, value_name = "URL", value_parser = url)]
     through: Option<Secret>,
     /// The maximum number of tries for a call whose answers differ
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     tries: u32,
-    /// The number of calls in flight
+    /// The maximum number of calls in flight
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     in_flight: u16,
 }
 
-/// Parses a URL, which may contain an API key. The error does not quote it.
+/// Parses a URL, which may contain an API key. The error does not quote the URL.
 fn url(text: &str) -> Result<Secret, &'static str> {
     let url = Secret::new(text);
     match crate::config::url_fault(&url) {
@@ -108,7 +109,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     Err(Failure::Runtime(format!("{} of {} calls differ or failed", differing.len(), outcomes.len())))
 }
 
-/// Starts a temporary gateway with default settings in front of `node`. Returns it with its URL.
+/// Starts a temporary gateway with default settings in front of `node`. Returns the gateway and its URL.
 async fn start(node: Secret) -> Result<(App, Secret), Failure> {
     let any = ([127, 0, 0, 1], 0).into();
     let config = Config::dev(any, any, vec![Upstream::plain("node", node)]);
@@ -127,13 +128,14 @@ async fn start(node: Secret) -> Result<(App, Secret), Failure> {
     Ok((app, url))
 }
 
-/// The comparison of the answers to one call.
+/// The result of comparing the answers to one call.
 struct Comparison {
-    /// The verdict, slotfront's answer and the node's. The error names the side that failed and its fault.
+    /// The result of the comparison, slotfront's answer, and the node's answer. The error says which of the two gave
+    /// no valid answer, and why.
     verdict: Result<(VerifyResult, SideAnswer, SideAnswer), String>,
-    /// True if slotfront's first answer was a hit.
+    /// True if slotfront answered the first try of the call from its cache.
     hit: bool,
-    /// The durations of slotfront's and of the node's first answer.
+    /// The time that slotfront took for its first answer, and the time that the node took.
     took: [Duration; 2],
 }
 
@@ -163,7 +165,8 @@ impl Sides {
         })
     }
 
-    /// Asks both sides until their answers agree or contradict each other, or one fails, at most `tries` times.
+    /// Asks slotfront and the node until their answers agree or contradict each other, or until one of them fails.
+    /// Asks at most `tries` times.
     async fn ask(&self, call: &Recorded, tries: u32) -> Comparison {
         let mut outcome = self.ask_once(call).await;
         for _ in 1..tries {
@@ -197,10 +200,10 @@ impl Sides {
     }
 }
 
-/// Parses the answer of the side `who`.
+/// Parses an answer of slotfront or of the node. `who` names which of the two.
 ///
 /// # Errors
-/// A text with the side and its fault.
+/// A text with `who` and the reason why the answer is not valid.
 fn parse_answer(
     who: &str,
     answer: Result<(bytes::Bytes, Option<String>), Fault>,
@@ -209,7 +212,7 @@ fn parse_answer(
     reply.map(SideAnswer::new).map_err(|fault| format!("{who}: {fault}"))
 }
 
-/// One row of the table: the counts and durations of a method.
+/// One row of the table of results: the counts and durations of the calls of a method.
 #[derive(Default)]
 struct MethodRow {
     sent: usize,
@@ -277,7 +280,8 @@ fn report(outcomes: &[(&Recorded, Comparison)]) -> String {
     table.to_string()
 }
 
-/// Describes a call with a mismatch or a failed side. `None` for other calls.
+/// Describes a call whose answers contradict each other, or that slotfront or the node failed to answer. `None` for
+/// other calls.
 fn describe_difference(call: &Recorded, outcome: &Comparison) -> Option<String> {
     let slot = |answer: &SideAnswer| {
         answer.slot.map_or("names no slot".to_owned(), |slot| format!("is of slot {slot}"))

@@ -19,7 +19,8 @@ use crate::telemetry;
                   SLOTFRONT_UPSTREAMS=a=http://10.0.0.1:8899,b=http://10.0.0.2:8899 slotfront serve"
 )]
 pub(super) struct Args {
-    /// The configuration file [default: `SLOTFRONT_CONFIG`; without both, the environment is the configuration]
+    /// The configuration file [default: the file that `SLOTFRONT_CONFIG` names; without either, all settings come
+    /// from the environment]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

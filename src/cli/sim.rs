@@ -12,10 +12,10 @@ use super::{Failure, World};
 use crate::app;
 use crate::app::signals::Signals;
 
-/// Run a simulated cluster alone; node i listens on the port + i
+/// Run a simulated cluster without a gateway; node i, from 0, listens on the port + i
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Run a simulated cluster alone, for a gateway or client of your own. Node i listens on the port + i.\n\
+    long_about = "Run a simulated cluster alone, for a gateway or client of your own. Node i, from 0, listens on the port + i.\n\
                   The nodes answer the eight methods and those that probes and client libraries need.",
     after_help = "Example:\n    slotfront sim --listen 127.0.0.1:8001 --nodes 3 --seed 7 --slot-time 100ms"
 )]
@@ -38,7 +38,7 @@ pub(super) struct Args {
     slot_time: humantime::Duration,
 }
 
-/// Returns a parser of the number of simulated nodes: 1 to 100, because more would only wait for the processor.
+/// Returns a parser of the number of simulated nodes: 1 to 100. More nodes would only wait for the processor.
 pub(super) fn nodes() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=100)
 }
@@ -69,8 +69,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     Ok(())
 }
 
-/// Binds a listener for each of `nodes` nodes, on consecutive ports from that of `first`. If that port is 0, each gets
-/// any free port. `setting` names the address in errors.
+/// Binds a listener for each of `nodes` nodes, on consecutive ports from that of `first`. If the port of `first` is 0,
+/// each listener gets any free port. `setting` names the address in errors.
 pub(super) async fn bind(
     setting: &'static str,
     first: SocketAddr,

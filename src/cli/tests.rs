@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs a command, and returns its standard output. An error has the exit code and the message.
+/// Runs the command line `args`. Returns its standard output, and on failure the exit code and the message.
 fn typed(args: &[&str]) -> (String, Result<(), (u8, String)>) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut world = World { env: BTreeMap::new(), out: &mut out, err: &mut err };
@@ -39,7 +39,7 @@ fn help_text_and_examples() {
       health       Ask a running gateway for its readiness
       replay       Send recorded calls to slotfront and to a node, and compare the answers
       keys         Create, list, rotate and revoke API keys
-      sim          Run a simulated cluster alone; node i listens on the port + i
+      sim          Run a simulated cluster without a gateway; node i, from 0, listens on the port + i
       openrpc      Print the OpenRPC document of the eight methods
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
@@ -169,12 +169,55 @@ fn check_prints_summary_warnings_and_problems() {
     let (out, result) = check(trusting);
     assert_eq!(result, Ok(()), "a warning is no failure");
     assert!(out.contains("\nwarning  server.client_ip_header is not set"), "{out}");
+    let same = "\n[[upstream]]\nname = \"b\"\nurl = \"http://a.example\"";
+    let (out, result) = check(&(trusting.to_owned() + same));
+    assert_eq!(result, Ok(()), "a warning is no failure");
+    assert!(out.contains("\nwarning  upstream[1].url is also the URL of upstream upstream-1"), "{out}");
+    let keys = dir.path().join("keys.toml");
+    for _ in 0..2 {
+        typed(&["keys", "create", "--file", keys.to_str().unwrap(), "--name", "alice"]).1.unwrap();
+    }
+    let (out, result) = check("[[upstream]]\nurl = \"http://a.example\"");
+    assert_eq!(result, Ok(()), "a warning is no failure");
+    assert!(out.contains("\nwarning  2 keys of ") && out.contains(" have the name \"alice\": key-"), "{out}");
     let (_, result) = check("[[upstream]]\nurl = \"a.example/secret\"");
     let (code, message) = result.unwrap_err();
     assert!(
         code == 2 && message.contains("upstream[0].url = ***") && !message.contains("secret"),
         "{message}"
     );
+}
+
+#[test]
+fn missing_configurations_name_the_options() {
+    let heading = "configuration without a file (--config FILE or SLOTFRONT_CONFIG): 1 problem\n";
+    let admin = "--admin ADDR needs no configuration";
+    for (command, names_admin) in [("serve", false), ("check", false), ("health", true)] {
+        let (code, message) = typed(&[command]).1.unwrap_err();
+        assert_eq!((code, message.starts_with(heading)), (2, true), "{message}");
+        assert_eq!(message.ends_with(admin), names_admin, "{message}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slotfront.toml");
+    std::fs::write(&file, "").unwrap();
+    let (_, message) = typed(&["health", "--config", file.to_str().unwrap()]).1.unwrap_err();
+    assert!(message.contains("slotfront.toml: 1 problem\n") && !message.contains(admin), "{message}");
+}
+
+#[test]
+fn unchecked_plans_give_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("keys.toml");
+    let notices = |plan: &str| {
+        let args = ["keys", "create", "--file", file.to_str().unwrap(), "--name", "alice", "--plan", plan];
+        let cli = Cli::try_parse_from(std::iter::once("slotfront").chain(args)).unwrap();
+        let mut err = Vec::new();
+        let mut world = World { env: BTreeMap::new(), out: &mut Vec::new(), err: &mut err };
+        run(cli.command, &mut world).unwrap();
+        String::from_utf8(err).unwrap()
+    };
+    assert!(notices("gold").starts_with("warning  the configuration must have [plans.gold]"));
+    assert!(notices("standard").starts_with("created key-"));
 }
 
 #[cfg(feature = "dev")]

@@ -38,7 +38,7 @@ pub(super) fn ca_file(r: &TableReader<'_>) -> Option<PathBuf> {
         Ok(_) => None,
     });
     if let Some(rule) = ca_fault {
-        r.problem("ca_file", None, rule, "set a readable file with certificates in PEM");
+        r.problem("ca_file", None, rule, "name a readable file with certificates in PEM");
     }
     ca_file
 }

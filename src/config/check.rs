@@ -1,6 +1,6 @@
-//! The rules between settings.
+//! The rules that several settings must fulfil together.
 //!
-//! A faulty setting has its default value here. A rule about a faulty setting is skipped, so that one mistake is
+//! A faulty setting was replaced by its default. A rule about a faulty setting is skipped, so that one mistake is
 //! reported once.
 
 use std::net::{IpAddr, SocketAddr};
@@ -10,11 +10,13 @@ use crate::methods::{AnyMethod, Method};
 use super::problem::{Problem, ValueOrigin};
 use super::reader::Findings;
 use super::value::{ByteSize, Setting};
-use super::{AuthMode, Config, Plan, defaults};
+use super::{AuthMode, Config, Plan, Upstream, defaults};
 
-/// Checks all rules between settings. A default that conflicts with a setting is adjusted instead of reported.
+/// Checks the rules that several settings must fulfil together. A default that conflicts with a setting is adjusted
+/// instead of reported.
 pub(super) fn check(config: &mut Config, found: &mut Findings) {
-    config.warnings = client_ip_header(config, found).into_iter().collect();
+    config.warnings =
+        client_ip_header(config, found).into_iter().chain(repeated_urls(config, found)).collect();
     let mut rules = CrossChecks { found, problems: Vec::new() };
     listeners(config, &mut rules);
     upstreams(config, &mut rules);
@@ -43,7 +45,8 @@ impl CrossChecks<'_> {
         }
     }
 
-    /// Records that the size `path` exceeds the size `other`, which bounds it.
+    /// Records that the setting `path` of `size` bytes exceeds the setting `other` of `bound` bytes, which is its
+    /// limit.
     fn report_excess(&mut self, path: &str, size: u64, other: &str, bound: u64) {
         let rule = format!("exceeds {other} ({})", ByteSize(bound).show());
         self.report(path, other, Some(ByteSize(size).show()), rule, format!("lower it, or raise {other}"));
@@ -74,6 +77,29 @@ fn client_ip_header(config: &Config, found: &Findings) -> Option<Problem> {
     })
 }
 
+/// Warns about each upstream that has the URL and the headers of an earlier one.
+fn repeated_urls(config: &Config, found: &Findings) -> Vec<Problem> {
+    let url = |upstream: &Upstream| url::Url::parse(upstream.url.expose()).ok();
+    let repeats = |(i, upstream): (usize, &Upstream)| {
+        let own = url(upstream)?;
+        let is_same =
+            |other: &&Upstream| url(other).is_some_and(|url| url == own) && other.headers == upstream.headers;
+        let first = config.upstreams[..i].iter().find(is_same)?;
+        let path = format!("upstream[{i}].url");
+        Some(Problem {
+            origin: found.origin(&path),
+            path,
+            value: None,
+            rule: format!(
+                "is also the URL of upstream {}, so a second opinion may come from the same node",
+                first.name
+            ),
+            fix: "remove one of the two upstreams, or set the URL of another node".to_owned(),
+        })
+    };
+    config.upstreams.iter().enumerate().filter_map(repeats).collect()
+}
+
 fn listeners(config: &Config, rules: &mut CrossChecks<'_>) {
     let (public, admin) = (config.server.listen, config.server.admin_listen);
     if public.port() != 0
@@ -90,13 +116,13 @@ fn listeners(config: &Config, rules: &mut CrossChecks<'_>) {
     }
 }
 
-/// Returns true if a connection to `ip`, on the right port, reaches this listener.
+/// Returns true if a connection to the address `ip` and the listener's port reaches `listener`.
 fn same_host(listener: SocketAddr, ip: IpAddr) -> bool {
     let ip = if ip.is_unspecified() { loopback(listener) } else { ip };
     listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback())
 }
 
-/// Returns the address at which a connection to the unspecified address arrives.
+/// Returns the address that a connection to 0.0.0.0 or `::` reaches on the port of `listener`.
 fn loopback(listener: SocketAddr) -> IpAddr {
     if listener.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { listener.ip() }
 }
@@ -189,7 +215,7 @@ fn auth(config: &Config, rules: &mut CrossChecks<'_>) {
                 "auth.open_plan",
                 "plans",
                 Some(format!("{plan:?}")),
-                "is not a plan".to_owned(),
+                "is not the name of a plan".to_owned(),
                 format!("use one of {}, or add [plans.{plan}]", names()),
             );
         }
@@ -213,7 +239,7 @@ fn follow(config: &Config, rules: &mut CrossChecks<'_>) {
             "upstream",
             Some(format!("{name:?}")),
             "is not the name of an upstream".to_owned(),
-            format!("use some of {}, or remove follow.upstreams to ask all", names.join(", ")),
+            format!("name some of {}, or remove follow.upstreams to allow all", names.join(", ")),
         );
     }
 }

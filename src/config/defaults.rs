@@ -22,7 +22,7 @@ pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED)
 pub const ADMIN_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9899);
 /// The limit of nodes, so that no body is accepted that a node would refuse.
 pub const MAX_BODY: u64 = 50 * KIB;
-/// As many calls as getMultipleAccounts allows accounts. Client libraries send much smaller batches.
+/// The number of accounts that getMultipleAccounts allows. Client libraries send much smaller batches.
 pub const MAX_BATCH: usize = 100;
 /// The buffers of that many connections take about 1 GiB at most. The number is a third of the usual limit on open
 /// files of a service (65,536).
@@ -41,7 +41,7 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Less than the 30 s that Kubernetes waits before it kills a process.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// A node accepts every origin. Access depends on the API key.
+/// Every origin is allowed, as a node allows it. Access depends on the API key, not on the origin.
 pub const CORS_ORIGIN: &str = "*";
 
 /// The header that nginx, Caddy and cloud balancers write.
@@ -58,7 +58,7 @@ pub const USAGE_FILE: &str = "usage.json";
 /// A client with a typing error fails a few times a minute, a scanner thousands of times.
 pub const FAILED_PER_MINUTE: u32 = 30;
 
-/// The plan that always exists. A key without a plan has it.
+/// The plan that always exists. Keys are created with this plan, unless another is named.
 pub const PLAN: &str = "standard";
 /// Enough for a busy service. One core serves a hundred such clients.
 pub const RPS: u32 = 100;
@@ -66,12 +66,13 @@ pub const RPS: u32 = 100;
 pub const BURST_SECONDS: u32 = 2;
 /// Bypassing the cache costs the nodes calls, so it must be allowed explicitly.
 pub const BYPASS_CACHE: bool = false;
-/// A monotonic plan costs misses for clients that read many accounts. The slot of one account never decreases anyway.
+/// A plan that never shows a lower slot than before costs misses for clients that read many accounts. The slot of one
+/// account never decreases anyway.
 pub const MONOTONIC: bool = false;
 
 /// The price of a simple call.
 pub const UNITS: u64 = 1;
-/// A hit costs the full price. An operator may pass the saving on.
+/// A hit costs the full price. An operator may pass the saving of hits on to callers.
 pub const HIT_FACTOR: f64 = 1.0;
 
 /// All upstreams are equal, unless the operator ranks them.
@@ -84,15 +85,15 @@ pub const HTTP2: bool = false;
 /// A node of another cluster gives wrong answers, so every node is checked.
 pub const GENESIS: GenesisCheck = GenesisCheck::Checked;
 
-/// Two to three slots: a stopped node is noticed before clients notice.
+/// Two to three slots. A stopped node is noticed before clients notice it.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Five seconds at 250 ms a slot: more than the jitter of a busy node, and before clients see old state.
+/// Five seconds at 250 ms a slot. Busy nodes lag less, and clients hardly notice a state of this age.
 pub const MAX_SLOT_LAG: u64 = 20;
 /// Enough for one lost packet to be sent again. After a second loss another node is faster.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Ten times the highest p99 of the small methods on a healthy node.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A full block is megabytes read from disk. 5 s of the request remain for another node.
+/// A full block is megabytes read from disk. Of the 30 s for a request, 5 s remain for another node.
 pub const ATTEMPT_TIMEOUT_BLOCK: Duration = Duration::from_secs(25);
 /// A call is tried on three nodes in all. If all three fail, the fault is rarely a node's.
 pub const RETRIES: usize = 2;
@@ -102,13 +103,13 @@ pub const RETRY_BUDGET: f64 = 0.2;
 pub const BREAKER_FAILURES: u32 = 5;
 /// A node that fails every second call costs more than it gives.
 pub const BREAKER_FAILURE_RATE: f64 = 0.5;
-/// One call in twenty is slower, so at most that many are hedged.
+/// One call in twenty is slower than this quantile, so at most one call in twenty is hedged.
 pub const HEDGE_QUANTILE: f64 = 0.95;
-/// A merged list is as slow as its slowest account, so it pays only under load.
+/// Misses that are merged into one call all wait for the slowest account, so merging pays only under load.
 pub const MERGE: bool = false;
-/// The load that hedging may add to the nodes.
+/// The load that hedging may add to the nodes, as a share of calls.
 pub const HEDGE_BUDGET: f64 = 0.05;
-/// Four times the pool's p95 is a hang, not variance.
+/// A latency of four times the pool's 95th percentile is a hang, not variance.
 pub const BREAKER_SLOW: f64 = 4.0;
 /// Long enough for a node to restart, and short enough that the node is soon used again.
 pub const BREAKER_OPEN: Duration = Duration::from_secs(5);
@@ -121,26 +122,27 @@ pub const MAX_BUFFERED: u64 = 512 * MIB;
 pub const CAPACITY: u64 = 512 * MIB;
 /// Larger than every known mainnet block. One entry takes at most 1/32 of the cache.
 pub const MAX_ENTRY: u64 = 16 * MIB;
-/// A list assembled from one slot equals a node's own.
+/// A list assembled from entries of one slot equals the list that a node gives at this slot.
 pub const ASSEMBLE: Assemble = Assemble::SameSlot;
-/// About the TTLs at 400 ms a slot. The lag or the TTL applies, whichever ends first.
+/// About as long as the TTLs of accounts, at 400 ms a slot. An answer expires by its lag or by its TTL, whichever comes
+/// first.
 pub const MAX_LAG_SLOTS: PerCommitment<u64> = PerCommitment { processed: 1, confirmed: 2, finalized: 12 };
-/// Half a TTL more while a refresh runs. None at processed, which callers choose for freshness.
+/// Half a TTL more while a refresh runs. No extra time at processed, because callers choose processed for freshness.
 pub const STALE_WHILE_REVALIDATE: PerCommitment<f64> =
     PerCommitment { processed: 0.0, confirmed: 0.5, finalized: 0.5 };
-/// About the time that a failover takes.
+/// About the time that a failover to another node takes.
 pub const STALE_IF_ERROR_CONFIRMED: Duration = Duration::from_secs(10);
 /// The time until people notice that a node restarts.
 pub const STALE_IF_ERROR_FINALIZED: Duration = Duration::from_mins(1);
 /// A finalized block never changes, so it may be served at any age.
 pub const STALE_IF_ERROR_BLOCK: Option<Duration> = None;
-/// About one slot, two slots, and the 12 slots by which finalized trails anyway, at 400 ms a slot.
+/// At 400 ms a slot, about one slot, two slots and 12 slots. A finalized state is some 32 slots old anyway.
 pub const TTL_STATE: PerCommitment<Duration> = PerCommitment {
     processed: Duration::from_millis(400),
     confirmed: Duration::from_millis(800),
     finalized: Duration::from_secs(5),
 };
-/// The answer is a megabyte and changes by one vote a slot, so it is served for twice the time of an account.
+/// The answer is a megabyte and changes by one vote a slot, so it is served at least twice as long as an account.
 pub const TTL_VOTE_ACCOUNTS: PerCommitment<Duration> = PerCommitment {
     processed: Duration::from_secs(1),
     confirmed: Duration::from_secs(2),
@@ -152,7 +154,7 @@ pub const TTL_BLOCK_CONFIRMED: Duration = Duration::from_secs(2);
 pub const TTL_BLOCK_FINALIZED: Duration = HOUR.saturating_mul(24);
 /// Half a slot, because the block probably arrives soon.
 pub const TTL_NO_BLOCK_NOT_YET: Duration = Duration::from_millis(200);
-/// A single node's statement is checked again within a minute.
+/// A single node's statement that a slot was skipped is checked again within a minute.
 pub const TTL_NO_BLOCK_UNCONFIRMED: Duration = Duration::from_mins(1);
 /// A skipped slot stays skipped. A day limits the effect of a faulty node.
 pub const TTL_NO_BLOCK_SKIPPED: Duration = HOUR.saturating_mul(24);
@@ -160,9 +162,9 @@ pub const TTL_NO_BLOCK_SKIPPED: Duration = HOUR.saturating_mul(24);
 pub const FOLLOW_MODE: FollowMode = FollowMode::Off;
 /// A fraction of a slot, so that an answer is at most a slot older than the node's.
 pub const FOLLOW_POLL: Duration = Duration::from_millis(100);
-/// Some 15 to 25 seconds of blocks. After a longer break most accounts have changed.
+/// Some 15 to 25 seconds of blocks. After a longer break, most accounts that callers ask for have changed.
 pub const FOLLOW_MAX_GAP: usize = 64;
-/// A shared store exists so that one replica fetches for all. It is trusted for blocks as it is for answers.
+/// A shared store exists so that one replica fetches for all. The store is trusted for blocks as it is for answers.
 pub const FOLLOW_SHARE: bool = true;
 
 /// A node takes one sample a minute; this is a quarter of that.
@@ -172,7 +174,8 @@ pub const TTL_CLUSTER_NODES: Duration = Duration::from_mins(1);
 
 /// Separates slotfront's keys from others in the same store.
 pub const SHARED_NAMESPACE: &str = "slotfront";
-/// Many times the latency of a store nearby, and less than that of most nodes.
+/// The default timeout of an operation on the shared store: many times the latency of a store nearby, and less than
+/// that of most nodes.
 pub const SHARED_TIMEOUT: Duration = Duration::from_millis(20);
 /// A single server is the usual start.
 pub const SHARED_CLUSTER: bool = false;

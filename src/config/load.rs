@@ -8,7 +8,7 @@ use super::raw::{self, Raw, RawTable};
 use super::reader::{ConfigLayers, Findings, PREFIX, variable};
 use super::{Config, check, sections};
 
-/// The maximum edit distance of a suggested name.
+/// The maximum number of edits between an unknown name and the known name that is suggested for it.
 const MAX_EDITS: usize = 3;
 /// The environment variables that do not stand for one setting: the list of upstreams, and the path of the file.
 const OTHER_VARIABLES: [&str; 2] = ["SLOTFRONT_UPSTREAMS", "SLOTFRONT_CONFIG"];
@@ -37,7 +37,8 @@ pub fn from_text(text: &str, env: &BTreeMap<String, String>, base: &Path) -> Res
     parse(text, env, base).map(|(config, _)| config).map_err(|list| Problems::new(None, list))
 }
 
-/// Loads the configuration from text. Also returns the findings of the reader, which list all known names.
+/// Loads the configuration from the text of a file. Also returns the findings of the reader, with the names of all
+/// known settings.
 pub(super) fn parse(
     text: &str,
     env: &BTreeMap<String, String>,
@@ -59,7 +60,7 @@ fn unreadable_file(e: &std::io::Error) -> Problem {
         value: None,
         origin: ValueOrigin::Default,
         rule: format!("cannot be read: {}", e.kind()),
-        fix: "set a readable file; start from config/example.toml".to_owned(),
+        fix: "name a readable file, such as a copy of config/example.toml".to_owned(),
     }
 }
 
@@ -96,8 +97,8 @@ fn unknown_names(table: &RawTable, path: &str, found: &mut Findings) {
     }
 }
 
-/// Returns the path of the most similar name in the same table. If there is none, returns the path of the same name in
-/// another table. `None` if there is neither.
+/// Returns the path to suggest for the unknown setting `path`: the most similar known name in the same table. If no
+/// name there is similar, returns a known setting of exactly this name in another table. `None` without such a setting.
 fn nearest_path<'a>(path: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let split = |path: &'a str| path.rsplit_once('.').unwrap_or(("", path));
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
@@ -106,8 +107,8 @@ fn nearest_path<'a>(path: &str, known: &'a BTreeSet<String>) -> Option<&'a str> 
         .or_else(|| known.iter().find(|other| split(other).1 == name).map(String::as_str))
 }
 
-/// Returns the path of the candidate whose word needs the fewest edits to become `name`. A candidate is a word and a
-/// path. `None` if no word is close.
+/// Returns the path of the candidate whose word needs the fewest edits to become `name`. Each candidate is a pair of a
+/// word and a path. `None` if no word is close.
 fn nearest<'a>(name: &str, candidates: impl Iterator<Item = (&'a str, &'a str)>) -> Option<&'a str> {
     candidates
         .map(|(word, full)| (strsim::damerau_levenshtein(name, word), full))
@@ -116,9 +117,9 @@ fn nearest<'a>(name: &str, candidates: impl Iterator<Item = (&'a str, &'a str)>)
         .map(|(_, full)| full)
 }
 
-/// Reports unknown environment variables. A variable with `__` is meant for slotfront. Others may belong to someone
-/// else: Kubernetes sets `SLOTFRONT_SERVICE_HOST` for a service named slotfront. A name that lacks only an underscore
-/// is reported.
+/// Reports unknown environment variables that are meant for slotfront: their names have `__`, or differ from a known
+/// name only in single and double underscores. Other variables are ignored. For example, Kubernetes sets
+/// `SLOTFRONT_SERVICE_HOST` for a service named slotfront.
 fn unknown_variables(env: &BTreeMap<String, String>, found: &mut Findings) {
     let known = |name: &str| found.variables.contains(name) || OTHER_VARIABLES.contains(&name);
     let mut problems = Vec::new();
@@ -137,7 +138,12 @@ fn unknown_variables(env: &BTreeMap<String, String>, found: &mut Findings) {
             origin: ValueOrigin::Variable("the environment".to_owned()),
             rule: "is not a setting".to_owned(),
             fix: near.map_or_else(
-                || format!("unset it; for example, cache.capacity is {}", variable("cache.capacity")),
+                || {
+                    format!(
+                        "unset it, or correct its name: cache.capacity, for example, is {}",
+                        variable("cache.capacity")
+                    )
+                },
                 |near| format!("did you mean {near}?"),
             ),
         });

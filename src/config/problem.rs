@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 pub enum ValueOrigin {
     /// The value is the default, or missing.
     Default,
-    /// The line of the configuration file, from 1.
+    /// The value comes from this line of the configuration file, counted from 1.
     Line(usize),
-    /// The name of the environment variable.
+    /// The value comes from the environment variable of this name.
     Variable(String),
 }
 
@@ -20,13 +20,13 @@ pub enum ValueOrigin {
 pub struct Problem {
     /// The setting, such as `cache.ttl.account.finalized` or `upstream[1].url`. Empty for the file as a whole.
     pub path: String,
-    /// The value, if it may be shown.
+    /// The faulty value as text. `None` if the value is missing, or may not be shown.
     pub value: Option<String>,
     /// The origin of the value.
     pub origin: ValueOrigin,
-    /// The broken rule.
+    /// The rule that the value breaks, as text for people.
     pub rule: String,
-    /// The fix.
+    /// The advice on how to solve the problem, as text for people.
     pub fix: String,
 }
 
@@ -65,7 +65,7 @@ impl std::fmt::Display for Problems {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.file {
             Some(file) => write!(f, "{}", file.display())?,
-            None => f.write_str("configuration")?,
+            None => f.write_str("configuration without a file (--config FILE or SLOTFRONT_CONFIG)")?,
         }
         let n = self.list.len();
         write!(f, ": {n} {}", if n == 1 { "problem" } else { "problems" })?;

@@ -20,7 +20,7 @@ pub(super) struct RawValue {
     pub(super) origin: ValueOrigin,
 }
 
-/// A value of the file's grammar.
+/// A TOML value of the file, or the text of an environment variable.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Raw {
     /// A quoted string.
@@ -33,11 +33,11 @@ pub(super) enum Raw {
     Float(f64),
     /// `true` or `false`.
     Bool(bool),
-    /// A date or time. No setting is one.
+    /// A date or time, which is not a valid value of any setting.
     Date,
-    /// `[…]`, including lists of tables.
+    /// A list `[…]`, or a list of tables `[[name]]`.
     List(Vec<RawValue>),
-    /// `{…}` or `[name]`.
+    /// A table `{…}` or `[name]`.
     Table(RawTable),
 }
 
@@ -50,7 +50,7 @@ impl Raw {
         }
     }
 
-    /// Returns the value in the syntax of the file, for a problem.
+    /// Returns the value in the syntax of the file, to be shown in a problem.
     pub(super) fn show(&self) -> String {
         match self {
             Self::Text(text) | Self::Word(text) => format!("{text:?}"),
@@ -65,7 +65,7 @@ impl Raw {
     }
 }
 
-/// Parses TOML. Reports all syntax errors, without the text around them, which may be a secret.
+/// Parses TOML. Reports all syntax errors, but not the text around an error, which may be a secret.
 pub(super) fn parse(text: &str) -> Result<RawTable, Vec<Problem>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     let lines = LineIndex::of(text);
@@ -83,7 +83,7 @@ pub(super) fn parse(text: &str) -> Result<RawTable, Vec<Problem>> {
     Err(errors.iter().map(problem).collect())
 }
 
-/// The positions of line ends, in bytes.
+/// The positions of the line ends of a text, in bytes from its start.
 struct LineIndex(Vec<usize>);
 
 impl LineIndex {
@@ -91,7 +91,7 @@ impl LineIndex {
         Self(text.match_indices('\n').map(|(at, _)| at).collect())
     }
 
-    /// Returns the line of a byte, from 1.
+    /// Returns the number of the line, from 1, that has the byte at position `byte`.
     fn at(&self, byte: usize) -> usize {
         self.0.partition_point(|end| *end < byte) + 1
     }

@@ -1,7 +1,7 @@
 //! Reads settings by name. The environment overrides the file, and the file overrides the default.
 //!
-//! A problem is recorded and the default used, so that reading continues. A name that no section has asked for is
-//! unknown; such names are reported at the end.
+//! If a value has a problem, the problem is recorded and the default is used, so that reading continues. A name that no
+//! section has asked for is unknown; such names are reported at the end.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use super::value::Setting;
 /// The prefix of all environment variables.
 pub(super) const PREFIX: &str = "SLOTFRONT_";
 
-/// The layers of a configuration, and the findings so far.
+/// The values that settings are read from (environment and file), and the problems and names found so far.
 pub(super) struct ConfigLayers<'a> {
     pub(super) file: &'a RawTable,
     pub(super) env: &'a BTreeMap<String, String>,
@@ -29,9 +29,9 @@ pub(super) struct ConfigLayers<'a> {
 #[derive(Default)]
 pub(super) struct Findings {
     pub(super) problems: Vec<Problem>,
-    /// The paths of all settings that were asked for.
+    /// The paths of all settings that sections have asked for.
     pub(super) known: BTreeSet<String>,
-    /// The environment variables of all settings that were asked for.
+    /// The environment variables of all settings that sections have asked for.
     pub(super) variables: BTreeSet<String>,
     /// The origin of each value that was set.
     pub(super) origins: BTreeMap<String, ValueOrigin>,
@@ -84,7 +84,7 @@ impl<'a> TableReader<'a> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Returns the layers of the configuration.
+    /// Returns the values that settings are read from, and the findings so far.
     pub(super) fn layers(&self) -> &'a ConfigLayers<'a> {
         self.layers
     }
@@ -128,7 +128,7 @@ impl<'a> TableReader<'a> {
         self.layers.found.borrow().is_wrong(&self.path(key))
     }
 
-    /// Records the origin of a value that was read elsewhere.
+    /// Records the origin of the value of `key`, for a value that was not read through this reader.
     pub(super) fn set_origin(&self, key: &str, origin: ValueOrigin) {
         self.layers.found.borrow_mut().origins.insert(self.path(key), origin);
     }
@@ -159,12 +159,12 @@ impl<'a> TableReader<'a> {
             return Some(value);
         }
         let (low, high) = (bounds.start().show(), bounds.end().show());
-        self.problem(
-            key,
-            Some(value.show()),
-            format!("expected a value from {low} to {high}"),
-            format!("write {}", if value < *bounds.start() { low } else { high }),
-        );
+        let fix = if value < *bounds.start() {
+            format!("write at least {low}")
+        } else {
+            format!("write at most {high}")
+        };
+        self.problem(key, Some(value.show()), format!("expected a value from {low} to {high}"), fix);
         None
     }
 
@@ -242,7 +242,8 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// Returns a reader of the table `key` inside this one. The reader has no settings if the table is missing.
+    /// Returns a reader of the table `key` inside this one. If the file has no such table, the reader still reads the
+    /// table's environment variables.
     pub(super) fn table(&self, key: &str) -> TableReader<'a> {
         let path = self.path(key);
         self.layers.found.borrow_mut().known.insert(path.clone());
@@ -259,7 +260,7 @@ impl<'a> TableReader<'a> {
         TableReader { layers: self.layers, path, table, in_env: self.in_env }
     }
 
-    /// Returns readers of the tables in the list `key`. `None` if it is not set.
+    /// Returns readers of the tables in the list `key`. `None` if this list is not set.
     pub(super) fn tables(&self, key: &str) -> Option<Vec<TableReader<'a>>> {
         self.written(key)?;
         let path = self.path(key);

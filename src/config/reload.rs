@@ -32,14 +32,14 @@ impl ConfigSource {
         self.file.as_mut().is_some_and(|file| file.look_twice().is_ok_and(|text| text.is_some()))
     }
 
-    /// Marks the current content as known, so that the next check reports no change.
+    /// Marks the current content of the file as known, so that the next [`Self::changed`] returns false.
     pub fn mark_read(&mut self) {
         if let Some(file) = &mut self.file {
             let _ = file.look();
         }
     }
 
-    /// Returns the load function. It blocks while it reads files.
+    /// Returns the function that loads the current configuration. The function blocks while it reads files.
     pub fn loader(&self) -> Arc<LoadConfig> {
         Arc::clone(&self.load)
     }
@@ -56,14 +56,14 @@ impl ConfigSource {
 /// The sections that differ between two configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// The sections that take effect at once.
+    /// The sections whose changes a reload puts in force at once.
     pub at_once: Vec<&'static str>,
-    /// The sections that take effect after a restart.
+    /// The sections whose changes take effect only after a restart.
     pub after_restart: Vec<&'static str>,
 }
 
 impl Changes {
-    /// Compares two configurations.
+    /// Returns the names of the sections that differ between two configurations.
     pub fn between(old: &Config, new: &Config) -> Self {
         let named = |differs: &[(&'static str, bool)]| {
             differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()

@@ -34,7 +34,7 @@ fn report(text: &str, env: &[(&str, &str)]) -> String {
     Problems::new(Some(Path::new("slotfront.toml")), parse(text, env).err().expect("it is wrong")).to_string()
 }
 
-/// Returns `path: rule` for every problem, or nothing if there is none.
+/// Returns `path: rule` for every problem. The list is empty if the configuration is valid.
 fn faults(text: &str, env: &[(&str, &str)]) -> Vec<String> {
     let list = parse(text, env).err().unwrap_or_default();
     list.into_iter().map(|p| format!("{}: {}", p.path, p.rule)).collect()
@@ -82,7 +82,7 @@ fn example_lists_every_setting() {
     }
 }
 
-/// Returns the setting in a line `# name = value`.
+/// Returns the setting in a line `# name = value`. `None` for any other line.
 fn commented(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("# ")?;
     let (name, _) = rest.split_once(" = ")?;
@@ -180,7 +180,7 @@ fn misspelt_names_get_a_suggestion() {
         (
             "",
             &[("SLOTFRONT_X__Y", "x")],
-            "unset it; for example, cache.capacity is SLOTFRONT_CACHE__CAPACITY",
+            "unset it, or correct its name: cache.capacity, for example, is SLOTFRONT_CACHE__CAPACITY",
         ),
     ];
     for (text, env, fix) in rows {
@@ -202,6 +202,30 @@ fn trusted_proxies_without_header_give_a_warning() {
     assert_eq!(warned(trust, &[("SLOTFRONT_SERVER__CLIENT_IP_HEADER", "forwarded")]), none);
     assert_eq!(warned(&format!("{trust}proxy_protocol = true"), &[]), none);
     assert_eq!(warned("", &[]), none);
+}
+
+#[test]
+fn repeated_urls_give_warnings() {
+    let upstream = |name: &str, url: &str, more: &str| {
+        format!("[[upstream]]\nname = \"{name}\"\nurl = \"{url}\"\n{more}")
+    };
+    let warned = |second: &str, more: &str| {
+        let text = upstream("a", "http://node.example/key", "") + &upstream("b", second, more);
+        valid(&text, &[]).warnings.into_iter().map(|warning| (warning.path, warning.rule)).collect::<Vec<_>>()
+    };
+    let rule = "is also the URL of upstream a, so a second opinion may come from the same node";
+    let expected = [("upstream[1].url".to_owned(), rule.to_owned())];
+    for url in ["http://node.example/key", "http://NODE.example:80/key"] {
+        assert_eq!(warned(url, ""), expected, "{url}");
+    }
+    for (url, more) in [
+        ("http://node.example/other", ""),
+        ("https://node.example/key", ""),
+        ("http://node.example:8899/key", ""),
+        ("http://node.example/key", "headers = { x-node = \"2\" }\n"),
+    ] {
+        assert_eq!(warned(url, more), [], "{url} {more}");
+    }
 }
 
 #[test]
@@ -238,7 +262,7 @@ fn rules_between_settings() {
             with("[pool]\nattempt_timeout = { getBlock = \"40s\" }"),
             "pool.attempt_timeout.getBlock: exceeds server.request_timeout (30s)",
         ),
-        (with("[auth]\nopen_plan = \"gold\""), "auth.open_plan: is not a plan"),
+        (with("[auth]\nopen_plan = \"gold\""), "auth.open_plan: is not the name of a plan"),
         (with("[follow]\nupstreams = [\"a\"]"), "follow.upstreams: is not the name of an upstream"),
         (with("[follow]\nmode = \"on\"\nupstreams = [\"upstream-1\"]"), ""),
         (with("[follow]\nmode = \"yes\""), "follow.mode: expected \"off\", \"shadow\" or \"on\""),
@@ -367,6 +391,6 @@ fn missing_file_is_named() {
 
       the file
         cannot be read: entity not found
-        fix: set a readable file; start from config/example.toml
+        fix: name a readable file, such as a copy of config/example.toml
     ");
 }

@@ -12,15 +12,15 @@ use super::{Assemble, AuthMode, ClientIpHeader, FollowMode, GenesisCheck, LogFor
 
 /// A type that settings can have.
 pub(super) trait Setting: Sized {
-    /// The text after "expected" in a problem.
+    /// The description of valid values, which follows "expected" in a problem.
     const EXPECTED: &'static str;
-    /// An example of a value.
+    /// An example of a valid value, to be shown in a problem.
     const EXAMPLE: &'static str;
 
-    /// Parses a value; `None` if it is invalid.
+    /// Parses a value of this type; `None` if it is invalid.
     fn read(raw: &Raw) -> Option<Self>;
 
-    /// Formats a value, for the bounds in a problem.
+    /// Formats a value of this type, for the bounds in a problem.
     fn show(&self) -> String {
         Self::EXAMPLE.to_owned()
     }
@@ -178,7 +178,7 @@ impl Setting for Duration {
     }
 }
 
-/// A number of bytes.
+/// A number of bytes, written with a unit.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(super) struct ByteSize(pub(super) u64);
 

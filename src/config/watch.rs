@@ -38,7 +38,8 @@ const TICK_SECONDS: u64 = 2;
 const MAX_CHECKS: usize = 5;
 
 impl Watched {
-    /// Watches `path`, which may not exist yet. If it exists, the first [`Watched::look`] reports it.
+    /// Watches the file at `path`, which may not exist yet. The first [`Watched::look`] reports the content of an
+    /// existing file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), stamp: None, content: None, unsettled: None, last_error: None }
     }
@@ -74,18 +75,19 @@ impl Watched {
         Ok(self.read_reporting_once(true)?.is_some())
     }
 
-    /// Returns true if the last check found a new content that may be half written.
+    /// Returns true if the last check found a new content that is not reported yet, because it may be half written.
     pub fn is_unsettled(&self) -> bool {
         self.unsettled.is_some() && self.unsettled != self.content
     }
 
-    /// Watches the file of `before` anew. The content that `before` found last counts as complete.
+    /// Creates a second watch of the file that `before` watches. The content that `before` found last counts as
+    /// complete.
     pub fn anew(before: &Self) -> Self {
         Self { unsettled: before.content, ..Self::new(&before.path) }
     }
 
-    /// Returns the complete content, or `None` if the file is missing. Calls `pause` between checks until two found the
-    /// same content.
+    /// Returns the complete content, or `None` if the file is missing. Repeats the check while the content may be half
+    /// written, and calls `pause` before each repetition.
     ///
     /// # Errors
     /// As for [`Self::look`], and if the file is still being written after five checks.
@@ -140,7 +142,7 @@ impl Watched {
     }
 }
 
-/// Decodes the content of a text file.
+/// Decodes the content of a text file as UTF-8.
 fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }

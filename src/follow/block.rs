@@ -21,19 +21,21 @@ pub(super) struct BlockWrites {
     pub(super) previous_blockhash: String,
     /// The slot of the block's parent.
     pub(super) parent_slot: Slot,
-    /// True if the block begins a distribution of rewards. Only the first block of an epoch does.
+    /// True if the block begins a distribution of staking rewards. Only the first block of an epoch does.
     pub(super) begins_rewards: bool,
     /// True if the block has transactions but no reward of type `Fee`. The node may have answered before it
     /// knew the block's rewards.
     pub(super) lacks_fee_reward: bool,
-    /// The fingerprints of the accounts that the block may write, in order and without repetitions.
+    /// The fingerprints (64-bit hashes) of the accounts that the block may write, in ascending order and
+    /// without repetitions.
     pub(super) writes: Vec<Fingerprint>,
 }
 
 /// The reason why the accounts that a block writes cannot be known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnreadableBlock {
-    /// The text is not a block with accounts and rewards, or an entry has an unknown member.
+    /// The text is not a block with accounts and rewards, or an account of a transaction has an unknown
+    /// member.
     #[error("the block has an unknown form")]
     UnknownForm,
     /// A transaction has no `meta`, so its accounts from lookup tables may be missing.

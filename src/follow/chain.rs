@@ -1,9 +1,9 @@
 //! A chain: the blocks that the follower has read without a gap, each joined to the one before.
 //!
 //! [`Chain`] is read by every hit and written by the follower alone, through [`ChainWriter`]. The follower
-//! stores a block's writes and its slot first, and publishes the new tip last. A reader loads the tip first.
-//! The reader therefore sees every write up to that tip. It may also see later writes, which cost a fetch,
-//! never a wrong answer. The finalized target is published in the same way.
+//! stores a block's writes and its slot first, and publishes the block as the newest last. A reader loads the
+//! newest slot first. The reader therefore sees every write up to that slot. It may also see later writes,
+//! which cost a fetch, never a wrong answer. The newest final slot is published in the same way.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,60 +15,66 @@ use tokio::time::Instant;
 use super::last_writes::{Bucket, LastWrites};
 use crate::methods::Slot;
 
-/// The most slots of a chain: more than the longest epoch, at whose end each chain ends.
+/// The maximum number of slots of a chain. A chain ends with its epoch, and the longest epoch is shorter than
+/// this.
 pub(super) const MAX_SLOTS: u64 = 1 << 19;
 
-/// The bits of a packed tip that hold its time, in milliseconds: 500 years.
+/// The number of low bits of the field `tip` of [`Chain`] that hold a time in milliseconds. They suffice for
+/// 500 years.
 const TIME_BITS: u32 = 44;
 
-/// The most blocks above the finalized target whose writes are kept. If more blocks are not final yet,
-/// carrying at finalized pauses.
+/// The maximum number of blocks that are kept until they are final. With more of them, no answer at finalized
+/// is served for a newer slot than it was read at.
 const MAX_PENDING_BLOCKS: usize = 512;
 
-/// The slots and the last writes of a chain.
+/// A chain of blocks without a gap: the slots of the blocks, and the last writes of accounts.
 #[derive(Debug)]
 pub struct Chain {
     /// A number that no other chain of this process has.
     number: u64,
     first: Slot,
-    /// One bit for each slot from the first: true if the chain has a block there.
+    /// One bit for each slot from the first. The bit is set if the chain has a block at the slot.
     slots: Box<[AtomicU64]>,
     writes: LastWrites,
     began_at: Instant,
-    /// The distance of the tip from the first slot, and the time of its poll, in one number.
+    /// The newest slot of the chain, and the time of the poll that last named it, in one number. The upper
+    /// bits are the slot's distance from the first slot. The lower [`TIME_BITS`] are milliseconds since
+    /// `began_at`.
     tip: AtomicU64,
-    /// The finalized target: the newest slot that is known to be final and whose writes are noted as final. 0
-    /// if there is none.
+    /// The finalized target: the newest slot that is known to be final and whose writes are recorded as
+    /// final. 0 if there is no such slot.
     target: AtomicU64,
-    /// The lowest slot at which a carried answer may have been read, if that is below the target. Final
-    /// writes below `target_from` may be missing.
+    /// The lowest slot at which an answer may have been read to be served for the slot `target`. Final writes
+    /// below `target_from` may not be recorded.
     target_from: AtomicU64,
 }
 
 /// The newest slot of a chain, or a slot at which an account is known to be unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tip {
-    /// The slot.
+    /// The newest slot of the chain, or the slot at which the account is unchanged.
     pub slot: Slot,
-    /// The time at which the poll was sent that last named the chain's tip as the newest slot.
+    /// The time of the last poll that named the newest slot of the chain as the node's newest. The time is
+    /// taken when the poll is sent.
     pub polled_at: Instant,
 }
 
-/// The commitment at which an answer is carried.
+/// The slot that an answer is carried to, that is, served for although its account was read at a lower slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carry {
-    /// To the tip, for a caller at confirmed.
+    /// The answer is served for the newest slot of the chain, to a caller at confirmed.
     ToTip,
-    /// To the finalized target. Before Agave 4.1, answers at finalized may show data of a later slot than
-    /// their own.
+    /// The answer is served for the newest slot that is known to be final, to a caller at finalized.
     ToTarget {
-        /// True if the answer may show data of a later slot than its own.
+        /// True if the answer may show data of a later slot than its own, as answers at finalized did before
+        /// Agave 4.1.
         may_be_newer: bool,
     },
 }
 
 impl Chain {
-    /// Creates a chain of one block.
+    /// Creates a chain whose only block is at the slot `first`. `polled_at` is the time at which a node was
+    /// asked for this slot.
     fn new(number: u64, first: Slot, polled_at: Instant) -> Self {
         let words = usize::try_from(MAX_SLOTS / 64).expect("the constant fits");
         let chain = Self {
@@ -85,12 +91,12 @@ impl Chain {
         chain
     }
 
-    /// Returns the chain's number.
+    /// Returns the number of the chain, which no other chain of this process has.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns the newest slot of the chain.
+    /// Returns the newest slot of the chain, and the time of the last poll that named it.
     pub fn tip(&self) -> Tip {
         let packed = self.tip.load(Ordering::Acquire);
         let since = Duration::from_millis(packed & ((1 << TIME_BITS) - 1));
@@ -103,19 +109,21 @@ impl Chain {
         self.tip.store((slot - self.first) << TIME_BITS | since, Ordering::Release);
     }
 
-    /// Returns the finalized target, which is the newest slot known to be final. `None` if there is none, as
-    /// while carrying at finalized pauses.
+    /// Returns the newest slot that is known to be final. `None` if no slot of the chain is known to be
+    /// final, or while too many blocks are not final yet.
     pub fn target(&self) -> Option<Slot> {
         Some(self.target.load(Ordering::Acquire)).filter(|target| *target > 0)
     }
 
-    /// Returns the slot of the last block that wrote an account of this bucket, or the chain's first slot.
+    /// Returns the slot of the last block that wrote an account in `bucket`, which several accounts may
+    /// share. Returns the chain's first slot if no block did.
     pub fn last_write(&self, bucket: Bucket) -> Slot {
         self.writes.last(bucket)
     }
 
-    /// Returns the newest slot at which an account is known to be the same as at `read`, where it was read.
-    /// `None` if there is none.
+    /// Returns the slot for which an answer that was read at slot `read` may be served. `carry` selects the
+    /// newest slot or the newest final slot. `bucket` is the hash bucket of the answer's account. `None` if
+    /// the account may differ at the selected slot.
     pub fn unchanged_until(&self, bucket: Bucket, read: Slot, carry: Carry) -> Option<Tip> {
         let tip = self.tip();
         match carry {
@@ -142,7 +150,7 @@ impl Chain {
         }
     }
 
-    /// Returns true if the chain has a block at `slot`, which is not above `tip`.
+    /// Returns true if the chain has a block at `slot`, and `slot` is not above `tip`.
     fn has(&self, slot: Slot, tip: Slot) -> bool {
         (self.first..=tip).contains(&slot) && {
             let (word, bit) = self.place(slot);
@@ -155,7 +163,8 @@ impl Chain {
         self.slots[word].fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Returns the word and the bit of a slot that is at most [`MAX_SLOTS`] above the first.
+    /// Returns the index and the bit of a slot in the field `slots`. The slot must be less than [`MAX_SLOTS`]
+    /// above the chain's first slot.
     fn place(&self, slot: Slot) -> (usize, u64) {
         let distance = slot - self.first;
         let word = usize::try_from(distance / 64).expect("a chain has at most 2^19 slots");
@@ -166,21 +175,23 @@ impl Chain {
 /// The reason why a chain cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChainEnd {
-    /// The finalized frontier names a slot that the chain does not have.
+    /// The chain has no block at the newest finalized slot that nodes report.
     Fork,
-    /// The chain has as many slots as it can have.
+    /// The next block is [`MAX_SLOTS`] or more above the first slot of the chain.
     Full,
 }
 
-/// The follower's side of a chain.
+/// The only writer of a chain, used by the follower.
 pub(super) struct ChainWriter {
     chain: Arc<Chain>,
-    /// The written buckets of the blocks above the target, oldest first.
+    /// The blocks that are not known to be final, oldest first: their slots, and the buckets of the accounts
+    /// that they write.
     pending: VecDeque<(Slot, Vec<Bucket>)>,
 }
 
 impl ChainWriter {
-    /// Begins a chain at the block of `first`.
+    /// Begins a chain at the block of slot `first`. `polled_at` is the time at which a node was asked for
+    /// this slot.
     pub(super) fn new(number: u64, first: Slot, polled_at: Instant) -> Self {
         Self { chain: Arc::new(Chain::new(number, first, polled_at)), pending: VecDeque::new() }
     }
@@ -190,13 +201,14 @@ impl ChainWriter {
         &self.chain
     }
 
-    /// Notes that a poll which was sent at `polled_at` has named the tip as the newest slot.
+    /// Records that a poll named the chain's newest slot as the node's newest. `polled_at` is the time at
+    /// which the poll was sent.
     pub(super) fn renew(&self, polled_at: Instant) {
         self.chain.set_tip(self.chain.tip().slot, polled_at);
     }
 
-    /// Adds the block at `slot`, whose parent is the tip, with the buckets that it writes. The time of the
-    /// tip stays until [`Self::renew`].
+    /// Adds the block at `slot`, which writes the accounts in `buckets`. The block's parent must be the
+    /// chain's newest block. The time of the last poll stays as it was until [`Self::renew`].
     ///
     /// # Errors
     /// The chain is full.
@@ -221,10 +233,11 @@ impl ChainWriter {
         Ok(())
     }
 
-    /// Moves the target to the finalized frontier, once the chain has reached it.
+    /// Records that the blocks up to the slot `finalized` are final. Does nothing while the chain has not
+    /// reached this slot.
     ///
     /// # Errors
-    /// The chain does not have the finalized slot.
+    /// The chain has no block at the finalized slot.
     pub(super) fn finalize(&mut self, finalized: Slot) -> Result<(), ChainEnd> {
         let chain = &*self.chain;
         let tip = chain.tip().slot;

@@ -1,4 +1,5 @@
-//! The comparison of a block's hash with that of a second node, in the background.
+//! The comparison of a block's hash with the hash that a second node gives for the block's slot, in the
+//! background.
 
 use futures_util::FutureExt;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -6,36 +7,38 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::fetch::{self, BlockNode};
 use crate::methods::Slot;
 
-/// The check of one block's hash. Other nodes are asked for the hash until one of them gives it.
+/// The check that a second node has the same block at a slot. Nodes other than the block's source are asked
+/// for the block's hash, until one of them gives a hash.
 pub(super) struct CrossCheck {
     slot: Slot,
     hash: String,
     /// The node that gave the block. `None` if another replica read the block.
     given_by: Option<usize>,
-    /// The number of times that a node was asked and did not give the hash.
+    /// The number of times that a node was asked for the block's hash and gave none.
     attempts: usize,
     answer: Option<AbortOnDropHandle<Option<String>>>,
 }
 
-/// The state of a comparison.
+/// The state of the comparison of a block's hash with that of a second node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckState {
-    /// No second node has given the hash yet.
+    /// No second node has given its block hash yet.
     Open,
-    /// A second node has the same hash.
+    /// A second node has the same block hash.
     Agreed,
-    /// A second node has another hash.
+    /// A second node has a different block hash.
     Disagreed,
 }
 
 impl CrossCheck {
-    /// Creates the check of the block at `slot`, which the node `given_by` gave. If `given_by` is `None`,
-    /// another replica read the block.
+    /// Creates the check of the block at `slot` with the hash `hash`. `given_by` is the node that gave this
+    /// block. `None` if another replica read the block.
     pub(super) fn new(slot: Slot, hash: String, given_by: Option<usize>) -> Self {
         Self { slot, hash, given_by, attempts: 0, answer: None }
     }
 
-    /// Asks a second node if none is being asked, and returns the state of the comparison.
+    /// Asks a node other than the block's source for the block's hash, unless such a call is in flight.
+    /// Returns the state of the comparison.
     pub(super) fn advance<N: BlockNode>(&mut self, nodes: &[N], tasks: &TaskTracker) -> CheckState {
         if let Some(answer) = &mut self.answer {
             match answer.now_or_never() {

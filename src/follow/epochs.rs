@@ -8,7 +8,7 @@ use crate::methods::Slot;
 /// (solana-epoch-schedule: `MINIMUM_SLOTS_PER_EPOCH`).
 const FIRST_WARMUP_EPOCH: u64 = 32;
 
-/// The epochs of a cluster.
+/// The slots at which the epochs of a cluster begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EpochSchedule {
     slots_per_epoch: u64,

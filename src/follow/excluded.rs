@@ -1,4 +1,5 @@
-//! The accounts that may change without being listed in a block. They are never carried.
+//! The accounts that may change without being listed in a block. An answer about them is never served for a
+//! newer slot than it was read at.
 //!
 //! docs/following.md names the places of the node's source that write these accounts.
 
@@ -59,8 +60,8 @@ const RESERVED: [&str; 32] = [
     "1nc1nerator11111111111111111111111111111111",
 ];
 
-/// Alpenglow's clock, genesis certificate, reward and delegated-stake accounts. Each address is derived from
-/// a seed and the feature's id. Clusters use several ids.
+/// The addresses of Alpenglow's clock, genesis certificate, reward and delegated-stake accounts. Each address
+/// is derived from a seed and the id of a feature. The id differs between clusters.
 const ALPENGLOW: [&str; 12] = [
     // Derived from a1penGLz8Vm2QHYB3JPefBiU4BY3Z6JkW2k3Scw5GWP.
     "HQcg2uM8uUqfRprvypQGcU7qucUZJY3odWjJVYce2a6C",
@@ -88,13 +89,14 @@ fn addresses(texts: &[&str]) -> HashSet<Pubkey> {
     texts.iter().map(|text| Pubkey::parse(text).expect("the constants are addresses")).collect()
 }
 
-/// Returns true if the account at `address` may change unseen, whether it exists or not.
+/// Returns true if the account at `address` may change without being listed in a block. The result is the
+/// same while no account exists there.
 pub fn is_excluded_address(address: &Pubkey) -> bool {
     EXCLUDED_ADDRESSES.contains(address)
 }
 
-/// Returns true if accounts of this owner and size may change unseen. The owner itself cannot change unseen,
-/// because this takes a transaction that lists the account.
+/// Returns true if accounts of this owner and this size in bytes may change without being listed in a block.
+/// The owner itself changes only by a transaction, which lists the account.
 pub fn is_excluded_owner(owner: &Pubkey, space: u64) -> bool {
     let is_alpenglow = *owner == SYSTEM_PROGRAM && space != 0 && space != NONCE_BYTES;
     is_alpenglow || EXCLUDED_OWNERS.contains(owner)

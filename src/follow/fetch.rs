@@ -1,4 +1,4 @@
-//! The questions that the reader asks of nodes, and the meaning of their answers.
+//! The calls that the reader sends to nodes, and the meaning of the answers.
 
 use std::time::Duration;
 
@@ -14,20 +14,22 @@ use crate::telemetry::{BlockResult, Metrics};
 
 /// The highest transaction version that the reader accepts in a block.
 const MAX_TRANSACTION_VERSION: u8 = 0;
-/// The longest time for a short answer.
+/// The longest wait for an answer other than a block.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest time for a block. It is short enough to ask another node before the block counts as a gap.
+/// The longest wait for a block. Enough time remains to ask another node before the block counts as missing.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A node that serves blocks.
 pub(super) trait BlockNode: Clone + Send + Sync + 'static {
-    /// Returns the node's number in the frontier.
+    /// Returns the id under which the node's slots are reported to the
+    /// [`Frontier`](crate::frontier::Frontier).
     fn id(&self) -> usize;
 
-    /// Returns the node's tier. Nodes of a higher tier are asked only if others do not help.
+    /// Returns the node's tier. A node is asked only if no node of a lower tier helps.
     fn tier(&self) -> u8;
 
-    /// Asks the node. An answer above the node's size bound is a fault.
+    /// Calls `method` with `params`. An answer that takes longer than `timeout`, or exceeds the node's limit
+    /// on answer lengths, is a fault.
     fn ask(
         &self,
         method: &'static str,
@@ -36,12 +38,12 @@ pub(super) trait BlockNode: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<NodeReply, Fault>> + Send;
 }
 
-/// The nodes of the pool that may be followed now.
+/// The nodes of the pool that may be asked for blocks now.
 pub(super) trait BlockNodes: Sync {
     /// The type of one node.
     type Node: BlockNode;
 
-    /// Returns the nodes that may be followed now, lower tiers first.
+    /// Returns the nodes that may be asked for blocks now, lower tiers first.
     fn usable(&self) -> Vec<Self::Node>;
 }
 
@@ -56,13 +58,17 @@ pub(super) async fn epoch_schedule(node: &impl BlockNode) -> Option<EpochSchedul
     EpochSchedule::parse(&result(node.ask("getEpochSchedule", json!([]), SHORT_TIMEOUT).await)?)
 }
 
-/// Asks a node for its confirmed slots with a block, from `first` to `last`.
+/// Asks a node for the slots from `first` to `last` at which it has a confirmed block. `None` if the node names slots
+/// above `last`, or does not name them in ascending order.
 pub(super) async fn slots(node: &impl BlockNode, first: Slot, last: Slot) -> Option<Vec<Slot>> {
     let params = json!([first, last, { "commitment": "confirmed" }]);
-    serde_json::from_slice(&result(node.ask("getBlocks", params, SHORT_TIMEOUT).await)?).ok()
+    let answer = result(node.ask("getBlocks", params, SHORT_TIMEOUT).await)?;
+    let slots: Vec<Slot> = serde_json::from_slice(&answer).ok()?;
+    let is_ascending = slots.is_sorted_by(|slot, next| slot < next);
+    (is_ascending && slots.last().is_none_or(|newest| *newest <= last)).then_some(slots)
 }
 
-/// Asks a node for the hash of a block. `None` if the node does not give it, or not yet.
+/// Asks a node for the hash of the block at `slot`. `None` if the node does not give the block now.
 pub(super) async fn blockhash(node: &impl BlockNode, slot: Slot) -> Option<String> {
     #[derive(Deserialize)]
     struct HashOnly {
@@ -94,16 +100,16 @@ pub fn block_params(slot: Slot) -> Value {
 pub(super) enum FetchedBlock {
     /// The accounts that the block may write.
     Read(BlockWrites),
-    /// The node does not give the block, or not yet.
+    /// The node does not give the block now. It may do so later.
     Absent,
     /// The block did not come in time.
     TimedOut,
 }
 
-/// Asks a node for the accounts that a block may write.
+/// Asks a node for the accounts that the block at `slot` may write.
 ///
 /// # Errors
-/// The block, as the node gives it, ends the chain.
+/// The node's answer shows that the block cannot be read, so the chain ends.
 pub(super) async fn block(
     node: &impl BlockNode,
     slot: Slot,
@@ -147,7 +153,7 @@ pub(super) async fn block(
     found
 }
 
-/// Returns the result of an answer. `None` for an error or a fault.
+/// Returns the JSON-RPC result of a node's answer. `None` for a JSON-RPC error, and for a fault of the node.
 fn result(answer: Result<NodeReply, Fault>) -> Option<bytes::Bytes> {
     match answer {
         Ok(NodeReply::Result(text)) => Some(text),

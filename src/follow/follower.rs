@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,21 +22,23 @@ use crate::redis_store::Store;
 use crate::redis_store::mac::StoreMac;
 use crate::telemetry::{Metrics, RestartReason};
 
-/// The time without calls for accounts after which nothing is followed.
+/// The time without calls for accounts after which following stops.
 const IDLE_AFTER: Duration = Duration::from_mins(5);
-/// The interval between two looks for calls for accounts.
+/// The interval at which the follower checks for calls for accounts.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
-/// The least time between the beginnings of two chains.
+/// The shortest time between the beginnings of two chains.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// The time after the start in which the probes may not have found a node yet.
+/// The time after the start of following in which a lack of usable nodes causes no pause. The first probes of
+/// nodes may still be running.
 const FIRST_PROBES: Duration = Duration::from_secs(5);
-/// The pause while no node can be followed.
+/// The pause while no node can be asked for blocks or epochs.
 const NODE_PAUSE: Duration = Duration::from_secs(2);
-/// The pause after blocks that cannot be understood, and the first pause after blocks that come too slowly.
+/// The pause if a block cannot be understood, or if blocks have no fee rewards. Also the first pause if
+/// blocks come too slowly.
 const LONG_PAUSE: Duration = Duration::from_mins(1);
-/// The most times that the pause doubles while blocks keep coming too slowly.
+/// The maximum number of times that the pause is doubled while blocks come too slowly.
 const MAX_DOUBLINGS: u32 = 4;
-/// The duration of a chain after which the next pause has its first length again.
+/// A chain that lasts longer than this resets the pause for slow blocks to its first length.
 const STEADY_AFTER: Duration = Duration::from_mins(10);
 
 /// The task that follows the chain.
@@ -51,9 +53,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Creates the follower that publishes its chains in `followed`. The follower shares blocks through the
-    /// store, if there is one and the setting `follow.share` is on. `store` holds the store and the MAC that
-    /// signs the shared records.
+    /// Creates the follower, which publishes its chains in `followed`. `store` is the shared store, and the
+    /// MAC that signs the blocks in it. Replicas share blocks only if `store` is given and the setting
+    /// `follow.share` is on.
     pub fn new(
         followed: Arc<FollowedChain>,
         pool: Arc<Pool>,
@@ -68,7 +70,7 @@ impl Follower {
         Self { followed, pool, frontier, metrics, tasks, settings, shared }
     }
 
-    /// Follows the chain until `stop`, with pauses while nobody asks for accounts.
+    /// Follows the chain until `stop`. While nobody asks for accounts, no chain is followed.
     pub async fn run(self, stop: CancellationToken) {
         let _ = stop.run_until_cancelled(self.follow_while_used()).await;
         self.followed.set_state(FollowState::Off);
@@ -82,7 +84,7 @@ impl Follower {
                 () = self.idle() => {}
             }
             tracing::info!(
-                "no account was asked for in five minutes: the chain is not followed until the next call"
+                "no account was asked for in five minutes: the chain is not followed until the next call for an account"
             );
             self.followed.set_state(FollowState::Parked);
             self.followed.touched().await;
@@ -103,7 +105,7 @@ impl Follower {
     /// Follows one chain after another.
     async fn follow_chains(&self) -> Infallible {
         let started = Instant::now();
-        let mut clusters = self.pool.clusters();
+        let (mut clusters, mut reloaded) = (self.pool.clusters(), self.pool.reloaded());
         let Self { followed, frontier, metrics, tasks, settings, shared, .. } = self;
         let nodes = PoolNodes { pool: &self.pool, names: &settings.upstreams };
         let settings = ReaderSettings { poll: settings.poll, max_gap: settings.max_gap };
@@ -112,6 +114,7 @@ impl Follower {
         loop {
             let began = Instant::now();
             clusters.mark_unchanged();
+            reloaded.mark_unchanged();
             let end = tokio::select! {
                 end = reader.follow() => end,
                 // The sender lives as long as the pool, so this cannot fail.
@@ -121,7 +124,10 @@ impl Follower {
             match end {
                 FollowEnd::Restart(reason) => {
                     metrics.follow_restarts.at(reason).inc();
-                    tracing::info!(%reason, "following begins anew: every account is fetched once more");
+                    tracing::info!(
+                        %reason,
+                        "the followed chain was dropped and another begins: every account is fetched once more"
+                    );
                     followed.set_state(FollowState::Starting);
                     sleep_until(began + RESTART_PAUSE).await;
                 }
@@ -134,34 +140,38 @@ impl Follower {
                         let reason = reason.as_str();
                         tracing::warn!(
                             reason,
-                            "following pauses: accounts are served as with follow.mode = \"off\""
+                            "the chain cannot be followed for now: accounts are served as with follow.mode = \"off\""
                         );
                     }
-                    // The pause ends when the cluster changes, because another cluster may have faster nodes.
-                    let _ = timeout(pauses.after(reason), clusters.changed()).await;
+                    // The pause ends when the cluster or the nodes change, because the new nodes may be faster.
+                    tokio::select! {
+                        () = sleep(pauses.after(reason)) => {}
+                        _ = clusters.changed() => pauses = Pauses::default(),
+                        _ = reloaded.changed() => pauses = Pauses::default(),
+                    }
                 }
             }
         }
     }
 }
 
-/// The lengths of pauses.
+/// Computes the length of each pause in following the chain.
 #[derive(Default)]
 struct Pauses {
-    /// The number of times that the next pause after slow blocks is doubled.
+    /// The number of times that the next pause for slow blocks is doubled.
     doublings: u32,
 }
 
 impl Pauses {
-    /// Notes that a chain was followed for `lasted`, whatever ended the chain.
+    /// Records that a chain was followed for the time `lasted`. A long time resets the doubling of pauses.
     fn note(&mut self, lasted: Duration) {
         if lasted > STEADY_AFTER {
             self.doublings = 0;
         }
     }
 
-    /// Returns the time for which nothing is followed. Each attempt with slow nodes takes bandwidth from
-    /// callers, so the pauses after slow blocks grow.
+    /// Returns the length of the pause for `reason`. Each attempt with slow nodes takes bandwidth from
+    /// callers, so the pauses for slow blocks grow.
     fn after(&mut self, reason: PauseReason) -> Duration {
         match reason {
             PauseReason::NoNode | PauseReason::NoEpochs => NODE_PAUSE,
@@ -175,7 +185,7 @@ impl Pauses {
     }
 }
 
-/// The nodes of the pool that may be followed.
+/// The nodes of the pool that may be asked for blocks.
 struct PoolNodes<'a> {
     pool: &'a Arc<Pool>,
     names: &'a [String],
@@ -208,7 +218,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, FollowMode};
 
-    /// Returns a follower over no node.
+    /// Returns a follower without nodes.
     fn follower(followed: &Arc<FollowedChain>) -> Follower {
         let any = ([127, 0, 0, 1], 0).into();
         let mut config = Config::dev(any, any, Vec::new());

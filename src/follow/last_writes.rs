@@ -1,30 +1,32 @@
-//! The last slot at which each account was written, for the tip and for the finalized target.
+//! The last slot at which each account was written: by any block of the chain, and by a block known to be
+//! final.
 //!
-//! Both tables have a fixed size and are indexed by a hash of the address. Two addresses in one bucket cost a
-//! needless fetch, never a wrong answer. The key of the hash is drawn at start, so that nobody can choose
-//! addresses that share a bucket. Addresses with the same [`Fingerprint`] always share a bucket. Nobody gains
-//! by choosing such addresses, because a transaction may name the account itself.
+//! The table has a fixed number of buckets and is indexed by a hash of the address. Two addresses in one
+//! bucket cost a needless fetch, never a wrong answer. The key of the hash is drawn at start, so that nobody
+//! can choose addresses that share a bucket. Addresses with the same [`Fingerprint`] always share a bucket.
+//! Nobody gains by choosing such addresses, because a transaction may name the account itself.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::methods::{Pubkey, Slot};
 
-/// The number of buckets, which take 16 MiB for each chain. Tests have fewer, because models make many
-/// chains.
+/// The number of hash buckets in which the last writes of accounts are kept. They take 16 MiB for each chain.
+/// Tests use fewer buckets, because models create many chains.
 const BUCKETS: usize = if cfg!(test) { 1 << 12 } else { 1 << 21 };
 
-/// The bucket of an address. The bucket stays the same while the process runs, so entries store it.
+/// The index under which the last write of an address is kept. Cache entries store the bucket, because it
+/// stays the same while the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bucket(u32);
 
-/// A number made of an address. The number is the same in every process, so that replicas can exchange it.
+/// A 64-bit hash of an address. The hash is the same in every process, so that replicas can exchange it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fingerprint(pub(super) u64);
 
 impl Fingerprint {
-    /// Returns the fingerprint of an address. Another formula needs another version of the records in the
-    /// shared store.
+    /// Returns the fingerprint of an address. A change of the formula needs a new version of the records in
+    /// the shared store.
     pub(super) fn of(address: &Pubkey) -> Self {
         let (words, _) = address.0.as_chunks();
         let mix = |hash: u64, word| {
@@ -34,31 +36,32 @@ impl Fingerprint {
     }
 }
 
-/// Assigns addresses to buckets.
+/// Assigns account addresses to buckets, by a hash whose key is drawn at start.
 #[derive(Debug, Default)]
 pub(super) struct Buckets(RandomState);
 
 impl Buckets {
-    /// Returns the bucket of an address.
+    /// Returns the bucket in which the last write of the account at `address` is kept.
     pub(super) fn of(&self, address: &Pubkey) -> Bucket {
         self.of_fingerprint(Fingerprint::of(address))
     }
 
-    /// Returns the bucket of the addresses with this fingerprint.
+    /// Returns the bucket of the addresses with this fingerprint, a 64-bit hash.
     pub(super) fn of_fingerprint(&self, fingerprint: Fingerprint) -> Bucket {
         let hash = self.0.hash_one(fingerprint.0) % BUCKETS as u64;
         Bucket(u32::try_from(hash).expect("the remainder is below 2^21"))
     }
 }
 
-/// The last writes of one bucket, as distances from the chain's first slot. 0 stands for none.
+/// The last slots at which any block, and at which a final block, wrote an account of one bucket. Each is a
+/// distance from the chain's first slot; 0 means never.
 #[derive(Debug, Default)]
 struct LastWrite {
     up_to_tip: AtomicU32,
     up_to_target: AtomicU32,
 }
 
-/// The last writes of a chain.
+/// The last slots at which the blocks of a chain wrote each account.
 #[derive(Debug)]
 pub(super) struct LastWrites {
     first: Slot,
@@ -66,28 +69,30 @@ pub(super) struct LastWrites {
 }
 
 impl LastWrites {
-    /// Creates tables without writes, for a chain that begins at `first`.
+    /// Creates a table without writes, for a chain that begins at `first`.
     pub(super) fn new(first: Slot) -> Self {
         Self { first, buckets: std::iter::repeat_with(LastWrite::default).take(BUCKETS).collect() }
     }
 
-    /// Notes a write at `slot`, which is above all slots noted before and less than 2^32 slots above the
-    /// first.
+    /// Records that the block at `slot` writes an account of `bucket`. The slot must be above all slots
+    /// recorded before, and less than 2^32 slots above the chain's first slot.
     pub(super) fn note(&self, bucket: Bucket, slot: Slot) {
         self.last_write(bucket).up_to_tip.store(self.distance(slot), Ordering::Relaxed);
     }
 
-    /// Notes a write at `slot`, which is final.
+    /// Records that the block at `slot`, which is final, writes an account of `bucket`.
     pub(super) fn note_final(&self, bucket: Bucket, slot: Slot) {
         self.last_write(bucket).up_to_target.store(self.distance(slot), Ordering::Relaxed);
     }
 
-    /// Returns the slot of the last write that was noted, or the chain's first slot.
+    /// Returns the last slot at which a block wrote an account of `bucket`. Returns the chain's first slot if
+    /// none did.
     pub(super) fn last(&self, bucket: Bucket) -> Slot {
         self.first + u64::from(self.last_write(bucket).up_to_tip.load(Ordering::Relaxed))
     }
 
-    /// Returns the slot of the last final write that was noted, or the chain's first slot.
+    /// Returns the last slot at which a final block wrote an account of `bucket`. Returns the chain's first
+    /// slot if none did.
     pub(super) fn last_final(&self, bucket: Bucket) -> Slot {
         self.first + u64::from(self.last_write(bucket).up_to_target.load(Ordering::Relaxed))
     }

@@ -2,8 +2,8 @@
 //! commitment.
 //!
 //! A node's chain grows with skipped slots, failed transactions, accounts from lookup tables and short
-//! epochs. The follower reads its blocks some time later, and learns of final slots later still. Whatever is
-//! carried must equal the state at the slot that it is carried to.
+//! epochs. The follower reads its blocks some time later, and learns of final slots later still. An answer
+//! that is served for a newer slot than it was read at must equal the state at that newer slot.
 
 use std::cell::Cell;
 
@@ -23,10 +23,11 @@ const FIRST: Slot = 1_000;
 /// The number of accounts. The last one is the leader, who gets the fees.
 const ACCOUNTS: u8 = 5;
 const SLOTS_PER_EPOCH: u64 = 32;
-/// The state of every account on another fork.
+/// The state that answers from another fork show for every account.
 const ELSEWHERE: u64 = u64::MAX;
 
-/// A transaction. `writable` has further writable accounts, each with true if the transaction changes it.
+/// A transaction. `writable` lists further writable accounts, each with true if the transaction changes the
+/// account. A failed transaction changes only the payer and the leader.
 #[derive(Debug, Clone)]
 struct ModelTransfer {
     payer: u8,
@@ -39,17 +40,21 @@ struct ModelTransfer {
 enum ModelStep {
     /// The node's chain gets a block after `skipped` slots without one.
     Block { skipped: u64, transfers: Vec<ModelTransfer> },
-    /// The follower reads at most `blocks` blocks. The rewards of the last one may come late.
+    /// The follower reads at most `blocks` blocks. If `without_rewards` is true, the last one still lacks its
+    /// rewards, so the follower stops before it.
     Follow { blocks: usize, without_rewards: bool },
     /// The block that is `behind` blocks below the node's newest one becomes final.
     Finalize { behind: usize },
-    /// The follower learns of the final slot.
+    /// The follower learns of the newest final slot.
     Learn,
-    /// A caller's answer about an account, from the block that is `behind` blocks below the newest one.
+    /// A caller reads `account` at confirmed. The answer is from the block that is `behind` blocks below the
+    /// newest one.
     ReadConfirmed { account: u8, behind: usize },
-    /// A caller's answer at finalized. An old node, below 4.1, may read the next block's state.
+    /// A caller reads `account` at finalized. If `is_old` is true, the node is older than Agave 4.1. If
+    /// `is_ahead` is true as well, the answer shows the next block's state.
     ReadFinalized { account: u8, is_old: bool, is_ahead: bool },
-    /// An answer from another fork, at a skipped slot. `behind` newer slots are skipped, too.
+    /// A caller's answer comes from another fork, at a slot that the node's chain skipped. `behind` newer
+    /// slots were skipped, too.
     ReadElsewhere { account: u8, behind: usize },
 }
 
@@ -84,7 +89,7 @@ fn address(n: u8) -> Pubkey {
     Pubkey([n; 32])
 }
 
-/// The state after each slot: the slot at which each account changed last.
+/// The state after a block: for each account, the slot at which it changed last.
 type ModelState = [u64; ACCOUNTS as usize];
 
 /// A block of the node's chain.
@@ -96,7 +101,8 @@ struct ModelBlock {
 }
 
 impl ModelBlock {
-    /// The block that follows `parent`. The first block of an epoch writes every account without listing it.
+    /// Returns the block at `slot` that follows `parent`. In the first block of an epoch every account
+    /// changes, although `transfers` does not list it.
     fn after(parent: &Self, slot: Slot, transfers: Vec<ModelTransfer>) -> Self {
         let mut state = parent.state;
         for transfer in &transfers {
@@ -111,7 +117,7 @@ impl ModelBlock {
         Self { slot, parent: parent.slot, state, transfers }
     }
 
-    /// The block as a node gives it.
+    /// Returns the JSON text of the block, as a node gives it.
     fn text(&self, with_rewards: bool) -> Vec<u8> {
         let key = |n: u8, writable: bool, source: &str| json!({ "pubkey": address(n).to_string(), "signer": false, "source": source, "writable": writable });
         let transactions = self.transfers.iter().map(|transfer| {
@@ -137,17 +143,17 @@ impl ModelBlock {
     }
 }
 
-/// An answer that was read while a chain was followed.
+/// An answer about an account, read while the chain with the number `number` was followed.
 struct ModelAnswer {
     number: u64,
     account: u8,
     slot: Slot,
     state: u64,
-    /// True if the node may have shown a later state than that of the slot.
+    /// True if the answer may show a later state than that of its slot.
     may_be_newer: bool,
 }
 
-/// The node's chain, the follower's, and the answers.
+/// The node's chain, the follower's chain, and the answers that callers got.
 struct FollowModel {
     blocks: Vec<ModelBlock>,
     finalized: usize,
@@ -183,14 +189,14 @@ impl FollowModel {
         self.buckets.of(&address(account))
     }
 
-    /// Notes an answer about an account, labelled with a slot.
+    /// Adds an answer about `account` in `state`. The context slot of the answer is `slot`.
     fn read(&mut self, account: u8, slot: Slot, state: &ModelState, may_be_newer: bool) {
         let number = self.writer.chain().number();
         let state = state[usize::from(account)];
         self.answers.push(ModelAnswer { number, account, slot, state, may_be_newer });
     }
 
-    /// Reads the next block. Returns false if its rewards are missing.
+    /// Lets the follower read its next block. Returns false if the rewards of the block are missing.
     fn follow(&mut self, without_rewards: bool) -> bool {
         let block = &self.blocks[self.followed];
         let writes = BlockWrites::parse(&block.text(!without_rewards)).unwrap();
@@ -251,7 +257,8 @@ impl FollowModel {
         }
     }
 
-    /// Checks all that is carried, and returns the number of carried answers.
+    /// Checks every answer that may be served for a newer slot than it was read at. Returns the number of
+    /// these answers.
     fn check(&self) -> Result<u64, TestCaseError> {
         let mut count = 0;
         let chain = self.writer.chain();

@@ -1,9 +1,9 @@
 //! The reader: polls nodes for new confirmed blocks, and adds them to the chain in order.
 //!
 //! Each poll asks one node for its confirmed slots from the newest read block on (`getBlocks`). New blocks
-//! are fetched four at a time and added once their parent, by slot and by hash, is the tip. A block that
-//! another replica has already read is taken from the shared store. A chain that cannot go on ends with a
-//! [`RestartReason`], and the follower begins a new one.
+//! are fetched four at a time. A block is added once its parent, by slot and by hash, is the newest block of
+//! the chain. A block that another replica has already read is taken from the shared store. A chain that
+//! cannot go on ends with a [`RestartReason`], and the follower begins a new one.
 
 mod chain_in_progress;
 
@@ -30,28 +30,29 @@ use crate::telemetry::{BlockResult, Metrics, RestartReason};
 
 /// The number of blocks that are fetched at once.
 const FETCHES: usize = 4;
-/// The pause before a block that is not there yet is asked for again.
+/// The pause before nodes are asked again for a block that they do not have yet.
 const NOT_YET_PAUSE: Duration = Duration::from_millis(50);
-/// The time after which a listed block that no node gives is a gap.
+/// The time after which the chain ends because no node gives a block that a node has listed.
 const GAP_AFTER: Duration = Duration::from_secs(5);
-/// The time after which a block without a fee reward is asked of a second node.
+/// The time after which a second node is asked for a block without a fee reward.
 const REWARDS_AFTER: Duration = Duration::from_secs(2);
-/// The longest time for which all nodes may be behind the tip.
+/// The time after which the chain ends because all nodes are behind its newest block.
 const BEHIND_FOR: Duration = Duration::from_secs(2);
-/// The time without a new block after which a new chain begins.
+/// The time without a new block after which the chain ends and a new one begins.
 const STALLED_AFTER: Duration = Duration::from_mins(1);
-/// The number of slots above the newest block that a poll asks for. Fewer slots pass before the chain counts
-/// as stalled, so any number of skipped slots fits.
+/// The number of slots above the newest block that a poll asks for. A chain counts as stalled before so many
+/// slots pass, so any number of skipped slots fits.
 const LISTED_SLOTS: u64 = 1024;
-/// The part of a slot's time for which no poll is sent after a new block.
+/// After a new block, no poll is sent for this fraction of a slot's duration.
 const QUIET_PART: f64 = 0.6;
-/// The number of blocks between two comparisons of the tip's hash with a second node's.
+/// The number of blocks after which the hash of the newest block is again compared with a second node's.
 const CROSS_CHECK_EVERY: u64 = 64;
-/// The number of successive blocks with transactions and without a fee reward after which following pauses.
+/// The maximum number of successive blocks that have transactions but no fee reward. After one more,
+/// following pauses.
 const BLOCKS_WITHOUT_FEES: u64 = 32;
 
-/// Returns the calls for each slot that following sends to nodes: polls, the block, and its part of a
-/// comparison.
+/// Returns the number of calls to nodes for each slot: the polls, the block, and the hashes that are compared
+/// now and then. `poll` is the time between two polls.
 #[expect(clippy::cast_precision_loss, reason = "the number of blocks between two comparisons is small")]
 pub fn calls_per_slot(slot_time: Duration, poll: Duration) -> f64 {
     let polls = 1.0 + (slot_time.mul_f64(1.0 - QUIET_PART).as_secs_f64() / poll.as_secs_f64()).ceil();
@@ -63,11 +64,12 @@ pub fn calls_per_slot(slot_time: Duration, poll: Duration) -> f64 {
 pub(super) struct ReaderSettings {
     /// The time between two polls.
     pub(super) poll: Duration,
-    /// The most blocks that the reader catches up with. If more are missing, a new chain begins.
+    /// The maximum number of blocks that the reader reads to catch up. If more are missing, a new chain
+    /// begins.
     pub(super) max_gap: usize,
 }
 
-/// Reads a chain.
+/// Reads new blocks from the nodes, and adds them to a chain.
 pub(super) struct Reader<'a, N, S> {
     pub(super) nodes: N,
     pub(super) shared: &'a SharedBlocks<S>,
@@ -79,7 +81,7 @@ pub(super) struct Reader<'a, N, S> {
 }
 
 impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
-    /// Follows one chain from its beginning to its end.
+    /// Follows one chain from its beginning to its end. Returns the reason for its end.
     pub(super) async fn follow(&self) -> FollowEnd {
         let mut chain = match self.begin().await {
             Ok(chain) => chain,
@@ -97,8 +99,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         }
     }
 
-    /// Waits until the next poll is due, or until some node is known to have a newer block. Meanwhile the
-    /// finalized frontier moves the target.
+    /// Waits until the next poll is due, or until some node is known to have a newer block. Meanwhile records
+    /// newly finalized slots in the chain.
     async fn await_next_poll(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
         // A poll soon after a block seldom finds the next one, and some nodes are paid by the call.
         let early = chain.found_at + self.frontier.slot_time().mul_f64(QUIET_PART);
@@ -116,7 +118,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         }
     }
 
-    /// Begins a chain at the confirmed slot of the first node that gives what is needed.
+    /// Begins a chain at the confirmed slot of the first node that gives the epochs, its newest slot and the
+    /// block there.
     async fn begin(&self) -> Result<ChainInProgress, PauseReason> {
         let mut reason = PauseReason::NoNode;
         for (turn, node) in self.nodes.usable().into_iter().enumerate() {
@@ -128,7 +131,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         Err(reason)
     }
 
-    /// Begins a chain at the confirmed slot of a node.
+    /// Begins a chain at the confirmed slot of `node`, which is at the position `turn` among the usable
+    /// nodes.
     async fn begin_at(&self, node: &N::Node, turn: usize) -> Result<ChainInProgress, PauseReason> {
         let schedule = fetch::epoch_schedule(node).await.ok_or(PauseReason::NoEpochs)?;
         let (polled_at, era) = (Instant::now(), self.frontier.era());
@@ -164,7 +168,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         })
     }
 
-    /// Polls once, and adds the blocks that are new.
+    /// Polls one node for its slots, and adds the new blocks to the chain.
     async fn advance(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
         let nodes = self.nodes.usable();
         let newest = chain.newest();
@@ -212,8 +216,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         Ok(())
     }
 
-    /// Reads the blocks of `new`, which a node has listed, and adds each as soon as those before it are
-    /// added.
+    /// Reads the blocks at the slots `new`, which a node has listed. Adds each block as soon as all earlier
+    /// ones are added.
     async fn read_blocks(
         &self,
         chain: &mut ChainInProgress,
@@ -230,7 +234,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         self.add_ready(chain, nodes).await
     }
 
-    /// Reads the block at `slot` from the shared store, or from the nodes if no replica has read it.
+    /// Reads the block at `slot` from the shared store, or from the nodes if the store does not give it.
     async fn read_block(&self, nodes: &[N::Node], turn: usize, slot: Slot) -> Result<ReadBlock, FollowEnd> {
         match self.shared.find(slot).await {
             Some(writes) => Ok(ReadBlock { slot, writes, node: None, read_at: Instant::now() }),
@@ -238,7 +242,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         }
     }
 
-    /// Reads the block at `slot` from the nodes in turn, and publishes it for other replicas.
+    /// Reads the block at `slot` from the nodes in turn, beginning with the node at the position `turn`.
+    /// Publishes the block for other replicas.
     async fn ask_for_block(
         &self,
         nodes: &[N::Node],
@@ -267,7 +272,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         }
     }
 
-    /// Adds blocks from the queue, up to the confirmed frontier. Stops at a block whose rewards are missing.
+    /// Adds queued blocks to the chain, up to the newest slot that is known to be confirmed. Stops at a block
+    /// whose rewards are missing.
     async fn add_ready(&self, chain: &mut ChainInProgress, nodes: &[N::Node]) -> Result<(), FollowEnd> {
         while let Some(block) = chain.queue.front() {
             if block.slot > self.frontier.slot(Commitment::Confirmed) {
@@ -288,8 +294,9 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         Ok(())
     }
 
-    /// Asks again for the first block of the queue, whose fee reward is missing. Returns false if the block
-    /// must wait. If the second answer has no fee reward either, the block paid no fees.
+    /// Completes the first block of the queue, whose fee reward is missing, from the shared store or from a
+    /// node. Returns false if the block must wait. If a node's second answer has no fee reward either, the
+    /// block paid no fees.
     async fn complete_rewards(
         &self,
         chain: &mut ChainInProgress,

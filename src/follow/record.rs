@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Numbers are big-endian. Bytes that are cut short, altered, of another version, signed with another secret,
-//! or written for another key are refused. The hashes join the block to the chain, whether it comes from a
-//! record or from a node.
+//! or written for another key are refused. A block from a record is joined to the chain by its hashes, like a
+//! block from a node.
 
 use super::block::BlockWrites;
 use super::last_writes::Fingerprint;
@@ -17,15 +17,16 @@ use crate::redis_store::mac::{MAC_BYTES, StoreMac};
 
 /// The format and its version.
 const VERSION: &[u8; 4] = b"sfB1";
-/// The most accounts of a record. A block of mainnet writes some thousands.
+/// The maximum number of accounts in a block's record. A block of mainnet writes a few thousand.
 const MAX_WRITES: usize = 1 << 15;
-/// The longest record in bytes.
+/// The longest record of a block, in bytes.
 pub(super) const MAX_RECORD: usize = MAC_BYTES + VERSION.len() + 1 + 8 + 2 * 256 + MAX_WRITES * 8;
 
 const BEGINS_REWARDS: u8 = 1;
 const LACKS_FEE_REWARD: u8 = 2;
 
-/// Encodes the record of a block under a key. `None` if the record would be too long.
+/// Encodes the record of a block, signed for the key `key` of the shared store. `None` if the record would be
+/// too long.
 pub(super) fn encode(mac: &StoreMac, key: &str, block: &BlockWrites) -> Option<Vec<u8>> {
     if block.writes.len() > MAX_WRITES {
         return None;
@@ -43,8 +44,8 @@ pub(super) fn encode(mac: &StoreMac, key: &str, block: &BlockWrites) -> Option<V
     Some([&mac.sign(&[key.as_bytes(), &signed]), &signed[..]].concat())
 }
 
-/// Decodes the record of a block under a key. `None` if the record is unreadable or was not encoded for this
-/// key.
+/// Decodes the record found under the key `key` of the shared store. `None` if the record is unreadable, or
+/// was not signed for this key.
 pub(super) fn decode(mac: &StoreMac, key: &str, record: &[u8]) -> Option<BlockWrites> {
     if record.len() > MAX_RECORD {
         return None;
@@ -68,7 +69,7 @@ pub(super) fn decode(mac: &StoreMac, key: &str, record: &[u8]) -> Option<BlockWr
     })
 }
 
-/// Splits a hash from the bytes that follow it.
+/// Splits a block hash off the start of `bytes`. Returns the hash and the remaining bytes.
 fn split_hash(bytes: &[u8]) -> Option<(String, &[u8])> {
     let (length, rest) = bytes.split_first()?;
     let (hash, rest) = rest.split_at_checked(usize::from(*length))?;

@@ -1,9 +1,9 @@
 //! Blocks that several replicas share: one replica asks a node, and the others take the block that it read.
 //!
 //! The replica that first looks for a block claims it in the shared store and asks a node. It then publishes
-//! the accounts that the block may write. The others wait for these accounts, at most [`WAIT`]. A block that
-//! they do not get in this way is asked of their own nodes. Each replica polls its own nodes for the slots
-//! that exist, and joins each block to its chain by slot and hash.
+//! the accounts that the block may write. The others wait for these accounts, at most [`WAIT`]. If they do
+//! not get the accounts in this way, they ask their own nodes for the block. Each replica polls its own nodes
+//! for the slots that have a block, and joins each block to its chain by slot and hash.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,57 +21,60 @@ use crate::telemetry::{SharedOperation, SharedResult};
 
 /// The longest wait for a block that another replica has claimed.
 const WAIT: Duration = Duration::from_secs(1);
-/// The life of a claim. A claim ends before the wait for it does, so that one of the waiting replicas claims
-/// the block next.
+/// The lifetime of a replica's claim that it is fetching a block. A claim ends before the replicas that wait
+/// for the block give up, so that one of them claims it next.
 const CLAIM_LIFE: Duration = Duration::from_millis(800);
-/// The pause before the store is asked again for a claimed block.
+/// The pause before the store is asked again for a block that another replica has claimed.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
-/// The wait after which a replica that claims blocks counts as slow.
+/// The length of a wait for a claimed block after which the replica that claimed the block counts as slow.
 const SLOW_WAIT: Duration = Duration::from_millis(250);
-/// The time after a long wait, or one in vain, in which no further claimed block is waited for.
+/// The time without waits for blocks that other replicas have claimed, after such a wait was long or in vain.
 const IMPATIENT_FOR: Duration = Duration::from_secs(10);
-/// The life of a record. Replicas need the newest blocks only.
+/// The lifetime of a block's record in the shared store. Replicas need only the newest blocks.
 const RECORD_LIFE: Duration = Duration::from_secs(30);
 
 /// The state of a block in the shared store.
 #[derive(Debug)]
 pub(super) enum SharedBlock {
-    /// A replica has read the block.
+    /// A replica has read the block, with its rewards.
     Read(BlockWrites),
     /// Another replica is asking a node for the block.
     Claimed,
     /// A replica has read the block without its rewards. Only another answer of a node tells whether the
     /// rewards are late or do not exist.
     Incomplete,
-    /// The block must be asked of a node.
+    /// The store does not give the block, so a node must be asked.
     Absent,
 }
 
 /// The shared store of blocks.
 pub(super) trait BlockStore: Sync {
-    /// Looks for the block at `slot`, and claims the block if no replica has.
+    /// Looks for the block at `slot`. If no replica has read or claimed the block, claims it for this replica
+    /// and returns [`SharedBlock::Absent`].
     fn look_up(&self, slot: Slot) -> impl Future<Output = SharedBlock> + Send;
 
-    /// Publishes the block at `slot`, which `node` has given.
+    /// Publishes the block at `slot`. `node` is the id of the node that gave the block. A block without its
+    /// rewards ends a claim, and replaces no other record.
     fn publish(&self, slot: Slot, node: usize, block: &BlockWrites) -> impl Future<Output = ()> + Send;
 }
 
-/// The blocks that replicas share.
+/// Finds the blocks that other replicas have read, and publishes those that this replica reads.
 pub(super) struct SharedBlocks<S> {
-    /// `None` if blocks are not shared.
+    /// The shared store. `None` if blocks are not shared.
     store: Option<S>,
-    /// The time until which no claimed block is waited for, after a long wait or one in vain.
+    /// The time until which the reader waits for no block that another replica has claimed, because an
+    /// earlier wait was long or in vain. `None` if no wait was.
     impatient_until: Mutex<Option<Instant>>,
 }
 
 impl<S: BlockStore> SharedBlocks<S> {
-    /// Creates the blocks that are shared through `store`.
+    /// Creates a handle of the blocks in `store`. `None` shares no blocks.
     pub(super) fn new(store: Option<S>) -> Self {
         Self { store, impatient_until: Mutex::default() }
     }
 
-    /// Returns the block at `slot` if another replica has read it, after a wait if necessary. `None` if nodes
-    /// must be asked.
+    /// Returns the block at `slot` if another replica has read it. Waits for a block that another replica has
+    /// claimed. `None` if nodes must be asked.
     pub(super) async fn find(&self, slot: Slot) -> Option<BlockWrites> {
         let store = self.store.as_ref()?;
         let began = Instant::now();
@@ -95,7 +98,7 @@ impl<S: BlockStore> SharedBlocks<S> {
         block
     }
 
-    /// Returns the block at `slot` if another replica has read it. Does not wait if the block is claimed.
+    /// Returns the block at `slot` if another replica has read it. Does not wait for a claimed block.
     pub(super) async fn find_now(&self, slot: Slot) -> Option<BlockWrites> {
         match self.store.as_ref()?.look_up(slot).await {
             SharedBlock::Read(block) => Some(block),
@@ -103,7 +106,7 @@ impl<S: BlockStore> SharedBlocks<S> {
         }
     }
 
-    /// Publishes the block at `slot`, which `node` has given.
+    /// Publishes the block at `slot`. `node` is the id of the node that gave the block.
     pub(super) async fn publish(&self, slot: Slot, node: usize, block: &BlockWrites) {
         if let Some(store) = &self.store {
             store.publish(slot, node, block).await;
@@ -116,7 +119,7 @@ impl<S: BlockStore> SharedBlocks<S> {
     }
 }
 
-/// The records of blocks in the shared store.
+/// The Redis store through which replicas share blocks, with the MAC that signs them.
 pub(super) struct StoredBlocks {
     pub(super) store: Arc<Store>,
     pub(super) mac: StoreMac,
@@ -124,7 +127,8 @@ pub(super) struct StoredBlocks {
 }
 
 impl StoredBlocks {
-    /// Returns the key of the block at `slot`. `None` while the cluster is unknown.
+    /// Returns the key of the block at `slot` in the shared store. `None` while the genesis hash of the
+    /// cluster is unknown.
     fn key(&self, slot: Slot) -> Option<String> {
         let genesis = self.pool.genesis()?;
         let namespace = self.store.namespace();
@@ -160,7 +164,7 @@ impl BlockStore for StoredBlocks {
         // The node may have proved to belong to another cluster meanwhile.
         let Some(key) = self.key(slot).filter(|_| self.pool.is_followable(node)) else { return };
         if let Some(record) = record::encode(&self.mac, &key, block) {
-            self.store.put_block(&key, &record, RECORD_LIFE).await;
+            self.store.put_block(&key, &record, !block.lacks_fee_reward, RECORD_LIFE).await;
         }
     }
 }

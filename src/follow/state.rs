@@ -1,4 +1,4 @@
-//! The state of the follower, and the reasons for a pause.
+//! The state of the follower, and the reasons for which it pauses.
 
 use super::chain::ChainEnd;
 use crate::telemetry::RestartReason;
@@ -6,16 +6,17 @@ use crate::telemetry::RestartReason;
 /// The state of the follower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FollowState {
-    /// The setting `follow.mode` is `off`.
+    /// Following does not run: the setting `follow.mode` is `off`, or slotfront is shutting down.
     #[default]
     Off,
     /// The first block of a chain is being asked for.
     Starting,
     /// A chain is followed.
     Following,
-    /// No account was asked for in the last minutes, so nothing is followed until the next call.
+    /// No account was asked for in the last five minutes. No chain is followed until the next call for an
+    /// account.
     Parked,
-    /// Nothing is followed for a while.
+    /// No chain is followed for a while.
     Paused(PauseReason),
 }
 
@@ -43,16 +44,16 @@ impl FollowState {
     }
 }
 
-/// The reason why nothing is followed for a while.
+/// The reason for a pause in which no chain is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseReason {
-    /// No usable node qualifies, or none gives its newest block.
+    /// No usable node can be asked for blocks, or none gives its newest slot and the block there.
     NoNode,
-    /// No node tells where epochs begin.
+    /// No node answers `getEpochSchedule`, so the slots at which epochs begin are unknown.
     NoEpochs,
-    /// Blocks have a form that is not known.
+    /// A block has a form that slotfront does not know.
     UnknownForm,
-    /// The cluster's blocks have no fee rewards, so a missing one would not be noticed.
+    /// The cluster's blocks have no fee rewards, so a block with missing rewards would not be noticed.
     NoFees,
     /// The nodes give blocks more slowly than the cluster makes them.
     TooSlow,
@@ -66,26 +67,26 @@ impl PauseReason {
             Self::NoEpochs => "no node answers getEpochSchedule",
             Self::UnknownForm => "a block has a form that slotfront does not know",
             Self::NoFees => {
-                "the blocks of this cluster list no fee rewards, so a missing one would not be noticed"
+                "the blocks of this cluster list no fee rewards, so a block without its rewards would not be noticed"
             }
             Self::TooSlow => "the nodes give blocks more slowly than the cluster makes them",
         }
     }
 }
 
-/// The end of a chain.
+/// The reason why a chain ended, and the next step of the follower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowEnd {
-    /// A new chain begins at once.
+    /// A new chain begins, at least a second after the beginning of the ended one.
     Restart(RestartReason),
-    /// Nothing is followed for a while.
+    /// No chain is followed for a while.
     Pause(PauseReason),
 }
 
 impl FollowEnd {
-    /// The end of a chain because the writes of a block cannot be known.
+    /// The end of a chain because the accounts that a block writes cannot be known.
     pub(super) const GAP: Self = Self::Restart(RestartReason::Gap);
-    /// The end of a chain because a node has another chain.
+    /// The end of a chain because a node has other blocks at the chain's slots.
     pub(super) const FORK: Self = Self::Restart(RestartReason::Fork);
 }
 

@@ -1,4 +1,4 @@
-//! A followed chain that a test moves.
+//! A followed chain to which a test adds blocks.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use super::FollowedChain;
 use super::chain::ChainWriter;
 use crate::methods::{Pubkey, Slot};
 
-/// A followed chain that a test moves.
+/// A followed chain to which a test adds blocks.
 pub(crate) struct TestChain {
     followed: Arc<FollowedChain>,
     writer: ChainWriter,
 }
 
 impl TestChain {
-    /// Begins a chain at the block of `first`, in place of the followed chain.
+    /// Begins a chain at the slot `first`, and makes it the followed chain.
     pub(crate) fn begin(followed: &Arc<FollowedChain>, first: Slot) -> Self {
         let writer = ChainWriter::new(followed.next_number(), first, Instant::now());
         followed.chain.store(Some(Arc::clone(writer.chain())));
@@ -30,12 +30,12 @@ impl TestChain {
         self.followed.note_move();
     }
 
-    /// Notes that a poll has named the tip as the newest slot.
+    /// Records that a poll has just named the chain's newest slot as the node's newest.
     pub(crate) fn renew(&self) {
         self.writer.renew(Instant::now());
     }
 
-    /// Moves the finalized target to `slot`, if the chain has reached it.
+    /// Records that the blocks up to `slot` are final, if the chain has reached `slot`.
     pub(crate) fn finalize(&mut self, slot: Slot) {
         self.writer.finalize(slot).unwrap();
     }

@@ -1,5 +1,5 @@
-//! The rules by which the reports of nodes set the frontier of one commitment. The rules take nodes and time as
-//! arguments.
+//! The rules by which the slots that nodes report give the newest known slot of one commitment. The rules take nodes
+//! and time as arguments.
 
 use std::time::Duration;
 
@@ -8,38 +8,41 @@ use tokio::time::Instant;
 use super::node_slots::FrontierNode;
 use crate::methods::Slot;
 
-/// The time after which a node that leads alone and keeps advancing is believed. Such a node is not believed while two
-/// other nodes advance together, because it is the exception then.
+/// The time after which a node that is far ahead of all others and keeps advancing is believed. While two other nodes
+/// advance together, such a node counts as faulty and is not believed.
 const LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
-/// The time after which a frontier that no usable node has reached falls to the slot that the reports give.
+/// The time after which the newest known slot is lowered, if no usable node has reached it. The reports then give its
+/// value.
 const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
 
-/// The reports of one node at one commitment.
+/// The newest slot that one node has reported at one commitment, and the data that decide if this slot is believed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Report {
-    /// The newest slot. `None` before the first report.
+    /// The newest reported slot. `None` before the first report.
     pub(super) slot: Option<Slot>,
-    /// The slot at which the node was last believed. A report close above this slot needs no second node.
+    /// The last reported slot at which the node was believed. A report close above this slot needs no second node.
     believed: Option<Slot>,
-    /// The first of the node's latest reports that were not believed. `None` if the last one was believed, and while
-    /// the node has no report or is not usable.
+    /// The node's first report after its last believed one. `None` if the newest report was believed, and while the
+    /// node has no report or is not usable.
     doubt: Option<Doubt>,
 }
 
-/// The first report of a node that was not believed. A later report takes its place when two other nodes have advanced
-/// together.
+/// The first report of a node that was not believed. Once two other nodes have advanced together, the node's next
+/// report replaces it.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     since: Instant,
     slot: Slot,
-    /// The highest slot on which two other nodes agreed at that time.
+    /// The highest slot to which two other nodes were close at the time of the report.
     others: Option<Slot>,
 }
 
 impl Report {
-    /// Returns true if `slot` is believed. `is_shared` is true if another node is close to this slot, or if there is no
-    /// other node. A slot at most `lead` above the last believed one is believed, too. `others` is the highest slot on
-    /// which two other nodes agree. While `others` advances, a node is not believed for its own advance alone.
+    /// Returns true if the node's report of `slot` is believed. `is_shared` is true if another node is close to `slot`,
+    /// or if there is no other node. `others` is the highest slot to which two other nodes are close.
+    ///
+    /// A slot is believed if it is shared, or at most `lead` above the node's last believed slot. A node that keeps
+    /// advancing alone is believed after [`LEAD_BELIEVED_AFTER`], unless `others` advances.
     fn decide(&mut self, slot: Slot, is_shared: bool, others: Option<Slot>, lead: u64, now: Instant) -> bool {
         let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
         let fresh = Doubt { since: now, slot, others };
@@ -53,30 +56,30 @@ impl Report {
     }
 }
 
-/// The reports of all nodes at one commitment, and the resulting frontier.
+/// The newest slots that all nodes have reported at one commitment, and the newest known slot that follows.
 #[derive(Debug)]
 pub(super) struct CommitmentState {
-    /// The reports in the order of the nodes.
+    /// The report of each node, in the order of the nodes in [`Frontier`](super::Frontier).
     pub(super) reports: Vec<Report>,
     frontier: Slot,
-    /// True if the frontier came from a believed report. Any candidate replaces an untrusted frontier. A frontier is
-    /// untrusted until the second node of a pool has reported, for example.
+    /// True if the slot in `frontier` came from a believed report. An untrusted slot is replaced even by a lower slot.
+    /// For example, the slot is untrusted until the second node of a pool has reported.
     trusted: bool,
     reached_at: Option<Instant>,
 }
 
-/// The slot to which the reports would set the frontier.
+/// The slot that the reports give as the newest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FrontierCandidate {
     slot: Slot,
     believed: bool,
 }
 
-/// The frontier after a decision.
+/// The newest known slot after a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FrontierChange {
     pub(super) frontier: Slot,
-    /// True if the frontier has fallen.
+    /// True if the newest known slot was lowered.
     pub(super) reset: bool,
 }
 
@@ -86,8 +89,8 @@ impl CommitmentState {
         Self { reports, frontier: 0, trusted: false, reached_at: None }
     }
 
-    /// Decides the frontier from the reports of the usable `nodes`. `lead` is the most slots by which one node may lead
-    /// and be believed without a second node.
+    /// Decides the newest known slot from the reports of the usable `nodes`. `lead` is the maximum number of slots by
+    /// which a single node is believed ahead of all others.
     pub(super) fn decide(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> FrontierChange {
         let mut reset = false;
         if let Some(FrontierCandidate { slot, believed }) = self.candidate(nodes, lead, now) {
@@ -102,8 +105,8 @@ impl CommitmentState {
         FrontierChange { frontier: self.frontier, reset }
     }
 
-    /// Returns the highest report if it is believed, otherwise the second highest. A single report is used,
-    /// believed or not. `None` without a report.
+    /// Returns the highest reported slot if it is believed, otherwise the second highest. If there is only one, returns
+    /// it, believed or not. `None` without a report.
     fn candidate(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> Option<FrontierCandidate> {
         let mut usable: Vec<(usize, Slot)> = (0..self.reports.len())
             .filter(|&i| nodes[i].usable)

@@ -1,16 +1,17 @@
-//! The slots that one node has reported.
+//! The newest slots that one node has reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::methods::{Commitment, Slot};
 
-/// The slots that one node has reported, by [`Commitment::index`], for reads without a lock.
+/// The newest slots that one node has reported, by [`Commitment::index`], for reads without a lock.
 #[derive(Debug)]
 pub struct NodeSlots {
-    /// The newest slot at each commitment.
+    /// The newest reported slot at each commitment.
     slots: [AtomicU64; 3],
-    /// The time at which an answer last reported that slot, in milliseconds after the frontier was created.
+    /// The time at which an answer last had the newest slot at each commitment, in milliseconds after
+    /// [`Frontier`](super::Frontier) was created.
     reported_ms: [AtomicU64; 3],
 }
 
@@ -25,15 +26,15 @@ impl Default for NodeSlots {
 }
 
 impl NodeSlots {
-    /// Returns the newest slot that the node is known to have reached. `None` if the node has reported none in this
-    /// era.
+    /// Returns the newest slot that the node is known to have reached. `None` if the node has reported no slot since
+    /// [`Frontier::forget`](super::Frontier::forget).
     pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
         let slot = self.slots[commitment.index()].load(Ordering::Acquire);
         (slot != NONE).then_some(slot)
     }
 
-    /// Returns the time at which an answer last reported the newest slot, in milliseconds after the frontier was
-    /// created. `None` without such an answer in this era.
+    /// Returns the time at which an answer last had the node's newest slot, in milliseconds after
+    /// [`Frontier`](super::Frontier) was created. `None` if no answer had this slot.
     pub(super) fn reported_ms(&self, commitment: Commitment) -> Option<u64> {
         let reported = self.reported_ms[commitment.index()].load(Ordering::Relaxed);
         (reported != NONE).then_some(reported)
@@ -48,12 +49,12 @@ impl NodeSlots {
     }
 }
 
-/// One node of the pool, as the frontier knows it.
+/// One node of the pool, with the slots that it has reported.
 #[derive(Debug)]
 pub(super) struct FrontierNode {
     pub(super) node: usize,
-    /// True while the node's reports count. A usable node answers its probes, is healthy and belongs to the pool's
-    /// cluster.
+    /// True while the slots that the node reports count. A usable node answers its probes, is healthy and belongs to
+    /// the pool's cluster.
     pub(super) usable: bool,
     pub(super) slots: Arc<NodeSlots>,
 }

@@ -1,8 +1,7 @@
-//! The length of a slot, measured from the moves of the frontier.
+//! The length of a slot, measured from the moves of the newest known slot.
 //!
-//! The frontier is measured in steps of several seconds, and steps that differ much from the others are
-//! ignored. A frontier also jumps for other reasons than time. A cluster is restarted, nodes come back, or a
-//! machine was suspended.
+//! The moves are measured in steps of several seconds, and steps that differ much from the others are ignored. The
+//! newest known slot also jumps because a cluster is restarted, nodes come back, or a machine was suspended.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,24 +10,26 @@ use tokio::time::Instant;
 
 use crate::methods::Slot;
 
-/// The shortest time between the two moves of the frontier that form a step.
+/// The shortest time over which the length of a slot is measured once. Each such step begins and ends with a move of
+/// the newest known slot.
 const STEP: Duration = Duration::from_secs(5);
-/// The number of newest steps that are kept. Together the steps cover at least a minute.
+/// The number of newest measuring steps that are kept. Together they cover at least a minute.
 const STEPS: usize = 12;
-/// The largest ratio between a step's slot length and the median. Steps beyond it are ignored.
+/// The largest ratio between the slot length in one measuring step and the median of all steps. Steps beyond it are
+/// ignored.
 const USUAL: f64 = 2.0;
 
-/// The newest steps of the frontier.
+/// Measures the length of a slot from the moves of the newest known slot.
 #[derive(Debug, Default)]
 pub(super) struct SlotPace {
-    /// The move with which the next step begins.
+    /// The time and the slot at which the current measuring step began.
     mark: Option<(Instant, Slot)>,
-    /// The length of a slot in each step, in seconds. The newest is last.
+    /// The length of a slot in each measuring step, in seconds. The newest step is last.
     steps: VecDeque<f64>,
 }
 
 impl SlotPace {
-    /// Notes that the frontier has moved to `slot`, forwards or back.
+    /// Records that the newest known slot has moved to `slot`, forwards or back.
     pub(super) fn moved(&mut self, slot: Slot, now: Instant) {
         let Some((at, from)) = self.mark.filter(|(_, from)| slot > *from) else {
             self.mark = Some((now, slot));
@@ -46,7 +47,7 @@ impl SlotPace {
         self.mark = Some((now, slot));
     }
 
-    /// Returns the length of a slot. `None` until twelve steps are known, which takes at least a minute.
+    /// Returns the length of a slot. `None` until it was measured in twelve steps, which takes at least a minute.
     ///
     /// The result is the mean of the steps close to the median, so up to five of twelve may be outliers.
     pub(super) fn slot_time(&self) -> Option<Duration> {
@@ -69,23 +70,25 @@ mod tests {
 
     use super::*;
 
-    /// A period of the chain as a pool sees it.
+    /// A period of a test chain, as a pool sees the chain.
     #[derive(Debug, Clone, Copy)]
     enum Stretch {
-        /// Slots of this length in milliseconds (second value), for this many seconds (first value).
+        /// For the given seconds (first value), slots of the given milliseconds (second value) pass.
         Runs(u64, u64),
-        /// Slots pass as in `Runs`, but every fourth slot is skipped.
+        /// For the given seconds (first value), slots of the given milliseconds (second value) pass. Every
+        /// fourth slot is skipped.
         Skips(u64, u64),
-        /// The frontier stands still for this many seconds.
+        /// The newest known slot stands still for the given seconds.
         Stands(u64),
-        /// The frontier jumps by this many slots, forwards or back, in no time.
+        /// The newest known slot jumps by the given number of slots, forwards or back, in no time.
         Jumps(i64),
-        /// The nodes are unreachable for this many seconds, while slots of this many milliseconds pass.
+        /// The nodes are unreachable for the given seconds (first value). Meanwhile slots of the given
+        /// milliseconds (second value) pass.
         Unseen(u64, u64),
     }
     use Stretch::{Jumps, Runs, Skips, Stands, Unseen};
 
-    /// Returns the pace after these periods, one after the other. The frontier is read every `poll`
+    /// Returns the pace after the periods `stretches`, one after the other. The newest slot is read every `poll`
     /// milliseconds.
     fn after(stretches: &[Stretch], poll: u64) -> SlotPace {
         let start = Instant::now();
@@ -119,7 +122,7 @@ mod tests {
         pace
     }
 
-    /// Returns the slot time in whole milliseconds.
+    /// Returns the measured slot time in whole milliseconds. `None` if it is unknown.
     fn ms(pace: &SlotPace) -> Option<u128> {
         pace.slot_time().map(|time| (time + Duration::from_micros(500)).as_millis())
     }
@@ -174,7 +177,7 @@ mod tests {
         assert!(reported.is_some_and(|reported| (0.24..0.26).contains(&reported)), "{reported:?}");
     }
 
-    /// A step of the frontier that is not at the chain's pace.
+    /// A measuring step in which the newest known slot does not move at the chain's pace.
     #[derive(Debug, Clone, Copy)]
     struct OutlierStep {
         step: usize,

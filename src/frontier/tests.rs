@@ -154,6 +154,15 @@ fn node_numbers_are_never_reused() {
     assert_eq!(frontier.slot(C), 900, "a pool of one believes its node");
 }
 
+#[test]
+fn impossible_slots_are_ignored() {
+    for (reported, expected) in [(HIGHEST_SLOT, HIGHEST_SLOT), (HIGHEST_SLOT + 1, 100), (u64::MAX, 100)] {
+        let (frontier, now) = frontier(1, &[(0, 100, 0), (0, reported, 1)]);
+        frontier.answered(0, C, reported, now);
+        assert_eq!((frontier.slot(C), frontier.node_slot(0, C)), (expected, Some(expected)), "{reported}");
+    }
+}
+
 #[tokio::test]
 async fn waiter_wakes_when_the_frontier_arrives() {
     let (frontier, now) = frontier(1, &[(0, 100, 0)]);
@@ -164,7 +173,8 @@ async fn waiter_wakes_when_the_frontier_arrives() {
     waits.await;
 }
 
-/// Returns a frontier after `seconds` of slots of `slot_ms` milliseconds, the time then, and the newest slot.
+/// Lets `nodes` nodes report slots of `slot_ms` milliseconds for `seconds` seconds. Returns the frontier, the
+/// time at the end, and the newest slot.
 fn paced(nodes: usize, seconds: u64, slot_ms: u64) -> (Frontier, Instant, Slot) {
     let (frontier, start) = frontier(nodes, &[]);
     let slots = seconds * 1_000 / slot_ms;

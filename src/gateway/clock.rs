@@ -9,8 +9,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// The relation of monotonic time to wall time. The relation changes when a machine sleeps or its clock is set, so the
-/// gateway sets the relation again each second.
+/// The relation of monotonic time to wall time. It changes when a machine sleeps or its clock is set, so the gateway
+/// calls [`Self::set`] each second.
 #[derive(Debug)]
 pub(crate) struct WallClock {
     started: Instant,

@@ -1,5 +1,5 @@
-//! The two background tasks that share rates and quotas between gateways. One leases calls from the shared store, and
-//! one books units in it.
+//! The two background tasks that share rates and quotas between gateways. One task takes calls in advance from the
+//! rates in the shared store. The other adds the used units of each key to the totals in the store.
 //!
 //! While the store is unreachable, each gateway enforces the limits on its own.
 
@@ -23,10 +23,11 @@ use crate::redis_store::limits::identity;
 
 /// The maximum number of concurrent requests of each task to the store.
 const AT_ONCE: usize = 256;
-/// The interval at which unused leased calls are given back, and at which units are booked.
+/// The interval at which calls that were taken in advance and not used are given back. Used units are added to the
+/// totals in the store at the same interval.
 const SYNC_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Starts the task that renews the leases in `queue` until `stop`.
+/// Starts the task that takes calls in advance from the shared rates for the leases in `queue`, until `stop`.
 pub(super) fn lease(queue: LeaseQueue, tasks: &TaskTracker, stop: &CancellationToken) {
     let stop = stop.clone();
     tasks.spawn(async move {
@@ -34,7 +35,8 @@ pub(super) fn lease(queue: LeaseQueue, tasks: &TaskTracker, stop: &CancellationT
     });
 }
 
-/// Starts the task that books the units of `ledger` in `store`. After `stop` it books once more.
+/// Starts the task that adds the used units in `ledger` to the totals in `store`. After `stop` the task does so once
+/// more.
 pub(super) fn book(
     store: Arc<Store>,
     ledger: Arc<Ledger>,
@@ -53,7 +55,8 @@ pub(super) fn book(
     });
 }
 
-/// Renews the queued leases, up to [`AT_ONCE`] at a time, and gives back leased calls that are not used.
+/// Takes calls in advance from the shared rates for the leases in `queue`, up to [`AT_ONCE`] leases at a time. Gives
+/// back calls that are not used.
 async fn renew(mut queue: LeaseQueue) {
     let mut leased: HashMap<usize, Arc<Lease>> = HashMap::new();
     let mut asking = FuturesUnordered::new();
@@ -82,7 +85,8 @@ async fn renew(mut queue: LeaseQueue) {
     }
 }
 
-/// Books the new units of each key, up to [`AT_ONCE`] keys at a time, and applies the totals of all gateways.
+/// Adds the newly used units of each key to the totals in `store`, and notes the new totals in `ledger`. Up to
+/// [`AT_ONCE`] keys are sent at a time. `gateway` is the id of this gateway.
 async fn book_once(store: &Store, ledger: &Ledger, period: Period, gateway: u64) {
     if !store.takes_writes() {
         return;

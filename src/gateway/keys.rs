@@ -100,7 +100,7 @@ pub struct ApiKey {
     pub scope: Scope,
 }
 
-/// The faults of a key file.
+/// The error of a key file that is faulty or cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {}", .problems.join("; "))]
 pub struct KeyFileError {
@@ -146,7 +146,7 @@ struct RawPrevious {
 /// Parses a key file. `is_plan` returns true for the name of a configured plan.
 ///
 /// # Errors
-/// All faults of the file. Of its content they quote only ids and names of plans.
+/// All faults of the file. The faults quote only ids and names of plans, except in messages of the TOML parser.
 pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<ApiKey>, Vec<String>> {
     let raw: RawFile = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
@@ -184,7 +184,7 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ap
     if problems.is_empty() { Ok(keys) } else { Err(problems) }
 }
 
-/// The keys that a key file with faults revokes.
+/// The keys that a faulty key file revokes, by id and by the hashes of their secrets.
 #[derive(Debug, Default)]
 pub(crate) struct Revocations {
     ids: HashSet<String>,
@@ -216,14 +216,14 @@ impl Revocations {
         revocations
     }
 
-    /// Returns true if the key with this id and one of these hashes is revoked. A rotation that is not in force
-    /// changes the hashes, but not the id.
+    /// Returns true if the file revokes the key with this id, or a key with one of these hashes. The id suffices,
+    /// because the file may also have replaced the hashes by a rotation that is not in force.
     pub(crate) fn contain(&self, id: &str, mut hashes: impl Iterator<Item = KeyHash>) -> bool {
         self.ids.contains(id) || hashes.any(|hash| self.hashes.contains(&hash))
     }
 }
 
-/// Returns true if the file is valid and sets nothing, not even an empty list of keys.
+/// Returns true if the file is valid and has no content, not even an empty list of keys.
 pub(crate) fn is_blank(text: &str) -> bool {
     toml::from_str::<toml::Table>(text).is_ok_and(|table| table.is_empty())
 }
@@ -274,8 +274,8 @@ impl KeyReader<'_> {
         list.map_err(|rule| self.wrong(&format!("{name}: {rule}"))).ok()
     }
 
-    /// Converts one key. `None` if a required part is faulty. Other faulty parts are left out, which is safe, because a
-    /// file with a fault is refused.
+    /// Converts one key. `None` if its hash or its time of creation is faulty. Other faulty parts are left out. This is
+    /// safe, because a file with a fault is refused.
     fn key(&mut self, raw: RawKey) -> Option<ApiKey> {
         let hash = self.hash(&raw.sha256);
         let previous = raw

@@ -3,13 +3,14 @@
 //!
 //! A call takes a leased call, which no other gateway can use. If no leased call is left, the call takes credit. Credit
 //! is the calls that were left at the last answer of the store, and those that the rate has added since. Without credit
-//! the call is refused. Used credit is booked with the next request to the store, so a gateway pays back what it has
+//! the call is refused. Used credit is reported with the next request to the store, so a gateway pays back what it has
 //! overspent.
 //!
-//! At first all calls that are estimated to be left are credit. If the store reports an overdraft, other gateways use
-//! the same key. For five minutes only an eighth of these calls is then credit, so that up to eight gateways together
-//! stay within the rate. Calls between two requests to the store may exceed it. The gateway's own limiter applies as
-//! well. It alone decides while the store is unreachable.
+//! At first all calls that are estimated to be left are credit. If the store reports an overdraft, that is, more used
+//! calls than the rate allows, other gateways use the same key. For five minutes only an eighth of these calls is then
+//! credit, so that up to eight gateways together stay within the rate. Calls between two requests to the store may
+//! exceed the rate. The gateway's own limiter applies as well. While the store is unreachable, that limiter alone
+//! decides.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -22,45 +23,50 @@ use super::limit::Rate;
 use crate::redis_store::Store;
 use crate::redis_store::limits::{LeaseRequest, Leased};
 
-/// The maximum number of leases that wait for renewal. A lease that finds the queue full tries again at its next call.
+/// The maximum number of leases that wait for their request to the store. A lease that finds the queue full tries again
+/// at its next call.
 const QUEUE: usize = 16_384;
 
-/// After an overdraft, the credit is the estimated number of calls left, divided by this number.
+/// The divisor of the estimated number of calls left, after all gateways together have exceeded a shared rate. The
+/// quotient is the number of calls that this gateway lets pass without reserving them in the store first.
 const CAUTIOUS_PART: i64 = 8;
-/// The time for which credit stays reduced after an overdraft.
+/// The time for which this gateway is careful after all gateways together have exceeded a shared rate: it lets fewer
+/// calls pass that are not reserved (leased) in the store.
 const CAUTIOUS: Duration = Duration::from_mins(5);
-/// The shortest time for which calls are leased in advance, at the full rate.
+/// The time for which calls are at least leased in advance, at the full rate.
 const AHEAD: Duration = Duration::from_millis(50);
 
-/// The access of all leases to the shared store.
+/// The shared store, and the queue through which leases ask for their next request to the store.
 pub(crate) struct LeaseClient {
-    /// Empty until the store is connected.
+    /// The shared store. Empty until the store is connected.
     store: OnceLock<Arc<Store>>,
     queue: mpsc::Sender<Arc<Lease>>,
     clock: Arc<WallClock>,
 }
 
-/// The receiving end of the queue of leases that wait for renewal.
+/// The receiving end of the queue of leases that wait for their next request to the store.
 pub(crate) type LeaseQueue = mpsc::Receiver<Arc<Lease>>;
 
 impl LeaseClient {
-    /// Creates a client without a store, and the receiving end of its queue.
+    /// Creates a client without a store. Also returns the receiving end of the queue of leases that wait for a request
+    /// to the store.
     pub(crate) fn new(clock: &Arc<WallClock>) -> (Arc<Self>, LeaseQueue) {
         let (queue, queued) = mpsc::channel(QUEUE);
         (Arc::new(Self { store: OnceLock::new(), queue, clock: Arc::clone(clock) }), queued)
     }
 
-    /// Sets the store. Only the first call has an effect.
+    /// Sets the shared store. Only the first call has an effect.
     pub(crate) fn connect(&self, store: Arc<Store>) {
         let _ = self.store.set(store);
     }
 
-    /// Returns the store. `None` while it is not connected, is unreachable, or accepts no writes.
+    /// Returns the shared store. `None` while the store is not connected, is unreachable, or accepts no writes.
     fn store(&self) -> Option<&Arc<Store>> {
         self.store.get().filter(|store| store.takes_writes())
     }
 
-    /// Books and leases calls of the limit with the name `of`. `None` if the request fails.
+    /// Sends `ask` to the store, which counts used calls of the rate named `of` and leases further calls. `None` if the
+    /// request fails.
     async fn lease(&self, of: &str, ask: LeaseRequest) -> Option<Leased> {
         self.store.get()?.lease(of, ask).await.ok()
     }
@@ -71,9 +77,9 @@ impl LeaseClient {
     }
 }
 
-/// The calls of one key or client address that this gateway has leased from their shared rate.
+/// The calls that this gateway has leased from the rate of one key or client address, which all gateways share.
 pub(crate) struct Lease {
-    /// The name of the limit in the store.
+    /// The name of the shared rate in the store.
     of: String,
     client: Arc<LeaseClient>,
     state: Mutex<LeaseState>,
@@ -82,27 +88,29 @@ pub(crate) struct Lease {
 /// The state of a lease. Times are those of [`WallClock::steady`].
 #[derive(Debug, Default)]
 struct LeaseState {
-    /// The leased calls that are not used yet.
+    /// The number of leased calls that are not used yet.
     held: u32,
-    /// The calls that passed on credit and are not booked yet.
+    /// The number of calls that passed without being leased, and that the store has not counted yet.
     owed: u32,
-    /// The calls that passed since the last request to the store.
+    /// The number of calls that passed since the last request to the store.
     used: u32,
-    /// The number of leased calls that the last request should lead to.
+    /// The number of leased calls that this gateway should have after the last request to the store.
     wanted: u32,
     /// True while a request to the store is queued or in flight.
     asking: bool,
-    /// The calls that were left for all gateways at the last answer of the store, and its time. `None` before the first
-    /// answer.
+    /// The number of calls that were left for all gateways at the store's last answer, and the time of that answer.
+    /// `None` before the first answer.
     known: Option<(i64, Duration)>,
-    /// The time until which credit is reduced.
+    /// The time until which fewer calls may pass without being leased, because all gateways together have exceeded
+    /// the rate.
     cautious_until: Duration,
     /// The rate of the plan at the last call. `None` before the first call.
     rate: Option<Rate>,
 }
 
 impl LeaseState {
-    /// Returns the estimated number of calls left for all gateways. Negative after an overdraft.
+    /// Returns the estimated number of calls of the rate that are left for all gateways. Negative if they have
+    /// overdrawn it.
     fn left(&self, rate: Rate, now: Duration) -> i64 {
         let burst = i64::from(rate.burst);
         self.known.map_or(burst, |(left, at)| {
@@ -111,17 +119,17 @@ impl LeaseState {
         })
     }
 
-    /// Returns the number of calls that may pass on credit.
+    /// Returns the number of further calls that may pass without being leased from the store.
     fn credit(&self, rate: Rate, now: Duration) -> i64 {
         let left = self.left(rate, now);
         let part = if now < self.cautious_until { (left / CAUTIOUS_PART).max(1) } else { left };
         if left < 1 { 0 } else { part - i64::from(self.owed) }
     }
 
-    /// Takes a leased call or credit.
+    /// Takes a leased call. If none is left, lets the call pass on credit: the store counts it later.
     ///
     /// # Errors
-    /// Neither is left. The error is the time until a call may pass.
+    /// No leased call and no credit is left. The error is the time until a call may pass.
     fn take(&mut self, rate: Rate, now: Duration) -> Result<(), Duration> {
         if self.held > 0 {
             self.held -= 1;
@@ -135,13 +143,15 @@ impl LeaseState {
         Ok(())
     }
 
-    /// Returns true if the store should be asked, to book used credit or because few leased calls are left.
+    /// Returns true if the store should be asked: to count calls that passed without a leased call, or because few
+    /// leased calls are left.
     fn is_due(&self, rate: Rate, now: Duration) -> bool {
         let low = self.held <= self.wanted / 2;
         !self.asking && (self.owed > 0 || (low && self.left(rate, now) > 0))
     }
 
-    /// Returns the next request to the store, which books the used credit and leases calls for the near future.
+    /// Returns the next request to the store. The request reports the calls that passed without a leased call, and
+    /// leases calls for the near future.
     fn ask(&mut self, rate: Rate) -> LeaseRequest {
         let ahead = u32::try_from(AHEAD.as_nanos() / rate.cell.as_nanos().max(1)).unwrap_or(u32::MAX);
         self.wanted = self.used.saturating_mul(2).max(ahead).clamp(1, rate.burst);
@@ -150,7 +160,7 @@ impl LeaseState {
         LeaseRequest { used: self.owed.into(), want, cell: rate.cell, burst: rate.burst }
     }
 
-    /// Applies the store's answer to a request that booked `booked` calls.
+    /// Applies the store's answer to a request that reported `booked` calls as passed without a leased call.
     fn answered(&mut self, booked: u32, leased: Leased, now: Duration) {
         self.owed = self.owed.saturating_sub(booked);
         self.held = self.held.saturating_add(leased.calls);
@@ -161,7 +171,8 @@ impl LeaseState {
         self.asking = false;
     }
 
-    /// Forgets all leased and owed calls after a failed request, because it is unknown if the store has booked them.
+    /// Forgets all leased calls, and all calls that passed without one, after a failed request. The store may or may
+    /// not have counted them.
     fn failed(&mut self) {
         (self.owed, self.held, self.used, self.asking) = (0, 0, 0, false);
         self.known = None;
@@ -169,13 +180,13 @@ impl LeaseState {
 }
 
 impl Lease {
-    /// Creates an empty lease of the limit `of`.
+    /// Creates a lease without leased calls for the shared rate named `of` in the store.
     pub(crate) fn new(of: String, client: &Arc<LeaseClient>) -> Arc<Self> {
         Arc::new(Self { of, client: Arc::clone(client), state: Mutex::default() })
     }
 
-    /// Takes one call, and queues the lease for renewal if needed. Returns false if the store is unreachable. The call
-    /// then passes without being counted here.
+    /// Takes one call, and queues this lease for a request to the store if it is due. Returns false if the store is
+    /// unreachable. The call then passes without being counted here.
     ///
     /// # Errors
     /// The shared rate is used up. The error is the time until a call may pass.
@@ -196,7 +207,8 @@ impl Lease {
         taken.map(|()| true)
     }
 
-    /// Gives back a call for which [`Self::take`] returned true, because another limit has refused it.
+    /// Gives back a call for which [`Self::take`] returned true, because the gateway's own limiter has refused the
+    /// call.
     pub(crate) fn give_back(&self) {
         let mut state = self.lock();
         state.held = state.held.saturating_add(1);
@@ -211,7 +223,7 @@ impl Lease {
         Some(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Sends the next request to the store and applies the answer. Returns true if the lease then has unused calls.
+    /// Sends the next request to the store and applies the answer. Returns true if unused leased calls are left.
     pub(crate) async fn ask(&self) -> bool {
         let (ask, booked) = {
             let mut state = self.lock();
@@ -227,8 +239,8 @@ impl Lease {
         state.held > 0
     }
 
-    /// Gives back the leased calls if no call has passed since the last time. Returns true if the lease then has unused
-    /// calls.
+    /// Gives back the leased calls if no call has passed since this function or [`Self::ask`] was last called. Returns
+    /// true if unused leased calls are left.
     pub(crate) async fn settle(&self) -> bool {
         let (back, rate) = {
             let mut state = self.lock();
@@ -261,10 +273,10 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    /// A rate of 100 calls a second, 20 at once.
+    /// A rate of 100 calls a second, with at most 20 calls at once.
     const RATE: Rate = Rate { cell: Duration::from_millis(10), burst: 20 };
 
-    /// A model of `src/redis_store/lease.lua`.
+    /// A model of `src/redis_store/lease.lua`, the script by which the shared store leases the calls of a rate.
     #[derive(Default)]
     struct StoreModel {
         rest: Duration,
@@ -353,11 +365,37 @@ mod tests {
     }
 
     #[test]
+    fn refusal_names_the_time_until_a_call() {
+        for (left, expected) in [(0, RATE.cell), (-3, 4 * RATE.cell)] {
+            let mut state = LeaseState { known: Some((left, MS(1))), ..LeaseState::default() };
+            assert_eq!(state.take(RATE, MS(1)), Err(expected), "{left} left");
+        }
+    }
+
+    #[test]
     fn failed_requests_clear_the_lease() {
         let mut state = LeaseState::default();
         state.take(RATE, MS(1)).unwrap();
         state.asking = true;
         state.failed();
         assert!(!state.asking && state.owed == 0 && state.known.is_none());
+    }
+
+    #[tokio::test]
+    async fn idle_lease_gives_its_calls_back() {
+        let clock = Arc::new(WallClock::new(jiff::Timestamp::UNIX_EPOCH));
+        let (client, _queue) = LeaseClient::new(&clock);
+        let lease = Lease::new("key".to_owned(), &client);
+        for (name, held, used, asking, expected) in [
+            ("a call has passed", 3, 1, false, 3),
+            ("a request is under way", 3, 0, true, 3),
+            ("idle", 3, 0, false, 0),
+            ("nothing is leased", 0, 0, false, 0),
+        ] {
+            *lease.lock() = LeaseState { held, used, asking, rate: Some(RATE), ..LeaseState::default() };
+            assert_eq!(lease.settle().await, expected > 0, "{name}");
+            let state = lease.lock();
+            assert_eq!((state.held, state.used), (expected, 0), "{name}");
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! A rate limiter: GCRA (generic cell rate algorithm), which passes `burst` calls at once and `rate` calls a second
-//! on average.
+//! A rate limiter: GCRA (generic cell rate algorithm), which passes `burst` calls at once and `rate` calls a second on
+//! average.
 //!
-//! The crate governor implements the algorithm. Its limiters read a clock, which here shows the `now` of the caller, so
-//! that a decision depends on its inputs only. A limiter that a reload creates shares the state of the old one.
+//! The crate governor implements the algorithm. Its limiters read a clock, which here shows the `now` that the caller
+//! passes. A decision therefore depends on its inputs only. A limiter that a reload creates shares the state of the old
+//! one.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -24,13 +25,13 @@ pub(crate) struct Rate {
     pub(crate) burst: u32,
 }
 
-/// The state of a limiter: the time at which its whole burst is free again. Clones share it.
+/// The state of a limiter: the time at which its whole burst is free again. Clones share one state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimiterState(Arc<InMemoryState>);
 
 impl LimiterState {
-    /// Returns the time at which the whole burst is free again, since the start of the clock. Zero before the first
-    /// call.
+    /// Returns the time at which the whole burst is free again, counted from the start of the clock. Zero before the
+    /// first call.
     fn at_rest(&self) -> Duration {
         // The state is not changed if the function returns an `Err`.
         let rest = self.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     proptest! {
-        /// At most burst + rate × time calls pass, at any times.
+        /// At most `burst` calls plus `rate` calls a second pass, however the calls are spread over time.
         #[test]
         fn passes_at_most_burst_plus_rate(
             rate in 1_u32..50,

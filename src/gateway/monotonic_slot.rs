@@ -11,26 +11,26 @@ use arc_swap::ArcSwap;
 
 use crate::methods::{Commitment, PerCommitment, Slot};
 
-/// The highest slot shown at each commitment. 0 before the first answer.
+/// The highest slot at each commitment that an answer to one key has had. 0 before the first answer.
 type Slots = PerCommitment<AtomicU64>;
 
-/// The highest slots shown to one key. Clones share the slots, so that the slots survive a reload.
+/// The highest slots that answers to one key have had. Clones share the slots, so that the slots survive a reload.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShownSlots(Arc<ArcSwap<Slots>>);
 
 impl ShownSlots {
-    /// Returns the monotonic slot of one call at `commitment`.
+    /// Returns the handle with which one call at `commitment` reads and raises the highest slot shown to the key.
     pub(crate) fn at(&self, commitment: Commitment) -> MonotonicSlot {
         MonotonicSlot { slots: self.0.load_full(), commitment }
     }
 
-    /// Forgets all slots.
+    /// Forgets the highest slots, so that the next answers may have any slot.
     pub(crate) fn forget(&self) {
         self.0.store(Arc::default());
     }
 }
 
-/// The monotonic slot of one call: the highest slot shown to its caller at one commitment.
+/// The highest slot that answers at one commitment have shown to the caller of one call.
 #[derive(Debug)]
 pub struct MonotonicSlot {
     slots: Arc<Slots>,
@@ -38,13 +38,13 @@ pub struct MonotonicSlot {
 }
 
 impl MonotonicSlot {
-    /// Returns the highest slot shown so far. `None` before the first answer.
+    /// Returns the highest slot that an answer has shown to the caller so far. `None` before the first answer.
     pub fn highest(&self) -> Option<Slot> {
         let slot = self.slots.get(self.commitment).load(Ordering::Relaxed);
         (slot > 0).then_some(slot)
     }
 
-    /// Records that `slot` was shown. Has no effect if a higher slot was shown before.
+    /// Records that an answer has shown `slot` to the caller. Has no effect if an earlier answer had a higher slot.
     pub fn raise(&self, slot: Slot) {
         self.slots.get(self.commitment).fetch_max(slot, Ordering::Relaxed);
     }

@@ -32,7 +32,7 @@ pub(crate) fn plans(config: &Config) -> Plans {
 }
 
 /// Returns the value of the header `RateLimit-Policy`. For example, `"rate";q=200;w=2, "day";q=1000000;w=86400` means
-/// 200 calls in 2 seconds and a million units a day. Months differ in length, so they have no `w`.
+/// 200 calls in 2 seconds and a million units a day. A monthly quota has no `w`, because months differ in length.
 ///
 /// Source: draft-ietf-httpapi-ratelimit-headers-10.
 fn policy(plan: &Plan) -> String {
@@ -42,7 +42,7 @@ fn policy(plan: &Plan) -> String {
     [Some(rate), day, month].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Checks that `plan` and the key's own list `methods` allow a call. `None` is no restriction.
+/// Checks that `plan` and `methods`, the key's own list of methods, allow a call. `None` allows every method.
 ///
 /// # Errors
 /// [`Error::Forbidden`], which names the method, the commitment or the number of accounts.
@@ -57,7 +57,8 @@ pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -
     Ok(())
 }
 
-/// Checks that `plan` and the key's own list `methods` allow a passthrough call. `None` is no restriction.
+/// Checks that `plan` and `methods`, the key's own list of methods, allow a passthrough call. `None` allows every
+/// method.
 ///
 /// # Errors
 /// [`Error::Forbidden`], which names the method or the commitment.
@@ -95,7 +96,8 @@ pub(crate) fn passthrough_units(units: &Units, call: &PassthroughCall) -> f64 {
 /// Returns the price of a call in units, as a hit or a miss. The price of a hit may be a fraction.
 ///
 /// The configured price of getMultipleAccounts is that of a list of [`FULL_LIST`] accounts. A shorter list costs its
-/// part, rounded up to a whole unit. No call costs more than its configured price, on which the checks of quotas rely.
+/// part, rounded up to a whole unit. No call costs more than its configured price. The configuration check that each
+/// quota suffices for one call relies on this.
 pub(crate) fn units(units: &Units, query: &Query, hit: bool) -> f64 {
     let mut price = units.by_method[query.method().index()];
     if let Query::Accounts(accounts) = query {

@@ -48,11 +48,11 @@ pub struct Principal {
 pub(crate) struct PlanLimits {
     pub(crate) terms: Arc<PlanTerms>,
     rate: Limiter,
-    /// The part of the rate that this gateway has leased. `None` if no shared store is configured.
+    /// The calls that this gateway has taken in advance from the shared rate. `None` if no shared store is configured.
     lease: Option<Arc<Lease>>,
     used: Arc<Used>,
     share: Share,
-    /// The highest slots shown to this caller. Used only if the plan is `monotonic`.
+    /// The highest slots that answers have shown to this caller. Used only if the plan is `monotonic`.
     shown: ShownSlots,
 }
 
@@ -86,7 +86,7 @@ impl KeyValidity {
     /// Checks that the secret with the hash `hash` may be used now, from the address `client` and the origin `origin`.
     ///
     /// # Errors
-    /// The reason why it may not be used.
+    /// The reason why the secret may not be used.
     pub(crate) fn check(
         &self,
         hash: &KeyHash,
@@ -112,8 +112,8 @@ impl KeyValidity {
 }
 
 impl PlanLimits {
-    /// Creates the limits of the plan `terms`. They continue from `before`, the limits of the same caller before a
-    /// reload, and from the units in `used`. `lease` makes a lease if `before` has none.
+    /// Creates the limits of the plan `terms`. Their state continues from `before`, the same caller's limits before a
+    /// reload. `used` holds the units used so far. `lease` creates the access to the shared rate if `before` has none.
     pub(crate) fn new(
         terms: Arc<PlanTerms>,
         before: Option<&Self>,
@@ -128,7 +128,7 @@ impl PlanLimits {
         Self { terms, rate, lease, used, share, shown }
     }
 
-    /// Forgets the slots shown to this caller.
+    /// Forgets the highest slots that answers have shown to this caller.
     pub(crate) fn forget_shown_slots(&self) {
         self.shown.forget();
     }
@@ -137,8 +137,7 @@ impl PlanLimits {
     /// time of [`WallClock::steady`].
     ///
     /// # Errors
-    /// A rate is used up. The error is the time until the next call may pass. In that case no call is taken from either
-    /// rate.
+    /// A rate is used up. The error is the time until the next call may pass. No call is taken from either rate then.
     fn take(&self, steady: Duration) -> Result<(), Duration> {
         let Some(lease) = &self.lease else { return self.rate.take(steady) };
         let counts = lease.take(self.rate.rate(), steady)?;
@@ -161,8 +160,8 @@ impl PlanLimits {
         Remaining { calls: shared.map_or(own.calls, |shared| shared.min(own.calls)), ..own }
     }
 
-    /// Returns the name of the exhausted quota, its units, and the time until its window ends. If both quotas are
-    /// exhausted, returns the monthly quota. `None` if neither is exhausted.
+    /// Returns the name of the exhausted quota, its size in units, and the time until its window ends. If both quotas
+    /// are exhausted, returns the monthly quota. `None` if neither is exhausted.
     fn exhausted(&self, wall: impl Fn() -> Timestamp) -> Option<(LimitReason, u64, Duration)> {
         let (daily, monthly) = (self.terms.plan.daily_units, self.terms.plan.monthly_units);
         if daily.is_none() && monthly.is_none() {
@@ -194,21 +193,21 @@ impl Principal {
         self.limits.as_ref().is_some_and(|limits| limits.terms.plan.bypass_cache)
     }
 
-    /// Returns the id by which the pool tells callers apart. It stays the same after a reload.
+    /// Returns the id by which the pool tells callers apart. The id stays the same after a reload.
     pub fn caller(&self) -> CallerId {
         self.limits
             .as_ref()
             .map_or_else(CallerId::default, |limits| CallerId::numbered(limits.share.holder()))
     }
 
-    /// Takes one of `free` in-flight permits. `None` if that would exceed the key's fair share, or if no permit is
-    /// free. A caller without a plan may take any free permit.
+    /// Takes one of the `free` permits for requests in flight. `None` if that would exceed the key's fair share, or if
+    /// no permit is free. A caller without a plan may take any free permit.
     pub fn hold(&self, free: usize) -> Option<SharePermit> {
         self.limits.as_ref().map_or_else(|| SharePermit::uncounted(free), |limits| limits.share.hold(free))
     }
 
-    /// Takes `bytes` of the `free` bytes for outgoing answers, until the result is dropped. `None` if that would exceed
-    /// the key's fair share. The bytes of a caller without a plan are not counted.
+    /// Takes `bytes` of the `free` bytes for answers that are not sent yet, until the result is dropped. `None` if that
+    /// would exceed the key's fair share. The bytes of a caller without a plan are not counted.
     pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
         let Some(limits) = &self.limits else { return Some(SharedBytes::uncounted()) };
         limits.share.hold_bytes(bytes, free)
@@ -237,7 +236,8 @@ impl Principal {
         Ok(if plan.commitments.is_some() { call.canonical() } else { call })
     }
 
-    /// Checks that a part of the quotas is left, and takes one call from the rate. Units are booked after the answer.
+    /// Checks that no quota is exhausted, and takes one call from the rate. The price of the call is charged after the
+    /// answer.
     ///
     /// # Errors
     /// [`Error::Limited`], which names the limit and the time to wait.
@@ -252,15 +252,16 @@ impl Principal {
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
     }
 
-    /// Counts towards the rate a call that is refused or ignored in any case.
+    /// Takes one call from the rate, without an error if the rate is used up. Used for calls that are refused or
+    /// ignored in any case.
     pub fn note_call(&self, now: Instant) {
         if let Some(limits) = &self.limits {
             let _ = limits.take(self.clock.steady(now));
         }
     }
 
-    /// Returns the lowest slot that this caller may be shown. `None` if the plan is not `monotonic`, or if the answer
-    /// to `query` has no context slot.
+    /// Returns the highest slot that answers have shown to this caller, below which no answer to `query` may be. `None`
+    /// if the plan is not `monotonic`, or if the answer to `query` has no context slot.
     pub fn monotonic_slot(&self, query: &Query) -> Option<MonotonicSlot> {
         let limits = self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
         query.commitment().filter(|_| query.has_context()).map(|commitment| limits.shown.at(commitment))

@@ -1,7 +1,7 @@
 //! Quotas: the units used in the current UTC day and month, which a file keeps over restarts.
 //!
-//! Units are booked after the answer, so calls in flight may exceed a quota. No task resets a window. A reader sees
-//! from the window's number that the window has ended.
+//! Units are charged after the answer, so calls in flight may exceed a quota. No task resets the usage of a day or
+//! month that has ended. A reader compares the stored number of the day or month with the current one.
 
 mod ledger;
 
@@ -17,7 +17,8 @@ use crate::redis_store::limits::{Booked, Booking};
 pub(crate) use ledger::Ledger;
 pub use ledger::UsageError;
 
-/// The parts of a unit in which usage is counted, because a hit may cost a fraction.
+/// The number of parts into which a unit is divided. Usage is counted in these parts, because a hit may cost a fraction
+/// of a unit.
 const THOUSANDTHS: f64 = 1000.0;
 
 /// The number of a day or month since 1970. The type has room for the days until 2149.
@@ -58,7 +59,7 @@ impl Period {
 #[derive(Debug, Default)]
 struct Window(AtomicU64);
 
-/// The mask of the lower 48 bits, and the highest usage.
+/// The mask of the lower 48 bits, which is also the highest usage.
 const USED: u64 = (1 << 48) - 1;
 
 impl Window {
@@ -66,7 +67,7 @@ impl Window {
         Self(AtomicU64::new(u64::from(number) << 48 | used.min(USED)))
     }
 
-    /// Returns the thousandths of units used in window `number`.
+    /// Returns the usage of window `number`, in thousandths of units.
     fn used(&self, number: WindowNumber) -> u64 {
         Self::seen(self.0.load(Ordering::Relaxed), number).1
     }
@@ -81,7 +82,7 @@ impl Window {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Raises the usage of window `number` to `used` thousandths, unless it is higher.
+    /// Raises the usage of window `number` to `used` thousandths, unless the usage is already higher.
     fn at_least(&self, number: WindowNumber, used: u64) {
         let raise = |word| {
             let (number, known) = Self::seen(word, number);
@@ -91,8 +92,11 @@ impl Window {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
-    /// Returns the window and usage in `word`, at a time in window `number`. A clock that goes back by one window does
-    /// not restore the quota. A clock that goes back further is trusted, because it must have been wrong before.
+    /// Returns the number of the window that `word` describes, and the usage in this window. `number` is the current
+    /// window. If the window of `word` has ended, returns `number` and a usage of 0.
+    ///
+    /// If the clock goes back by one window, the window of `word` stays, so that the quota is not restored. If the
+    /// clock goes back further, `number` is trusted, because the clock must have been wrong before.
     fn seen(word: u64, number: WindowNumber) -> (WindowNumber, u64) {
         // Truncation to the upper 16 bits is intended.
         let known = (word >> 48) as WindowNumber;
@@ -104,24 +108,25 @@ impl Window {
     }
 }
 
-/// The units of one key that are not booked in the shared store yet.
+/// The used units of one key that the shared store has not counted yet.
 #[derive(Debug, Default)]
 struct PendingUnits {
-    /// The thousandths of units for the next booking.
+    /// The thousandths of units to send with the next request to the store.
     waiting: AtomicU64,
-    /// The current or last booking.
+    /// The request to the shared store that is in flight or was answered last.
     attempt: Mutex<BookingAttempt>,
-    /// True if the next synchronization must read the totals of all gateways.
+    /// True if the next request to the store must read the totals of all gateways.
     totals_requested: AtomicBool,
 }
 
-/// A booking in the shared store. It is repeated unchanged until the store has answered, so that it counts once.
+/// A request that adds units to the totals in the shared store. The request is repeated unchanged until the store has
+/// answered, so that the units count once.
 #[derive(Debug, Default)]
 struct BookingAttempt {
-    /// True until the store has answered.
+    /// True until the store has answered this request.
     open: bool,
     number: u64,
-    /// The thousandths of units to book.
+    /// The thousandths of units to add to the totals.
     units: u64,
 }
 
@@ -136,14 +141,14 @@ impl PendingUnits {
 pub(crate) struct Used {
     day: Window,
     month: Window,
-    /// True once units were booked since the usage file was last written. All keys of a ledger share the flag.
+    /// True if units were used since the usage file was last written. All keys of a ledger share the flag.
     dirty: Arc<AtomicBool>,
-    /// The units to book in the shared store. Empty if no shared store is configured.
+    /// The units that the shared store has not counted yet. Empty if no shared store is configured.
     pending: OnceLock<Arc<PendingUnits>>,
 }
 
 impl Used {
-    /// Adds `units` to the day and the month of `period`.
+    /// Adds `units` to the usage of the day and of the month in `period`.
     pub(crate) fn book(&self, period: Period, units: f64) {
         let thousandths = thousandths(units);
         self.day.add(period.day, thousandths);
@@ -156,8 +161,8 @@ impl Used {
         }
     }
 
-    /// Returns the next booking for the shared store: the last one if it is unanswered, otherwise one of all pending
-    /// units. `who` is the id of this gateway.
+    /// Returns the next request to the shared store: the last request if it is unanswered, otherwise a new request with
+    /// all pending units. `who` is the id of this gateway.
     pub(crate) fn booking(&self, period: Period, who: u64) -> Booking {
         let mut booking =
             Booking { windows: [period.day, period.month], units: 0, known: [0; 2], who, number: 0 };
@@ -178,7 +183,7 @@ impl Used {
         booking
     }
 
-    /// Applies the store's answer to `booking`: the totals, which include the units of other gateways.
+    /// Applies the totals in the store's answer to `booking`. The totals include the units of other gateways.
     pub(crate) fn booked(&self, booking: &Booking, booked: &Booked) {
         let Some(pending) = self.pending.get() else { return };
         let mut attempt = pending.attempt();
@@ -194,7 +199,8 @@ impl Used {
         }
     }
 
-    /// Returns true if there are units to book, or if the totals of all gateways were requested. Clears that request.
+    /// Returns true if the shared store must be asked: to add units, or because the totals of all gateways were
+    /// requested. Clears this request for the totals.
     fn needs_booking(&self) -> bool {
         self.pending.get().is_some_and(|pending| {
             pending.totals_requested.swap(false, Ordering::Relaxed)
@@ -203,14 +209,14 @@ impl Used {
         })
     }
 
-    /// Makes the next synchronization with the shared store read this key's totals over all gateways.
+    /// Makes the next request to the shared store read this key's totals over all gateways.
     pub(crate) fn request_totals(&self) {
         if let Some(pending) = self.pending.get() {
             pending.totals_requested.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if nothing was used in the day and month of `period`, and all units are booked in the shared store.
+    /// Returns true if nothing was used in the day and month of `period`, and the shared store has counted all units.
     pub(crate) fn is_over(&self, period: Period) -> bool {
         let is_booked = |pending: &Arc<PendingUnits>| {
             pending.waiting.load(Ordering::Acquire) == 0 && !pending.attempt().open
@@ -282,5 +288,51 @@ mod tests {
     fn periods_know_their_end() {
         let (day, month) = Period::ends_in(at("2028-02-28T23:00:00Z"));
         assert_eq!((day.as_secs(), month.as_secs()), (3600, 3600 + 86_400));
+    }
+
+    #[test]
+    fn repeated_booking_counts_once() {
+        let (ledger, day) = (Ledger::open(None).unwrap(), "2026-11-30T12:00:00Z");
+        // Known before the store was connected.
+        let used = ledger.of(&Arc::from("key"));
+        ledger.share();
+        let period = Period::of(at(day));
+        let booking = || {
+            let booking = used.booking(period, 7);
+            (booking.units, booking.number, booking.known)
+        };
+        used.book(period, 2.0);
+        assert_eq!(ledger.pending().len(), 1);
+        assert_eq!(booking(), (2000, 1, [0, 0]));
+        used.book(period, 1.0);
+        assert_eq!(booking(), (2000, 1, [0, 0]), "the store has not answered");
+
+        let first = used.booking(period, 7);
+        let totals = Booked { windows: first.windows, units: [5000, 9000] };
+        used.booked(&first, &totals);
+        check(&used, day, 6.0, 10.0);
+        assert_eq!(booking(), (1000, 2, [5000, 9000]));
+        let second = used.booking(period, 7);
+        used.booked(&second, &Booked { units: [6000, 10_000], ..totals });
+        check(&used, day, 6.0, 10.0);
+        assert!(ledger.pending().is_empty(), "nothing waits");
+        used.request_totals();
+        assert_eq!((ledger.pending().len(), ledger.pending().len()), (1, 0), "one request, one reading");
+    }
+
+    #[test]
+    fn usage_is_over_once_all_is_booked() {
+        let ledger = Ledger::open(None).unwrap();
+        ledger.share();
+        let (november, december) = ("2026-11-30T12:00:00Z", "2026-12-01T00:00:00Z");
+        let (november, december) = (Period::of(at(november)), Period::of(at(december)));
+        let used = ledger.of(&Arc::from("key"));
+        assert!(used.is_over(november), "nothing was used");
+        used.book(november, 2.0);
+        assert_eq!((used.is_over(november), used.is_over(december)), (false, false), "units wait");
+        let booking = used.booking(december, 7);
+        assert!(!used.is_over(december), "the store has not answered");
+        used.booked(&booking, &Booked { windows: booking.windows, units: [0, 0] });
+        assert!(used.is_over(december));
     }
 }

@@ -1,26 +1,26 @@
-//! The fair share of each key in the in-flight permits and in the bytes for outgoing answers. By the rule of
-//! [`crate::fair`], no key can take everything.
+//! The fair share of each key in the permits for requests in flight, and in the bytes for answers that are not sent
+//! yet. By the rule of [`crate::fair`], no key can take everything.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fair::{may_hold, may_hold_more};
 
-/// The share of one holder: a key or a client address. Clones stand for the same share.
+/// The share of one holder (a key or a client address) in a limited supply. Clones stand for the same share.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Share(Arc<Holdings>);
 
-/// The permits and bytes that one holder has taken.
+/// The permits and bytes that one key or client address has taken.
 #[derive(Debug)]
 struct Holdings {
-    /// The number of the holder.
+    /// The number that identifies the holder in this process.
     holder: usize,
     permits: AtomicUsize,
     bytes: AtomicUsize,
 }
 
 impl Default for Holdings {
-    /// Creates the holdings of a new holder, which has taken nothing.
+    /// Creates the holdings of a new key or client address, which has taken nothing.
     fn default() -> Self {
         static HOLDERS: AtomicUsize = AtomicUsize::new(1);
         let holder = HOLDERS.fetch_add(1, Ordering::Relaxed);
@@ -29,19 +29,21 @@ impl Default for Holdings {
 }
 
 impl Share {
-    /// Returns the number of the holder, unique in this process and never 0.
+    /// Returns the number that identifies the holder, unique in this process and never 0.
     pub(crate) fn holder(&self) -> usize {
         self.0.holder
     }
 
-    /// Takes one of `free` permits. `None` if that would exceed the share.
+    /// Takes one of the `free` permits that limit requests or connections. `None` if that would exceed the holder's
+    /// fair share.
     pub(crate) fn hold(&self, free: usize) -> Option<SharePermit> {
         let before = self.0.permits.fetch_add(1, Ordering::Relaxed);
         let permit = SharePermit(Some(Arc::clone(&self.0)));
         may_hold_more(before, free).then_some(permit)
     }
 
-    /// Takes `bytes` of the `free` bytes. `None` if that would exceed the share.
+    /// Takes `bytes` of the `free` bytes for answers that are not sent yet. `None` if that would exceed the holder's
+    /// fair share.
     pub(crate) fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
         let before = self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         let held = SharedBytes { bytes, holding: Some(Arc::clone(&self.0)) };
@@ -49,7 +51,8 @@ impl Share {
     }
 }
 
-/// The bytes that a holder has taken. Dropping the value gives them back.
+/// The bytes of unsent answers that a key or client address has taken from the total. Dropping the value gives them
+/// back.
 #[derive(Debug)]
 pub struct SharedBytes {
     bytes: usize,
@@ -71,12 +74,12 @@ impl Drop for SharedBytes {
     }
 }
 
-/// A permit that a holder has taken. Dropping it gives it back.
+/// A permit for a request or connection, counted for its key or client address. Dropping the value gives it back.
 #[derive(Debug)]
 pub struct SharePermit(Option<Arc<Holdings>>);
 
 impl SharePermit {
-    /// Takes one of `free` permits for a caller without a plan. `None` if none is free.
+    /// Takes one of the `free` permits for requests, for a caller without a plan. `None` if no permit is free.
     pub(crate) fn uncounted(free: usize) -> Option<Self> {
         (free > 0).then_some(Self(None))
     }
@@ -94,8 +97,8 @@ impl Drop for SharePermit {
 mod tests {
     use super::*;
 
-    /// Lets `keys` holders take `places` permits in turn, until none gets another one. Returns the number of permits
-    /// that each has, and the number of free ones.
+    /// Lets `keys` holders take permits in turn until no holder gets another. `places` is the number of all permits.
+    /// Returns the number of permits of each holder, and the number of free permits.
     fn filled(keys: usize, places: usize) -> (Vec<usize>, usize) {
         let shares: Vec<_> = (0..keys).map(|_| Share::default()).collect();
         let mut held: Vec<Vec<SharePermit>> = (0..keys).map(|_| Vec::new()).collect();

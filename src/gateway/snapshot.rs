@@ -1,4 +1,4 @@
-//! The snapshot of the keys and plans in force. It is immutable, and built from the configuration and the key file.
+//! The keys and plans in force, as one immutable value that is built from the configuration and the key file.
 
 use std::io;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) struct KeySnapshot {
     pub(crate) failed: Arc<PerAddress<Limiter>>,
 }
 
-/// The callers that are accepted.
+/// The callers that are accepted, by the setting `auth.mode`.
 pub(crate) enum AccessMode {
     /// The holders of a key in the table (mode `keys`).
     Keys(KeyTable),
@@ -35,13 +35,14 @@ pub(crate) enum AccessMode {
 }
 
 impl KeySnapshot {
-    /// Returns a copy of this snapshot with the keys `keys`. Known keys keep their limits and usage.
+    /// Returns a copy of this snapshot with the keys `keys`. Keys that are also in this snapshot keep the state of
+    /// their limits.
     pub(crate) fn with_keys(&self, keys: Vec<keys::ApiKey>) -> Self {
         let dev_key = self.dev_key.as_deref();
         self.with_access(AccessMode::Keys(table(keys, dev_key, &self.plans, Some(self), &self.context)))
     }
 
-    /// Returns a copy of this snapshot without the keys that are revoked. `None` if it has none of them.
+    /// Returns a copy of this snapshot without the keys in `revocations`. `None` if the snapshot has no such key.
     pub(crate) fn without_keys(&self, revocations: &Revocations) -> Option<Self> {
         let rest = self.table()?.without(revocations, self.dev_key.as_deref())?;
         Some(self.with_access(AccessMode::Keys(rest)))
@@ -74,8 +75,8 @@ impl KeySnapshot {
     }
 }
 
-/// Builds the snapshot of `config`, which takes over the state of `old`. `read` reads the key file. Also returns the
-/// key file to watch, or `None` if none is configured.
+/// Builds the snapshot of `config`. Limits and quotas continue from the snapshot `old`. `read` reads the key file. Also
+/// returns the key file to watch, or `None` if no key file is used.
 ///
 /// # Errors
 /// The key file cannot be read or is invalid, or is missing while keys are in force.
@@ -128,8 +129,8 @@ fn table(
     table
 }
 
-/// Parses `text`, the result of reading the key file at `path`. `None` if the file has not changed. `in_force` is the
-/// number of the file's keys in force.
+/// Parses `text`, the result of reading the key file at `path`. `None` if the file is missing or has not changed.
+/// `in_force` is the number of the file's keys that are in force.
 ///
 /// # Errors
 /// The file cannot be read, or is invalid. A blank file is refused while keys are in force, because an editor may be
@@ -167,10 +168,12 @@ fn open_plan(terms: &Arc<PlanTerms>, context: &KeyTableContext, old: Option<&Key
 /// Logs a warning about a missing key file, which may appear later.
 ///
 /// # Errors
-/// `in_force` keys are in force, so the file should not be missing.
+/// The key file must not be missing if `in_force`, the number of its keys in force, is above 0.
 fn missing(path: &Path, in_force: usize) -> Result<(), KeyFileError> {
     if in_force > 0 {
-        let problems = vec![format!("is missing while {in_force} keys are in force")];
+        let problems = vec![format!(
+            "is missing while {in_force} keys are in force; restore it, or write `key = []` to remove all keys"
+        )];
         return Err(KeyFileError { path: path.to_path_buf(), problems });
     }
     let path = path.display();

@@ -1,4 +1,5 @@
-//! The key table: a map from the hashes of keys to principals. It is built from the key file and does not change.
+//! The key table: a map from the hashes of keys to their [`Principal`]s. It is built from the key file and does not
+//! change.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +21,7 @@ pub(crate) struct KeyTable {
     by_id: HashMap<Arc<str>, Arc<Principal>>,
 }
 
-/// The parts of a principal that do not come from its key.
+/// The parts of a [`Principal`] that are the same for all keys.
 #[derive(Clone)]
 pub(crate) struct KeyTableContext {
     pub(crate) clock: Arc<WallClock>,
@@ -30,13 +31,13 @@ pub(crate) struct KeyTableContext {
     pub(crate) max_batch: usize,
     /// The prices of calls.
     pub(crate) units: Arc<Units>,
-    /// The client of the shared store. `None` if none is configured.
+    /// The client that takes calls in advance from shared rates. `None` if no shared store is configured.
     pub(crate) lease_client: Option<Arc<LeaseClient>>,
 }
 
 impl KeyTable {
-    /// Builds the table of `keys`. A key that is also in `old` keeps the state of its rate, the permits that it holds
-    /// and the slots that it was shown.
+    /// Builds the table of `keys`. A key that is also in `old` keeps the state of its rate and its requests in flight.
+    /// It also keeps the highest slots that answers have shown to its callers.
     pub(crate) fn new(keys: Vec<ApiKey>, plans: &Plans, old: &Self, context: &KeyTableContext) -> Self {
         let mut table = Self::default();
         table.by_hash.reserve(keys.len());
@@ -56,7 +57,7 @@ impl KeyTable {
         table
     }
 
-    /// Adds the key `id`. Replaces a key with the same id or hash.
+    /// Adds the key `id` to the table. Replaces a key with the same id or hash.
     pub(crate) fn add(
         &mut self,
         id: &str,
@@ -76,8 +77,8 @@ impl KeyTable {
         self.by_id.insert(id, principal);
     }
 
-    /// Returns a copy of this table without the keys that are revoked. `None` if it has none of them. The dev key
-    /// stays.
+    /// Returns a copy of this table without the keys in `revocations`. `None` if the table has no such key. The dev key
+    /// is never left out.
     pub(crate) fn without(&self, revocations: &Revocations, dev_key: Option<&str>) -> Option<Self> {
         let goes = |principal: &Principal| {
             dev_key != Some(&principal.id) && revocations.contain(&principal.id, principal.validity.hashes())
@@ -113,7 +114,8 @@ impl KeyTable {
 }
 
 impl KeyTableContext {
-    /// Creates the lease of `holder`, a key or client address. `None` if no shared store is configured.
+    /// Creates the [`Lease`] of `holder`, a key or client address, for calls from the shared rate. `None` if no shared
+    /// store is configured.
     pub(crate) fn lease(&self, holder: &str) -> Option<Arc<Lease>> {
         self.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client))
     }

@@ -294,7 +294,7 @@ async fn open_mode_accepts_any_key_or_none() {
     assert!(gateway.is_open());
     let anybody = authenticate(&gateway, "").unwrap();
     assert!((0..1000).all(|_| anybody.take(Instant::now()).is_ok()), "no limits");
-    assert_eq!(anybody.policy(), None);
+    assert_eq!((anybody.policy(), anybody.has_plan()), (None, false));
 
     keys.plan("small", |plan| plan.burst = 5);
     keys.config.auth.open_plan = Some("small".to_owned());
@@ -322,7 +322,7 @@ async fn dev_config_has_the_dev_key() {
     let any = "127.0.0.1:0".parse().unwrap();
     let gateway = Gateway::new(&Config::dev(any, any, vec![])).unwrap();
     let principal = authenticate(&gateway, "dev").unwrap();
-    assert_eq!((principal.id(), principal.bypass_cache()), ("dev", true));
+    assert_eq!((principal.id(), principal.bypass_cache(), principal.has_plan()), ("dev", true, true));
     assert_eq!(authenticate(&gateway, "prod").unwrap_err(), Error::Unauthorized);
 }
 

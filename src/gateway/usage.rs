@@ -50,7 +50,7 @@ pub struct UnitUsage {
 
 impl Usage {
     /// Returns the usage of `principal` at `now`. `None` for a caller without a plan. Also makes the next
-    /// synchronization with the shared store read the totals of all gateways.
+    /// request to the shared store read the totals of all gateways.
     pub fn of(principal: &Principal, now: Instant) -> Option<Self> {
         let limits = principal.limits.as_ref()?;
         let plan = &limits.terms.plan;

@@ -4,6 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+/// The end of the name of the file in which new content is written.
+const NEW: &str = ".new";
+
 /// Replaces the content of `path`: writes a new file beside it, syncs it, and renames it to `path`. If `path` is a
 /// symlink, its target is replaced. Only the owner can read a new file. An existing file keeps its permissions, and
 /// also its owner and group if the process may set them.
@@ -17,7 +20,7 @@ pub(crate) fn atomically_with(
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let beside = with_suffix(&path, ".new");
+    let beside = with_suffix(&path, NEW);
     let mut file = private(OpenOptions::new().write(true).create(true).truncate(true)).open(&beside)?;
     if let Ok(old) = std::fs::metadata(&path) {
         keep_owner(&file, &old);
@@ -36,6 +39,23 @@ pub(crate) fn lock(path: &Path) -> io::Result<File> {
     let file = private(OpenOptions::new().write(true).create(true).truncate(false)).open(lock)?;
     file.lock()?;
     Ok(file)
+}
+
+/// Checks that [`atomically`] can replace the content of `path`. Creates a file beside it for a moment, and leaves
+/// `path` as it is.
+///
+/// # Errors
+/// The error that a write would meet.
+pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    // A gateway that is running may be writing this file.
+    match OpenOptions::new().write(true).open(with_suffix(&path, NEW)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let beside = with_suffix(&path, &format!(".check-{}", std::process::id()));
+    private(OpenOptions::new().write(true).create_new(true)).open(&beside)?;
+    std::fs::remove_file(&beside)
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -21,7 +21,7 @@ const SLOW: Duration = Duration::from_secs(1);
 /// load.
 const PER_SECOND: u32 = 5;
 
-/// The rate limit on the lines at info level.
+/// The rate limit on the lines of the access log at info level.
 #[derive(Debug, Default)]
 pub struct LogSampler(Mutex<SampledSecond>);
 
@@ -29,14 +29,15 @@ pub struct LogSampler(Mutex<SampledSecond>);
 #[derive(Debug, Default)]
 struct SampledSecond {
     began: Option<Instant>,
-    /// The number of lines written in this second.
+    /// The number of lines written at info level in the current second.
     lines: u32,
-    /// The number of lines suppressed since the last line that was written.
+    /// The number of lines suppressed at info level since the last one that was written there.
     left_out: u64,
 }
 
 impl LogSampler {
-    /// Returns the number of lines suppressed since the last one written. `None` if this line is suppressed, too.
+    /// Returns the number of lines suppressed since the last written line. `None` if the line at `now` is suppressed,
+    /// too.
     fn take(&self, now: Instant) -> Option<u64> {
         let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if second.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
@@ -67,7 +68,7 @@ pub(super) struct Calls {
     commitment: &'static str,
     outcome: &'static str,
     count: usize,
-    /// The number of calls with [`Outcome::Error`].
+    /// The number of calls that ended with [`Outcome::Error`].
     failed: usize,
 }
 
@@ -104,7 +105,7 @@ pub(super) struct AccessLine<'a> {
     pub(super) trace: &'a Trace,
     /// The id of the key. `none` if the request was not authenticated.
     pub(super) key: &'a str,
-    /// The reason for which the whole request was refused. `None` if it was not refused.
+    /// The reason for which the whole HTTP request was refused. `None` if it was not refused as a whole.
     pub(super) reason: Option<&'static str>,
     pub(super) status: StatusCode,
     pub(super) calls: Calls,

@@ -1,7 +1,7 @@
 //! Reads the body of a request that hyper serves, within `server.max_body` bytes and `server.body_timeout`.
 //!
-//! A body that the route does not need is read as well. Otherwise hyper closes the connection without notice, and the
-//! TCP reset may reach the client before the response.
+//! A body that the route does not need is read as well. If it stayed unread, hyper would close the connection without
+//! notice. The TCP reset might then reach the client before the response.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use super::Front;
 use super::reply::HttpReply;
 use crate::chunks::{BodyBuffer, OverLimit};
 
-/// Reads the whole body.
+/// Reads the whole body of a request.
 ///
 /// # Errors
 /// The body is too long, ends early, or takes too long. The error is a refusal that closes the connection, because the
@@ -45,8 +45,8 @@ pub(super) fn refuse_invalid_utf8(body: &[u8]) -> Option<HttpReply> {
     Some(HttpReply::text(StatusCode::BAD_REQUEST, why))
 }
 
-/// Reads and discards the body, then returns `response`. The response closes the connection if the body could not be
-/// read to its end.
+/// Reads and discards the request's body, then returns `response`. The response closes the connection if the body could
+/// not be read to its end.
 pub(super) async fn discard_before(
     front: &Front,
     body: Incoming,
@@ -58,7 +58,7 @@ pub(super) async fn discard_before(
     response
 }
 
-/// Reads and discards the body. Returns false if the body cannot be read to its end within the limits.
+/// Reads and discards the request's body. Returns false if the body cannot be read to its end within the limits.
 pub(super) async fn discard(front: &Front, body: Incoming) -> bool {
     body.is_end_stream() || buffer(front, body).await.is_ok()
 }

@@ -45,7 +45,7 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
 /// Answers a call whose params are parsed to `query`. The call is already counted towards the key's rate.
 ///
 /// # Errors
-/// The key's plan forbids the call or its quota is used up, the cache has no answer, or too many bytes are unsent.
+/// The plan or the key forbids the call, the cache has no answer, or too many bytes of answers are unsent.
 async fn answer_query(request: &RequestContext<'_>, id: &Id, query: &Query) -> Result<CallResponse, Error> {
     request.principal.admit(query)?;
     // The cache books the charge when the answer arrives, even if the caller has disconnected.
@@ -54,8 +54,9 @@ async fn answer_query(request: &RequestContext<'_>, id: &Id, query: &Query) -> R
     respond(request, id, query, &answer)
 }
 
-/// Replaces a response whose answer expired before it was sent by a new one. Does nothing unless the response is
-/// pending. If the first answer was charged as a hit and the new one is a miss, the key pays the difference.
+/// Asks the cache again for a response whose answer expired before the response was sent. Does nothing if the answer
+/// cannot expire before that (`pending` is `None`). If the first answer was charged as a hit and the new one is a miss,
+/// the key pays the difference.
 pub(super) async fn renew(request: &RequestContext<'_>, response: &mut CallResponse) {
     let Some(pending) = response.pending.take() else { return };
     let PendingAnswer { id, query, costs_a_hit, .. } = *pending;
@@ -79,7 +80,8 @@ pub(super) async fn renew(request: &RequestContext<'_>, response: &mut CallRespo
     };
 }
 
-/// Replaces a response whose answers expired too often by a refusal. Does nothing unless the response is pending.
+/// Turns a response into a refusal, because its answers expired too often. Does nothing if the answer cannot expire
+/// (`pending` is `None`).
 pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse) {
     let Some(pending) = response.pending.take() else { return };
     let PendingAnswer { id, query, .. } = *pending;
@@ -87,7 +89,7 @@ pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse)
     *response = request.refuse(&id, Some(query.method()), query.commitment(), Error::Overloaded);
 }
 
-/// Asks the cache, and raises the key's monotonic slot to the slot of the answer.
+/// Asks the cache. Raises the highest slot that answers have shown to the key, if the plan is `monotonic`.
 async fn ask_cache(
     request: &RequestContext<'_>,
     query: &Query,
@@ -109,7 +111,7 @@ async fn ask_cache(
     Ok(answer)
 }
 
-/// Makes the response from `answer`, and reserves its bytes.
+/// Creates the response to a call from `answer`, and counts its bytes towards the limit on unsent answers.
 ///
 /// # Errors
 /// Those of [`RequestContext::take_bytes`].

@@ -15,7 +15,7 @@ pub(super) struct ClientInfo {
     pub(super) address: Option<IpAddr>,
     /// The `Origin` header of a browser, cut to [`FIELD_BYTES`].
     pub(super) origin: Option<Box<str>>,
-    /// The id of the request.
+    /// The id of the request, for the response and the logs.
     pub(super) id: RequestId,
     /// The caller's trace context.
     pub(super) trace: Trace,
@@ -44,7 +44,7 @@ impl ClientInfo {
     }
 }
 
-/// Returns true for the three content types that a node accepts, in any case.
+/// Returns true for the three content types that a node accepts, in upper or lower case.
 pub(super) fn is_json(media_type: &[u8]) -> bool {
     ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"]
         .iter()

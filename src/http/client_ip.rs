@@ -1,8 +1,8 @@
-//! Finds the client's address behind proxies: the rightmost address in the chain that is not a trusted proxy.
+//! Finds the client's address behind proxies: the rightmost address in the header that is not a trusted proxy's.
 //!
-//! Each proxy appends the address of its peer. So the header is read from its right end, up to the first address that
-//! is not trusted. Elements further left may come from the client and are never read. A malformed element in the part
-//! that is read makes the address unknown, because a guess could be abused.
+//! Each proxy appends the address of its peer to the header. The header is therefore read from its right end, up to the
+//! first address that is not trusted. Elements further left may come from the client and are never read. A malformed
+//! element in the part that is read makes the address unknown, because a guess could be abused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,8 +14,8 @@ const X_FORWARDED_FOR: &str = "x-forwarded-for";
 /// The standard header (RFC 7239).
 const FORWARDED: &str = "forwarded";
 
-/// Returns the client's address. `None` if it is unknown, which a metric counts. `peer` is the address at the other end
-/// of the connection, or the one in its PROXY header.
+/// Returns the client's address. `None` if the address is unknown, which a metric counts. `peer` is the address at the
+/// other end of the connection, or the one in its PROXY header.
 pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
     let client = client_ip(peer, fields, &front.config.server);
     if client.is_none() {
@@ -27,7 +27,8 @@ pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?S
 /// Returns the client's address. `None` if it is unknown.
 ///
 /// An untrusted `peer` is the client itself. A trusted peer that sends neither `Forwarded` nor `X-Forwarded-For` is the
-/// client as well. If a trusted peer sends only the one that is not configured, the address is unknown.
+/// client as well. If a trusted peer sends only one of these headers, and the other is configured, the address is
+/// unknown.
 fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
     let peer = peer?.to_canonical();
     if !server.trusts(peer) {
@@ -172,8 +173,8 @@ mod tests {
         client_ip(Some(peer.parse().unwrap()), &map, &server)
     }
 
-    /// Checks the address found when the trusted proxy 10.0.0.1 sends each of `values` as a header. The expected
-    /// address `""` means unknown.
+    /// Checks that the client's address is `expected` when the trusted proxy 10.0.0.1 sends each of `values` as a
+    /// header. If `expected` is empty, the address must be unknown.
     #[track_caller]
     fn check(header: ClientIpHeader, values: &[&str], expected: &str) {
         let name = match header {

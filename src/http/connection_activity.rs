@@ -1,8 +1,8 @@
 //! Tracks the requests of a connection that hyper serves, until their answers are written to the socket.
 //!
-//! hyper drops a body once it has taken the body's last bytes. These bytes may reach the client much later. The permit
-//! of a request is therefore kept until the socket is flushed. Over HTTP/2 a client may read some answers and ignore
-//! others, so the progress of each answer is recorded separately.
+//! hyper drops a body once it has taken the body's last bytes. These bytes may reach the client much later. The permits
+//! that limit the requests in flight are therefore kept until the socket is flushed. Over HTTP/2 a client may read some
+//! answers and ignore others, so the progress of each answer is recorded separately.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -21,7 +21,8 @@ use super::connection_permits::StreamPermit;
 use super::in_flight::InFlightPermit;
 
 /// The maximum length of a frame given to hyper over HTTP/2, in bytes. hyper queues a frame even if the client reads
-/// nothing, and asks for the next one when its queue has space. Short frames keep whole long answers out of the queue.
+/// nothing, and asks for the next frame when its queue has space. With short frames, hyper never queues a whole long
+/// answer.
 const FRAME_BYTES: usize = 16 * 1024;
 
 /// The action to take on an HTTP/2 connection after a check.
@@ -41,12 +42,12 @@ pub(super) struct ConnectionActivity(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The number of request heads read so far.
+    /// The number of request heads read from the connection so far.
     heads: u64,
     /// The number of requests whose answers are not finished.
     answering: usize,
-    /// The highest value of `answering` so far. HTTP/2 writes concurrent answers in turn, so each may wait for this
-    /// many.
+    /// The highest value of `answering` so far. HTTP/2 writes concurrent answers in turn, so an answer may wait for so
+    /// many others.
     peak_answering: u32,
     /// The time since which an HTTP/2 connection has no request. `None` while it has one, and over HTTP/1.1.
     quiet_since: Option<Instant>,
@@ -57,14 +58,16 @@ struct State {
     key_shown: bool,
     /// True once an answer had `Connection: close`. Meaningless over HTTP/2.
     last_answer: bool,
-    /// The permits of finished answers. hyper has taken their last bytes, which are not flushed to the socket yet.
+    /// The permits of requests whose answers are finished. hyper has taken the last bytes of these answers, but has not
+    /// flushed them to the socket yet.
     unwritten: Vec<HeldPermits>,
 }
 
-/// The permits that a request holds until its answer is written: the in-flight permit, and one for its HTTP/2 stream.
+/// The permits that a request holds until its answer is written. The first counts towards `server.max_in_flight`, the
+/// second towards the limit on HTTP/2 requests.
 type HeldPermits = (Option<Arc<InFlightPermit>>, Option<StreamPermit>);
 
-/// A request that is being answered. Dropping the guard marks the end of the request, answered or not.
+/// A request that is being answered. Dropping the value marks the end of the request, answered or not.
 pub(super) struct RequestGuard {
     activity: Arc<ConnectionActivity>,
     number: u64,
@@ -91,7 +94,8 @@ impl ConnectionActivity {
         RequestGuard { activity: Arc::clone(self), number, is_http2, permits: HeldPermits::default() }
     }
 
-    /// Returns true if more than `most` requests are not fully answered, and no request so far had a valid key.
+    /// Returns true if the connection has more than `most` unfinished requests, and none of its requests had a valid
+    /// key so far.
     pub(super) fn needs_key(&self, most: usize) -> bool {
         let state = self.state();
         !state.key_shown && state.answering + state.unwritten.len() > most
@@ -112,13 +116,14 @@ impl ConnectionActivity {
     /// Returns true if the last answer of an HTTP/1.1 connection was given.
     ///
     /// Either an answer had `Connection: close`, or `reads_no_further` is true: hyper has not tried to read since its
-    /// last write. hyper then closes at the client's request, because of HTTP/1.0, or after a head that it refused.
+    /// last write. hyper then closes the connection at the client's request, because of HTTP/1.0, or after a refused
+    /// head.
     pub(super) fn has_given_last_answer(&self, reads_no_further: bool) -> bool {
         let state = self.state();
         !state.is_http2 && (state.last_answer || reads_no_further)
     }
 
-    /// Frees the permits of all finished answers. Must be called after each flush of the socket.
+    /// Frees the permits of requests whose answers are finished. Must be called after each flush of the socket.
     pub(super) fn flushed(&self) {
         let written = std::mem::take(&mut self.state().unwritten);
         drop(written);
@@ -126,8 +131,8 @@ impl ConnectionActivity {
 
     /// Returns the action to take on an HTTP/2 connection at the time `now`.
     ///
-    /// A connection without requests may stay open for `idle`. Of its unfinished answers at least one must progress
-    /// within `stall`. Each of them must progress within `stall` times the highest number of concurrent answers.
+    /// A connection without requests may stay open for `idle`. At least one unfinished answer must progress within
+    /// `stall`. Each unfinished answer must progress within `stall` times the highest number of concurrent answers.
     pub(super) fn idle_action(&self, now: Instant, idle: Duration, stall: Duration) -> IdleAction {
         let state = self.state();
         let is_past = |at: &Instant, time| now.saturating_duration_since(*at) >= time;
@@ -148,12 +153,12 @@ impl ConnectionActivity {
 }
 
 impl RequestGuard {
-    /// Keeps the stream's permit until the answer is written.
+    /// Keeps the permit of the request's HTTP/2 stream until the answer is written.
     pub(super) fn hold(&mut self, permit: StreamPermit) {
         self.permits.1 = Some(permit);
     }
 
-    /// Wraps the answer. The body keeps the request's permits until the answer is written.
+    /// Wraps the answer to the request in a body that keeps the request's permits until the answer is written.
     pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<PacedBody> {
         self.permits.0 = response.extensions_mut().remove::<Arc<InFlightPermit>>();
         self.note_progress();
@@ -185,7 +190,8 @@ impl Drop for RequestGuard {
     }
 }
 
-/// The body of an answer. Over HTTP/2 it yields frames of at most [`FRAME_BYTES`]. Dropping it ends the request.
+/// The body of an answer. Over HTTP/2 the body yields frames of at most [`FRAME_BYTES`]. Dropping the body ends the
+/// request.
 pub(super) struct PacedBody {
     body: Body,
     /// The bytes that were taken from `body` and not given to hyper yet.

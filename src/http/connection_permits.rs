@@ -1,7 +1,8 @@
 //! Permits for connections and for HTTP/2 requests. Their number is limited in total, and for each client address.
 //!
-//! A connection needs no key, so without the second limit one client could hold all connections. An address may hold at
-//! most eight times as many permits as are free at that moment. The same rule applies to a key's requests in flight.
+//! A connection needs no key, so without the limit for each address one client could hold all connections. An address
+//! may hold at most eight times as many permits as are free at that moment. The same rule applies to a key's requests
+//! in flight.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,10 +12,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::gateway::{PerAddress, Share, SharePermit};
 
-/// The permit of a connection. Dropping it frees the permit.
+/// The permit that a connection must hold while it is open. Dropping the value frees it.
 pub(super) type ConnectionPermit = OwnedSemaphorePermit;
 
-/// The permit of an HTTP/2 request. Dropping the value frees the permit and ends its count towards the address's share.
+/// The permit that an HTTP/2 request must hold. Dropping the value frees it, and ends its count towards the address's
+/// share.
 pub(super) struct StreamPermit {
     _permit: ConnectionPermit,
     _share: SharePermit,
@@ -22,10 +24,12 @@ pub(super) struct StreamPermit {
 
 /// The error of a client address that already holds its share of the connections.
 #[derive(Debug, thiserror::Error)]
-#[error("the client's address already holds its share of all connections")]
+#[error(
+    "the client's address already holds as many connections as one address may while few of server.max_connections are free"
+)]
 pub(super) struct ShareExhausted;
 
-/// A limited number of permits, shared between client addresses.
+/// The permits that limit connections or HTTP/2 requests. Each client address may hold a share of them.
 pub(super) struct ConnectionPermits {
     all: Arc<Semaphore>,
     shares: PerAddress<Share>,
@@ -37,8 +41,8 @@ impl ConnectionPermits {
         Self { all: Arc::new(Semaphore::new(permits)), shares: PerAddress::new() }
     }
 
-    /// Takes a permit, and waits until one is free. Shares are not checked, because the client's address may not be
-    /// known.
+    /// Takes a permit for a connection, and waits until one is free. Shares are not checked, because the client's
+    /// address may not be known.
     ///
     /// # Errors
     /// The semaphore is closed, which never happens.
@@ -46,14 +50,15 @@ impl ConnectionPermits {
         Arc::clone(&self.all).acquire_owned().await.map_err(io::Error::other)
     }
 
-    /// Takes a permit without waiting. `None` if no permit is free, or if `client` already holds its share.
+    /// Takes a permit for an HTTP/2 request without waiting. `None` if no permit is free, or if `client` already holds
+    /// its share.
     pub(super) fn try_acquire(&self, client: Option<IpAddr>) -> Option<StreamPermit> {
         let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
         Some(StreamPermit { _permit: permit, _share: self.share_of(client)? })
     }
 
-    /// Counts a permit that is already acquired towards the share of `client`. `None` if the share is exhausted.
-    /// Clients without a known address have one share together.
+    /// Counts a permit that is already acquired towards the share of the address `client`. `None` if the share is
+    /// exhausted. Clients without a known address have one share together.
     pub(super) fn share_of(&self, client: Option<IpAddr>) -> Option<SharePermit> {
         self.shares.get(client, Share::default).hold(self.all.available_permits() + 1)
     }

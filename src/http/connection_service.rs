@@ -21,7 +21,7 @@ pub(super) struct ConnectionService {
     pub(super) client: Option<IpAddr>,
     pub(super) activity: Arc<ConnectionActivity>,
     pub(super) phases: Arc<Phases>,
-    /// The permits of HTTP/2 requests. `None` over HTTP/1.1.
+    /// The permits that limit concurrent HTTP/2 requests. `None` over HTTP/1.1.
     pub(super) streams: Option<Arc<Streams>>,
 }
 
@@ -30,7 +30,8 @@ impl ConnectionService {
     /// long.
     ///
     /// # Errors
-    /// There are too many HTTP/2 requests, and the stream is refused. The client may send it again (RFC 9113, 8.7).
+    /// The stream is refused, because there are too many HTTP/2 requests, or too many without a valid key. The client
+    /// may send the request again (RFC 9113, 8.7).
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -42,7 +43,8 @@ impl ConnectionService {
         async move { Ok(begun.ok_or(Reason::REFUSED_STREAM)?.await) }
     }
 
-    /// Returns the summary of a request's head, and the request's guard. `None` if there are too many HTTP/2 requests.
+    /// Returns the summary of a request's head, and the request's guard. `None` if there are too many HTTP/2 requests,
+    /// or too many without a valid key.
     fn begin(&self, head: &hyper::http::request::Parts, body: &Incoming) -> Option<(Summary, RequestGuard)> {
         let mut guard = self.activity.begin();
         let summary = Summary::of(&self.front, self.client, head);

@@ -35,7 +35,7 @@ pub(super) struct RequestContext<'a> {
     pub(super) coding: Option<Coding>,
     /// True if an answer may wait before it is sent, for the other answers of its batch or for compression.
     pub(super) waits: bool,
-    /// The total length of the answers so far, in bytes.
+    /// The total length of the request's answers so far, in bytes.
     answered: AtomicUsize,
 }
 
@@ -58,14 +58,15 @@ impl<'a> RequestContext<'a> {
         Self { front, client, principal, permit, trace, started, bypass, coding, waits, answered }
     }
 
-    /// Reserves the bytes of an answer from the budget of outgoing bytes.
+    /// Reserves the bytes of an answer from the budget for unsent answers ([`Outgoing`](super::Outgoing)).
     ///
-    /// All answers of a batch together may be as long as one response of a node may be: `pool.max_response`. Otherwise
-    /// a batch of 100 calls could hold 100 times that memory. The first answer is exempt.
+    /// All answers of one request together may have `pool.max_response` bytes, the longest response accepted from a
+    /// node. Without this limit, a batch of 100 calls could hold 100 times as much. The first answer of a request is
+    /// exempt.
     ///
     /// # Errors
     /// [`Error::AnswersTooLarge`] if the answers of the request exceed `pool.max_response`. [`Error::Overloaded`] if
-    /// they exceed the budget of [`Outgoing`](super::Outgoing) or the key's share of it.
+    /// they exceed the budget or the key's share of the budget.
     pub(super) fn take_bytes(&self, body: &Pieces) -> Result<(), Error> {
         let limit = self.front.config.pool.max_response;
         // One task polls all elements of a batch, so there is no race between this load and the store below.
@@ -85,8 +86,8 @@ impl<'a> RequestContext<'a> {
         Ok(())
     }
 
-    /// Subtracts the bytes of an answer that is replaced before it is sent. Its reservation stays until the request
-    /// ends.
+    /// Subtracts the length of `body`, an answer that will be replaced, from the request's total. The bytes stay
+    /// reserved until the request ends.
     pub(super) fn give_back_bytes(&self, body: &Pieces) {
         self.answered.fetch_sub(body.len(), Ordering::Relaxed);
     }

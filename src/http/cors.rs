@@ -12,8 +12,8 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
     "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, X-Slotfront-Error",
 );
 
-/// Adds the CORS headers to `headers`, which are those of the response. Does nothing for a request without `Origin`. An
-/// origin outside `allowed` is not permitted. Any request header is permitted, as on a node.
+/// Adds the CORS headers to `headers`, the header fields of a response. Does nothing for a request without `Origin`.
+/// For an origin outside `allowed`, adds `Vary` only. An allowed origin may send any request header, as on a node.
 pub fn apply(
     allowed: &[String],
     origin: Option<&HeaderValue>,

@@ -1,5 +1,5 @@
-//! Compresses HTTP responses if the client accepts a coding and the length is suitable. Nodes send their responses to
-//! slotfront uncompressed.
+//! Compresses HTTP responses that are neither too short nor too long, if the client accepts a coding. Nodes send their
+//! responses to slotfront uncompressed.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ pub(super) async fn encoded(compressor: &Compressor, coding: Coding, plain: Piec
     tokio::time::timeout(COMPRESSION_TIMEOUT, work).await.ok().flatten()
 }
 
-/// Adds `Vary` to a response of suitable length, and compresses it if the client accepts a coding. A response that has
-/// a `Vary` field is returned unchanged, because its coding is already decided.
+/// Adds `Vary` to a response that is neither too short nor too long to compress, and compresses it if the client
+/// accepts a coding. A response that has a `Vary` field is returned unchanged, because its coding is already decided.
 pub async fn apply(
     compressor: &Compressor,
     accepted: Option<Coding>,

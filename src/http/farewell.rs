@@ -12,12 +12,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// The maximum number of bytes that are discarded. This is many times the default limit on a request's length.
+/// The maximum number of bytes that one lingering close reads and discards. This is many times the default limit on a
+/// request's length.
 const MAX_BYTES: usize = 4 << 20;
 /// The maximum number of bytes that one read discards.
 const READ_BYTES: usize = 8 << 10;
 
-/// The lingering close of one connection.
+/// The lingering close of one connection: after the last answer, the client's bytes are read and discarded for a while.
 pub(super) struct Farewell {
     clock: Pin<Box<Sleep>>,
     bytes_left: usize,
@@ -61,7 +62,8 @@ impl Farewell {
     }
 }
 
-/// Performs the lingering close of `socket`, within `time`.
+/// Closes `socket` lingeringly: shuts down the writing half, then reads and discards the client's bytes for at most
+/// `time`.
 #[cfg(any(test, feature = "h1-fast-path"))]
 pub(super) async fn linger<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, time: Duration) {
     let mut farewell = Farewell::new(time);

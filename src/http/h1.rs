@@ -38,7 +38,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) enum FastPathEnd<S> {
     /// The connection is closed.
     Closed,
-    /// The connection is open, and its next request is for hyper.
+    /// The connection is open. hyper has to serve the next request, and all later ones.
     HandOver {
         /// The open connection.
         socket: S,
@@ -49,8 +49,8 @@ pub(super) enum FastPathEnd<S> {
     },
 }
 
-/// Serves plain requests until the connection closes or gets a request that is not plain. `peer` is the client's
-/// address.
+/// Serves plain requests (usual POSTs of JSON-RPC calls) until the connection closes or gets any other request. `peer`
+/// is the client's address.
 ///
 /// # Errors
 /// Errors of the socket, or [`io::ErrorKind::TimedOut`] if a head takes too long or the client stops reading an answer.

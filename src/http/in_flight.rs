@@ -8,16 +8,18 @@ use super::outgoing::RequestReservation;
 use super::pieces::Pieces;
 use crate::gateway::{Principal, SharePermit};
 
-/// The permit of a request. Dropping it frees the permit, unless a call still shares it.
+/// A request's permit to be in flight, one of `server.max_in_flight`. Dropping the value frees the permit, unless a
+/// call still shares the permit.
 pub(super) struct InFlightPermit {
-    /// The bytes reserved for long answers. Declared first, so that they are released before the permit.
+    /// The bytes reserved for the request's long answers. This field is declared first, so that the bytes are released
+    /// before the permit.
     reservation: OnceLock<Box<RequestReservation>>,
     parts: Mutex<Option<PermitParts>>,
     /// The content of `parts`, moved here when a call first shares the permit.
     shared: OnceLock<SharedPermit>,
 }
 
-/// A request's count towards the limit, and towards its key's share of the limit.
+/// One request, counted towards `server.max_in_flight` and towards its key's share of this limit.
 pub(super) struct PermitParts {
     _counted: Counted,
     _held: SharePermit,
@@ -27,7 +29,8 @@ pub(super) struct PermitParts {
 pub(super) type SharedPermit = Arc<Option<PermitParts>>;
 
 impl InFlightPermit {
-    /// Takes a permit for a request of `principal`. `None` if no permit is free or `principal` already holds its share.
+    /// Takes a permit for a request of the caller `principal`. `None` if no permit is free or the caller already holds
+    /// its share.
     pub(super) fn take(front: &Front, principal: &Principal) -> Option<Self> {
         let (counted, before) = Counted::add(&front.in_flight);
         let held = principal.hold(front.config.server.max_in_flight.saturating_sub(before))?;
@@ -35,18 +38,19 @@ impl InFlightPermit {
         Some(Self { reservation: OnceLock::new(), parts, shared: OnceLock::new() })
     }
 
-    /// Shares the permit with a call that may outlive the request. The permit is freed when both have dropped it.
+    /// Shares the permit with a call that may outlive the request. The permit is freed once both the request and the
+    /// call have dropped it.
     pub(super) fn share(&self) -> SharedPermit {
         let take = || Arc::new(self.parts.lock().unwrap_or_else(PoisonError::into_inner).take());
         Arc::clone(self.shared.get_or_init(take))
     }
 
-    /// Returns the request's reservation of outgoing bytes, which is empty at first.
+    /// Returns the bytes that the request has reserved for unsent answers, none at first.
     pub(super) fn reservation(&self, front: &Front) -> &RequestReservation {
         self.reservation.get_or_init(|| Box::new(RequestReservation::new(&front.outgoing)))
     }
 
-    /// Replaces the bytes reserved for the answers by those of `body`, their compressed form.
+    /// Replaces the reservation for the request's answers by one for `body`, the compressed form of these answers.
     pub(super) fn replace_reservation(&self, principal: &Principal, body: &Pieces) {
         if let Some(reservation) = self.reservation.get() {
             reservation.replace(principal, body);
@@ -54,14 +58,15 @@ impl InFlightPermit {
     }
 }
 
-/// A count of one towards the requests in flight, until it is dropped.
+/// One request in flight, counted until this value is dropped.
 ///
-/// One counter serves all cores, because the limit is exact. The permit holds the counter's own `Arc`. With the `Arc`
-/// of [`Front`], all cores would also contend for a reference count.
+/// One counter serves all cores, because the limit is exact. The value holds the counter's own `Arc`, whose reference
+/// count is beside the counter in memory. With the `Arc` of [`Front`], all cores would contend for a second place in
+/// memory.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    /// Adds a request. Returns its count, and the number of other requests in flight.
+    /// Counts a request. Returns the value that ends the count on drop, and the number of other requests in flight.
     fn add(in_flight: &Arc<AtomicUsize>) -> (Self, usize) {
         let before = in_flight.fetch_add(1, Ordering::Relaxed);
         (Self(Arc::clone(in_flight)), before)

@@ -40,13 +40,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The longest request head, in bytes. It has room for cookies and a proxy's fields. Over HTTP/2 a head takes up to
 /// three times as much memory.
 const HEAD_BYTES: u32 = 16 * 1024;
-/// The bytes that HTTP/2 buffers for one stream: of a response that the client has not read, and also of a body that
-/// slotfront has not read.
+/// The maximum number of bytes that HTTP/2 buffers in each direction of a stream. These are response bytes that the
+/// client has not read, or body bytes that slotfront has not read.
 const WINDOW_BYTES: u32 = 64 * 1024;
 /// The maximum number of concurrent streams on one HTTP/2 connection. RFC 9113 (6.5.2) recommends at least 100.
 const STREAMS: u32 = 128;
-/// The interval of HTTP/2 pings on a silent connection, and the time that a client has to answer one. It also bounds
-/// the time for a head, because the client may send no other frame before the head's end.
+/// The interval of HTTP/2 pings on a silent connection, and the time that a client has to answer a ping. A ping also
+/// bounds the time for a request head, because a client cannot answer before the head's end.
 const PING: Duration = Duration::from_secs(20);
 /// The interval at which an HTTP/2 connection is checked for idling, and for responses that the client does not read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -159,7 +159,8 @@ impl Listener {
         });
     }
 
-    /// Determines the client's address, checks its share of the connections, and serves the connection to its end.
+    /// Determines the client's address, checks how many connections this address holds, and serves the connection to
+    /// its end.
     async fn identify_and_serve(&self, mut socket: TcpStream, peer: IpAddr) -> Result<(), BoxError> {
         socket::prepare(&socket);
         let server = &self.front.config.server;
@@ -209,8 +210,8 @@ impl Listener {
         Box::pin(self.serve(socket, client, Some(is_http2))).await
     }
 
-    /// Serves the connection of `client`, on the fast path until a request is not plain. `is_http2` is the protocol
-    /// that TLS has negotiated. If it is `None`, the first bytes tell.
+    /// Serves the connection of `client`, on the fast path until a request needs hyper. `is_http2` is true if TLS has
+    /// negotiated HTTP/2. Without TLS it is `None`, and the first bytes decide the protocol.
     #[cfg(feature = "h1-fast-path")]
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
@@ -230,8 +231,8 @@ impl Listener {
         }
     }
 
-    /// Serves the connection of `client`. `is_http2` is the protocol that TLS has negotiated. If it is `None`, the
-    /// first bytes tell.
+    /// Serves the connection of `client`. `is_http2` is true if TLS has negotiated HTTP/2. Without TLS it is `None`,
+    /// and the first bytes decide the protocol.
     #[cfg(not(feature = "h1-fast-path"))]
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
@@ -243,7 +244,7 @@ impl Listener {
     }
 
     /// Serves the connection of `client` by hyper. `read` holds the bytes that were read from the socket before. If
-    /// `is_http2` is `None`, the first bytes tell.
+    /// `is_http2` is `None`, the first bytes decide the protocol.
     async fn serve_hyper<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         socket: S,
@@ -282,7 +283,8 @@ impl Listener {
         }
     }
 
-    /// Runs a part of the connection's setup, until `deadline` or until a shutdown closes idle connections.
+    /// Runs `setup`, a part of a connection's setup such as the TLS handshake, until `deadline` or until a shutdown
+    /// closes idle connections.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] at the deadline, [`io::ErrorKind::Interrupted`] at the shutdown.
@@ -299,7 +301,7 @@ impl Listener {
         }
     }
 
-    /// Runs an HTTP/1.1 connection to its end. At a shutdown it closes once it is idle.
+    /// Runs an HTTP/1.1 connection to its end. At a shutdown the connection closes once it is idle.
     async fn drive_http1<C: GracefulConnection>(&self, connection: C) -> Result<(), C::Error> {
         tokio::pin!(connection);
         tokio::select! {
@@ -312,8 +314,9 @@ impl Listener {
         connection.await
     }
 
-    /// Runs an HTTP/2 connection to its end. Closes it if it is idle for too long, or if its client reads no response.
-    /// At a shutdown the client gets a GOAWAY. Requests that it sends before it reads the GOAWAY are still served.
+    /// Runs an HTTP/2 connection to its end. Closes the connection if it is idle for too long, or if its client reads
+    /// no response. At a shutdown the client gets a GOAWAY. Requests that the client sends before it reads the GOAWAY
+    /// are still served.
     async fn drive_http2<C: GracefulConnection>(
         &self,
         connection: C,
@@ -346,7 +349,8 @@ impl Listener {
     }
 }
 
-/// A count of one in the metric of open connections, until it is dropped. A panic drops it, too.
+/// One open connection, counted in the metrics until this value is dropped. The count also ends if the connection's
+/// task panics.
 struct OpenConnection(Arc<Front>);
 
 impl OpenConnection {

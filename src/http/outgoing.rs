@@ -22,21 +22,21 @@ use crate::gateway::{Principal, SharedBytes};
 pub(super) const FREE_BYTES: usize = 4 * 1024;
 /// The memory of one entry in a list of pieces, in bytes. It includes the list's spare capacity.
 const PIECE_BYTES: usize = 2 * size_of::<Bytes>();
-/// The number of locks over the shared pieces.
+/// The number of maps into which the shared pieces are divided, each with its own lock.
 const SHARDS: usize = 64;
 
-/// The number of answers that contain each long piece.
+/// The number of unsent answers that contain each long piece of cached text.
 type SharedPieces = HashMap<PieceAddress, usize>;
 
 /// The memory address of a piece, and its length in bytes.
 type PieceAddress = (usize, usize);
 
-/// The budget of the process, and the bytes reserved from it.
+/// The budget of the process for the bytes of unsent answers, and the bytes reserved from it.
 pub struct Outgoing {
     limit: usize,
     used: AtomicUsize,
-    /// The long pieces in answers. An address identifies a piece, because it is not reused while an answer holds the
-    /// piece.
+    /// The long pieces of text in unsent answers. A memory address identifies a piece, because memory is not reused
+    /// while an answer refers to it.
     shared: Box<[Mutex<SharedPieces>]>,
     hasher: RandomState,
 }
@@ -48,7 +48,7 @@ impl Outgoing {
         Arc::new(Self { limit, used: AtomicUsize::new(0), shared, hasher: RandomState::new() })
     }
 
-    /// Returns the number of bytes reserved.
+    /// Returns the number of bytes that unsent answers have reserved.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -67,8 +67,8 @@ impl Outgoing {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts another answer with `piece`. The first one reserves the piece's bytes. Returns false, and counts nothing,
-    /// if the total would exceed `limit`.
+    /// Counts one more answer that contains `piece`. The first such answer reserves the piece's bytes. Returns false,
+    /// and counts nothing, if the reserved bytes would exceed `limit`.
     fn share(&self, piece: &Bytes, limit: usize) -> bool {
         let address = address_of(piece);
         let mut shard = self.shard(address);
@@ -83,7 +83,7 @@ impl Outgoing {
         fits
     }
 
-    /// Counts one answer fewer with `piece`. The last one releases the piece's bytes.
+    /// Counts one answer less that contains `piece`. The last such answer releases the piece's bytes.
     fn unshare(&self, piece: &Bytes) {
         let address = address_of(piece);
         let mut shard = self.shard(address);
@@ -117,16 +117,18 @@ pub(super) struct RequestReservation {
 /// The bytes reserved for one answer. Dropping the value releases them.
 struct Reservation {
     outgoing: Arc<Outgoing>,
-    /// The bytes that only this answer holds, including those reserved for text that is not rendered yet.
+    /// The reserved bytes other than those of `pieces`. These may be bytes of earlier answers of the request, or of
+    /// text that is not rendered yet.
     own: usize,
-    /// The long pieces, which other answers may contain as well.
+    /// The long pieces of the answer, which other answers may contain as well.
     pieces: Vec<Bytes>,
     /// The bytes counted towards the key's share. `None` if they are not counted.
     _held: Option<SharedBytes>,
 }
 
 impl Reservation {
-    /// Reserves the bytes of `body` and `more` bytes. `None` if the total would exceed `limit`.
+    /// Reserves the bytes of `body`, and `more` bytes that are not in `body`. `None` if the reserved bytes of all
+    /// requests would exceed `limit`.
     fn new(
         outgoing: &Arc<Outgoing>,
         body: &Pieces,
@@ -161,13 +163,13 @@ impl Drop for Reservation {
 }
 
 impl RequestReservation {
-    /// Creates an empty reservation from `outgoing`.
+    /// Creates a reservation of no bytes, which may take bytes from the budget `outgoing`.
     pub(super) fn new(outgoing: &Arc<Outgoing>) -> Self {
         Self { outgoing: Arc::clone(outgoing), answers: Mutex::default() }
     }
 
-    /// Reserves the bytes of `body` and `more` bytes. Returns false, and reserves nothing, if that exceeds the budget
-    /// or the share of the caller, `principal`.
+    /// Reserves the bytes of `body`, and `more` bytes for earlier answers of the request. Returns false, and reserves
+    /// nothing, if the bytes exceed the budget or the share of `principal`, the caller.
     pub(super) fn add(&self, principal: &Principal, body: &Pieces, more: usize) -> bool {
         let outgoing = &self.outgoing;
         let needed = body.len() + more;
@@ -179,8 +181,8 @@ impl RequestReservation {
         fits
     }
 
-    /// Replaces all reservations by one for `body`, which is the same answers in compressed form. The budget and the
-    /// share are not checked.
+    /// Replaces all reservations by one for `body`, which contains the same answers in compressed form. Neither the
+    /// budget nor the key's share is checked.
     pub(super) fn replace(&self, principal: &Principal, body: &Pieces) {
         let mut answers = self.answers();
         answers.clear();

@@ -13,7 +13,7 @@ use hyper::body::{Frame, SizeHint};
 /// copy.
 pub(super) const JOINED_BYTES: usize = 16 * 1024;
 
-/// The pieces of one body, in order.
+/// The pieces of one body, in order. Bytes that were sent are removed from the front.
 #[derive(Debug, Clone, Default)]
 pub struct Pieces {
     pieces: VecDeque<Bytes>,

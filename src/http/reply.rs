@@ -34,7 +34,7 @@ pub(super) struct HttpReply {
     pub(super) retry_after: Option<u64>,
     /// The JSON-RPC code and the reason of a refusal that is not sent with status 200.
     pub(super) error: Option<(i32, &'static str)>,
-    /// The caller whose limits the `RateLimit` fields show, and the time at which they are read.
+    /// The caller whose limits the `RateLimit` fields show, and the time for which the fields are computed.
     pub(super) limits: Option<(Arc<Principal>, Instant)>,
     /// True if the body's content coding depends on `Accept-Encoding`, so that the reply needs `Vary`.
     pub(super) varies: bool,
@@ -110,7 +110,8 @@ impl HttpReply {
         (self.varies, self.coding) = (true, Some(coding));
     }
 
-    /// Returns the time in `limits` if there is one, otherwise the present time. Reusing a time saves a clock reading.
+    /// Returns the time at which the reply was made: the time in `limits` if there is one, otherwise the present time.
+    /// Reusing a time saves a clock reading.
     pub(super) fn made_at(&self) -> Instant {
         self.limits.as_ref().map_or_else(Instant::now, |(_, now)| *now)
     }

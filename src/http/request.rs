@@ -22,11 +22,12 @@ use crate::jsonrpc::{Call, Id};
 use crate::methods::Profile;
 use crate::telemetry::trace::RequestSpan;
 
-/// The number of times that an answer is fetched again because it expired before it was sent. The request's deadline
-/// bounds all of them.
+/// The maximum number of times that an answer is fetched again because it expired before it was sent. The request's
+/// deadline bounds all these fetches together.
 const RENEWALS: u32 = 3;
 
-/// Serves a request with a complete body. `key` is the raw path segment; `started` is the request's arrival time.
+/// Serves a request with a complete body. `key` is the path segment with the API key, not checked yet; `started` is the
+/// request's arrival time.
 pub(super) async fn serve(
     front: &Arc<Front>,
     client: &ClientInfo,
@@ -84,7 +85,8 @@ async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> R
     Responses::Batch(responses.into_iter().flatten().collect())
 }
 
-/// Answers a notification or an empty batch: with an empty body, or with a refusal if the key is over its rate.
+/// Answers a notification or an empty batch with an empty body. If the key is over its rate or a quota, answers with a
+/// refusal.
 fn answer_silence(request: &RequestContext<'_>) -> Responses {
     match request.principal.take(request.started) {
         Ok(()) => Responses::Batch(Vec::new()),
@@ -175,8 +177,8 @@ fn finish(
     reply
 }
 
-/// Refuses a request that has no valid key or gets no permit. The refusal has the id of the call if the body is one
-/// call. The body is not parsed if the caller is over a limit.
+/// Refuses a request that has no valid key or gets no permit to be in flight. The refusal has the id of the call if the
+/// body is one call. The body is not parsed if the caller is over a limit.
 fn refuse_unknown(
     front: &Front,
     client: &ClientInfo,

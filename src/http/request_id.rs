@@ -1,4 +1,4 @@
-//! The `X-Request-Id` of a request: the caller's id, or a new one. It matches the log lines of different services.
+//! The `X-Request-Id` of a request: the caller's id, or a new one. The id connects the log lines of different services.
 //!
 //! Every response of slotfront has the id. hyper's refusals of malformed or too long heads have none.
 
@@ -15,7 +15,7 @@ pub(super) const NAME: &str = "x-request-id";
 /// The longest id of a caller that is kept, in bytes. Tracing systems use shorter ids, and longer ones would fill the
 /// logs.
 const MAX_LEN: usize = 128;
-/// The size of each thread's range of numbers, as a power of two. A thread does not serve 2^40 requests.
+/// The number of low bits of a new id that one thread counts up by itself. A thread does not serve 2^40 requests.
 const BLOCK_BITS: u32 = 40;
 
 /// The first half of each new id, random for each process.

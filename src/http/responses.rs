@@ -26,14 +26,15 @@ pub(super) struct CallResponse {
     pub(super) outcome: CallOutcome,
 }
 
-/// An answer that is checked again before it is sent, because it may expire while it waits. It waits for the other
-/// answers of a batch, or for compression. The node was asked for it before the caller's request arrived.
+/// An answer that is checked again before it is sent, because it may expire while it waits. An answer waits for the
+/// rest of a batch, or for compression. Answers that a node was asked for after the request arrived need no check.
 pub(super) struct PendingAnswer {
     pub(super) id: Id,
     pub(super) query: Query,
     pub(super) meta: EntryMeta,
     pub(super) status: CacheStatus,
-    /// True while the call is charged as a hit only.
+    /// True while the key has paid only the price of a hit for the call. If a new answer is a miss, the key pays the
+    /// difference.
     pub(super) costs_a_hit: bool,
 }
 
@@ -43,13 +44,13 @@ impl CallResponse {
         Self { body, compressed: None, status: None, pending: None, refusal: None, outcome }
     }
 
-    /// Returns true if the cache compresses answers of this length and method. `compressed` may still be `None`, for example
-    /// if too many answers were being compressed.
+    /// Returns true if the cache compresses answers of this length and method. `compressed` may still be `None`, for
+    /// example if too many answers were being compressed.
     pub(super) fn compression_is_left_to_cache(&self) -> bool {
         self.outcome.method.is_some() && self.body.len() >= WORTH_BYTES
     }
 
-    /// Adds the body to `parts`, in its compressed form if there is one.
+    /// Adds the response's body to `parts`, in compressed form if the cache has compressed it.
     fn add_to<'a>(&'a self, parts: &mut Vec<SplicePart<'a>>) {
         match (&self.compressed, self.body.first_and_last()) {
             (Some(compressed), Some((head, tail))) => {
@@ -140,8 +141,8 @@ impl Responses {
         coding::splice(coding, &parts)
     }
 
-    /// Returns the text of the body before the response at index `at`. For the index after the last response, returns
-    /// the end of the body.
+    /// Returns the text before the response at index `at`, such as the comma between two responses of a batch. For the
+    /// index after the last response, returns the text that ends the body.
     fn separator(&self, at: usize) -> Bytes {
         Bytes::from_static(match self {
             Self::Whole(_) if at == 0 => b"",
@@ -165,7 +166,7 @@ impl Responses {
         }
     }
 
-    /// Returns the refusal of a request that is not a batch. `None` if it was answered, and for a batch.
+    /// Returns the refusal of a request that is not a batch. `None` for an answered request, and for every batch.
     pub(super) fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Whole(response) => response.refusal.as_ref(),

@@ -22,7 +22,8 @@ use crate::error::Error;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
-/// The caller of one of these routes, an extension of each request.
+/// The caller of a route other than the hot route, which carries the JSON-RPC calls. Each request to such a route
+/// carries this value as an extension.
 #[derive(Clone)]
 pub(super) struct RouteCaller {
     /// The client's address. `None` if it is unknown.
@@ -33,7 +34,7 @@ pub(super) struct RouteCaller {
     pub(super) accepts: Option<Coding>,
 }
 
-/// Returns the axum router of these routes.
+/// Returns the axum router of the routes other than the hot route.
 pub fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/health", any(health))
@@ -43,8 +44,8 @@ pub fn router(front: Arc<Front>) -> Router {
         .with_state(front)
 }
 
-/// Answers `ok` if a node can take calls, `behind` if one can be reached, and otherwise `unknown`. The words and the
-/// status (always 200) are a node's, so that tools for nodes work.
+/// Answers `ok` if a node can take calls. Otherwise answers `behind` if a node can be reached, and `unknown` if none
+/// can. The words and the status (always 200) are a node's, so that tools for nodes work.
 async fn health(State(front): State<Arc<Front>>) -> &'static str {
     let standing = front.pool.standing(Instant::now());
     if standing.iter().any(|(_, unusable)| unusable.is_none()) {

@@ -62,8 +62,8 @@ impl Phases {
         Self { notice, stop, idle_close, abort, periods }
     }
 
-    /// Returns true if each HTTP/1.1 response is to be the last of its connection and must say so. Otherwise a client
-    /// could send its next request while the connection closes.
+    /// Returns true if each HTTP/1.1 response is the last of its connection and must have `Connection: close`. Without
+    /// that field, a client could send its next request while the connection closes.
     pub(super) fn answer_is_last(&self) -> bool {
         self.notice.is_triggered()
     }

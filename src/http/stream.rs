@@ -1,8 +1,8 @@
 //! A client's socket with the timeouts that hyper lacks: for a request head, for an idle connection, and for a client
 //! that does not read a response.
 //!
-//! hyper has one timeout for both the idle time and the head, and resets a timer for each request. Here a new deadline
-//! only stores a time. If the runtime's timer fires before the deadline, it is reset.
+//! hyper has one timeout for both the idle time and the head, and resets a timer for each request. Here, setting a
+//! deadline only stores a time. The runtime's timer is reset only if it fires too early or would fire too late.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -42,7 +42,7 @@ pub(super) struct Stream<S> {
     timeouts: Timeouts,
     /// True if hyper has not tried to read since its last write.
     wrote_last: bool,
-    /// The lingering close. `None` until it has begun.
+    /// The lingering close after the connection's last answer. `None` until the close has begun.
     farewell: Option<Farewell>,
     head: AwaitedHead,
     head_timer: Pin<Box<Sleep>>,
@@ -62,8 +62,8 @@ struct AwaitedHead {
 }
 
 impl<S> Stream<S> {
-    /// Creates the stream of a new connection. The first head counts as begun, so the head timeout applies to a client
-    /// that sends nothing. Reads return the bytes of `read_ahead` first.
+    /// Creates the stream of a new connection. The timeout for a request head runs from now, so it also applies to a
+    /// client that sends nothing. Reads return the bytes of `read_ahead` first.
     pub(super) fn new(
         socket: S,
         activity: Arc<ConnectionActivity>,

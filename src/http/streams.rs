@@ -4,9 +4,9 @@
 //! only after the body has arrived. HTTP/1.1 needs no such limit: a connection has one request at a time, and
 //! connections are limited.
 //!
-//! A connection that has shown no valid key may have 16 requests in progress. A further request must carry a valid
-//! key. Preflights without a body are exempt, because a browser may send many before its first call. They are
-//! answered at once.
+//! Before its first valid key, a connection may have 16 requests in progress. Each further request must carry a valid
+//! key. Preflights without a body are exempt, because a browser may send many before its first call. They are answered
+//! at once.
 
 use tokio::time::Instant;
 
@@ -16,23 +16,24 @@ use super::connection_permits::{ConnectionPermits, StreamPermit};
 use super::summary::{Summary, Wants};
 use crate::config::Server;
 
-/// The maximum number of concurrent requests on a connection that has not shown a valid key. After a valid key only
+/// The maximum number of concurrent requests on a connection that has not yet sent a valid key. After a valid key only
 /// HTTP/2's own limit on streams applies.
 const WITHOUT_KEY: usize = 16;
 
-/// The permits for the HTTP/2 requests of all connections. Each client address may hold a share of them.
+/// The permits that bound the concurrent HTTP/2 requests of all connections. Each client address may hold a share of
+/// the permits.
 pub(super) struct Streams(ConnectionPermits);
 
 impl Streams {
-    /// Creates `server.max_in_flight` permits, and one more for each of `server.max_connections`. This is the number
-    /// of requests over HTTP/1.1: those in flight, and one on each connection that waits for its body.
+    /// Creates the permits: as many as `server.max_in_flight` and `server.max_connections` together. HTTP/1.1 has the
+    /// same bound: the requests in flight, and on each connection one request whose body is still arriving.
     pub(super) fn new(server: &Server) -> Self {
         Self(ConnectionPermits::new(server.max_in_flight.saturating_add(server.max_connections)))
     }
 
     /// Takes a permit for a request on the connection of `activity`. `None` if no permit is free, or if the client's
-    /// address already holds its share. Also `None` if the connection must first show a valid key.
-    /// `has_body` is true if a body may follow the head.
+    /// address already holds its share. Also `None` if the request must carry a valid key and does not. `has_body` is
+    /// true if a body may follow the head.
     pub(super) fn admit(
         &self,
         front: &Front,

@@ -17,7 +17,7 @@ use super::routes::{self, RouteCaller};
 use super::{Front, route};
 use crate::gateway::MAX_KEY;
 
-/// The kept part of a request's head.
+/// The part of a request's head that is kept while the request's body is awaited.
 pub(super) struct Summary {
     pub(super) client: ClientInfo,
     /// The value of a preflight's `Access-Control-Request-Headers`.
@@ -27,7 +27,7 @@ pub(super) struct Summary {
 
 /// The kind of a request, by its route and verb.
 pub(super) enum Wants {
-    /// A call on the hot route.
+    /// A POST to the hot route, which carries the JSON-RPC calls.
     Call {
         /// The raw path segment, cut one byte past the longest valid key.
         key: Box<str>,

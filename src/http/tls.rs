@@ -3,8 +3,8 @@
 //!
 //! A handshake uses the pair that is in force at its start. Open connections keep the pair of their handshake. While
 //! only one file is replaced, the two files do not match, and the previous pair stays in force. A changed file is used
-//! only after two checks have found the same content. Otherwise a half-written certificate chain could be used, because
-//! it looks like a complete one.
+//! only after two checks have found the same content. Without this rule, a half-written certificate chain could be
+//! used, because it looks like a complete one.
 
 use std::io;
 use std::path::PathBuf;
@@ -51,14 +51,14 @@ pub enum TlsError {
         setting: &'static str,
         /// The path of the file.
         path: PathBuf,
-        /// The expected content.
+        /// The expected content, as text for the error message.
         expected: &'static str,
     },
     /// The certificate and the key do not match, or rustls does not support them.
     #[error("server.tls: the key does not match the certificate, or cannot be used: {0}")]
     Pair(rustls::Error),
     /// The operating system provides no random numbers for session tickets.
-    #[error("server.tls: session tickets cannot be made: {0}")]
+    #[error("server.tls: the system gives no random numbers for session tickets: {0}")]
     Tickets(rustls::Error),
 }
 
@@ -75,9 +75,9 @@ pub struct Tls {
 struct WatchedFiles {
     /// The certificate, then the key.
     files: [Watched; 2],
-    /// True if a file has changed since a pair was last put in force.
+    /// True if a file has changed, or could not be read, since a pair was last put in force.
     is_due: bool,
-    /// The reason why the last pair was refused. Each reason is logged once.
+    /// The reason why the last pair was refused. A repeated reason is not logged again.
     refused: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl Tls {
         Ok(Some(Arc::new(Self { files, watched, in_force, tickets })))
     }
 
-    /// Returns an acceptor that uses the pair in force.
+    /// Returns a TLS acceptor that uses the certificate and key in force.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.in_force.load_full())
     }
@@ -116,8 +116,9 @@ impl Tls {
         });
     }
 
-    /// Puts the new pair in force if a file has changed and the two match. A refused pair is tried again at each check.
-    /// Its fault may end without a change of the files, for example when permission to read is given.
+    /// Puts the certificate and key of the files in force if a file has changed and the two match. A refused pair is
+    /// tried again at each check, because its fault may end without a change of the files. For example, permission to
+    /// read may be given.
     fn check_files(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let WatchedFiles { files, is_due, refused } = &mut *watched;
@@ -187,7 +188,8 @@ mod tests {
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap()
     }
 
-    /// Writes a pair to files. Returns their folder, their paths, the pair, and a [`Tls`] with the pair in force.
+    /// Writes a certificate and its key, a pair, to files. Returns their folder, their paths, the pair, and a [`Tls`]
+    /// with the pair in force.
     fn shown() -> (tempfile::TempDir, config::TlsFiles, CertifiedKey<KeyPair>, Arc<Tls>) {
         let dir = tempfile::tempdir().unwrap();
         let files = config::TlsFiles { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
@@ -200,7 +202,7 @@ mod tests {
         (dir, files, pair, tls)
     }
 
-    /// Runs `checks` checks of the files. Returns true if another pair is in force afterwards.
+    /// Runs `checks` checks of the certificate files. Returns true if the checks put another certificate in force.
     fn takes(tls: &Tls, checks: usize) -> bool {
         let before = tls.in_force.load_full();
         (0..checks).for_each(|_| tls.check_files());

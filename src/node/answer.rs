@@ -12,7 +12,7 @@ use crate::methods::{AccountEncoding, Slot};
 /// The body of a node's HTTP response, complete and not yet parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawAnswer {
-    /// The body.
+    /// The text of the body, not checked yet.
     pub body: Bytes,
     /// True for HTTP 501: the node does not serve the method. The body is ignored.
     not_implemented: bool,
@@ -81,7 +81,7 @@ struct Envelope<'a> {
     id: &'a RawValue,
 }
 
-/// Reads a member as `Some`, even if it is `null`. An absent member stays `None`.
+/// Reads a member of a JSON object as `Some`, even if the member is `null`. An absent member stays `None`.
 fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(d: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(d).map(Some)
 }
@@ -168,7 +168,7 @@ impl Contextual {
     }
 }
 
-/// Returns the elements of a JSON array, as slices of it. `None` if it is not an array.
+/// Returns the elements of a JSON array, as slices of its text. `None` if `array` is not a JSON array.
 pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
     let parts: Vec<&RawValue> = serde_json::from_slice(array).ok()?;
     Some(parts.into_iter().map(|raw| array.slice_ref(raw.get().as_bytes())).collect())
@@ -177,7 +177,7 @@ pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
 /// The members of an account that decide which other encodings and slices can be derived from it.
 #[derive(Deserialize)]
 pub struct AccountMembers<'a> {
-    /// The data, in the form of the call's encoding.
+    /// The account's data, in the encoding that the call asked for.
     #[serde(borrow)]
     pub data: &'a RawValue,
     /// The owning program, in base58.
@@ -195,9 +195,14 @@ impl<'a> AccountMembers<'a> {
 
     /// Returns the account's data as base64 text. `None` if the data has another encoding.
     pub fn base64(&self) -> Option<&'a str> {
-        let (data, encoding): (&str, &str) = serde_json::from_str(self.data.get()).ok()?;
-        (encoding == AccountEncoding::Base64.as_str()).then_some(data)
+        base64_text(self.data)
     }
+}
+
+/// Returns the member `data` of an account as base64 text. `None` if the data has another encoding.
+pub(super) fn base64_text(data: &RawValue) -> Option<&str> {
+    let (data, encoding): (&str, &str) = serde_json::from_str(data.get()).ok()?;
+    (encoding == AccountEncoding::Base64.as_str()).then_some(data)
 }
 
 /// Returns `data.contextSlot` of the error -32016: the slot that the node has reached at the call's
@@ -216,7 +221,7 @@ pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
 }
 
 /// Returns the oldest block that a node still holds, from the message of its error -32001. `None` if the
-/// message does not name the block. No other member of the error names it.
+/// message does not name the block. No other member of the error names the block.
 pub fn first_available_block(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {

@@ -21,16 +21,17 @@ use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 /// The time after which idle connections are closed. Most servers close idle connections later, and nodes never close
 /// them.
 const IDLE: Duration = Duration::from_secs(50);
-/// The longest body of a response 501 that is read, in bytes. A connection can be reused once the body is
-/// read.
+/// The longest body of a 501 response that is read to its end, in bytes. Only after that can the connection be reused.
 const MAX_REFUSAL_BYTES: usize = 16 * 1024;
 /// The longest answer to a probe, in bytes. Answers are numbers and short texts.
 const MAX_PROBE_BYTES: usize = 64 * 1024;
 
-/// The longest block in bytes that the gateway itself asks for: several times the largest of main-net.
+/// The maximum length, in bytes, of a block that the gateway requests for itself. The largest main-net blocks are
+/// several times shorter.
 pub const MAX_BLOCK_BYTES: usize = 64 << 20;
 
-/// The most connections that are remembered. Beyond that number all are forgotten and count as new again.
+/// The maximum number of connections whose local addresses are remembered, to recognize new connections. Beyond this
+/// number, all addresses are forgotten, and each connection counts as new again.
 const KNOWN_CONNECTIONS: usize = 4096;
 
 /// The connections that have brought answers, by their local addresses.
@@ -81,7 +82,7 @@ impl BufferBudget {
 }
 
 impl Buffered<'_> {
-    /// Takes `bytes` more. Returns false if they would exceed the limit.
+    /// Takes `bytes` more bytes from the budget. Returns false if the bytes in use would exceed the limit.
     fn grow(&mut self, bytes: usize) -> bool {
         let budget = self.budget;
         let limit = budget.limit.load(Ordering::Relaxed);
@@ -122,7 +123,7 @@ pub enum ClientError {
         upstream: String,
         /// The path of the file.
         path: String,
-        /// The cause.
+        /// The reason why the file cannot be used.
         cause: String,
     },
     /// The address or the TLS settings are invalid.
@@ -205,8 +206,8 @@ impl Client {
         self.connections.opened.load(Ordering::SeqCst)
     }
 
-    /// Sends one call and reads its answer to the end, within `timeout`. The call continues the trace of
-    /// `span`, if there is one. `heard` is set once the answer begins to arrive.
+    /// Sends one call and reads its answer to the end, within `timeout`. If the call is traced, the node gets the trace
+    /// context of `span`. `heard` is set once the answer begins to arrive.
     ///
     /// # Errors
     /// The request failed, the status is neither 2xx nor 501, or the body is incomplete or exceeds a limit.
@@ -237,8 +238,8 @@ impl Client {
         self.ask(body, timeout, MAX_PROBE_BYTES).await
     }
 
-    /// Sends one request of the gateway itself, with a limit of its own for the answer. The answer does not use
-    /// the shared budget: full buffers must not make every node look dead.
+    /// Sends one request of the gateway itself, and reads an answer of at most `limit` bytes. The answer does not count
+    /// against `pool.max_buffered`, because full buffers must not make every node look dead.
     ///
     /// # Errors
     /// As for [`Client::post`], but never [`Fault::BuffersFull`].
@@ -249,8 +250,8 @@ impl Client {
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    /// Sends one call, and returns the answer's body and its header `header`. `None` if the answer lacks the
-    /// header.
+    /// Sends one call. Returns the answer's body and the value of its header field `header`, or `None` if the answer
+    /// lacks the field.
     ///
     /// # Errors
     /// As for [`Client::post`].
@@ -307,7 +308,7 @@ impl Client {
         }
     }
 
-    /// Reads the whole body, of at most `limit` bytes and within `budget`.
+    /// Reads the whole body of a response, at most `limit` bytes, while `budget` has room for the bytes.
     async fn read(
         response: &mut reqwest::Response,
         limit: usize,
@@ -335,7 +336,7 @@ enum ResponseFailure {
 }
 
 impl ResponseFailure {
-    /// Returns the fault. A response 501 becomes [`Fault::Status`].
+    /// Returns the fault of the attempt. A response 501 becomes [`Fault::Status`].
     fn fault(self) -> Fault {
         match self {
             Self::Fault(fault) => fault,

@@ -1,8 +1,8 @@
-//! The versions of nodes whose answers may be carried.
+//! The node versions whose answers may be carried: served at newer slots than they were fetched at.
 
-/// The oldest node version in whose source every place that stores accounts was checked (docs/following.md).
+/// The oldest node version whose source was checked for every place that stores accounts (docs/following.md).
 const OLDEST: NodeVersion = NodeVersion { major: 4, minor: 0 };
-/// The newest node version in whose source every place that stores accounts was checked (docs/following.md).
+/// The newest node version whose source was checked for every place that stores accounts (docs/following.md).
 const NEWEST: NodeVersion = NodeVersion { major: 4, minor: 5 };
 /// The first version whose answers at finalized never hold data of a later slot than they report.
 pub const EXACT_FINALIZED: NodeVersion = NodeVersion { major: 4, minor: 1 };
@@ -22,7 +22,7 @@ impl NodeVersion {
         Some(Self { major: number()?, minor: number()? }).filter(|_| parts.next().is_some())
     }
 
-    /// Returns true if every place that stores accounts was checked in the source of this version.
+    /// Returns true if the source of this version was checked for every place that stores accounts.
     pub fn is_followed(self) -> bool {
         (OLDEST..=NEWEST).contains(&self)
     }

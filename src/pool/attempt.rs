@@ -82,7 +82,11 @@ pub(super) async fn attempt<C: UpstreamCall>(
     member.metrics.request_duration.at(method).observe(latency.as_secs_f64());
     if counts_for_health::<C>(end) {
         if in_flight.ended(end.err(), latency, now) {
-            tracing::warn!(upstream.name = member.name, reason = result.as_str(), "circuit breaker opened");
+            tracing::warn!(
+                upstream.name = member.name,
+                reason = result.as_str(),
+                "circuit breaker opened: this upstream is avoided for a while"
+            );
         }
         if let (Some(method), Ok(_)) = (method, end) {
             pool.latencies.observe(method, latency);
@@ -128,7 +132,10 @@ fn give_up_slow<C: UpstreamCall>(
     heard: &AtomicBool,
 ) -> bool {
     if in_flight.note_hang(Instant::now()) {
-        tracing::warn!(upstream.name = member.name, "circuit breaker opened: calls hang");
+        tracing::warn!(
+            upstream.name = member.name,
+            "circuit breaker opened because calls hang: this upstream is avoided for a while"
+        );
     }
     let heard = heard.load(Ordering::Relaxed);
     in_flight.is_trial() && !heard && !call.is_for_one_node() && pool.nodes.another_usable(call, member)

@@ -11,7 +11,8 @@ use super::lock;
 
 /// The number of retries a second that are always allowed, so that a quiet pool can retry at all.
 pub(super) const RETRIES_PER_SECOND: f64 = 10.0;
-/// The highest number of tokens in a budget for retries or hedges. A busy pool uses them in about a second.
+/// The highest number of tokens in a budget for retries or hedges. A busy pool uses this number in about a
+/// second.
 pub(super) const MAX_TOKENS: f64 = 100.0;
 
 /// A token bucket. Time and [`Budget::deposit`] add tokens, and [`Budget::withdraw`] takes them.

@@ -1,4 +1,5 @@
-//! The course of one call through the pool: ask a node, classify its answer, ask another node, conclude.
+//! One call through the pool: asks a node, classifies the answer, asks another node if needed, and returns the best
+//! answer.
 //!
 //! Typed queries and passthrough methods share one loop. Their differences are in [`UpstreamCall`].
 
@@ -24,10 +25,12 @@ use crate::telemetry::{AttemptResult, RetryReason};
 /// The time for which a node gets no calls after a 429 without `Retry-After`.
 pub(super) const QUIET_BY_DEFAULT: Duration = Duration::from_millis(250);
 
-/// Sends `call` to nodes until one answers, within its deadline, `pool.retries` and the retry budget.
+/// Sends `call` to nodes until one answers. `pool.retries`, the retry budget and the call's deadline limit the number
+/// of attempts.
 ///
 /// # Errors
-/// [`Error::NoUpstream`] with every failed attempt. Ending the call at its deadline is left to the caller.
+/// [`Error::NoUpstream`] with every failed attempt. A passed deadline is no error of its own, so the caller has to
+/// check it.
 pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Answer, Error> {
     let now = Instant::now();
     pool.retries.deposit(now);
@@ -53,11 +56,11 @@ struct CallCourse<'a, C> {
     call: &'a C,
     /// The ids of the nodes asked so far.
     tried: Vec<usize>,
-    /// Every attempt that brought no answer.
+    /// The attempts that failed or brought no certain answer, each with its reason. [`Error::NoUpstream`] reports them.
     attempts: Vec<FailedAttempt>,
-    /// The answer that a second node may improve or agree with.
+    /// The first node's answer, which a second node may improve or confirm.
     first_of_two: Option<PoolReply>,
-    /// An error with a code that nodes are not known to use, until a second node has been asked.
+    /// An error with a code that nodes are not known to use, kept until a second node has been asked.
     unlisted: Option<PoolReply>,
     /// The best answer that was not good enough.
     last_resort: Option<LastResort>,
@@ -65,7 +68,7 @@ struct CallCourse<'a, C> {
     reconnect: bool,
 }
 
-/// The consequence of an attempt.
+/// The next step of a call after an attempt.
 enum CallStep {
     /// The call is answered.
     Done(PoolReply),
@@ -78,11 +81,11 @@ enum CallStep {
 /// The reason why one more node is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextAttempt {
-    /// A second node may improve the answer, or agree with it. Such a node is asked once for a call, in addition to the
+    /// A second node may improve or confirm the answer. This happens at most once in a call, in addition to the
     /// retries.
     SecondNode,
-    /// There is no answer yet, or the second node proves nothing. Holds the failure of the last attempt, by which
-    /// metrics count the retry. With `None`, the retry is not counted and uses no retry budget.
+    /// No node has answered yet, or the second node does not hold the block. Holds the result of the last attempt,
+    /// under which metrics count the retry. With `None`, the retry is not counted and uses no retry budget.
     Retry(Option<AttemptResult>),
 }
 
@@ -134,7 +137,7 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         self.conclude()
     }
 
-    /// Processes the outcome of one attempt.
+    /// Records the outcome of one attempt at `member`, and returns the next step of the call.
     fn process_outcome(&mut self, member: &Member, outcome: AttemptOutcome) -> CallStep {
         // An unlisted error is replaced only by a result of a second node that needs no further node.
         if let Some(first) = self.unlisted.take() {
@@ -227,8 +230,8 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         if has_answer { self.pick(worst).ok() } else { self.pick_in_time(worst).await.ok() }
     }
 
-    /// Picks the node to ask. It may be unusable for `worst` or a milder reason. If only a first probe can make a node
-    /// usable, waits for that probe.
+    /// Picks the node to ask. The node may be unusable for `worst` or a milder reason. With `None` it must be usable.
+    /// Waits if only a first probe can make a node usable.
     async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
         let nodes = &self.pool.nodes;
         let mut probed = nodes.probed();
@@ -244,8 +247,8 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         self.pool.selector.pick(&self.pool.nodes, self.call, &self.tried, worst)
     }
 
-    /// Asks the node with the highest slot, without the minimum slot, if the best answer so far is a refusal because
-    /// of that minimum slot. A caller never gets an error for the minimum slot. The attempt is made in
+    /// Asks the node with the highest slot, without a minimum slot. Does nothing unless the best answer so far is a
+    /// refusal because of the gateway's own minimum slot. A caller never gets such a refusal. This attempt is made in
     /// addition to `pool.retries`.
     async fn ask_without_min_slot(&mut self) {
         let refused = |resort: &LastResort| resort.reply.code() == Some(code::MIN_CONTEXT_SLOT_NOT_REACHED);
@@ -268,7 +271,10 @@ impl<C: UpstreamCall> CallCourse<'_, C> {
         }
     }
 
-    /// Returns the best answer that is left, if no node gave a certain one.
+    /// Returns the best answer that is left, because no node gave a certain one.
+    ///
+    /// # Errors
+    /// [`Error::NoUpstream`] if no answer is left.
     fn conclude(self) -> Result<PoolReply, Error> {
         if let Some(reply) = self.first_of_two.or(self.unlisted) {
             return Ok(reply);
@@ -291,9 +297,16 @@ fn after_fault(member: &Member, fault: Fault) {
     if fault.counts_against_node() {
         tracing::warn!(upstream.name = member.name, reason, "an attempt on an upstream failed");
     } else {
-        tracing::debug!(upstream.name = member.name, reason, "an attempt on an upstream was given up");
+        tracing::debug!(
+            upstream.name = member.name,
+            reason,
+            "an attempt on an upstream brought no usable answer, which does not count against the upstream"
+        );
     }
     if let Fault::TooManyRequests(wait) = fault {
         member.quiet_for(wait.unwrap_or(QUIET_BY_DEFAULT), Instant::now());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -62,8 +62,8 @@ impl CallerCounts {
         }
     }
 
-    /// Returns true if `caller` may send the node one more call, while `in_flight` are under way and `free` more are
-    /// allowed. A call of no particular caller has no share that limits it.
+    /// Returns true if `caller` may send the node one more call. `in_flight` calls are under way at the node, and
+    /// `free` more are allowed. Calls of no particular caller are not limited to a share.
     pub(super) fn may_add(&self, caller: CallerId, in_flight: usize, free: usize) -> bool {
         // The first test needs no lock, because no caller has more calls in flight than all callers together.
         let own = || lock(&self.0).get(&caller).copied().unwrap_or_default();
@@ -74,7 +74,7 @@ impl CallerCounts {
 
 /// The last caller and method for which a node was slow.
 ///
-/// A slow call counts against its node only if the previous slow call had another caller or method. Otherwise
+/// A slow call counts against its node only if the previous slow call had another caller or method. Without this rule,
 /// one caller's heavy calls could make a node look dead.
 #[derive(Debug, Default)]
 pub(super) struct SlowCalls(Mutex<Option<(CallerId, Option<Method>)>>);
@@ -119,6 +119,7 @@ mod tests {
         assert_eq!(taken, 8, "one of nine is left");
         assert!(counts.may_add(other, taken, all - taken) && counts.may_add(CallerId::default(), taken, 1));
         counts.remove(hog);
+        assert_eq!(lock(&counts.0)[&hog], 7);
         counts.add(other);
         for _ in 0..7 {
             counts.remove(hog);

@@ -14,7 +14,7 @@ use super::members::Members;
 use super::select::Candidate;
 use crate::methods::Method;
 
-/// The shortest time between two recorded choices of a method.
+/// The shortest time between two recorded choices of a node for one method.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// A recorded choice of the node for a call.
@@ -25,15 +25,16 @@ pub struct Choice {
     /// Every node with its name, as it was rated for the call. The field `node` of a candidate is the
     /// candidate's position in this list.
     pub candidates: Vec<(String, Candidate)>,
-    /// The position of the chosen node.
+    /// The position of the chosen node in `candidates`.
     pub node: usize,
-    /// The position of the other node that was drawn. `None` if the node was chosen without a comparison.
+    /// The position in `candidates` of the other node that was drawn at random. `None` if the node was chosen
+    /// without a comparison.
     pub rival: Option<usize>,
     /// True if the node was chosen because the method stays with one node while that node is usable.
     pub stays: bool,
 }
 
-/// The last choice of each method.
+/// The last recorded choice of a node for each method.
 #[derive(Debug)]
 pub(super) struct Choices {
     started: Instant,

@@ -1,8 +1,10 @@
-//! The cluster of the pool, identified by its genesis hash. A node that has not shown this hash is not asked.
+//! The cluster of the pool, identified by its genesis hash. A node that has not reported this hash gets no
+//! calls.
 //!
 //! The pool's hash is the configured one, or the first that a node reports. Until the pool's hash is known,
 //! every node is asked. A node that was asked may turn out to belong to another cluster. All reports and
-//! answers of nodes are then discarded, because nobody can tell which of them came from that node.
+//! answers of nodes are then discarded, because nobody can tell which reports and answers came from that
+//! node.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,13 +23,15 @@ use crate::methods::Pubkey;
 /// The identity of the cluster that the nodes of the pool must belong to.
 pub(super) struct ClusterIdentity {
     genesis: Mutex<Option<String>>,
-    /// The number of times that all reports were discarded.
+    /// The number of times that all reports of nodes were discarded, because a node may belong to another
+    /// cluster.
     changes: watch::Sender<u64>,
     frontier: Arc<Frontier>,
 }
 
 impl ClusterIdentity {
-    /// Creates the cluster with this genesis hash. `None` takes the first hash that a node reports.
+    /// Creates the identity of the cluster with this genesis hash. With `None`, the first hash that a node
+    /// reports becomes the cluster's.
     pub(super) fn new(genesis: Option<String>, frontier: Arc<Frontier>) -> Self {
         Self { genesis: Mutex::new(genesis), changes: watch::Sender::new(0), frontier }
     }
@@ -37,19 +41,21 @@ impl ClusterIdentity {
         lock(&self.genesis).clone()
     }
 
-    /// Returns a receiver of the number of times that all reports were discarded.
+    /// Returns a receiver of the number of times that all reports of nodes were discarded.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Returns [`Unusable::Unidentified`] if the pool's genesis hash is known and the node has not shown it.
+    /// Returns [`Unusable::Unidentified`] if the node must report the pool's genesis hash and has not done
+    /// so. `None` while the pool's genesis hash is unknown.
     pub(super) fn unidentified(&self, member: &Member) -> Option<Unusable> {
         (!member.is_of_cluster() && lock(&self.genesis).is_some()).then_some(Unusable::Unidentified)
     }
 
-    /// Compares the genesis hash that a node reported with the pool's, and notes the result. `used` are the
-    /// node's calls and connections when it was asked. Returns the reason why the node must get no calls, or
-    /// `None` if no such reason was found. The first hash that any node reports becomes the pool's.
+    /// Compares the genesis hash that a node reported, `theirs`, with the pool's, and notes the result.
+    /// `used` counts the node's calls and connections before it was asked for the hash. Returns the reason
+    /// why the node must get no calls, or `None` if no such reason was found. A pool without a genesis hash
+    /// adopts the reported one.
     pub(super) fn identify(&self, member: &Member, used: NodeUsage, theirs: Genesis) -> Option<Health> {
         if !member.is_checked() {
             return None;
@@ -80,7 +86,7 @@ impl ClusterIdentity {
         (genesis.is_some() && !member.is_of_cluster()).then_some(Health::NoGenesisHash)
     }
 
-    /// Discards all reports and answers of nodes, because some belong to another cluster.
+    /// Discards all reports and answers of nodes, because some may come from another cluster.
     pub(super) fn forget(&self) {
         self.frontier.forget();
         self.changes.send_modify(|changes| *changes += 1);
@@ -99,7 +105,7 @@ impl ClusterIdentity {
         let Some(theirs) = before.filter(|before| before != ours) else { return };
         tracing::warn!(
             genesis = ours,
-            "pool.genesis_hash names another cluster than before: the cache is emptied"
+            "pool.genesis_hash now names a different cluster: the cache is emptied"
         );
         for member in members.iter().filter(|member| member.is_checked()) {
             let health = match &*member.health() {
@@ -135,7 +141,7 @@ impl ClusterIdentity {
         let Some(theirs) = all_equal(agreed).filter(|theirs| is_hash(theirs)) else { return };
         tracing::warn!(
             genesis = theirs,
-            "every upstream reports the genesis hash of another cluster: the cache is emptied"
+            "all upstreams report the same new genesis hash: slotfront adopts it, and the cache is emptied"
         );
         *lock(&self.genesis) = Some(theirs);
         self.forget();

@@ -1,4 +1,5 @@
-//! Extra requests for the confirmed slot while calls miss, which keep the confirmed frontier up to date.
+//! Extra requests for the confirmed slot while calls miss, which keep the newest known confirmed slot up to
+//! date.
 //!
 //! An answer reports the slot of its own commitment, and some answers report none. If misses are at
 //! finalized, or for blocks, only probes report the confirmed slot. A node is therefore also asked for its
@@ -23,7 +24,7 @@ use crate::node::NodeReply;
 const SILENT_PART: u32 = 4;
 /// The longest time for which the confirmed slot may go unreported, however long slots are.
 const LONGEST_SILENCE: Duration = Duration::from_millis(100);
-/// The fewest answers between two requests. There is at most one request for this many calls.
+/// The minimum number of answers between two requests for the confirmed slot.
 const ANSWERS: u32 = 4;
 
 /// Decides when a node is asked for its confirmed slot.

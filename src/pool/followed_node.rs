@@ -1,7 +1,7 @@
 //! A node as a source of blocks, for following the chain.
 //!
-//! Requests for blocks take no place of a caller and no part of `pool.max_buffered`. A node that refuses such
-//! a request is not faulty, so these requests do not affect its breaker.
+//! Requests for blocks count neither as calls in flight nor against `pool.max_buffered`. A node that refuses
+//! such a request is not faulty, so these requests do not affect its breaker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::member::Member;
 use crate::node::client::MAX_BLOCK_BYTES;
 use crate::node::{Fault, NodeReply, code};
 
-/// A node as a source of blocks.
+/// A node of the pool that is asked for blocks, to learn which accounts each block writes.
 #[derive(Clone)]
 pub struct FollowedNode {
     member: Arc<Member>,
@@ -27,7 +27,8 @@ impl FollowedNode {
         Self { member, pool }
     }
 
-    /// Returns the node's number in the frontier.
+    /// Returns the node's id in the pool and in [`Frontier`](crate::frontier::Frontier), which tracks the
+    /// nodes' slots.
     pub fn id(&self) -> usize {
         self.member.id
     }
@@ -37,11 +38,11 @@ impl FollowedNode {
         self.member.tier
     }
 
-    /// Asks the node once.
+    /// Sends one request to the node, without retries.
     ///
     /// # Errors
-    /// The fault of the request. [`Fault::TooManyRequests`] without a request while the node wants no calls,
-    /// or if its rate limit is reached.
+    /// The fault of the request. While the node wants no calls or its rate limit is reached, no request is
+    /// sent, and the fault is [`Fault::TooManyRequests`].
     pub async fn ask(&self, method: &str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {
         let (member, now) = (&self.member, Instant::now());
         if member.quiet_left(now).is_some() || !member.take_rate(now) {

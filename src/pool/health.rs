@@ -1,6 +1,6 @@
 //! The health of a node, as its probes last found it.
 
-/// The finding of the last probe.
+/// The health of a node, as its last probe found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// No probe has ended yet.
@@ -40,7 +40,7 @@ impl Health {
                 tracing::warn!(upstream.name = name, why, "upstream reports that it is unhealthy");
             }
             Self::Unreachable(why) => {
-                tracing::warn!(upstream.name = name, why, "upstream does not answer its probes");
+                tracing::warn!(upstream.name = name, why, "upstream gives no usable answer to probes");
             }
             Self::NoGenesisHash => tracing::error!(
                 upstream.name = name,
@@ -51,7 +51,8 @@ impl Health {
                 upstream.name = name,
                 genesis.theirs = theirs,
                 genesis.ours = ours,
-                "upstream belongs to another cluster and gets no calls; if its cluster is right, set pool.genesis_hash"
+                "upstream belongs to another cluster and gets no calls; \
+                 if its cluster is right, set pool.genesis_hash to the hash in this line's field genesis.theirs"
             ),
             Self::Unprobed => {}
         }

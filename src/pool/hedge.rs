@@ -2,8 +2,9 @@
 //! given up.
 //!
 //! Hedging is off by default. Hedges are bounded as a share of all calls, so that a slow pool does not get
-//! twice the load. A caller's own minContextSlot is not hedged, because one node must judge it. Neither is a
-//! method whose answer is a node's own view, nor a call whose answer is arriving already.
+//! twice the load. A call whose own minContextSlot is above the newest known slot is not hedged, because the
+//! answer of one node stands. Neither is a method whose answer is a node's own view, nor a call whose answer
+//! is arriving already.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ use crate::telemetry::HedgeResult;
 pub(super) type FinishedAttempt = (Arc<Member>, AttemptOutcome);
 
 /// Sends `call` to `member`. If `may_hedge`, also sends it to another node once the call takes longer than
-/// the method's quantile of latencies. Returns the attempts in the order in which they ended, without one
-/// that was given up.
+/// most calls of its method (`pool.hedge.quantile`). Returns the attempts in the order in which they ended.
+/// An attempt that was given up is not returned.
 pub(super) async fn attempt_hedged<C: UpstreamCall>(
     pool: &Pool,
     call: &C,

@@ -32,7 +32,8 @@ use state::{BREAKER, NOT_HEALTHY, NodeState, QUIET};
 /// A reload that changes the settings of a node creates a new member with the same state. Calls in flight end
 /// on the member with which they began.
 pub struct Member {
-    /// The id of the node, which is also its id in the frontier. Ids are never reused.
+    /// The id of the node in the pool and in [`Frontier`], which tracks the nodes' slots. Ids are never
+    /// reused.
     pub id: usize,
     /// The configured name.
     pub name: String,
@@ -48,7 +49,7 @@ pub struct Member {
     state: Arc<NodeState>,
 }
 
-/// The parts of the pool that a new member needs.
+/// The parts of the pool from which a new [`Member`], one node, is created.
 #[derive(Clone, Copy)]
 pub(super) struct MemberContext<'a> {
     pub(super) frontier: &'a Frontier,
@@ -94,7 +95,7 @@ impl Member {
         }
     }
 
-    /// Returns true on the first call only. That caller must probe the node.
+    /// Returns true on the first call only. The caller that gets true must probe the node.
     pub(super) fn begin_probing(&self) -> bool {
         !self.state.probed.swap(true, Ordering::Relaxed)
     }
@@ -104,7 +105,8 @@ impl Member {
         &self.metrics
     }
 
-    /// Returns the newest slot that the node is known to have reached. `None` before its first report.
+    /// Returns the newest slot at `commitment` that the node is known to have reached. `None` before the
+    /// node's first report.
     pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
         self.slots.slot(commitment)
     }
@@ -181,7 +183,8 @@ impl Member {
         self.state.refuses_blocks.store(false, Ordering::Relaxed);
     }
 
-    /// Returns true if the chain can be followed with this node's blocks.
+    /// Returns true if this node's blocks can be read to follow the chain: to learn which accounts each block
+    /// writes.
     pub(super) fn gives_blocks(&self) -> bool {
         let refuses = self.state.refuses_blocks.load(Ordering::Relaxed) || self.lacks(Method::GetBlock);
         self.lists_writes() && self.is_of_cluster() && !refuses
@@ -233,33 +236,34 @@ impl Member {
         self.state.set_health(health)
     }
 
-    /// Returns the state of the node's cluster check.
+    /// Returns the state of the check that the node belongs to the pool's Solana cluster.
     pub(super) fn cluster(&self) -> &ClusterMark {
         &self.state.cluster
     }
 
-    /// Returns true if the node must show the pool's genesis hash.
+    /// Returns true if the node must report the pool's genesis hash, by the setting `upstream.genesis`.
     pub(super) fn is_checked(&self) -> bool {
         self.upstream.genesis == config::GenesisCheck::Checked
     }
 
-    /// Returns true if the node has shown the pool's genesis hash, or need not.
+    /// Returns true if the node has reported the pool's genesis hash, or need not report it.
     pub(super) fn is_of_cluster(&self) -> bool {
         !self.is_checked() || self.cluster().is_identified()
     }
 
-    /// Returns the numbers of the node's calls and connections up to now.
+    /// Returns the number of calls sent to the node so far, and of connections that have brought an answer.
     pub(super) fn used(&self) -> NodeUsage {
         NodeUsage { calls: self.counts().0, connections: Some(self.client.connections()) }
     }
 
-    /// Returns true if connections to the node may be newer than its last answer about the genesis hash.
+    /// Returns true if connections to the node may be newer than the node's last answer about its genesis
+    /// hash.
     pub(super) fn has_new_connections(&self) -> bool {
         !self.cluster().was_asked_over(self.client.connections())
     }
 
-    /// Returns true if calls were sent to the node since it last showed the pool's genesis hash. Later calls
-    /// return false until more calls were sent.
+    /// Returns true if calls were sent to the node since it last reported the pool's genesis hash, or since
+    /// the last call of this function.
     pub(super) fn take_unidentified_calls(&self) -> bool {
         self.cluster().take_unidentified_calls(self.counts().0)
     }
@@ -281,12 +285,12 @@ impl Member {
         self.rate.as_ref().map(|rate| rate.left(now))
     }
 
-    /// Makes [`Self::slot_wanted`] return once.
+    /// Requests the node's confirmed slot: one wait in [`Self::slot_wanted`] ends.
     pub(super) fn want_slot(&self) {
         self.state.slot_wanted.notify_one();
     }
 
-    /// Waits until the node's confirmed slot is wanted.
+    /// Waits until [`Self::want_slot`] requests the node's confirmed slot.
     pub(super) async fn slot_wanted(&self) {
         self.state.slot_wanted.notified().await;
     }
@@ -307,8 +311,8 @@ impl Member {
         lock(&self.state.latency).load(self.in_flight(), now)
     }
 
-    /// Raises the node's latency to `latency` if the node's is lower. Used for a call that was given up
-    /// because another node answered first.
+    /// Raises the node's peak-EWMA latency to at least `latency`. Used for a call that was given up because
+    /// another node answered first.
     pub(super) fn took_at_least(&self, latency: Duration, now: Instant) {
         let mut known = lock(&self.state.latency);
         if latency.as_secs_f64() > known.seconds(now) {
@@ -331,12 +335,13 @@ impl Member {
         self.state.read_breaker(|breaker| breaker.state(now))
     }
 
-    /// Returns the number of calls sent since the start, and how many of them failed.
+    /// Returns the number of calls sent to the node since it joined the pool, and how many of them failed.
     pub fn counts(&self) -> (u64, u64) {
         (self.state.requests.load(Ordering::SeqCst), self.state.failures.load(Ordering::Relaxed))
     }
 
-    /// Returns the oldest block that the node is known to hold. 0 stands for all blocks.
+    /// Returns the oldest block that the node is known to hold. 0 if the node holds all blocks, or none is
+    /// known.
     pub fn first_available(&self) -> Slot {
         self.state.first_available.load(Ordering::Relaxed)
     }
@@ -354,7 +359,7 @@ impl Member {
         self.state.version.store(Some(Arc::new(version)));
     }
 
-    /// Stops sending calls to the node for `wait`, as it asked with a 429.
+    /// Stops sending calls to the node for `wait`, the time that the node asked for with a 429.
     pub(super) fn quiet_for(&self, wait: Duration, now: Instant) {
         let until = now + wait;
         let mut quiet = lock(&self.state.quiet_until);

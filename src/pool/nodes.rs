@@ -15,16 +15,20 @@ use super::upstream_call::UpstreamCall;
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, PerCommitment};
 
-/// The nodes, the cluster that they must belong to, and the frontier that they are compared with.
+/// The nodes, the cluster that they must belong to, and the newest known slots (the frontier) that they are
+/// compared with.
 pub(super) struct Nodes {
     /// The current nodes and settings. Each choice of a node reads them again.
     members: ArcSwap<Members>,
     pub(super) cluster: ClusterIdentity,
     pub(super) frontier: Arc<Frontier>,
-    /// The setting `cache.max_lag_slots`. A node further behind is not near the frontier.
+    /// The setting `cache.max_lag_slots`. Usable nodes within this distance of the newest known slot are
+    /// preferred.
     near_lag: PerCommitment<u64>,
     /// Notifies receivers that a probe has changed the health of a node.
     probed: watch::Sender<()>,
+    /// Notifies receivers that a reload has changed the nodes.
+    reloaded: watch::Sender<()>,
 }
 
 impl Nodes {
@@ -35,7 +39,8 @@ impl Nodes {
         near_lag: PerCommitment<u64>,
     ) -> Self {
         let members = ArcSwap::from_pointee(members);
-        Self { members, cluster, frontier, near_lag, probed: watch::Sender::new(()) }
+        let (probed, reloaded) = (watch::Sender::new(()), watch::Sender::new(()));
+        Self { members, cluster, frontier, near_lag, probed, reloaded }
     }
 
     /// Returns the current nodes and settings for a short read.
@@ -43,14 +48,22 @@ impl Nodes {
         self.members.load()
     }
 
-    /// Returns the current nodes and settings, to be kept.
+    /// Returns the current nodes and settings, for use across an await.
     pub(super) fn snapshot(&self) -> Arc<Members> {
         self.members.load_full()
     }
 
     /// Replaces the list of nodes and the settings. Later reads see the new ones.
-    pub(super) fn replace(&self, members: Arc<Members>) {
-        self.members.store(members);
+    pub(super) fn replace(&self, members: &Arc<Members>) {
+        let before = self.members.swap(Arc::clone(members));
+        if !members.has_nodes_of(&before) {
+            self.reloaded.send_replace(());
+        }
+    }
+
+    /// Returns a receiver that is notified when a reload has changed the nodes.
+    pub(super) fn reloaded(&self) -> watch::Receiver<()> {
+        self.reloaded.subscribe()
     }
 
     /// Returns every reason why a node is not usable. Reasons that depend on a call, such as its method, are
@@ -118,7 +131,7 @@ impl Nodes {
     }
 
     /// Waits until a probe has changed the health of a node, and then returns true. Returns false at
-    /// `deadline`, or at once if no node waits for its first probe.
+    /// `deadline`, or at once if no node can become usable by its first probe.
     pub(super) async fn first_probe(&self, probed: &mut watch::Receiver<()>, deadline: Instant) -> bool {
         let awaited = |member: &Arc<Member>| {
             *member.health() == Health::Unprobed

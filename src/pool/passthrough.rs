@@ -3,7 +3,7 @@
 //! These calls use the same nodes, limits, retries and budget as typed queries. The gateway does not
 //! interpret their answers. An error is the answer, unless it means that the node cannot serve the call or is
 //! unhealthy. One call of getProgramAccounts may take a node a minute, so a hang does not count against the
-//! node. Otherwise any caller could open breakers.
+//! node. If it counted, any caller could open breakers.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::telemetry::AttemptResult;
 /// A call of a passthrough method on its way to a node.
 #[derive(Debug, Clone)]
 pub struct PassthroughRequest {
-    /// The call.
+    /// The call, with its params as the caller sent them.
     pub call: PassthroughCall,
     /// The caller and its deadline.
     pub context: CallContext,

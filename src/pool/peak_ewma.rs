@@ -14,9 +14,9 @@ use crate::methods::Method;
 
 /// The time in which the weight of an old answer falls to 1/e. Finagle's default.
 const DECAY: Duration = Duration::from_secs(10);
-/// The latency of a node before its first answer, in seconds. It is small, so that a new node gets calls. No
-/// node counts as faster than this latency. Otherwise a node whose peak has decayed would still lose to one
-/// that answers in half this time.
+/// The latency of a node before its first answer, in seconds. It is small, so that a new node gets calls.
+/// Lower latencies count as this one. If they did not, a node whose peak has decayed would still lose to a
+/// node that answers in half this time.
 const UNMEASURED_S: f64 = 0.001;
 
 /// The peak-EWMA latency of one node, in seconds.
@@ -116,8 +116,8 @@ impl Latencies {
         lock(&self.0[method.index()]).observe(latency);
     }
 
-    /// Returns the latency that this share of the method's answers did not exceed. `None` before its first 32
-    /// answers.
+    /// Returns the latency that this share of the method's answers did not exceed. `None` before the first 32
+    /// answers to the method.
     pub(super) fn quantile(&self, method: Method, share: f64) -> Option<Duration> {
         lock(&self.0[method.index()]).at(share)
     }
@@ -170,5 +170,15 @@ mod tests {
         }
         assert_eq!(p95.at(0.95), Some(Duration::from_millis(20)));
         assert_eq!(p95.at(1.0), Some(Duration::from_secs(9)));
+    }
+    #[test]
+    fn old_latencies_leave_the_window() {
+        let (slow, fast) = (Duration::from_secs(9), Duration::from_millis(20));
+        let mut quantiles = Quantiles::default();
+        (0..WINDOW + EVERY).for_each(|_| quantiles.observe(slow));
+        (0..WINDOW - 1).for_each(|_| quantiles.observe(fast));
+        assert_eq!(quantiles.at(1.0), Some(slow));
+        quantiles.observe(fast);
+        assert_eq!(quantiles.at(1.0), Some(fast));
     }
 }

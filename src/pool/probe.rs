@@ -76,8 +76,8 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
     })
 }
 
-/// Returns true if this answer to `getVersion` is that of Agave, in a version in whose source every place that stores
-/// accounts was checked. Other programs add members of their own, or count their versions in another way.
+/// Returns true if this answer to `getVersion` is that of Agave, in a version whose source was checked for every place
+/// that stores accounts. Other programs add members of their own, or count their versions in another way.
 fn lists_writes(version: &Value) -> bool {
     let Some(members) = version.as_object() else { return false };
     let number = members.get("solana-core").and_then(Value::as_str).and_then(NodeVersion::parse);

@@ -24,8 +24,8 @@ const IDENTITY_EVERY: u64 = 30;
 const FIRST_PART: u32 = 10;
 /// A probe does not ask for a slot that an answer reported within the probe interval divided by this number.
 const RECENT_PART: u32 = 2;
-/// The difference between a node's known slot and a probed one above which its genesis hash is asked for
-/// again.
+/// The difference in slots above which a node is asked for its genesis hash again. It is the difference
+/// between a probe's slot and the node's slot known before, in either direction.
 const JUMP_SLOTS: u64 = 64;
 
 /// Probes the node `id` until it has left the pool.
@@ -142,4 +142,17 @@ async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: NodeUsage) -> O
     }
     member.cluster().ask_again();
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_is_drawn_from_a_thousand() {
+        let selector = Selector::new();
+        let draws: Vec<_> = (0..1000).map(|_| per_mille(&selector)).collect();
+        assert!(draws.iter().all(|draw| (0.0..1000.0).contains(draw)));
+        assert!(draws.iter().any(|draw| *draw < 250.0) && draws.iter().any(|draw| *draw >= 750.0));
+    }
 }

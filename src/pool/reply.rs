@@ -19,9 +19,9 @@ pub struct PoolReply {
     /// The slot in the answer's context. Without a context, the newest slot that the node was known to have
     /// reached before the request was sent.
     pub slot: Slot,
-    /// True if no other node could improve the answer. That holds for plain answers, and for a missing block
-    /// that two nodes with the same range of history report for the same reason. It does not hold for null,
-    /// for an answer behind the minimum slot, or for a block that only one node reports missing.
+    /// True if no other node could improve the answer. That holds for plain answers, and for a missing block that two
+    /// nodes report for the same reason. It does not hold for a null block, for an answer below the minimum slot, or
+    /// for a block that one node reports missing.
     pub is_settled: bool,
 }
 
@@ -40,10 +40,10 @@ impl PoolReply {
         self.code().is_some_and(lacks_block)
     }
 
-    /// Combines the answer with that of the second node.
+    /// Combines the answer of the first node with that of the second node.
     ///
-    /// A block from either node wins, then an error that names a reason, then null. Two errors of one code
-    /// settle the answer.
+    /// A result that is not null beats an error, and an error beats null. Between two results that are not null, the
+    /// higher slot wins. If both answers are errors of one code, the combined answer is settled.
     pub(super) fn combined_with(self, second: Self) -> Self {
         let is_null = |reply: &Self| reply.body == NodeReply::Result(Bytes::from_static(b"null"));
         match (self.code(), second.code()) {
@@ -51,7 +51,8 @@ impl PoolReply {
             (Some(a), Some(b)) if lacks_block(a) && !lacks_block(b) => Self { is_settled: false, ..second },
             (Some(a), Some(b)) => Self { is_settled: a == b, ..self },
             (None, Some(_)) if is_null(&self) => Self { is_settled: false, ..second },
-            (None, _) if !is_null(&self) && self.slot >= second.slot => Self { is_settled: false, ..self },
+            (None, Some(_)) => Self { is_settled: false, ..self },
+            (None, None) if !is_null(&self) && self.slot >= second.slot => Self { is_settled: false, ..self },
             _ if is_null(&second) => Self { is_settled: false, ..self },
             _ => Self { is_settled: false, ..second },
         }
@@ -64,7 +65,8 @@ fn lacks_block(code: i32) -> bool {
 
 /// The best answer that was not good enough, kept in case no node gives a better one.
 ///
-/// Answers behind the minimum slot come before refusals, results before errors, and higher slots before lower ones.
+/// Answers behind the minimum slot are better than refusals. Among answers behind the minimum slot, results are better
+/// than errors, and higher slots are better than lower ones.
 #[derive(Debug)]
 pub(super) struct LastResort {
     pub(super) reply: PoolReply,
@@ -92,6 +94,52 @@ mod tests {
 
     fn error(code: i32) -> NodeReply {
         NodeReply::Error { code, body: Bytes::from(format!(r#"{{"code":{code},"message":""}}"#)) }
+    }
+
+    #[tokio::test]
+    async fn combined_answers_prefer_results_then_reasons() {
+        let result = |text| NodeReply::Result(Bytes::from_static(text));
+        let reply =
+            |node, body, slot| PoolReply { node, body, sent_at: Instant::now(), slot, is_settled: true };
+        let (unknown, not_yet) = (-32000, code::BLOCK_NOT_AVAILABLE);
+        for (name, first, second, expected, is_settled) in [
+            ("a result at a lower slot than an error", (result(b"{}"), 1), (error(unknown), 2), 0, false),
+            ("a result after an error", (error(unknown), 2), (result(b"{}"), 1), 1, false),
+            ("an error after null", (result(b"null"), 2), (error(unknown), 1), 1, false),
+            ("null after an error", (error(unknown), 1), (result(b"null"), 2), 0, false),
+            ("the higher of two results", (result(b"{}"), 1), (result(b"{}"), 2), 1, false),
+            ("a result and null", (result(b"{}"), 1), (result(b"null"), 2), 0, false),
+            ("null and a result", (result(b"null"), 2), (result(b"{}"), 1), 1, false),
+            ("one code twice", (error(not_yet), 1), (error(not_yet), 2), 0, true),
+            ("another reason for a missing block", (error(not_yet), 1), (error(unknown), 1), 1, false),
+        ] {
+            let both = reply(0, first.0, first.1).combined_with(reply(1, second.0, second.1));
+            assert_eq!((both.node, both.is_settled), (expected, is_settled), "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn second_node_improves_a_missing_block() {
+        let reply =
+            |node, body| PoolReply { node, body, sent_at: Instant::now(), slot: 5, is_settled: false };
+        let block = || NodeReply::Result(Bytes::from_static(b"{}"));
+        let null = || NodeReply::Result(Bytes::from_static(b"null"));
+        let (skipped, cleaned_up) = (|| error(-32007), || error(-32001));
+        for (name, first, second, node, is_settled) in [
+            ("a block, then an error", block(), skipped(), 0, false),
+            ("a block, then null", block(), null(), 0, false),
+            ("null, then an error", null(), skipped(), 1, false),
+            ("null, then a block", null(), block(), 1, false),
+            ("null twice", null(), null(), 0, false),
+            ("an error, then null", skipped(), null(), 0, false),
+            ("an error, then a block", skipped(), block(), 1, false),
+            ("one error twice", skipped(), skipped(), 0, true),
+            ("two errors", error(-32009), skipped(), 0, false),
+            ("a node without history first", cleaned_up(), skipped(), 1, false),
+        ] {
+            let combined = reply(0, first).combined_with(reply(1, second));
+            assert_eq!((combined.node, combined.is_settled), (node, is_settled), "{name}");
+        }
     }
 
     #[tokio::test]

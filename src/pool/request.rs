@@ -29,15 +29,15 @@ use crate::telemetry::AttemptResult;
 pub struct UpstreamRequest {
     /// The query. Its params are serialized anew for the node.
     pub query: Query,
-    /// The slot that the answer's context should reach. Nodes that have reached it are preferred. At
-    /// confirmed and finalized they get it as `minContextSlot`. If no node reaches it, the answer with the
+    /// The slot that the answer's context should reach. Nodes that have reached the slot are preferred. At confirmed
+    /// and finalized, such nodes get the slot as `minContextSlot`. If no node reaches the slot, the answer with the
     /// highest slot is returned.
     pub min_slot: Option<Slot>,
-    /// A slot that the asked node should have reached. An answer below it is accepted, too, because a fork at
-    /// processed may be dropped with its slots.
+    /// A slot that the asked node should have reached. An answer at a lower slot is accepted, too, because the
+    /// preferred slot may belong to a dropped fork.
     pub prefer: Option<Slot>,
-    /// True if the answer of one node stands, because the caller's minContextSlot is above the frontier.
-    /// Only nodes that do not serve the method are skipped.
+    /// True if the first node's answer stands, whatever it is, because the caller's minContextSlot is above the newest
+    /// known slot. Only nodes that do not serve the method are skipped.
     pub one_node: bool,
     /// The caller and its deadline.
     pub context: CallContext,
@@ -70,8 +70,8 @@ impl UpstreamCall for UpstreamRequest {
         self.min_slot.max(self.prefer)
     }
 
-    /// A block at or below the finalized frontier must come from a node that has finalized its slot. Only
-    /// then is it certainly final.
+    /// Returns true if the node is known not to hold the block. A block at or below the newest known finalized slot
+    /// must come from a node that has finalized the block's slot. Only then is the block certainly final.
     fn lacks_history(&self, member: &Member, frontier: &Frontier) -> bool {
         let Query::Block(block) = &self.query else { return false };
         let is_final = block.slot <= frontier.slot(Commitment::Finalized);
@@ -227,17 +227,18 @@ impl UpstreamCall for UpstreamRequest {
 }
 
 impl UpstreamRequest {
-    /// Returns true if `slot` is too far above the frontier to be believed from one node. The node may follow
-    /// a wrong chain, so a second node is asked, too.
+    /// Returns true if `slot` is too far above the newest known slot to believe a single node. The node may follow a
+    /// wrong chain, so a second node is asked, too.
     fn needs_second_node(&self, slot: Slot, frontier: &Frontier) -> bool {
         self.query.commitment().is_some_and(|commitment| !frontier.believes(commitment, slot))
     }
 
-    /// Returns the query with the minimum slot as `minContextSlot`, if the method honours one and the caller has
+    /// Returns the query with the minimum slot as `minContextSlot`, if the method supports it and the caller has set
     /// none.
     ///
     /// A node that may not have reached the minimum slot gets no `minContextSlot`, because its answer may be the
-    /// highest available. At processed no node gets one: a fork may be dropped with its slot numbers.
+    /// highest available. At processed no node gets a `minContextSlot`, because a fork may be dropped with its slot
+    /// numbers.
     fn with_min_slot(&self, member: &Member) -> Cow<'_, Query> {
         let commitment = self.query.commitment().filter(|commitment| *commitment != Commitment::Processed);
         let reached = commitment.and_then(|commitment| member.slot(commitment));
@@ -254,8 +255,8 @@ impl UpstreamRequest {
 
 /// Turns the result of a node that ignores `minContextSlot` into the refusal that other nodes give.
 ///
-/// This applies only to a slot that the node was not known to have reached. Otherwise any caller could make
-/// such results count as faults of the node.
+/// This applies only to a `minContextSlot` that the node was not known to have reached. If such a result counted as a
+/// fault of the node, any caller could cause faults.
 fn as_refusal((reply, context): ParsedReply, sent: SentRequest) -> ParsedReply {
     match (&reply, context, sent.min_context_slot) {
         (NodeReply::Result(_), Some(slot), Some(wanted)) if slot < wanted && sent.slot_before < wanted => {

@@ -1,5 +1,5 @@
-//! The selection rule. Usable nodes come first, then those near the frontier, then the lowest tier, then the
-//! trial of a half-open breaker. Power of two choices decides between the rest.
+//! The selection rule. Usable nodes come first, then those near the newest known slot, then the lowest tier,
+//! then the trial of a half-open breaker. Power of two choices decides between the rest.
 //!
 //! A snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: if
 //! no node is usable, the least bad one is asked.
@@ -14,7 +14,7 @@ pub enum Unusable {
     BelowFloor,
     /// The node no longer holds the block that the call reads, or has not reached its slot.
     NoHistory,
-    /// The node is further behind the frontier than `pool.max_slot_lag`.
+    /// The node is more than `pool.max_slot_lag` slots behind the newest known slot.
     Lagging,
     /// The node reports that it is behind or unhealthy.
     Unhealthy,
@@ -34,11 +34,11 @@ pub enum Unusable {
     Busy,
     /// An operator has drained the node. Never asked.
     Drained,
-    /// The node has not shown the pool's genesis hash. Never asked.
+    /// The node has not reported the pool's genesis hash. Never asked.
     Unidentified,
     /// The node belongs to another cluster. Never asked.
     Foreign,
-    /// The node has been asked for this call already. Never asked again.
+    /// The node has already been asked for this call, and is not asked again.
     Tried,
 }
 
@@ -76,7 +76,7 @@ pub struct Candidate {
     pub node: usize,
     /// The worst reason why the node is not usable. `None` if it is usable.
     pub unusable: Option<Unusable>,
-    /// True if the node is within `cache.max_lag_slots` of the frontier at the call's commitment.
+    /// True if the node is within `cache.max_lag_slots` of the newest known slot at the call's commitment.
     pub near: bool,
     /// True if the breaker of the node is half-open, and this call would be its trial.
     pub trial: bool,
@@ -86,12 +86,13 @@ pub struct Candidate {
     pub load: f64,
 }
 
-/// The result of a choice, as positions among the candidates.
+/// The result of choosing a node for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
-    /// The node to ask.
+    /// The position in the pool of the node to ask.
     pub node: usize,
-    /// The other node that was drawn, which has at least the same load. `None` if loads were not compared.
+    /// The position in the pool of the other node that was drawn, which has at least the same load. `None` if
+    /// loads were not compared.
     pub rival: Option<usize>,
 }
 

@@ -37,9 +37,8 @@ impl Selector {
         }
     }
 
-    /// Returns the node to ask. It may be unusable for `worst` or a milder reason; with `None` it is usable.
-    /// The call counts against the node's rate limit. The error holds every node with the reason why it is not
-    /// asked.
+    /// Returns the node to ask. The node may be unusable for `worst` or a milder reason. With `None` it must be usable.
+    /// The call counts against the node's rate limit. The error holds every node with the reason why it is not asked.
     pub(super) fn pick<C: UpstreamCall>(
         &self,
         nodes: &Nodes,
@@ -93,9 +92,9 @@ impl Selector {
     }
 }
 
-/// Returns the node with the highest slot at the call's commitment, among those that are usable except for
-/// the minimum slot. If there are none, returns the least bad node. `None` if no node may be asked. The call counts
-/// against the node's rate limit.
+/// Returns the node with the highest slot at the call's commitment among the usable nodes. A node below the minimum
+/// slot counts as usable here. If no node is usable, returns the least bad node. `None` if no node may be asked. The
+/// call counts against the node's rate limit.
 pub(super) fn pick_highest<C: UpstreamCall>(nodes: &Nodes, call: &C) -> Option<Arc<Member>> {
     let members = nodes.load();
     let now = Instant::now();

@@ -24,8 +24,9 @@ pub(super) trait UpstreamCall: Sync {
     /// The result of the call.
     type Answer;
 
-    /// True if the pool keeps the confirmed frontier up to date while such calls are answered. The freshness of
-    /// cached answers is measured by that frontier, so this applies to calls whose answers are cached.
+    /// True if answers to such calls trigger requests for the confirmed slot, which keep the newest known confirmed
+    /// slot up to date. The freshness of cached answers is measured by that slot, so this applies to calls whose
+    /// answers are cached.
     const KEEPS_CONFIRMED_FRONTIER: bool;
 
     /// True if the method determines how heavy a call is. Such calls are hedged, a hang counts against the
@@ -94,7 +95,7 @@ pub(super) trait UpstreamCall: Sync {
     /// The answer is a fault of the node.
     fn classify(&self, read: &ParsedReply, sent: SentRequest, frontier: &Frontier) -> Result<Verdict, Fault>;
 
-    /// Updates the frontier and the node's state from an answer, even if the call goes on to another node.
+    /// Updates the newest known slots and the node's state from an answer, even if the call goes on to another node.
     fn learn(&self, _frontier: &Frontier, _member: &Member, _answer: &ReceivedReply<'_>) {}
 
     /// Returns true if a refusal is the answer of the call, because further nodes would refuse, too.
@@ -103,8 +104,8 @@ pub(super) trait UpstreamCall: Sync {
     /// Turns a node's answer into the result of the call.
     fn answer(reply: PoolReply) -> Self::Answer;
 
-    /// Returns the method if it is one of the eight. `None` for a passthrough method. Latencies and choices
-    /// are recorded for the eight only.
+    /// Returns the method if it is one of the eight cached methods. `None` for a passthrough method. Latencies and
+    /// choices are recorded for cached methods only.
     fn own_method(&self) -> Option<Method> {
         match self.method() {
             AnyMethod::Own(method) => Some(method),
@@ -113,7 +114,7 @@ pub(super) trait UpstreamCall: Sync {
     }
 }
 
-/// The use of the minimum slot in a request.
+/// The use that one request makes of the gateway's own minimum slot for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MinSlotUse {
     /// The minimum slot is sent as `minContextSlot` if the node is known to have reached it, so that the node cannot
@@ -150,7 +151,7 @@ pub(super) struct ReceivedReply<'a> {
     pub(super) body: &'a NodeReply,
     pub(super) context: Option<Slot>,
     pub(super) sent: SentRequest,
-    /// The era in which the request was sent.
+    /// The era in which the request was sent. An era ends when all reports of slots are discarded.
     pub(super) era: Era,
     /// The time at which the answer arrived.
     pub(super) at: Instant,

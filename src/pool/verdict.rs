@@ -7,15 +7,15 @@ use super::reply::PoolReply;
 use crate::node::{Fault, code};
 use crate::telemetry::AttemptResult;
 
-/// The meaning of a node's answer that is not a fault of the node.
+/// The meaning of a node's answer for its call, if the answer is not a fault of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The answer of the call.
     Answer,
     /// An answer that another node may improve. A second node is asked, and both answers are combined.
     NeedsSecondNode,
-    /// An error with a code that nodes are not known to use. A second node is asked, and its result is
-    /// preferred.
+    /// An error with a code that nodes are not known to use. A second node is asked, and a result of that
+    /// node replaces the error.
     UnlistedError,
     /// Not an answer while another node is left: the node that was asked is [`AttemptResult::Behind`] or
     /// [`AttemptResult::Incapable`].

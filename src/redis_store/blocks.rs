@@ -1,6 +1,7 @@
 //! The records of blocks that gateways share: which accounts a block writes.
 //!
-//! A gateway that finds no record claims it for a moment, so that the others wait for it instead of asking a node.
+//! A gateway that finds no record stores a claim for a moment. Other gateways then wait for the record instead of
+//! asking a node.
 
 use bytes::Bytes;
 
@@ -10,9 +11,9 @@ pub(super) const CLAIM: &[u8] = b"claim";
 /// The state of a record in the store.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BlockRecord {
-    /// There is no record, and this gateway has just claimed it.
+    /// There is no record. This gateway has just stored its claim to write the record.
     ClaimedNow,
-    /// There is no record, and another gateway has claimed it.
+    /// There is no record yet. A claim to write the record is already stored.
     ClaimedBefore,
     /// The record, or something else that was written to its key.
     Found(Bytes),

@@ -12,14 +12,14 @@ use super::{lock, micros};
 const CLOCK_HOLDS: Duration = Duration::from_secs(10);
 /// The largest assumed drift between two steady clocks within [`CLOCK_HOLDS`].
 const DRIFT: Duration = Duration::from_millis(1);
-/// The assumed difference between the clocks of a cluster's nodes. A value may be on another node than the one whose
-/// clock was read.
+/// The largest assumed difference between the clocks of the nodes of a Redis cluster. A value may be on another node
+/// than the one whose clock was read.
 const CLUSTER_CLOCKS: Duration = Duration::from_millis(100);
 
 /// A time of the store's clock, in microseconds since 1970.
 pub type StoreTime = u64;
 
-/// The last reading of the store's clock, from which a lower bound of its time follows.
+/// The last reading of the store's clock. Lower bounds of the store's time are computed from it.
 pub(super) struct StoreClock {
     is_cluster: bool,
     /// The last reading, and the time at which it arrived.
@@ -32,7 +32,7 @@ impl StoreClock {
         Self { is_cluster, last: Mutex::default() }
     }
 
-    /// Records a reading of the store's clock.
+    /// Records a reading of the store's clock, which has just arrived.
     pub(super) fn heard(&self, time: StoreTime) {
         *lock(&self.last) = Some((time, Instant::now()));
     }
@@ -54,7 +54,7 @@ impl StoreClock {
         self.time_of(now)
     }
 
-    /// Returns the assumed difference between the clocks of the store's nodes.
+    /// Returns the largest assumed difference between the clocks of the store's nodes.
     pub(super) fn nodes_differ_by(&self) -> Duration {
         if self.is_cluster { CLUSTER_CLOCKS } else { Duration::ZERO }
     }

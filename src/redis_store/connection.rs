@@ -1,7 +1,7 @@
 //! The connection to the store, and its circuit breakers.
 //!
 //! Each part of the store has a breaker. A server is one part. A cluster has 64 parts, so that a failed node affects
-//! only its parts. While a breaker is open, its part gets no requests.
+//! only its parts. While a breaker is open, only checks are sent to its part.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ pub(super) struct RedisClient {
     breakers: Box<[Mutex<Breaker>]>,
     pub(super) timeout: Duration,
     is_cluster: bool,
-    /// The end of the pause of writes, in milliseconds after `started`.
+    /// The time until which no writes are sent, because the store has refused one. In milliseconds after `started`.
     no_writes_until: AtomicU64,
     started: Instant,
     /// Notified when the connection is lost.
@@ -72,7 +72,8 @@ impl RedisClient {
         self.link.load().is_some()
     }
 
-    /// Returns true if the store is expected to accept writes: it is connected, and has refused none within a second.
+    /// Returns true if the store is expected to accept writes: it is connected, and has refused no write within the
+    /// last second.
     pub(super) fn takes_writes(&self) -> bool {
         self.is_there() && millis(self.started.elapsed()) >= self.no_writes_until.load(Ordering::Relaxed)
     }
@@ -125,7 +126,7 @@ impl RedisClient {
         self.run(operation, part, patience, |link| link.reads.clone(), call).await
     }
 
-    /// Writes to `key`, unless the store has recently refused writes. No request waits for this operation.
+    /// Writes to `key`, unless the store has recently refused writes. No client's request waits for this operation.
     pub(super) async fn write<T: FromRedisValue>(
         &self,
         operation: SharedOperation,
@@ -172,7 +173,7 @@ impl RedisClient {
         Err(Failed(result))
     }
 
-    /// Deletes `key`. No request waits for this operation.
+    /// Deletes `key`. No client's request waits for this operation.
     pub(super) async fn remove(&self, operation: SharedOperation, key: &str) {
         if !self.takes_writes() {
             return;
@@ -245,7 +246,7 @@ impl RedisClient {
         time
     }
 
-    /// Handles an error of the store, and returns the result to count.
+    /// Handles an error of the store, and returns the result under which the metrics count the operation.
     fn note_error(&self, operation: SharedOperation, part: usize, error: &RedisError) -> SharedResult {
         match error.kind() {
             // The store answers but refuses the operation, so a repetition would be refused as well.
@@ -310,7 +311,10 @@ impl RedisClient {
     fn drop_link(&self, why: &'static str) -> bool {
         let was_there = self.link.swap(None).is_some();
         if was_there {
-            tracing::warn!(why, "the shared store is lost; this replica works alone until it is back");
+            tracing::warn!(
+                why,
+                "the shared store can no longer be used; this replica works alone until the store is back"
+            );
         }
         was_there
     }

@@ -30,7 +30,7 @@ pub(super) struct StoreLink {
 
 /// The addresses and options of new connections.
 pub(super) enum Connector {
-    /// Servers, of which the first that accepts writes is used.
+    /// Several servers. The first that accepts writes is used.
     Servers(Vec<Client>, Box<AsyncConnectionConfig>),
     /// A cluster.
     Cluster(Box<ClusterClient>),

@@ -4,51 +4,53 @@ use std::time::Duration;
 
 use super::micros;
 
-/// A gateway's request for calls from a shared rate limit.
+/// A gateway's request to lease (reserve) calls from a rate limit that all gateways share.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseRequest {
-    /// The number of calls that were let pass without a lease. A negative number gives leased calls back.
+    /// The number of calls that this gateway has allowed without a lease. A negative number gives leased
+    /// calls back.
     pub used: i64,
-    /// The number of calls to lease.
+    /// The maximum number of calls to lease.
     pub want: u32,
     /// The interval at which the limit allows one more call.
     pub cell: Duration,
-    /// The most calls that the limit allows at once.
+    /// The maximum number of calls that the limit allows at once.
     pub burst: u32,
 }
 
 /// The store's answer to a [`LeaseRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leased {
-    /// The calls leased to this gateway.
+    /// The number of calls that this gateway may now allow.
     pub calls: u32,
-    /// The calls left for all gateways; negative after an overdraft.
+    /// The number of calls left for all gateways after this lease; negative after an overdraft.
     pub left: i64,
-    /// The time until a call is left. Zero if a call is left now.
+    /// The time until a call is left. Zero if a call was left before this lease.
     pub wait: Duration,
 }
 
-/// A booking of used units of an API key. A booking that is sent again counts once.
+/// A request to add used units of an API key to the totals of all gateways. A repetition of the request
+/// counts once.
 #[derive(Debug, Clone, Copy)]
 pub struct Booking {
     /// The UTC day and the UTC month, each as a number since 1970.
     pub windows: [u16; 2],
-    /// The used units to book, in thousandths.
+    /// The used units to book, in thousandths of a unit.
     pub units: u64,
-    /// The totals of the day and the month that this gateway knows, in thousandths.
+    /// The totals of the day and the month as last known to this gateway, in thousandths of a unit.
     pub known: [u64; 2],
-    /// The id of the booking gateway.
+    /// The id of the gateway that sends the request.
     pub who: u64,
-    /// The sequence number of the booking among this gateway's bookings for the key.
+    /// The sequence number of the request among this gateway's requests for the key.
     pub number: u64,
 }
 
-/// The totals of an API key over all gateways.
+/// The totals of an API key's used units over all gateways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Booked {
     /// The UTC day and the UTC month, each as a number since 1970.
     pub windows: [u16; 2],
-    /// The used units of the day and the month, in thousandths.
+    /// The used units of the day and the month, in thousandths of a unit.
     pub units: [u64; 2],
 }
 

@@ -9,15 +9,15 @@ use tokio::time::Instant;
 use super::{CHECK_INTERVAL, Store};
 use crate::telemetry::{SharedOperation, SharedResult};
 
-/// If a part of a cluster fails for this time, the cluster's topology may have changed.
+/// The time for which parts of a cluster may fail until the cluster's topology is read again.
 const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The lookout for a store.
+/// The state of the background task that checks whether the store is reachable.
 pub(super) struct Lookout {
     store: Arc<Store>,
     /// The result of the last attempt to connect. The same failure is not logged twice in a row.
     reported: Option<SharedResult>,
-    /// The time since which some part of a cluster has failed without a break. `None` while all parts answer.
+    /// The time since which some part of the store has failed without a break. `None` while all parts answer.
     gone_since: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ impl Lookout {
         if self.reported != Some(result) && result != SharedResult::Ok {
             tracing::warn!(
                 why = hint(result),
-                "the shared store cannot be used; this replica works alone until it can"
+                "the shared store cannot be used; this replica works alone until the store can be used"
             );
         }
         self.reported = Some(result);

@@ -4,7 +4,7 @@ use ring::hmac;
 
 use crate::config::Secret;
 
-/// The length of a signature.
+/// The length of a signature, in bytes.
 pub const MAC_BYTES: usize = 32;
 
 /// Signs with the secret of the store. Without a secret, a signature is a checksum: it finds accidents, not malice.

@@ -1,4 +1,4 @@
-//! The list of purges that all gateways in front of one Solana cluster share.
+//! The list of purges (removals of cached answers) that all gateways in front of one Solana cluster share.
 //!
 //! Each part of the store has a copy. A part whose list is unknown is not read, so a failed part affects only
 //! itself.
@@ -28,7 +28,7 @@ pub struct PurgeListChange {
     pub add: Vec<String>,
     /// The lines to remove.
     pub drop: Vec<String>,
-    /// The time before which lines are removed as well.
+    /// Lines with an earlier time than this are removed as well.
     pub from: StoreTime,
     /// The lifetime of the list.
     pub life: Duration,

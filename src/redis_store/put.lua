@@ -8,9 +8,9 @@ local now = t[1] * 1000000 + t[2]
 if now < tonumber(ARGV[4]) then return 'older' end
 local left = math.floor((tonumber(ARGV[2]) + tonumber(ARGV[3]) - now) / 1000)
 if left < 1 then return 'older' end
-local held = redis.pcall('GETRANGE', KEYS[1], 0, rank - 1)
-if type(held) == 'string' and #held == rank and string.sub(held, 1, head) == string.sub(ARGV[1], 1, head)
-  and held >= string.sub(ARGV[1], 1, rank) then
+local stored = redis.pcall('GETRANGE', KEYS[1], 0, rank - 1)
+if type(stored) == 'string' and #stored == rank and string.sub(stored, 1, head) == string.sub(ARGV[1], 1, head)
+  and stored >= string.sub(ARGV[1], 1, rank) then
   return 'older'
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', left)

@@ -13,7 +13,7 @@ use prometheus::{Histogram, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::labels::Label;
 
-/// The highest number of series of a family whose counters start at zero. Larger families would fill `/metrics` with
+/// The maximum number of series of a family of counters that starts at zero. Larger families would fill `/metrics` with
 /// zeros.
 const START_AT_ZERO: usize = 40;
 
@@ -138,13 +138,15 @@ pub struct Family<S: Series, L> {
     labels: PhantomData<fn(L)>,
 }
 
-/// Integer counters.
+/// Integer counters, one for each combination of values of the labels `L`.
 pub type Counters<L> = Family<IntCounter, L>;
-/// Integer gauges. A gauge is not exported until it is first used.
+/// Integer gauges, one for each combination of values of the labels `L`. A gauge is not exported until it is first
+/// used.
 pub type Gauges<L> = Family<IntGauge, L>;
-/// Floating-point gauges. A gauge is not exported until it is first used.
+/// Floating-point gauges, one for each combination of values of the labels `L`. A gauge is not exported until it is
+/// first used.
 pub type FloatGauges<L> = Family<Gauge, L>;
-/// Histograms.
+/// Histograms, one for each combination of values of the labels `L`.
 pub type Histograms<L> = Family<Histogram, L>;
 
 impl<S: Series, L: Labels> Family<S, L> {

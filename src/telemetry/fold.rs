@@ -113,7 +113,7 @@ impl Folds {
         true
     }
 
-    /// Logs the reports that are due.
+    /// Logs the reports about repeated lines that are due.
     pub(super) fn report(&self, now: Instant) {
         for FoldReport { level, words, repeats, over } in self.due(now) {
             let seconds = INTERVAL.as_secs();

@@ -124,7 +124,8 @@ label! {
     Outcome is "outcome" {
         /// Answered from a fresh entry.
         Hit = "hit",
-        /// Answered from an entry that no block has written since it was read.
+        /// Answered from an entry at a newer slot than it was fetched at, because no block has written the account
+        /// since.
         Carried = "carried",
         /// Answered from a stale entry, while a refresh runs or because no node answers.
         Stale = "stale",
@@ -166,19 +167,19 @@ label! {
         Ok = "ok",
         /// The node returned an error that passes through to the caller.
         NodeError = "node_error",
-        /// The connection could not be opened.
+        /// The connection could not be opened, or broke before the first byte of the answer.
         Connect = "connect",
-        /// The connection broke before the answer was complete.
+        /// The connection broke after the first byte of the answer.
         Reset = "reset",
-        /// The deadline of the attempt passed.
+        /// The answer was not complete in time.
         Timeout = "timeout",
         /// The node answered HTTP 429.
         Status429 = "status_429",
-        /// The node answered HTTP 4xx other than 429.
+        /// The node answered HTTP 4xx other than 429, or a redirect, which is not followed.
         Status4xx = "status_4xx",
-        /// The node answered HTTP 5xx.
+        /// The node answered HTTP 5xx other than 501.
         Status5xx = "status_5xx",
-        /// The node answered HTTP 200 with a body that is not JSON-RPC.
+        /// The body is not a JSON-RPC response, or its result does not fit the call.
         BadJson = "bad_json",
         /// The answer has another JSON-RPC id than the request.
         WrongId = "wrong_id",
@@ -192,11 +193,11 @@ label! {
         Unhealthy = "unhealthy",
         /// The answer's slot is below the requested minimum, or the node returned -32016 (minimum slot not reached).
         Behind = "behind",
-        /// The node does not support the method: -32601, -32011 or HTTP 501.
+        /// The node lacks the method (-32601, HTTP 501), or its storage or indexes do not support the call.
         Incapable = "incapable",
         /// The answer was discarded, because the node belongs to another cluster or its cluster is unknown.
         Foreign = "foreign",
-        /// The attempt was cancelled, because no caller waited for it any more.
+        /// The attempt was given up: the deadline passed, no caller waited any more, or another attempt answered first.
         Cancelled = "cancelled",
     }
 }
@@ -228,13 +229,14 @@ label! {
 }
 
 label! {
-    /// The cause for which a cached entry was not served as fresh.
+    /// The reason why a cached entry was not served as fresh.
     StaleCause is "cause" {
         /// The entry was older than its time to live.
         Ttl = "ttl",
-        /// The entry was too many slots behind the frontier.
+        /// The entry was too many slots behind the newest known slot.
         Lag = "lag",
-        /// The entry's slot was below the caller's minimum.
+        /// The entry's slot was below the slot that the call requires, or below the slot of an earlier answer about the
+        /// account.
         Floor = "floor",
     }
 }
@@ -250,7 +252,7 @@ label! {
         TooLarge = "too_large",
         /// The cache holds a newer answer.
         Older = "older",
-        /// The answer's slot is too far above the frontier to believe a single node.
+        /// The answer's slot is too far above the newest known slot to believe a single node.
         Unbelieved = "unbelieved",
         /// The cache was purged between the request to the node and the answer.
         Purged = "purged",
@@ -270,11 +272,11 @@ label! {
 label! {
     /// The limit of a plan that refused a call.
     LimitReason is "reason" {
-    /// The rate (`rps` and `burst`).
-    Rate = "rate",
-    /// The quota of units a day (`daily_units`).
-    Day = "day",
-    /// The quota of units a month (`monthly_units`).
+        /// The rate (`rps` and `burst`).
+        Rate = "rate",
+        /// The quota of units a day (`daily_units`).
+        Day = "day",
+        /// The quota of units a month (`monthly_units`).
         Month = "month",
     }
 }
@@ -316,7 +318,7 @@ label! {
         Read = "read",
         /// The block was read by another replica, and taken from the shared store. No node was asked.
         Shared = "shared",
-        /// The node does not have the block yet, so it is asked for again.
+        /// The node does not have the block yet, so the block is asked for again.
         NotYet = "not_yet",
         /// The node gave no block, so another node is asked.
         Failed = "failed",
@@ -326,9 +328,9 @@ label! {
 }
 
 label! {
-    /// The reason why following began anew, so that every account is fetched once more.
+    /// The reason why following the chain began anew. Every account is then fetched once more.
     RestartReason is "reason" {
-        /// A block is missing, does not join the one before, or its writes cannot be known.
+        /// A block is missing, does not join the block before it, or its writes cannot be known.
         Gap = "gap",
         /// A node has another chain, or the finalized slot is not part of the chain.
         Fork = "fork",
@@ -336,15 +338,15 @@ label! {
         Disagreement = "disagreement",
         /// An epoch began.
         Epoch = "epoch",
-        /// The nodes belong to another cluster.
+        /// The pool's cluster has changed, or may have changed.
         Cluster = "cluster",
-        /// The nodes have fallen behind.
+        /// The nodes have fallen behind the newest block that was followed.
         Behind = "behind",
-        /// More blocks were new than `follow.max_gap`.
+        /// The number of blocks that are not read yet exceeds `follow.max_gap`.
         TooFar = "too_far",
         /// No new block came for a minute.
         Stalled = "stalled",
-        /// The chain has as many slots as one can have.
+        /// The followed part of the chain has reached its maximum number of slots.
         Full = "full",
     }
 }
@@ -354,15 +356,15 @@ label! {
     SharedOperation is "operation" {
         /// Opening a connection, or checking that it is alive.
         Connect = "connect",
-        /// Reading an answer.
+        /// Reading an answer, or checking a part of the store that has failed.
         Get = "get",
-        /// Writing an answer.
+        /// Writing or deleting an answer.
         Put = "put",
-        /// Leasing a number of calls from a key's rate, which all gateways share.
+        /// The shared rate limits: adding used calls to a limit, and leasing (reserving) further calls from it.
         Limit = "limit",
-        /// Booking units used, and reading the totals of all gateways.
+        /// The totals of a key over all gateways: adding used units to them, and reading them.
         Quota = "quota",
-        /// Reading the list of purges, or adding to it.
+        /// Reading or changing the list of purges.
         Purge = "purge",
         /// Reading or writing the list of accounts that a block may change.
         Block = "block",
@@ -378,12 +380,13 @@ label! {
         Hit = "hit",
         /// No answer or block was found, or the one found is not usable.
         Miss = "miss",
-        /// The value was not written by this version of slotfront with the same secret, or it is corrupted. It is not
-        /// used.
+        /// The value is not used: it is corrupted, or was written by another version of slotfront or with another
+        /// secret.
         Foreign = "foreign",
-        /// The answer was not written, because the store holds a newer one or the answer has expired.
+        /// The answer was not written, because the store holds a newer one, the answer has expired, or the store's
+        /// clock is late.
         Older = "older",
-        /// The store did not answer within `shared.timeout`.
+        /// The store did not answer in time.
         Timeout = "timeout",
         /// The store could not be reached.
         Unreachable = "unreachable",
@@ -391,7 +394,8 @@ label! {
         Refused = "refused",
         /// The answer was not written, because the queue of writes was full.
         Dropped = "dropped",
-        /// The store was not asked, because its circuit breaker is open.
+        /// The store was not asked: it is not connected, its circuit breaker is open, its clock or purges are unknown,
+        /// or it has just refused writes.
         Skipped = "skipped",
     }
 }

@@ -144,7 +144,7 @@ metrics! {
         /// Slots by which the followed chain is behind the newest confirmed slot.
         follow_lag_slots: Gauges<()> = "follow_lag_slots",
         /// State of following: 0 off, 1 starting, 2 following, 3 parked because no account was asked for, 4 paused
-        /// because nothing can be followed.
+        /// because no upstream gives blocks that can be followed.
         follow_state: IntGauge = "follow_state",
         /// 1 if an account was found changed although no followed block wrote it, otherwise 0. While 1, cached answers
         /// are not served at newer slots. A restart of slotfront resets it.
@@ -173,10 +173,10 @@ metrics! {
         /// Requests through trusted proxies whose client address could not be read. Keys with an address list refuse
         /// them.
         client_addresses_unknown: Counters<()> = "client_addresses_unknown_total",
-        /// Requests refused, by reason: the key is unknown, expired or revoked; its origin or address is not allowed;
-        /// or the address sent too many refused keys.
+        /// Requests refused, by reason: the key is unknown, expired or revoked; it may not be used from the request's
+        /// web origin or client address; or the client address sent too many refused keys.
         auth_failures: Counters<AuthFailure> = "auth_failures_total",
-        /// Reloads of the key file after a change, by result: applied, or rejected as a whole.
+        /// Reloads of the key file after a change, by result: applied, or rejected (only its revocations take effect).
         key_file_reads: Counters<ReloadResult> = "key_file_reads_total",
         /// Reloads of the configuration, by result: applied, or rejected as a whole.
         config_reloads: Counters<ReloadResult> = "config_reloads_total",
@@ -273,8 +273,8 @@ impl Metrics {
         self.upstreams.write().unwrap_or_else(PoisonError::into_inner).retain(|name, _| keep(name));
     }
 
-    /// Returns the metrics of the key `id`, and creates them on the first call. Returns those of `other` once
-    /// [`KEYS_WITH_SERIES`] other keys have theirs. Takes a lock, so callers keep the result.
+    /// Returns the metrics of the key `id`, and creates them on the first call. Keys beyond the first
+    /// [`KEYS_WITH_SERIES`] share the metrics of the key `other`. Takes a lock, so callers keep the result.
     pub fn key(&self, id: &str) -> Arc<KeyMetrics> {
         if let Some(known) = self.keys.read().unwrap_or_else(PoisonError::into_inner).get(id) {
             return Arc::clone(known);

@@ -288,7 +288,10 @@ impl Sender {
             Err(_) => "connect".to_owned(),
         };
         self.metrics.trace_spans.at(SpanResult::Failed).inc_by(count);
-        tracing::warn!(reason, "the trace collector (telemetry.otlp) does not accept spans");
+        tracing::warn!(
+            reason,
+            "the trace collector (telemetry.otlp) did not accept a batch of spans, which is lost"
+        );
     }
 }
 

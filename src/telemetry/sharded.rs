@@ -68,7 +68,7 @@ impl ShardedNumbers {
     }
 }
 
-/// An integer counter.
+/// An integer counter that many threads update without contention.
 #[derive(Clone)]
 pub struct ShardedCounter(ShardedNumbers);
 
@@ -89,7 +89,7 @@ impl ShardedCounter {
     }
 }
 
-/// A floating-point counter.
+/// A floating-point counter that many threads update without contention.
 #[derive(Clone)]
 pub struct ShardedFloatCounter(ShardedNumbers);
 
@@ -105,7 +105,7 @@ impl ShardedFloatCounter {
     }
 }
 
-/// A histogram.
+/// A histogram that many threads update without contention.
 #[derive(Clone)]
 pub struct ShardedHistogram {
     /// The count of each bucket, the count above all bounds, and the sum.

@@ -24,7 +24,8 @@ pub struct Totals {
     pub durations: [Durations; OUTCOMES],
     /// The number of attempts on upstreams, without passthrough calls and probes.
     pub upstream_calls: u64,
-    /// The number of carried answers.
+    /// The number of answers served at a newer slot than they were fetched at. In shadow mode, the number of answers
+    /// that would have been served so.
     pub carried: u64,
     /// The counts of each key, by id.
     pub keys: BTreeMap<Arc<str>, KeyTotals>,
@@ -39,7 +40,7 @@ pub struct KeyTotals {
     pub limited: u64,
 }
 
-/// A histogram of durations, with the buckets of `request_duration_seconds` and one for durations above their bounds.
+/// A histogram of durations, with the buckets of `request_duration_seconds` and one more for longer durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Durations([u64; LATENCY.len() + 1]);
 
@@ -115,8 +116,8 @@ impl Durations {
         self.0.iter().sum()
     }
 
-    /// Estimates the quantile `q` (from 0 to 1), in seconds, by interpolation within its bucket. Above all bounds it is
-    /// the highest bound. `None` if there are no durations.
+    /// Estimates the quantile `q` (from 0 to 1) in seconds, by interpolation within a bucket. For a quantile above all
+    /// bounds, returns the highest bound. `None` if there are no durations.
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count() as f64;

@@ -2,7 +2,8 @@
 //!
 //! Without an exporter (`telemetry.otlp`) the caller's context passes through to the nodes. With an exporter, a sampled
 //! trace gets a span for the request and one for each attempt. An attempt then sends its own span as the parent. A
-//! fetch shared by several callers carries the context of its leader. A request without a trace allocates nothing.
+//! fetch shared by several callers carries the context of the caller that started it. A request without a trace
+//! allocates nothing.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

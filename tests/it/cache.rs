@@ -287,6 +287,16 @@ async fn skipped_slot_needs_a_second_node() {
 }
 
 #[tokio::test]
+async fn skip_report_of_one_node_lives_briefly() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let slot = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
+    assert_eq!(gateway.get_block(slot).send().await.code(), -32007);
+    let again = gateway.get_block(slot).send().await;
+    let ttl_s = again.cache_status().strip_prefix("hit; ttl=").and_then(|ttl| ttl.parse::<u64>().ok());
+    assert!(ttl_s.is_some_and(|ttl_s| ttl_s <= 60), "{}", again.cache_status());
+}
+
+#[tokio::test]
 async fn a_fee_that_is_null_is_not_stored() {
     let gateway = TestGateway::start().await;
     let message = gateway.cluster.examples().fee_message_processed;

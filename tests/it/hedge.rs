@@ -72,6 +72,16 @@ async fn hedge_wins_without_blaming_the_first_node() {
 }
 
 #[tokio::test]
+async fn beaten_node_counts_as_slow() {
+    let gateway = warmed_up(Some(on(1.0))).await;
+    let _held = gateway.cluster.node(0).hold("getAccountInfo");
+    gateway.cluster.node(1).fault_on("getAccountInfo", Fault::Latency(SLOW), None);
+    assert_eq!(ask(&gateway, false).await.node, 1);
+    // A part of the latency has faded since.
+    assert!(gateway.front().pool.members()[0].latency() >= SLOW / 2);
+}
+
+#[tokio::test]
 async fn first_attempt_may_still_win() {
     let gateway = warmed_up(Some(on(1.0))).await;
     gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Latency(SLOW), None);

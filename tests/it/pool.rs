@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
 use slotfront::config::Config;
+use slotfront::error::Error;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{Commitment, Query};
 use slotfront::pool::select::Unusable;
@@ -64,6 +65,27 @@ async fn single_faults_cost_one_more_call() {
             "{reason}: one further call for each failed one"
         );
     }
+}
+
+#[tokio::test]
+async fn second_node_is_asked_without_retries() {
+    let gateway = TestGateway::builder()
+        .config(|config| {
+            config.pool.retries = 0;
+            config.upstreams[1..].iter_mut().for_each(|upstream| upstream.tier = 1);
+        })
+        .start()
+        .await;
+    let skipped = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
+    assert_eq!(gateway.get_block(skipped).send().await.code(), -32007);
+    assert_eq!(gateway.upstream_calls(), 2, "a missing block needs a second node");
+    gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), None);
+    let query = gateway.get_account(gateway.cluster.examples().wallets[0]).query();
+    let before = gateway.cluster.node(0).calls("getAccountInfo");
+    let answer = gateway.front().pool.call(&upstream_request(query)).await;
+    let asked = gateway.cluster.node(0).calls("getAccountInfo") - before;
+    assert!(matches!(answer, Err(Error::NoUpstream(attempts)) if attempts.len() == 1));
+    assert_eq!(asked, 1);
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ class Check(NodeTest):
         cases = [
             (dict(delay=0.15), 0, r"takes \d{3,} ms", "tier"),
             (dict(skew=-3600), 0, "the clock of upstream faulty is 3[56]", "NTP"),
-            (dict(most=5, delay=0.05), 0, "with 429, retry after 7 s", "set upstream.rps"),
+            (dict(most=5, delay=0.05), 0, r"with HTTP 429 \(Retry-After: 7 s\)", "set upstream.rps"),
             (dict(instead={"getGenesisHash": {"result": "1" * 44}}), 1, "belongs to another cluster", "pool.genesis_hash"),
             (dict(instead={"getHealth": {"error": {"code": -32005, "message": "Node is behind by 300 slots"}}}), 1,
              "Node is behind by 300 slots", "caught up"),
@@ -115,7 +115,7 @@ class Check(NodeTest):
     def test_unreachable_node_is_reported_beside_healthy_ones(self):
         code, said = self.check({"gone": f"http://127.0.0.1:{free_port()}/secret", "good": self.node})
         self.assertEqual(code, 1, said)
-        self.assertIn("upstream gone does not answer: connect", said)
+        self.assertIn("upstream gone gives no usable answer: connect", said)
         self.assertRegex(said, r"(?m)^good .* ok ")
         self.assertNotIn("secret", said)
 
@@ -130,6 +130,15 @@ class Check(NodeTest):
         code, said = self.check({"good": self.node})
         self.assertEqual(code, 0, said)
         self.assertIn(f"chmod o-r {file}", said)
+
+    def test_unwritable_usage_file_is_reported(self):
+        code, said = self.check({"good": self.node}, '[auth]\nusage_file = "missing/usage.json"\n')
+        self.assertEqual(code, 1, said)
+        self.assertIn(f"auth.usage_file ({self.folder}/missing/usage.json) cannot be written: ", said)
+        self.assertIn(f"fix: create {self.folder}/missing, ", said)
+        # Without keys there is no usage.
+        code, said = self.check({"good": self.node}, '[auth]\nmode = "open"\nusage_file = "missing/usage.json"\n')
+        self.assertEqual(code, 0, said)
 
     def test_low_open_file_limit_is_reported(self):
         self.check({"good": self.node})

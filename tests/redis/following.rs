@@ -257,6 +257,38 @@ async fn broken_records_are_asked_of_nodes() {
     assert!(broken.iter().all(is_string), "valid records replace them");
 }
 
+#[tokio::test]
+async fn incomplete_records_replace_no_complete_ones() {
+    let store = Redis::start(&[]);
+    let (a, b) = two(store.settings()).await;
+    for gateway in [&a, &b] {
+        fetch_unchanged(gateway).await;
+    }
+    let known = records(&store);
+    let node = a.cluster.node(0);
+    node.fault_on("getBlock", Fault::With(json!({ "rewards": [] })), None);
+    let hold = node.hold("getBlock");
+    let other_node = a.cluster.node(1);
+    other_node.fault_on("getBlocks", Fault::Status(500), None);
+    a.cluster.step_by(STEP);
+    hold.arrived(1).await;
+    other_node.clear_faults();
+    // The claims of the first gateway end, so the other one reads the blocks.
+    until_tip(&b).await;
+    let values = || -> BTreeMap<Slot, Vec<u8>> {
+        let new = records(&store).into_iter().filter(|(slot, _)| !known.contains_key(slot));
+        new.map(|(slot, key)| (slot, store.connection().get(key).unwrap())).collect()
+    };
+    let complete = values();
+    let before = blocks(&a);
+    hold.release();
+    until_tip(&a).await;
+    assert_eq!(values(), complete);
+    let after = blocks(&a);
+    assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}: it takes the complete records");
+    check_carried(&a).await;
+}
+
 /// Starts a gateway over another cluster and the same store, at the slot of the first cluster.
 async fn over_another_cluster(shared: SharedSettings, prepare: impl FnOnce(&Cluster)) -> TestGateway {
     let cluster = Cluster::new(Settings { seed: 99, ..TestCluster::settings(1) });

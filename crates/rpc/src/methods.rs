@@ -1,7 +1,7 @@
-//! The eight methods, and the parsing of their params into one canonical, typed [`Query`].
+//! The eight methods that slotfront caches, and the parsing of their params into one canonical, typed [`Query`].
 //!
-//! This module refuses params that every node version refuses, with a node's order of checks and error texts. Errors that
-//! depend on the state of a node are left to the node. Calls with the same meaning become equal queries.
+//! This module refuses params that every node version refuses, with a node's order of checks and error texts. Errors
+//! that depend on the state of a node are left to the node. Calls with the same meaning become equal queries.
 
 pub mod message;
 pub mod openrpc;
@@ -42,7 +42,7 @@ pub use pubkey::{Pubkey, PubkeyError};
 
 use crate::jsonrpc::Params;
 
-/// One of the eight methods.
+/// One of the eight methods that slotfront caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Method {
     /// `getBlock [slot, config?]`
@@ -64,7 +64,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// All eight methods, by their [`Method::index`].
+    /// All eight methods, in the order of [`Method::index`].
     pub const ALL: [Self; 8] = [
         Self::GetBlock,
         Self::GetMultipleAccounts,
@@ -90,7 +90,7 @@ impl Method {
         }
     }
 
-    /// Returns the position in a table of the eight methods.
+    /// Returns the position of the method in [`Method::ALL`], for tables with one element for each method.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -101,7 +101,7 @@ impl Method {
     }
 }
 
-/// The behaviour where the documented interface and nodes differ (`compat.profile`).
+/// The interface to follow where Solana's documentation and nodes differ (`compat.profile`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
@@ -137,7 +137,7 @@ impl Query {
     /// Validates the `params` of `method`, and fills in the defaults of `profile`.
     ///
     /// # Errors
-    /// The params are refused by every node version. The error is that of a node.
+    /// Every node version refuses the params. The returned error is the one that a node returns.
     pub fn parse(method: Method, params: &Params, profile: Profile) -> Result<Self, ParamError> {
         match method {
             Method::GetBlock => BlockQuery::parse(params, profile).map(Self::Block),
@@ -165,7 +165,8 @@ impl Query {
         }
     }
 
-    /// Returns the requested commitment. Samples and cluster nodes have none.
+    /// Returns the requested commitment. `None` for getRecentPerformanceSamples and getClusterNodes, which have no
+    /// commitment.
     pub fn commitment(&self) -> Option<Commitment> {
         match self {
             Self::Block(q) => Some(q.commitment),
@@ -178,7 +179,7 @@ impl Query {
         }
     }
 
-    /// Returns true if results of the method have a context with their slot.
+    /// Returns true if a result of the method has a `context`, which holds the slot of the result.
     pub fn has_context(&self) -> bool {
         matches!(self, Self::Account(_) | Self::Accounts(_) | Self::Balance(_) | Self::Fee(_))
     }

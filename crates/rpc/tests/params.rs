@@ -13,7 +13,7 @@ use slotfront_rpc::methods::{Method, Profile, Query};
 const CASES: &str = include_str!("../../../tests/fixtures/contract-cases.json");
 const RECORDED_ERRORS: &str = include_str!("../../../tests/fixtures/param-errors.jsonl");
 
-/// The outcome of a call before any upstream call.
+/// The outcome of parsing a call: no answer, an error answer, or a query for which slotfront asks a node.
 enum Outcome {
     Silence,
     Refusal(String),
@@ -49,7 +49,8 @@ fn one(body: &str) -> Outcome {
     }
 }
 
-/// Returns true for an error that depends on the state of the node.
+/// Returns true for an error that slotfront leaves to the node, because it depends on the state or the version of the
+/// node.
 fn needs_a_node(error: &Value) -> bool {
     const STATE: [&str; 3] = ["could not find account", "not a Token account", "invalid transaction message"];
     // Node versions differ in these errors.
@@ -62,7 +63,7 @@ fn needs_a_node(error: &Value) -> bool {
         || (error["message_prefix"].is_string() && text.ends_with(VERSIONS))
 }
 
-/// Checks the outcome `found` of a call by the expectation of a case.
+/// Checks that `found`, the outcome of the case `name`, is the outcome that `expect` describes.
 #[track_caller]
 fn check(name: &str, expect: &Value, found: &Outcome) {
     match found {

@@ -69,7 +69,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns the slot at `commitment`.
+    /// Returns the slot that the node answers from at `commitment`.
     ///
     /// # Errors
     /// The slot is below `minimum`.
@@ -85,7 +85,7 @@ impl View<'_> {
         Ok(slot)
     }
 
-    /// Returns a result with a context of this slot.
+    /// Returns a result that consists of `value` and of a context with this slot.
     fn contextual(&self, slot: Slot, value: &Value) -> Value {
         json!({ "context": { "apiVersion": self.node.version(), "slot": slot }, "value": value })
     }
@@ -96,7 +96,7 @@ impl View<'_> {
     }
 }
 
-/// Returns a result in which every slot that callers use is `slots` higher.
+/// Adds `slots` to the slot in a result: to the result itself if it is a number, otherwise to its context slot.
 pub(crate) fn ahead(mut result: Value, slots: u64) -> Value {
     let slot = match &mut result {
         slot @ Value::Number(_) => Some(slot),
@@ -135,7 +135,7 @@ pub(crate) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
     answer(view, &query)
 }
 
-/// Answers one of the eight methods.
+/// Answers a call of one of the eight methods that slotfront caches.
 pub(crate) fn answer(view: &View<'_>, query: &Query) -> Result<Value, Refusal> {
     match query {
         Query::Block(query) => block::answer(view, query),

@@ -8,7 +8,7 @@ pub(crate) mod accounts;
 pub(crate) mod address;
 pub(crate) mod bank;
 pub(crate) mod block;
-pub(crate) mod cast;
+pub(crate) mod cluster_addresses;
 pub(crate) mod epochs;
 pub(crate) mod fee;
 mod genesis;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use accounts::{Account, AccountHistory};
 use block::Block;
-use cast::Cast;
+use cluster_addresses::ClusterAddresses;
 use epochs::Epochs;
 use paced::PacedAccounts;
 use samples::Samples;
@@ -39,12 +39,12 @@ use slotfront_rpc::methods::{Pubkey, Slot};
 
 use crate::draw::Draw;
 
-/// The number of blocks from a block to the one that it finalizes: a full tower of votes.
+/// The distance, in blocks, from the newest block to the newest finalized one: a full tower of votes.
 const FINAL_DEPTH: usize = 31;
-/// The number of blocks whose hash a node accepts in a message.
+/// The number of newest blocks whose hashes getFeeForMessage accepts as the blockhash of a message.
 pub(crate) const BLOCKHASH_QUEUE: usize = 300;
-/// The number of slots for which every account's state is kept: the deepest lag of a node, its distance to finalized,
-/// and a margin.
+/// The number of newest slots for which the states of all accounts are kept. It covers the maximum lag of a node, the
+/// distance to its finalized slot, and a margin.
 pub(crate) const STATE_SLOTS: u64 = 384;
 /// The maximum number of consecutive slots without a block.
 const MAX_SKIPPED: u64 = 4;
@@ -64,13 +64,13 @@ pub(crate) struct GenesisConfig {
     pub(crate) paced: Vec<PacedAccounts>,
 }
 
-/// The chain.
+/// A simulated chain: its blocks, and the accounts after each recent slot.
 pub(crate) struct Chain {
     pub(crate) genesis: GenesisConfig,
-    pub(crate) cast: Cast,
+    pub(crate) addresses: ClusterAddresses,
     accounts: AccountHistory,
     blocks: VecDeque<Arc<Block>>,
-    /// The newest slot that has passed.
+    /// The newest slot, with or without a block.
     slot: Slot,
     epoch_start: i64,
     /// The lamports staked to each vote account in the newest epochs, by the first slot of each epoch.
@@ -83,7 +83,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// Creates a chain with only its first block.
     pub(crate) fn new(genesis: GenesisConfig) -> Self {
-        let cast = Cast::new(genesis.seed, genesis.nodes, &genesis.paced);
+        let addresses = ClusterAddresses::new(genesis.seed, genesis.nodes, &genesis.paced);
         let slots_per_period = (samples::PERIOD_S * 1_000).div_ceil(genesis.slot_ms.max(1));
         let (seed, first) = (genesis.seed, genesis.first_slot);
         let mut chain = Self {
@@ -94,11 +94,12 @@ impl Chain {
             epoch_start: genesis.unix_time,
             stakes: VecDeque::new(),
             staking_due: false,
-            cast,
+            addresses,
             genesis,
         };
-        genesis::write(&mut chain.accounts, &chain.cast, &chain.genesis);
-        let stakes = chain.cast.validators.iter().filter(|v| v.delegated > 0).map(|v| (v.vote, v.delegated));
+        genesis::write(&mut chain.accounts, &chain.addresses, &chain.genesis);
+        let stakes =
+            chain.addresses.validators.iter().filter(|v| v.delegated > 0).map(|v| (v.vote, v.delegated));
         chain.stakes.push_back((first, stakes.collect()));
         let hash = |n: u64| Draw::new(seed, "blockhash", n).bytes();
         let parent_slot = first.saturating_sub(1);
@@ -133,12 +134,12 @@ impl Chain {
 
     /// Returns the newest block at or before `slot`, or the oldest block for earlier slots.
     pub(crate) fn tip_at(&self, slot: Slot) -> &Arc<Block> {
-        &self.blocks[self.newer_than(slot).saturating_sub(1)]
+        &self.blocks[self.count_up_to(slot).saturating_sub(1)]
     }
 
     /// Returns the block of `slot`.
     pub(crate) fn block(&self, slot: Slot) -> Option<&Arc<Block>> {
-        let at = self.newer_than(slot).checked_sub(1)?;
+        let at = self.count_up_to(slot).checked_sub(1)?;
         Some(&self.blocks[at]).filter(|block| block.slot == slot)
     }
 
@@ -147,22 +148,23 @@ impl Chain {
         &self.blocks[0]
     }
 
-    /// Returns the number of kept blocks that are not newer than `slot`.
-    fn newer_than(&self, slot: Slot) -> usize {
+    /// Returns the number of kept blocks up to `slot`, which is the position of the first block after `slot`.
+    fn count_up_to(&self, slot: Slot) -> usize {
         self.blocks.partition_point(|block| block.slot <= slot)
     }
 
     /// Returns the blocks up to `slot`, newest first.
     pub(crate) fn blocks_back_from(&self, slot: Slot) -> impl Iterator<Item = &Arc<Block>> {
-        self.blocks.range(..self.newer_than(slot)).rev()
+        self.blocks.range(..self.count_up_to(slot)).rev()
     }
 
-    /// Returns the account after `slot`. Valid for the newest [`STATE_SLOTS`] slots.
+    /// Returns an account's state after `slot`, which must be one of the newest [`STATE_SLOTS`] slots.
     pub(crate) fn account(&self, key: &Pubkey, slot: Slot) -> Option<&Arc<Account>> {
         self.accounts.at(key, slot)
     }
 
-    /// Returns the slot of the last write of an account up to `slot`. Valid for the newest [`STATE_SLOTS`] slots.
+    /// Returns the slot of the last write of an account up to `slot`, which must be one of the newest [`STATE_SLOTS`]
+    /// slots.
     pub(crate) fn last_write(&self, key: &Pubkey, slot: Slot) -> Option<Slot> {
         self.accounts.last_write(key, slot)
     }

@@ -9,7 +9,7 @@ pub(crate) struct Draw {
 }
 
 impl Draw {
-    /// Returns stream number `n` with the name `label`.
+    /// Returns the stream with the name `label` and the number `n`, for `seed`.
     pub(crate) fn new(seed: u64, label: &str, n: u64) -> Self {
         let mut draw = Self { state: seed };
         for byte in label.bytes() {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
 use super::chain::Chain;
-use super::chain::cast::ValidatorRole;
+use super::chain::cluster_addresses::ValidatorRole;
 use super::chain::instruction::TypedInstruction;
 use super::chain::message::Message;
 
@@ -14,11 +14,11 @@ use super::chain::message::Message;
 pub struct Examples {
     /// The wallets, which hold lamports and pay for transactions.
     pub wallets: Vec<Pubkey>,
-    /// The token accounts of 6 decimals that are often written.
+    /// The token accounts of one mint with 6 decimals. Transactions write these accounts often.
     pub token_accounts: Vec<Pubkey>,
-    /// The mints, one of each kind: 6, 8, 0 and 20 decimals, Token-2022 with 2, wrapped SOL with 9.
+    /// The mints, one of each kind: 6, 8, 0 and 20 decimals, Token-2022 with 2 decimals, wrapped SOL with 9 decimals.
     pub mints: Vec<Pubkey>,
-    /// The token accounts, one for each mint of `mints`, in the same order.
+    /// A token account of each mint, in the order of `mints`.
     pub token_account_of_mint: Vec<Pubkey>,
     /// The vote accounts of voting validators.
     pub vote_accounts: Vec<Pubkey>,
@@ -38,52 +38,53 @@ pub struct Examples {
     pub uninitialized_token_account: Pubkey,
     /// The accounts that are opened and closed repeatedly.
     pub passing_accounts: Vec<Pubkey>,
-    /// The newest finalized slot whose block has a version 0 transaction.
+    /// The newest finalized slot whose block has a version 0 transaction. If there is none, the newest finalized slot.
     pub block_with_v0: Slot,
-    /// The newest finalized slot whose block has only legacy transactions, and at least one.
+    /// The newest finalized slot whose block has at least one transaction, and only legacy transactions.
     pub legacy_block: Option<Slot>,
     /// The newest finalized slot without a block.
     pub skipped_slot: Option<Slot>,
-    /// A transfer with a finalized blockhash, in base64.
+    /// The message of a transfer with a finalized blockhash, in base64.
     pub fee_message: String,
-    /// A version 0 message with accounts from a lookup table.
+    /// A version 0 message with accounts from a lookup table, in base64.
     pub fee_message_v0: String,
-    /// A message with the newest blockhash, which is known only at processed.
+    /// A message with the newest blockhash, which nodes know only at processed, in base64.
     pub fee_message_processed: String,
 }
 
 /// Returns the current examples.
 pub(super) fn examples(chain: &Chain) -> Examples {
-    let cast = &chain.cast;
+    let addresses = &chain.addresses;
     let tip = chain.tip_at(chain.slot());
     let mut finalized = chain.blocks_back_from(tip.finalized);
     let has_v0 = |block: &super::chain::block::Block| block.transactions.iter().any(|t| t.message.v0);
     let legacy = chain.blocks_back_from(tip.finalized).find(|b| !b.transactions.is_empty() && !has_v0(b));
     let oldest = chain.first_block().slot;
-    let of = |role| cast.validators.iter().find(move |validator| validator.role == role).map(|v| v.vote);
+    let of = |role| addresses.validators.iter().find(move |validator| validator.role == role).map(|v| v.vote);
     let message = |hash, table: Option<usize>| {
-        let from = cast.wallets[0];
-        let listed = cast.tables[0].1.iter().find(|key| **key != from && cast.wallets.contains(key));
-        let to = listed.copied().unwrap_or(cast.wallets[1]);
+        let from = addresses.wallets[0];
+        let listed =
+            addresses.tables[0].1.iter().find(|key| **key != from && addresses.wallets.contains(key));
+        let to = listed.copied().unwrap_or(addresses.wallets[1]);
         let transfer = TypedInstruction::Transfer { from, to, lamports: 1, claims: None };
-        let table = table.map(|n| (&cast.tables[n].0, &cast.tables[n].1[..]));
+        let table = table.map(|n| (&addresses.tables[n].0, &addresses.tables[n].1[..]));
         BASE64.encode(Message::compile(from, &[transfer], table, hash).0.encode())
     };
     let final_hash = chain.tip_at(tip.finalized).hash;
     Examples {
-        wallets: cast.wallets.clone(),
-        token_accounts: cast.coins[0].holders.iter().map(|(token, _)| *token).collect(),
-        mints: cast.coins.iter().map(|coin| coin.mint).collect(),
-        token_account_of_mint: cast.coins.iter().map(|coin| coin.holders[0].0).collect(),
-        vote_accounts: cast.voting().map(|validator| validator.vote).collect(),
-        delinquent_vote_account: of(ValidatorRole::Delinquent).unwrap_or(cast.authority),
-        unstaked_vote_account: of(ValidatorRole::Unstaked).unwrap_or(cast.authority),
-        stake_accounts: cast.voting().map(|validator| validator.stake).collect(),
-        lookup_tables: cast.tables.iter().map(|(table, _)| *table).collect(),
-        nonce_account: cast.nonce,
-        frozen_token_account: cast.frozen_token.0,
-        uninitialized_token_account: cast.uninitialized_token,
-        passing_accounts: cast.pockets.clone(),
+        wallets: addresses.wallets.clone(),
+        token_accounts: addresses.coins[0].holders.iter().map(|(token, _)| *token).collect(),
+        mints: addresses.coins.iter().map(|coin| coin.mint).collect(),
+        token_account_of_mint: addresses.coins.iter().map(|coin| coin.holders[0].0).collect(),
+        vote_accounts: addresses.voting().map(|validator| validator.vote).collect(),
+        delinquent_vote_account: of(ValidatorRole::Delinquent).unwrap_or(addresses.authority),
+        unstaked_vote_account: of(ValidatorRole::Unstaked).unwrap_or(addresses.authority),
+        stake_accounts: addresses.voting().map(|validator| validator.stake).collect(),
+        lookup_tables: addresses.tables.iter().map(|(table, _)| *table).collect(),
+        nonce_account: addresses.nonce,
+        frozen_token_account: addresses.frozen_token.0,
+        uninitialized_token_account: addresses.uninitialized_token,
+        passing_accounts: addresses.pockets.clone(),
         block_with_v0: finalized.find(|block| has_v0(block)).map_or(tip.finalized, |block| block.slot),
         legacy_block: legacy.map(|block| block.slot),
         skipped_slot: (oldest..tip.finalized).rev().find(|slot| chain.block(*slot).is_none()),

@@ -18,19 +18,20 @@ pub enum Fault {
         /// The seconds in `Retry-After`.
         retry_after_s: u64,
     },
-    /// Answers with another HTTP status and a line of plain text.
+    /// Answers with this HTTP status and a line of plain text.
     Status(u16),
     /// Answers with HTTP 502 and a web page, like load balancers.
     Html,
     /// Sends half of the answer with the Content-Length of the whole answer, then closes the connection.
     Truncated,
-    /// Sends the right answer in ten pieces, with this pause between two.
+    /// Sends the right answer in ten pieces, with this pause between two pieces.
     Trickle(Duration),
     /// Sends the right answer with a wrong id.
     WrongId,
     /// Closes the connection with a TCP reset, without an answer.
     Reset,
-    /// Answers with -32005, like getHealth on a node that is behind. A fault for all methods affects only getHealth.
+    /// Answers with -32005, like getHealth on a node that is behind. When planned for all methods, this fault affects
+    /// only requests with getHealth.
     Unhealthy,
     /// Answers with `result: null`, like getBlock for a block that is incomplete on a node.
     NullResult,
@@ -41,7 +42,7 @@ pub enum Fault {
         /// The message.
         message: String,
     },
-    /// Answers every call with this result.
+    /// Answers every call with this value as the result.
     Result(serde_json::Value),
     /// Answers with a result of this many bytes, one long string, streamed without Content-Length.
     Huge(usize),
@@ -56,10 +57,11 @@ pub enum Fault {
         /// The text.
         text: &'static str,
     },
-    /// Sends the right answer with every slot this much higher, in the context or as the result.
+    /// Sends the right answer with this number added to its slot. The slot is the result if the result is a number,
+    /// otherwise the context slot.
     Ahead(u64),
-    /// Sends the right answer with these members added to its result, in place of members with the same names. A
-    /// block may thus lack its rewards, or be one of another fork.
+    /// Sends the right answer, but adds these members to its result or replaces members of the same names. A block may
+    /// thus lack its rewards, or be a block of another fork.
     With(serde_json::Value),
 }
 
@@ -68,10 +70,10 @@ pub enum Fault {
 pub(crate) struct Faults(Mutex<Vec<Planned>>);
 
 struct Planned {
-    /// The affected method. `None` means all.
+    /// The affected method. `None` means all methods.
     method: Option<String>,
     fault: Fault,
-    /// The remaining number of times. `None` means no limit.
+    /// The number of further requests with the fault. `None` means no limit.
     left: Option<usize>,
 }
 
@@ -87,7 +89,8 @@ impl Faults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Returns the fault for a request with these methods: the first that is planned for any of them.
+    /// Returns the first planned fault that applies to a request with these methods. Counts the request against the
+    /// limit of that fault.
     pub(crate) fn take(&self, methods: &[String]) -> Option<Fault> {
         let mut planned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         planned.retain(|plan| plan.left != Some(0));
@@ -101,25 +104,25 @@ impl Faults {
     }
 }
 
-/// A hold on the replies to one method. Calling [`Self::release`] or dropping the value releases the replies.
+/// A hold on the replies of a node to one method. Calling [`Self::release`] or dropping the value sends the replies.
 #[derive(Debug)]
 pub struct Hold {
     gate: Arc<Gate>,
 }
 
 impl Hold {
-    /// Returns the number of waiting calls.
+    /// Returns the number of requests whose replies are held now.
     pub fn waiting(&self) -> usize {
         *self.gate.waiting.borrow()
     }
 
-    /// Waits until `n` calls wait.
+    /// Waits until the replies to at least `n` requests are held.
     pub async fn arrived(&self, n: usize) {
         // The sender lives in the gate, which `self` owns.
         let _ = self.gate.waiting.subscribe().wait_for(|waiting| *waiting >= n).await;
     }
 
-    /// Releases all waiting calls and all later ones.
+    /// Sends the replies that are held, and holds no later replies.
     pub fn release(&self) {
         self.gate.open.send_replace(true);
     }
@@ -131,14 +134,14 @@ impl Drop for Hold {
     }
 }
 
-/// The node's side of a [`Hold`].
+/// The state of a [`Hold`] that the node waits on: the end of the hold, and the number of held replies.
 #[derive(Debug)]
 struct Gate {
     open: watch::Sender<bool>,
     waiting: watch::Sender<usize>,
 }
 
-/// A guard that decrements the number of waiting calls, however the wait ends.
+/// A guard of a held reply. Dropping it decrements the number of held replies, even if the wait is cancelled.
 struct Waiting<'a>(&'a Gate);
 
 impl Drop for Waiting<'_> {
@@ -168,7 +171,7 @@ impl Holds {
         Hold { gate }
     }
 
-    /// Waits until no method of `methods` is held.
+    /// Waits until no hold of these methods keeps the reply back.
     pub(crate) async fn pass(&self, methods: &[String]) {
         for method in methods {
             let gate = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(method).cloned();

@@ -37,7 +37,7 @@ pub const SLOT_TIME: Duration = Duration::from_millis(250);
 /// The number of slots in a mainnet epoch.
 const SLOTS_PER_EPOCH: u64 = 432_000;
 
-/// Returns the read methods beside the eight that simulated nodes answer.
+/// Returns the read methods that simulated nodes answer in addition to the eight that slotfront caches.
 pub fn passthrough_methods() -> Vec<PassthroughMethod> {
     answer::OTHER_METHODS.into_iter().filter_map(PassthroughMethod::from_name).collect()
 }
@@ -52,24 +52,25 @@ pub fn probe_methods() -> &'static [&'static str] {
 pub struct Settings {
     /// The seed of all random choices.
     pub seed: u64,
-    /// The number of nodes. Each is also a validator. There are some validators without a node.
+    /// The number of nodes. Each node belongs to a validator. Some further validators have no node.
     pub nodes: usize,
     /// The number of nodes that support only what a Firedancer node supports. They are the last nodes of the cluster.
     pub firedancer: usize,
     /// The length of a slot. `None` means that the cluster is stepped by hand, with block times [`SLOT_TIME`] apart.
     pub slot_time: Option<Duration>,
-    /// The first slot. Its block has no transactions. History begins here.
+    /// The first slot, at which history begins. Its block has no transactions.
     pub first_slot: Slot,
-    /// The number of slots before the start. The finalized slot is above `first_slot` once 32 of these slots have
-    /// blocks.
+    /// The number of slots that pass before the start. The finalized slot is above `first_slot` once 32 of these slots
+    /// have blocks.
     pub history_slots: u64,
     /// The number of slots in an epoch, at least 32.
     pub slots_per_epoch: u64,
-    /// True if slot 0 begins a warm-up: an epoch of 32 slots, and each later one twice as long as the one before.
+    /// True if slot 0 begins a warm-up. The first epoch then has 32 slots, and each later epoch twice as many, up to
+    /// `slots_per_epoch`.
     pub warmup: bool,
-    /// The number of slots without a block in a thousand.
+    /// The number of slots in a thousand that have no block.
     pub skipped_per_mille: u64,
-    /// The number of slots whose blocks are kept. At least 300 blocks are kept, even if they span more slots.
+    /// The number of newest slots whose blocks are kept. At least 300 blocks are kept, even if they span more slots.
     pub retained_slots: u64,
     /// The Unix time of the first slot, in seconds.
     pub unix_time: i64,
@@ -99,9 +100,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Moves the first slot back, so that the newest slot of a new cluster is at `unix_time`, in seconds.
+    /// Sets the time of the first slot, so that the newest slot of a new cluster is at the Unix time `unix_time`, in
+    /// seconds.
     ///
-    /// The result depends on the other settings, so this must be called last.
+    /// The time depends on the number and the length of the slots, so these must be set before.
     #[must_use]
     pub fn with_newest_slot_at(mut self, unix_time: i64) -> Self {
         let history_ms = self.history_slots.saturating_mul(self.slot_ms());
@@ -196,8 +198,8 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Returns an account after `slot`, or `None` if it does not exist. `slot` must be at most [`MAX_LAG`] behind the
-    /// newest slot.
+    /// Returns an account's state after `slot`, or `None` if the account does not exist then. `slot` must be at most
+    /// [`MAX_LAG`] behind the newest slot.
     pub fn account_at(&self, key: &Pubkey, slot: Slot) -> Option<Arc<Account>> {
         self.read(|chain| chain.account(key, slot).cloned())
     }
@@ -210,12 +212,12 @@ impl Cluster {
 
     /// Returns the addresses of [`Settings::paced_accounts`], by group.
     pub fn paced_accounts(&self) -> Vec<Vec<Pubkey>> {
-        self.read(|chain| chain.cast.paced.groups.iter().map(|(keys, _)| keys.clone()).collect())
+        self.read(|chain| chain.addresses.paced.groups.iter().map(|(keys, _)| keys.clone()).collect())
     }
 
     /// Returns the accounts that blocks write without naming them in a transaction or a reward.
     pub fn hidden_writes(&self) -> Vec<HiddenWrite> {
-        self.read(|chain| chain::hidden::all(&chain.cast))
+        self.read(|chain| chain::hidden::all(&chain.addresses))
     }
 
     /// Returns true if `slot` has a block that is still kept.
@@ -228,9 +230,10 @@ impl Cluster {
         self.read(examples::examples)
     }
 
-    /// Serves each node on the listener of the same position, and advances the chain if there is a slot time.
+    /// Serves each node on the listener at the node's index. Advances the chain in real time if the settings have a
+    /// `slot_time`.
     ///
-    /// Returns once everything is spawned. Everything ends with `stop`.
+    /// Returns once all tasks are spawned. The tasks end at `stop`.
     #[expect(clippy::unused_async, reason = "it needs a runtime, so it is asynchronous")]
     pub async fn serve(
         self: Arc<Self>,

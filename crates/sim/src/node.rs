@@ -16,7 +16,8 @@ use super::chain::{Chain, STATE_SLOTS};
 use super::fault::{Fault, Faults, Hold, Holds};
 use super::traits::NodeTraits;
 
-/// The maximum lag in slots. The states of accounts are kept for this lag plus the distance to finalized.
+/// The maximum lag of a node, in slots. The states of accounts are kept for 128 more slots, because a finalized slot is
+/// older than the newest one.
 pub const MAX_LAG: u64 = STATE_SLOTS - 128;
 /// The methods that a Firedancer node supports.
 const FIREDANCER: [&str; 10] = [
@@ -46,7 +47,7 @@ pub struct Node {
     observer: OnceLock<Box<CallObserver>>,
 }
 
-/// A function that sees each call to a node.
+/// A function that a node calls with each call that it gets.
 type CallObserver = dyn Fn(&Call) + Send + Sync;
 
 impl Node {
@@ -67,7 +68,7 @@ impl Node {
         }
     }
 
-    /// Returns the position in the cluster, from 0.
+    /// Returns the position of the node in the cluster, from 0.
     pub fn index(&self) -> usize {
         self.traits.index()
     }
@@ -95,12 +96,13 @@ impl Node {
         self.traits.first_available.store(slot, Ordering::Relaxed);
     }
 
-    /// Sets the health of the node. A large lag makes it unhealthy, too.
+    /// Sets the health of the node. A node that is at least 128 slots behind is always unhealthy.
     pub fn set_healthy(&self, healthy: bool) {
         self.traits.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// Turns the full API on or off. Without it, getVoteAccounts is the only one of the eight methods.
+    /// Turns the full API on or off. Without it, the node has only getVoteAccounts of the eight methods that slotfront
+    /// caches.
     pub fn set_full_api(&self, on: bool) {
         self.traits.full_api.store(on, Ordering::Relaxed);
     }
@@ -110,14 +112,15 @@ impl Node {
         self.traits.history.store(on, Ordering::Relaxed);
     }
 
-    /// At finalized, reads every other account of a list, and single accounts, at the slot after that of the context.
+    /// Turns a fault of Agave 4.0 on or off (agave#4807). Answers at finalized then hold some accounts of a later slot.
     ///
-    /// Agave 4.0 sometimes does this for a moment (agave#4807).
+    /// The node reads some accounts at the slot after the context slot: a single account, and the first, third, fifth
+    /// and so on of a list.
     pub fn set_reads_ahead(&self, on: bool) {
         self.traits.reads_ahead.store(on, Ordering::Relaxed);
     }
 
-    /// Restricts the node to the methods of a Firedancer node. All others get HTTP 501 with an empty body.
+    /// Restricts the node to the methods of a Firedancer node. All other methods get HTTP 501 with an empty body.
     pub fn set_firedancer(&self, on: bool) {
         self.traits.firedancer.store(on, Ordering::Relaxed);
     }
@@ -132,14 +135,14 @@ impl Node {
         !self.traits.is_firedancer() || methods.iter().all(|method| FIREDANCER.contains(&method.as_str()))
     }
 
-    /// Adds a fault for every request, until it is cleared.
+    /// Adds a fault that affects every request, until [`Self::clear_faults`].
     pub fn fault(&self, fault: Fault) {
         self.faults.plan(None, fault, None);
     }
 
-    /// Adds a fault for requests with this method, `times` times or without limit.
+    /// Adds a fault that affects requests with this method: the next `times` of them, or all if `times` is `None`.
     ///
-    /// Faults happen in the order in which they were added.
+    /// If several faults apply to a request, the one that was added first happens.
     pub fn fault_on(&self, method: &str, fault: Fault, times: Option<usize>) {
         self.faults.plan(Some(method), fault, times);
     }
@@ -159,13 +162,14 @@ impl Node {
         *self.is_down.borrow()
     }
 
-    /// Waits until the node is down, or until it is up.
+    /// Waits until the node is down if `down` is true, otherwise until it is up.
     pub(crate) async fn becomes(&self, down: bool) {
         // The sender lives in `self`.
         let _ = self.is_down.subscribe().wait_for(|is_down| *is_down == down).await;
     }
 
-    /// Holds replies to this method until the hold is released or dropped. Faults apply after the hold.
+    /// Holds the replies to this method until the returned value is released or dropped. A fault of the node takes
+    /// effect after the hold.
     pub fn hold(&self, method: &str) -> Hold {
         self.holds.hold(method)
     }
@@ -206,7 +210,7 @@ impl Node {
         }
     }
 
-    /// Returns the slot of this node.
+    /// Returns the slot that this node answers from at `commitment`.
     pub fn slot(&self, commitment: Commitment) -> Slot {
         self.view(|view| view.slot(commitment))
     }
@@ -223,7 +227,7 @@ impl Node {
         self.reply(&envelope::parse(&Bytes::copy_from_slice(body)), None)
     }
 
-    /// Answers a parsed body. A fault that changes answers applies to each of them.
+    /// Answers a parsed body. A fault that changes answers applies to each answer of a batch.
     pub(crate) fn reply(&self, request: &Request, fault: Option<&Fault>) -> Vec<u8> {
         let mut out = Vec::new();
         match request {

@@ -32,15 +32,15 @@ use super::node::{self, Node};
 const MAX_BODY: usize = 50 * 1024;
 const JSON: &str = "application/json; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
-/// The time for the bytes of a truncated answer to be sent before the connection is closed.
+/// The pause between the last bytes of a truncated answer and the end of the connection, so that these bytes are sent.
 const FLUSH: Duration = Duration::from_millis(10);
-/// The number of pieces of an answer that trickles.
+/// The number of pieces in which [`Fault::Trickle`] sends an answer.
 const TRICKLE_PIECES: usize = 10;
-/// The number of bytes in a piece of a huge answer.
+/// The number of bytes in a piece of a [`Fault::Huge`] answer.
 const PIECE: usize = 64 * 1024;
 /// The maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// The pause after an error of a listener.
+/// The pause of the server after an error of its listener.
 const RETRY: Duration = Duration::from_millis(50);
 const PAGE: &str = "<html><head><title>502 Bad Gateway</title></head><body>502 Bad Gateway</body></html>\n";
 
@@ -66,7 +66,7 @@ pub(crate) async fn run(node: Arc<Node>, listener: TcpListener, tasks: TaskTrack
     stop.run_until_cancelled(lives).await;
 }
 
-/// Accepts connections forever, and serves each until `life` ends.
+/// Accepts connections forever, and serves each connection until `life` ends.
 async fn accept(node: &Arc<Node>, listener: &TcpListener, tasks: &TaskTracker, life: &CancellationToken) {
     loop {
         match listener.accept().await {
@@ -80,8 +80,8 @@ async fn accept(node: &Arc<Node>, listener: &TcpListener, tasks: &TaskTracker, l
     }
 }
 
-/// Keeps the port of a node that is down, without listening. Otherwise the kernel could give it to an outgoing
-/// connection, which could even connect to itself.
+/// Keeps the port of a node that is down, without listening. If the port were free, the kernel could give it to an
+/// outgoing connection. A connection to the node could then even connect to itself.
 async fn hold_port(address: SocketAddr) -> TcpSocket {
     let hold = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -97,14 +97,14 @@ async fn hold_port(address: SocketAddr) -> TcpSocket {
     }
 }
 
-/// The error of a request with [`Fault::Reset`].
+/// The error that makes the server reset the connection, for [`Fault::Reset`].
 #[derive(Debug, thiserror::Error)]
-#[error("connection reset on command")]
+#[error("a simulated fault reset the connection")]
 struct Reset;
 
-/// The error of an answer with [`Fault::Truncated`].
+/// The error that ends the body of an answer early, for [`Fault::Truncated`].
 #[derive(Debug, thiserror::Error)]
-#[error("answer cut on command")]
+#[error("a simulated fault cut the answer")]
 struct Cut;
 
 async fn connection(node: Arc<Node>, stream: TcpStream) {
@@ -227,20 +227,21 @@ fn json(payload: ResponseBody) -> Response<ResponseBody> {
 /// The body of a response, complete or with a fault.
 enum ResponseBody {
     Whole(Bytes),
-    /// The first bytes of a reply, then the end of the connection, although `promised` bytes were announced.
+    /// The first bytes of a reply. The connection then ends, although a Content-Length of `promised` bytes was sent.
     Truncated {
         sent: Bytes,
         promised: u64,
         flush: Pin<Box<Sleep>>,
     },
-    /// The rest of a reply, sent in pieces.
+    /// A reply that is sent in pieces of `piece` bytes, with a pause between two pieces. `left` is the part not sent
+    /// yet.
     Trickle {
         left: Bytes,
         piece: usize,
         between: Duration,
         pause: Pin<Box<Sleep>>,
     },
-    /// A head, a text of this many bytes, and a tail.
+    /// The beginning of a reply, a text with `left` more bytes, and the end of the reply.
     Huge {
         head: Bytes,
         left: usize,
@@ -277,7 +278,8 @@ impl ResponseBody {
         Self::Trickle { left: answer.into(), piece, between, pause }
     }
 
-    /// Returns an answer to the first call of `request`, with a text of `bytes` bytes.
+    /// Returns the body of an answer whose result is a text of `bytes` bytes. The answer has the id of a single call,
+    /// and the id null for a batch.
     fn huge(bytes: usize, request: &envelope::Request) -> Self {
         let id = match request {
             envelope::Request::One(Element::Call(call)) => &call.id,

@@ -1,4 +1,4 @@
-//! The properties of a simulated node that affect its answers, beside the chain.
+//! The properties of a simulated node that affect its answers, such as its health. The chain is not among them.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ pub(crate) const VERSION: &str = "4.0.0";
 /// The version that simulated Firedancer nodes report.
 const FIREDANCER_VERSION: &str = "0.806.40000";
 
-/// The properties of a node. [`Node`](super::Node) has setters for tests.
+/// The properties of a node. The setters of [`Node`](super::Node) change them for tests.
 pub(crate) struct NodeTraits {
     index: usize,
     /// The addresses of the cluster's nodes, once they listen.
@@ -41,7 +41,7 @@ impl NodeTraits {
         }
     }
 
-    /// Returns the position in the cluster, from 0.
+    /// Returns the position of the node in the cluster, from 0.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
@@ -80,7 +80,8 @@ impl NodeTraits {
         *self.version.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the slot at which the account at `position` of an answer is read.
+    /// Returns the slot at which the node reads the account at `position` of a list. `slot` is the context slot of the
+    /// answer.
     pub(crate) fn reads_at(&self, slot: Slot, commitment: Commitment, position: usize) -> Slot {
         let ahead = commitment == Commitment::Finalized
             && position.is_multiple_of(2)

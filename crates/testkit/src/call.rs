@@ -9,8 +9,8 @@ use crate::cluster::node_answer;
 use crate::reply::Reply;
 use crate::request::TestRequest;
 
-/// A JSON-RPC call that is not sent yet. Most methods set a field of its configuration object, which is the
-/// last of the params.
+/// A JSON-RPC call that is not sent yet. Most functions of this type set a field of the configuration object,
+/// which is the last of the params.
 #[derive(Clone)]
 #[must_use = "a call does nothing until it is sent"]
 pub struct TestCall {
@@ -99,7 +99,7 @@ impl TestCall {
         self
     }
 
-    /// Sets `votePubkey`: only the vote account with this key.
+    /// Sets `votePubkey`, so that the answer lists only the vote account with this key.
     pub fn vote_account(self, key: impl ToString) -> Self {
         self.with("votePubkey", key.to_string())
     }
@@ -122,7 +122,7 @@ impl TestCall {
         self
     }
 
-    /// Sends the call by this client instead of the gateway's own.
+    /// Sends the call with this HTTP client, instead of [`TestGateway::client`](crate::TestGateway::client).
     pub fn client(mut self, client: &reqwest::Client) -> Self {
         self.request = self.request.client(client);
         self
@@ -180,7 +180,8 @@ impl TestCall {
         self.request().send()
     }
 
-    /// Returns the call as the gateway parses it. Panics if the method is none of the eight.
+    /// Returns the call as the gateway parses it. Panics if the method is not one of the eight cached
+    /// methods.
     pub fn query(&self) -> Query {
         let method = Method::from_name(&self.method).expect("one of the eight methods");
         let params = Params::Array(self.params().to_string().into());

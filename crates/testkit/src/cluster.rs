@@ -16,8 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::PATIENCE;
 
-/// A simulated cluster whose nodes accept connections. Slots pass only when the test steps it. The listeners
-/// close when the last clone is dropped.
+/// A simulated cluster whose nodes accept connections. Slots pass only when the test steps the cluster. The
+/// listeners close when the last clone is dropped.
 #[derive(Clone)]
 pub struct TestCluster {
     cluster: Arc<Cluster>,
@@ -35,7 +35,8 @@ impl Deref for TestCluster {
 }
 
 impl TestCluster {
-    /// Returns the settings of a cluster of `nodes` nodes whose slots pass only when it is stepped.
+    /// Returns the settings of a cluster of `nodes` nodes. Its slots pass only when the test steps the
+    /// cluster.
     pub fn settings(nodes: usize) -> Settings {
         Settings { nodes, slot_time: None, ..Settings::default() }
     }
@@ -84,7 +85,7 @@ impl TestCluster {
         Secret::new(format!("http://{}", self.addresses[node]))
     }
 
-    /// Returns the setting of an upstream for a node. Its name is `node-0`, `node-1` and so on.
+    /// Returns the setting of an upstream for a node. The upstream's name is `node-0`, `node-1` and so on.
     pub fn upstream(&self, node: usize) -> Upstream {
         Upstream::plain(format!("node-{node}"), self.url(node))
     }

@@ -40,7 +40,7 @@ pub struct TestGateway {
     pub client: reqwest::Client,
 }
 
-/// A function that changes settings.
+/// A function that changes the settings of a test gateway before it starts.
 type Change<'a, T> = Box<dyn FnOnce(&mut T) + 'a>;
 /// A function that sets up the nodes of a new cluster.
 type Preparation<'a> = Box<dyn FnOnce(&Cluster) + 'a>;
@@ -164,7 +164,8 @@ impl TestGateway {
         Self::builder().start().await
     }
 
-    /// Returns a builder of another gateway in front of the same cluster, with the settings of this one.
+    /// Returns a builder of another gateway in front of the same cluster. The other gateway has the settings
+    /// of this gateway.
     pub fn beside<'a>(&self) -> TestGatewayBuilder<'a> {
         let start_from = Some((*self.front().config).clone());
         TestGatewayBuilder { start_from, ..Self::builder().cluster(&self.cluster) }
@@ -284,8 +285,8 @@ impl TestGateway {
 
 /// Methods that read counters or wait for a state.
 impl TestGateway {
-    /// Returns the value of a series, which is named as on `/metrics`: `name{label="value"}`. A series that
-    /// was never counted is 0. Panics if no metric has the name, or if the value is no whole number.
+    /// Returns the value of a metric series, which is named as on `/metrics`: `name{label="value"}`. A series
+    /// that was never counted is 0. Panics if no metric has the name, or if the value is no whole number.
     #[track_caller]
     pub fn metric(&self, series: &str) -> u64 {
         let metrics = self.front().metrics.render();
@@ -296,12 +297,12 @@ impl TestGateway {
         value.map_or(0, |value| value.parse().expect("a whole number"))
     }
 
-    /// Returns the number of requests in flight.
+    /// Returns the number of requests that the gateway is answering now.
     pub fn in_flight(&self) -> usize {
         self.front().in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of open connections to the public listener.
+    /// Returns the number of connections to the public listener that are open now.
     pub fn connections(&self) -> i64 {
         self.front().metrics.connections.get()
     }
@@ -325,24 +326,24 @@ impl TestGateway {
         }
     }
 
-    /// Waits until `requests` requests are in flight.
+    /// Waits until the gateway is answering exactly `requests` requests.
     pub async fn until_in_flight(&self, requests: usize) {
         let what = format!("{requests} requests are in flight");
         self.until(&what, || self.in_flight() == requests).await;
     }
 
-    /// Waits until a series has at least the value `least`.
+    /// Waits until a metric series has at least the value `least`.
     pub async fn until_metric(&self, series: &str, least: u64) {
         self.until(&format!("{series} is at least {least}"), || self.metric(series) >= least).await;
     }
 
-    /// Waits until the gateway knows that a node is `slots` slots behind the frontier.
+    /// Waits until the gateway knows that a node is `slots` slots behind the newest known slot.
     pub async fn until_lag(&self, node: usize, commitment: Commitment, slots: u64) {
         let lag = || self.front().frontier.lag(node, commitment);
         self.until(&format!("node {node} is {slots} slots behind"), || lag() == Some(slots)).await;
     }
 
-    /// Waits until every node has been probed and the frontier has reached the cluster's slots.
+    /// Waits until every node has been probed and the gateway knows the newest slots of the cluster.
     pub async fn settled(&self) {
         self.until("every node is probed and the cluster's slots are known", || {
             let front = self.front();
@@ -368,8 +369,8 @@ impl TestGateway {
         }
     }
 
-    /// Stops the gateway, and runs `seen` before the notice of the stop ends. Panics if the notice ends
-    /// first.
+    /// Stops the gateway, and runs `seen` in the notice period: readiness fails, and the public listener is
+    /// still open. Panics if that period ends before `seen` does.
     pub async fn during_the_notice(&self, seen: impl Future<Output = ()>) {
         tokio::select! {
             () = self.app.stop() => panic!("the notice ended first"),

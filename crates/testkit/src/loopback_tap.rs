@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 
-/// One recorded request: its head and its body.
+/// One recorded request.
 #[derive(Debug, Clone)]
 pub struct TappedRequest {
     head: String,
@@ -16,7 +16,7 @@ pub struct TappedRequest {
 }
 
 impl TappedRequest {
-    /// Returns the values of a header field, one for each line with its name.
+    /// Returns the values of all header fields with this name, in order.
     pub fn header(&self, name: &str) -> Vec<&str> {
         let fields = self.head.lines().filter_map(|line| line.split_once(": "));
         fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
@@ -36,8 +36,9 @@ pub struct LoopbackTap {
     node: Arc<OnceLock<String>>,
     instead: Arc<OnceLock<(&'static str, Vec<u8>)>>,
     seen: Arc<Mutex<Vec<TappedRequest>>>,
-    /// The client is created once. On a busy machine its creation takes longer than a probe waits, and a
-    /// probe that times out opens another connection.
+    /// The client that forwards requests, created once for all clones of the tap. On a busy machine, creating
+    /// a client takes longer than the timeout of a probe. After a timeout, the prober would open another
+    /// connection.
     client: Arc<OnceLock<reqwest::Client>>,
 }
 

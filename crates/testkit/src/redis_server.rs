@@ -39,8 +39,8 @@ impl Redis {
         redis
     }
 
-    /// Returns the setting `shared` of a gateway for this server. Its timeout of 2 s suffices on a busy
-    /// machine.
+    /// Returns the setting `shared` of a gateway for this server. A call to the server may take 2 s, which
+    /// suffices on a busy machine.
     pub fn settings(&self) -> SharedSettings {
         Self::settings_at(&self.url())
     }

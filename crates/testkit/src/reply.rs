@@ -72,7 +72,8 @@ impl Reply {
         self.header("cache-status").trim_start_matches("slotfront; ")
     }
 
-    /// Returns true if the answer comes from the cache. It may be fresh, stale or derived.
+    /// Returns true if the answer comes from the cache: fresh, stale, or derived from an entry in another
+    /// form.
     #[track_caller]
     pub fn is_hit(&self) -> bool {
         self.cache_status().starts_with("hit")

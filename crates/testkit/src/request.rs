@@ -35,7 +35,8 @@ impl TestRequest {
         self
     }
 
-    /// Sends the request by this client instead of the gateway's own.
+    /// Sends the request with this HTTP client, instead of
+    /// [`TestGateway::client`](crate::TestGateway::client).
     pub fn client(mut self, client: &reqwest::Client) -> Self {
         self.client = client.clone();
         self

@@ -11,7 +11,7 @@ use crate::PATIENCE;
 /// Header fields that keep a request off the fast path, so that hyper reads it. They have no other effect.
 pub const NOT_PLAIN: &str = "connection: keep-alive, x-nothing\r\n";
 
-/// A response without the parts that depend on the clock: the status line, the header fields and the body.
+/// The parts of a response that do not depend on the clock: the status line, the header fields and the body.
 pub type TimelessAnswer = (String, BTreeSet<String>, Vec<u8>);
 
 /// Returns the text of a POST request. Each line of `headers` ends in CRLF.

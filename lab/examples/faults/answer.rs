@@ -4,7 +4,7 @@ use serde::Deserialize;
 use slotfront_lab::wire::HttpResponse;
 use slotfront_rpc::methods::Slot;
 
-/// The maximum number of bytes of a bad answer in a remark.
+/// The maximum number of bytes that a remark quotes of a bad answer.
 const SHOWN: usize = 120;
 
 /// The part of an answer that is compared with the chain.

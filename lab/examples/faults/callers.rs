@@ -13,7 +13,7 @@ use crate::answer;
 use crate::phases::ACCOUNT;
 use crate::tally::{CallOutcome, Tally};
 
-/// The number of consecutive good answers after which the callers have begun.
+/// The number of consecutive good answers that must come before the first fault.
 const BEGUN: u64 = 100;
 /// The phase of the calls before the first phase. They are not counted.
 const UNCOUNTED: usize = usize::MAX;
@@ -34,7 +34,7 @@ pub(crate) struct Callers {
     /// The commitments that are requested in turn.
     commitments: Vec<String>,
     cluster: Arc<Cluster>,
-    /// Accounts that always exist.
+    /// The accounts that are requested in turn. They always exist.
     addresses: Vec<Pubkey>,
     next: AtomicU64,
     /// The position of the current phase.
@@ -129,7 +129,8 @@ impl Callers {
         phase
     }
 
-    /// Counts a call. A call that began between two faults counts for the fault during which it ended.
+    /// Counts a call that began in the phase `began`. A call that began between two faults counts for the phase in
+    /// which it ends.
     fn add(&self, began: usize, outcome: CallOutcome, time: Duration) {
         match &outcome {
             CallOutcome::Answer { .. } => self.good_in_a_row.fetch_add(1, Ordering::Relaxed),
@@ -150,7 +151,7 @@ impl Callers {
         self.good_in_a_row.load(Ordering::Relaxed) >= BEGUN
     }
 
-    /// Counts the calls that begin from now on for the phase at this position.
+    /// Makes the phase at this position the current phase. Calls that begin from now on count for this phase.
     pub(crate) fn enter(&self, phase: usize) {
         self.phase.store(phase, Ordering::Relaxed);
     }

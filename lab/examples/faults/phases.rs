@@ -10,13 +10,14 @@ use crate::callers::Callers;
 
 pub(crate) const NODES: usize = 3;
 pub(crate) const ACCOUNT: &str = "getAccountInfo";
-/// The faulty node.
+/// The position of the faulty node.
 const FAULTY: usize = 0;
-/// The node that is slow in one of the phases.
+/// The position of the node that is slow in one of the phases.
 const SLOW: usize = 1;
-/// The number of calls after which the faulty node counts as in use.
+/// The number of calls after which the gateway counts as using a node.
 const IN_USE: u64 = 10;
-/// The number of requests, including probes, after which the fault has been seen by the gateway.
+/// The number of requests to the faulty node, including probes, after which the gateway counts as having seen the
+/// fault.
 const SEEN: u64 = 10;
 /// The longest wait for the gateway to answer at all, or to use a recovered node.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -30,17 +31,17 @@ const REST: &str = "none, before and between the faults";
 pub(crate) enum PhaseEnd {
     /// A duration has passed.
     Time(Duration),
-    /// This number of calls has ended, and the gateway has seen the fault.
+    /// This number of calls has ended, and the gateway has seen the fault, which takes [`SEEN`] requests.
     Calls(u64),
 }
 
-/// A fault and its duration.
+/// A phase of the run: one fault of the nodes, and the rule for its duration.
 struct Phase {
     name: &'static str,
     play: fn(&Cluster),
-    /// True if the phase begins when all nodes are healthy and the faulty node is in use.
+    /// True if the phase begins only when the faulty node, healthy again, is in use.
     rests_before: bool,
-    /// The factor by which [`PhaseEnd::Time`] is multiplied.
+    /// The factor by which the duration in [`PhaseEnd::Time`] is multiplied for this phase.
     part: f64,
 }
 
@@ -49,7 +50,7 @@ impl Phase {
         Self { name, play, rests_before: true, part: 1.0 }
     }
 
-    /// Returns a phase that follows the previous one immediately.
+    /// Returns a phase that begins as soon as the phase before has ended.
     fn at_once(name: &'static str, play: fn(&Cluster)) -> Self {
         Self { rests_before: false, ..Self::new(name, play) }
     }
@@ -67,7 +68,7 @@ fn clear_all_faults(cluster: &Cluster) {
     }
 }
 
-/// Returns the phases. All nodes are healthy when a phase begins.
+/// Returns the phases. The faults of the previous phase are cleared when a phase begins.
 fn phases() -> Vec<Phase> {
     vec![
         Phase::new("killed", |cluster| faulty(cluster).set_down(true)),
@@ -121,7 +122,7 @@ fn phases() -> Vec<Phase> {
     ]
 }
 
-/// Returns the names of the phases, by the positions that [`play`] passes to the callers.
+/// Returns the names of the phases. The first is for the time before and between the faults.
 pub(crate) fn names() -> Vec<&'static str> {
     std::iter::once(REST).chain(phases().iter().map(|phase| phase.name)).collect()
 }
@@ -129,7 +130,7 @@ pub(crate) fn names() -> Vec<&'static str> {
 /// Injects every fault in turn, then stops the callers.
 ///
 /// # Errors
-/// The gateway never answered from all nodes.
+/// The gateway did not answer from all nodes within [`PATIENCE`].
 pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) -> Result<(), String> {
     let serves = || callers.have_begun() && cluster.nodes().iter().all(|node| node.calls(ACCOUNT) >= IN_USE);
     if !until(serves).await {
@@ -165,7 +166,7 @@ pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) ->
     Ok(())
 }
 
-/// Returns a check for whether the gateway has seen a fault that begins now.
+/// Returns a function that returns true once the gateway has seen a fault, which begins at the call of `is_seen`.
 fn is_seen(cluster: &Cluster) -> impl Fn(&Cluster) -> bool + use<> {
     let before = faulty(cluster).calls_total();
     move |cluster| faulty(cluster).is_down() || faulty(cluster).calls_total() >= before + SEEN

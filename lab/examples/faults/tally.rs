@@ -13,10 +13,10 @@ pub(crate) enum CallOutcome {
     Failed(String),
 }
 
-/// The counts.
+/// The counts of the calls of one phase.
 pub(crate) struct Tally {
     name: &'static str,
-    /// The duration of each call.
+    /// The duration of each completed call, in microseconds.
     micros: Vec<u128>,
     failed: u64,
     old: u64,

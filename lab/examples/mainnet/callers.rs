@@ -10,7 +10,7 @@ use slotfront_lab::wire::{BoxError, Connection, HttpResponse, Target};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
-/// One call in this many is at finalized, the others at confirmed.
+/// The average number of calls of which one is at finalized. The other calls are at confirmed.
 const FINALIZED_OF: u64 = 5;
 
 #[derive(clap::Args)]
@@ -32,12 +32,12 @@ struct Tally {
     micros: Vec<u64>,
     /// The number of answers from the cache.
     hits: u64,
-    /// The number of carried answers.
+    /// The number of answers that were carried: served at a newer slot than they were fetched at.
     carried: u64,
     wrong: u64,
-    /// The slots and milliseconds by which answers at confirmed were behind.
+    /// The lags of answers at confirmed behind the chain, in slots and in milliseconds.
     behind: Lags,
-    /// The slots and milliseconds by which carried answers at confirmed were behind.
+    /// The lags behind the chain of answers at confirmed that were served at a newer slot than they were fetched at.
     tip_behind: Lags,
 }
 
@@ -125,7 +125,8 @@ async fn call(
 }
 
 impl Tally {
-    /// Notes an answer. `sent_ms` is the time of the call if it was at confirmed.
+    /// Counts an answer. `sent_ms` is the time at which a call at confirmed was sent, and `None` for a call at
+    /// finalized.
     fn note(&mut self, clock: Clock, response: &HttpResponse, writes: Writes, sent_ms: Option<u64>) {
         let is_carried = response.cache_status.contains("carried");
         self.hits += u64::from(response.cache_status.contains("hit"));

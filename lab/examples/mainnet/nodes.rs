@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 /// The bytes that a link sends at once.
 const PIECE: usize = 16 * 1024;
-/// The time by which a link may send ahead, because timers count in milliseconds.
+/// The time by which a link may be ahead of its bandwidth, because timers count in milliseconds.
 const AHEAD: Duration = Duration::from_millis(2);
 
 #[derive(clap::Args)]
@@ -87,7 +87,7 @@ struct Node {
     link: Mutex<Link>,
 }
 
-/// A node's link, and its counters.
+/// A node's link, with the time at which it is free, and the counters of the node.
 struct Link {
     free_at: Instant,
     counts: BTreeMap<String, u64>,
@@ -183,7 +183,7 @@ impl Node {
         }))
     }
 
-    /// Returns the time at which the link has sent `bytes` more.
+    /// Returns the time at which the link has sent `bytes` further bytes, and keeps the link busy until then.
     fn sent_at(&self, bytes: usize) -> Instant {
         let took = Duration::from_micros(bytes as u64 * 8 / self.options.megabits);
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +191,7 @@ impl Node {
         link.free_at
     }
 
-    /// Returns the result of a call, or its error.
+    /// Returns the JSON text of a call's result, or its error object.
     fn member(&self, method: &str, params: &Value) -> Result<String, Value> {
         let newest = |config: &Value| {
             self.clock.newest(config["commitment"].as_str().unwrap_or("finalized"), mainnet::now_ms())
@@ -237,7 +237,8 @@ impl Node {
         })
     }
 
-    /// Returns an account of a made-up program, whose balance is the slot of its last write.
+    /// Returns the result of getAccountInfo at `slot`. The balance of the account is the slot of the account's last
+    /// write. The value is null for an address that callers do not request.
     fn account(&self, address: &Value, slot: u64) -> String {
         let writes = address.as_str().and_then(|address| self.accounts.get(address));
         let value = writes.map_or(Value::Null, |writes| {

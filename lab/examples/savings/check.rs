@@ -1,4 +1,4 @@
-//! Comparison of answers with the simulated chain's state at the slot that they name.
+//! Comparison of answers with the state of the simulated chain at the slot that each answer names.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,10 +10,11 @@ use slotfront_sim::{Account, Cluster};
 /// The bytes of a token account that hold its amount.
 const AMOUNT: std::ops::Range<usize> = 64..72;
 
-/// Returns the slot of an answer whose accounts are the chain's at that slot.
+/// Checks that the accounts of an answer have the states that the chain has at the answer's slot. Returns this slot.
 ///
 /// # Errors
-/// The body is no answer to the read, or an account has another state at that slot. The text says why.
+/// The body is no answer to the read, its slot is in the future, or an account has another state at that slot. The text
+/// says why.
 pub(crate) fn check(cluster: &Cluster, read: &PlannedRead, body: &[u8]) -> Result<Slot, String> {
     let answer: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let result = &answer["result"];
@@ -45,7 +46,7 @@ fn check_account(cluster: &Cluster, key: &Pubkey, slot: Slot, value: &Value) -> 
     if is_same { Ok(()) } else { Err(format!("{key} is not {value} at {slot}")) }
 }
 
-/// Returns true if `data` shows the account's data, or its amount.
+/// Returns true if `data`, from an answer, is right for `account`. Parsed and sliced data show only the token amount.
 fn is_data(data: &Value, account: &Account) -> bool {
     let amount = &account.data[AMOUNT];
     if let Some(parsed) = data.get("parsed") {

@@ -14,14 +14,14 @@ use tokio::time::Instant;
 use crate::check::check;
 use crate::upstream::{UpstreamCalls, UpstreamCounter};
 
-/// The most connections to a gateway.
+/// The maximum number of connections to a gateway.
 const CONNECTIONS: usize = 64;
-/// The pause between two looks at a gateway that begins.
+/// The pause between two checks that a started gateway is ready.
 const LOOK: Duration = Duration::from_millis(100);
-/// The longest time for a gateway to begin.
+/// The longest time for a started gateway to become ready.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// A gateway.
+/// One gateway with nodes of its own, and the counts of the reads that it gets.
 pub(crate) struct Lane {
     /// True if the gateway gets lists, false if it gets single accounts.
     pub(crate) is_list: bool,
@@ -39,13 +39,13 @@ pub(crate) struct Lane {
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) micros: Vec<u64>,
-    /// The number of slots by which each answer is behind the cluster, by the commitment and the source of the answer.
+    /// The number of slots by which each right answer is behind the cluster, by commitment and source of the answer.
     pub(crate) behind: BTreeMap<(Commitment, &'static str), Vec<Slot>>,
     /// The number of reads that got no answer.
     pub(crate) failed: u64,
     /// The number of reads that got a wrong answer.
     pub(crate) wrong: u64,
-    /// The reason why the first failed or wrong read counts as such.
+    /// The fault of the first failed or wrong read.
     pub(crate) remark: Option<String>,
 }
 
@@ -71,10 +71,11 @@ impl Lane {
         }
     }
 
-    /// Waits until the gateway answers and, if it follows, carries answers at finalized.
+    /// Waits until the gateway answers. If it follows the chain, also waits until it carries answers at finalized to
+    /// newer slots.
     ///
     /// # Errors
-    /// That takes too long.
+    /// The gateway is not ready within [`PATIENCE`].
     pub(crate) async fn ready(&self) -> Result<(), BoxError> {
         let key = self.cluster.examples().nonce_account;
         let params = format!(r#"["{key}",{{"encoding":"base64","commitment":"finalized"}}]"#);
@@ -141,7 +142,7 @@ impl Lane {
     }
 }
 
-/// Returns the source of an answer, by its header.
+/// Returns the source of an answer, such as `hit` or `fetched`, by its `Cache-Status` header.
 fn source(cache_status: &str) -> &'static str {
     let has = |word: &str| cache_status.contains(word);
     if has("detail=carried") {

@@ -33,11 +33,12 @@ use tokio_util::task::TaskTracker;
 use crate::lane::Lane;
 use crate::table::{IdealFetches, Measured};
 
-/// The delay beyond which all later reads are postponed, because the machine and the cluster have stalled.
+/// The maximum delay of a read. After a longer delay, the machine and the cluster have stalled, and all later reads are
+/// postponed.
 const LATE: Duration = Duration::from_secs(1);
-/// The version of the nodes. Below 4.1, answers at finalized may hold data of a later slot.
+/// The version that the nodes report. Nodes below 4.1 may answer at finalized with data of a later slot.
 const NODE_VERSION: &str = "4.4.0";
-/// The number of slots whose blocks are kept. Followers ask for the newest only.
+/// The number of slots whose blocks are kept. Followers request only the newest blocks.
 const RETAINED_SLOTS: u64 = 400;
 
 #[derive(Parser)]
@@ -88,13 +89,14 @@ impl Options {
 struct Replay {
     cluster: Arc<Cluster>,
     lanes: Vec<Arc<Lane>>,
-    /// The ideal caches for single accounts and for lists.
+    /// The two ideal caches: the first for single accounts, the second for lists.
     ideal: [IdealCache; 2],
     ideal_fetches: IdealFetches,
 }
 
 impl Replay {
-    /// Sends the reads at their planned times, and waits for all answers.
+    /// Sends the reads at their planned times, and waits for all answers. Returns the time by which reads were
+    /// postponed.
     async fn run(&mut self, reads: impl Iterator<Item = PlannedRead>) -> Duration {
         let (mut begun, mut put_off) = (Instant::now(), Duration::ZERO);
         let open = TaskTracker::new();

@@ -10,7 +10,7 @@ use slotfront_rpc::methods::{Commitment, Method};
 use crate::lane::{Lane, Tally};
 use crate::upstream::UpstreamCalls;
 
-/// The numbers of fetches of the ideal cache: for lists or single accounts, by commitment and rate.
+/// The numbers of fetches that the ideal cache made, by commitment and write rate. The flag is true for lists.
 pub(crate) type IdealFetches = HashMap<(bool, Commitment, WriteRate), u64>;
 
 /// The counts of one gateway.
@@ -25,11 +25,11 @@ pub(crate) struct Measured {
 
 /// The sources of answers that are counted as hits.
 const HITS: [&str; 4] = ["carried", "hit", "derived", "stale"];
-/// The methods that only the follower calls here.
+/// The methods that, in these runs, a gateway calls only in order to follow the chain.
 const FOLLOWING: [&str; 3] = ["getBlocks", "getBlock", "getEpochSchedule"];
 
 impl Measured {
-    /// Takes the counts of a gateway.
+    /// Takes the counts out of `lane`, and so resets them to zero. `took` is the duration of the run.
     pub(crate) fn new(lane: &Lane, ideal: &IdealFetches, took: Duration) -> Self {
         let (mut tally, upstream) = lane.take();
         tally.micros.sort_unstable();
@@ -62,8 +62,8 @@ impl Measured {
         self.ideal.iter().filter(|(kind, _)| chosen(kind)).map(|(_, number)| number).sum()
     }
 
-    /// Returns the number of the gateway's fetches for which `choose` returns true, that of the ideal cache, and their
-    /// ratio.
+    /// Returns as text the fetches of the gateway, those of the ideal cache, and their ratio. Counts fetches for which
+    /// `choose` returns true.
     fn ratio(&self, choose: impl Fn(Commitment, WriteRate) -> bool) -> String {
         let fetches = self.upstream.sum(|(_, commitment, rate)| choose(*commitment, *rate));
         let ideal = self.ideal(choose);

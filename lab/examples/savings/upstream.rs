@@ -8,25 +8,25 @@ use slotfront_rpc::jsonrpc::Call;
 use slotfront_rpc::methods::{Commitment, Method, Profile, Pubkey, Query};
 use slotfront_sim::Node;
 
-/// The kind of a call for accounts: its method, its commitment and the rate of the most often written account.
+/// The kind of a call for accounts: its method, its commitment, and the write rate of its most often written account.
 pub(crate) type Fetch = (Method, Commitment, WriteRate);
 
-/// The numbers of calls.
+/// The numbers of calls that the nodes of one gateway got.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UpstreamCalls {
     pub(crate) fetches: HashMap<Fetch, u64>,
-    /// All other calls, by method.
+    /// The numbers of calls that are not for accounts, by method.
     pub(crate) others: HashMap<String, u64>,
 }
 
-/// Counts the calls of one gateway.
+/// A counter of the calls that the nodes of one gateway get.
 pub(crate) struct UpstreamCounter {
     rates: Arc<HashMap<Pubkey, WriteRate>>,
     calls: Mutex<UpstreamCalls>,
 }
 
 impl UpstreamCounter {
-    /// Counts the calls that these nodes get.
+    /// Returns a counter of the calls that `nodes` get from now on.
     pub(crate) fn over(nodes: &[Arc<Node>], rates: &Arc<HashMap<Pubkey, WriteRate>>) -> Arc<Self> {
         let counter = Arc::new(Self { rates: Arc::clone(rates), calls: Mutex::default() });
         for node in nodes {
@@ -45,7 +45,8 @@ impl UpstreamCounter {
         }
     }
 
-    /// Returns the kind of a call for accounts. `None` for any other call, and for accounts of unknown rate.
+    /// Returns the kind of a call for accounts. `None` for any other call, and if the write rates of all accounts are
+    /// unknown.
     fn fetch(&self, call: &Call) -> Option<Fetch> {
         let method = Method::from_name(std::str::from_utf8(&call.method).ok()?)?;
         let query = Query::parse(method, &call.params, Profile::Node).ok()?;
@@ -70,12 +71,12 @@ impl UpstreamCounter {
 }
 
 impl UpstreamCalls {
-    /// Returns the number of calls for accounts that `choose` chooses.
+    /// Returns the number of calls for accounts for which `choose` returns true.
     pub(crate) fn sum(&self, choose: impl Fn(&Fetch) -> bool) -> u64 {
         self.fetches.iter().filter(|(fetch, _)| choose(fetch)).map(|(_, number)| number).sum()
     }
 
-    /// Returns the number of calls of a method, other than calls for accounts.
+    /// Returns the number of calls of `method`. Calls for accounts are not counted.
     pub(crate) fn other(&self, method: &str) -> u64 {
         self.others.get(method).copied().unwrap_or(0)
     }

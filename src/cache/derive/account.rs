@@ -16,13 +16,13 @@ use crate::node::answer::AccountMembers;
 
 /// The classic token program.
 const TOKEN_PROGRAM: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
-/// The Token-2022 program. Nodes show the amounts of some of its accounts by the clock.
+/// The Token-2022 program. Some of its accounts have amounts that nodes compute from the time of the answer.
 const TOKEN_2022: &str = "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb";
 
 /// The owners whose accounts are never sliced in `jsonParsed`.
 const TOKEN_PROGRAMS: [&str; 2] = [TOKEN_PROGRAM, TOKEN_2022];
 
-/// A span of a text: the offset of its first byte, and the offset after its last one.
+/// A range of bytes of a text: the offset of its first byte, and the offset after its last one.
 pub type ByteSpan = (u32, u32);
 
 /// The kind of a stored value, which decides the forms that can be made of it.
@@ -34,7 +34,7 @@ pub enum AccountKind {
     Part,
     /// `jsonParsed` without a slice. `jsonParsed` with every slice can be made of it.
     Parsed,
-    /// A form from which no other can be made.
+    /// A form from which no other form can be made.
     AsAsked,
 }
 
@@ -64,7 +64,8 @@ pub struct AccountValue {
 pub enum TokenProgram {
     /// The classic token program. Amounts of its accounts depend on their data alone.
     Classic,
-    /// The Token-2022 program. Nodes show the amounts of some of its accounts by the clock.
+    /// The Token-2022 program. Some of its accounts have amounts that nodes compute from the time of the
+    /// answer.
     Token2022,
 }
 
@@ -91,7 +92,7 @@ impl AccountFacts {
     }
 }
 
-/// The reason why a form cannot be made.
+/// The reason why an account cannot be written in another encoding or slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeriveError {
     /// The data is longer than 128 bytes, which nodes refuse in base58.
@@ -100,16 +101,18 @@ pub enum DeriveError {
     Broken,
 }
 
-/// The memory for the pieces in which a value is written, and for the text around its data.
+/// The memory for the list of pieces in which an account is written, and for the text around the account's
+/// data.
 const PIECES_BYTES: usize = 8 * size_of::<Bytes>();
 
-/// The texts before and after the data in a pair with its encoding, as nodes write them.
+/// The text before the base64 data in an account's member `data`, as nodes write it. [`TAIL`] is the text
+/// after the data.
 const HEAD: &str = "[\"";
 const TAIL: &str = "\",\"base64\"]";
 
 impl AccountValue {
-    /// Parses a value that was fetched in `form`, and the facts that it states. `None` if the text is not in
-    /// the format that nodes write.
+    /// Parses `text`, an account's value that was fetched in `form`, and the facts that it states. `None` if
+    /// the text is not in the format that nodes write.
     ///
     /// A slice that proves to be the whole account gets the kind [`AccountKind::Whole`].
     pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, AccountFacts)> {
@@ -151,7 +154,7 @@ impl AccountValue {
         Some((Self { text, data, kind }, facts))
     }
 
-    /// Returns the kind of the value.
+    /// Returns the kind of the value, which decides the forms that can be made of it.
     pub fn kind(&self) -> AccountKind {
         self.kind
     }
@@ -163,7 +166,7 @@ impl AccountValue {
         Some((u32::try_from(from).ok()?, u32::try_from(to).ok()?))
     }
 
-    /// Returns the value as the slice `at` of `text`.
+    /// Returns the same value, with its text kept as the range `at` of `text`.
     pub(super) fn moved_into(&self, text: &Bytes, at: Range<usize>) -> Self {
         Self { text: text.slice(at), data: self.data, kind: self.kind }
     }
@@ -184,7 +187,8 @@ impl AccountValue {
             }
     }
 
-    /// Returns the most bytes that [`Self::write`] adds to the stored text, the list of pieces included.
+    /// Returns the most memory that [`Self::write`] takes beyond the stored text, in bytes. The list of
+    /// pieces is included.
     pub fn max_written_bytes(&self, form: AccountForm) -> usize {
         let Some((from, to)) = self.data.filter(|_| !self.is_stored_in(form)) else {
             return PIECES_BYTES;
@@ -202,8 +206,8 @@ impl AccountValue {
     /// Writes the value in `form`, as pieces that are appended to `out`. Returns true if the written text
     /// differs from the stored one.
     ///
-    /// The caller must make sure that `form` can be made of this kind. A [`AccountKind::Part`] serves its own
-    /// slice only.
+    /// The caller must make sure that `form` can be made of the value's kind. An [`AccountKind::Part`] can be
+    /// written only with the slice for which it was fetched.
     ///
     /// # Errors
     /// The form cannot be made. `out` then holds nothing of use.
@@ -241,7 +245,8 @@ impl AccountValue {
     }
 }
 
-/// Returns `text` with its member `data`, which is at `at`, in compact form, and the new span of that member.
+/// Replaces the member `data` of `text` by the base64 text `data`, without spaces. `at` is the range of the
+/// member's value. Returns the new text and the new range of the value.
 fn rewritten(text: &Bytes, at: &Range<usize>, data: &str) -> (Bytes, Range<usize>) {
     let pair = [HEAD, data, TAIL].concat();
     let end = at.start + pair.len();
@@ -254,7 +259,7 @@ fn decoded_len(base64: &[u8]) -> usize {
     (base64.len() / 4 * 3).saturating_sub(padding)
 }
 
-/// Returns the range of a slice within `len` bytes. A slice past the end is cut short.
+/// Returns the range of bytes that `slice` takes of data of `len` bytes. A slice past the end is cut short.
 fn clip(slice: Option<DataSlice>, len: usize) -> Range<usize> {
     let Some(DataSlice { offset, length }) = slice else { return 0..len };
     let clip = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(len);

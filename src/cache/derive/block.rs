@@ -47,7 +47,8 @@ const FORMS: [(BlockDetails, BlockEncoding); 8] = [
     (BlockDetails::Full, BlockEncoding::JsonParsed),
 ];
 
-/// The versions that callers usually name. The caller's own version is tried first.
+/// The values of `max_version` that callers usually send. A stored block with the caller's own value is tried
+/// first.
 const VERSIONS: [Option<u8>; 3] = [Some(0), None, Some(1)];
 
 /// The known members of a block.
@@ -66,39 +67,40 @@ const BLOCK: [&str; 9] = [
 /// The known members of a transaction.
 const TRANSACTION: [&str; 3] = ["meta", "transaction", "version"];
 
-/// The known members of a transaction's `transaction`, if it is written in JSON.
+/// The known members of the field `transaction` of a block's transaction, in the encodings `json` and `jsonParsed`.
 const INNER: [&str; 3] = ["accountKeys", "message", "signatures"];
 
 /// The known members of a message in jsonParsed. The last one came with version 1.
 const MESSAGE: [&str; 5] =
     ["accountKeys", "addressTableLookups", "instructions", "recentBlockhash", "transactionConfig"];
 
-/// The members of `meta` that details `accounts` include, beside `rewards`.
+/// The members of `meta` that nodes include in blocks with details `accounts`, beside `rewards`.
 const SHORT_META: [&str; 7] =
     ["err", "fee", "postBalances", "postTokenBalances", "preBalances", "preTokenBalances", "status"];
 
-/// The members of `meta` that details `accounts` omit. A member that is neither here nor in [`SHORT_META`]
-/// may belong to a newer node's `accounts`.
+/// The members of `meta` that nodes omit from blocks with details `accounts`. A member that is neither here
+/// nor in [`SHORT_META`] is unknown: a newer node may include it for details `accounts`.
 const LONG_META: [&str; 5] =
     ["computeUnitsConsumed", "costUnits", "innerInstructions", "logMessages", "returnData"];
 
-/// The members of `meta` that only encodings other than jsonParsed include, and `rewards`.
+/// Further known members of `meta`: `rewards`, and one that all encodings except jsonParsed include.
 const OTHER_META: [&str; 2] = ["loadedAddresses", "rewards"];
 
 const SIGNATURE_BYTES: usize = 64;
 
-/// The change of a stored block's transactions.
+/// The change of a stored block's transactions that gives the block in the shape that a caller wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransactionChange {
     /// Removes the transactions.
     Drop,
-    /// Leaves the list of signatures as it is.
+    /// Keeps the list of signatures, which the stored block holds in place of transactions.
     Keep,
-    /// Replaces each transaction by the first of its signatures.
+    /// Replaces each transaction in JSON by its first signature.
     Signatures,
-    /// Replaces each transaction by the first signature in its wire form.
+    /// Replaces each transaction in base64 by its first signature, in base58.
     WireSignatures,
-    /// Reduces each transaction to its accounts and short meta, and then trims it.
+    /// Reduces each transaction to its accounts and the members of `meta` in [`SHORT_META`], and then does
+    /// the same as [`Self::Trim`].
     Accounts,
     /// Removes rewards and version from each transaction, if they were not asked for.
     Trim,
@@ -134,7 +136,7 @@ impl TransactionChange {
         (fits || !versioned).then_some(change)
     }
 
-    /// Returns the depth to which the stored answer is parsed for this change.
+    /// Returns the depth to which the stored answer must be parsed for this change.
     const fn open(self) -> ParseDepth {
         const TRIM: ParseDepth =
             ParseDepth::Each(&ParseDepth::Members(&[("meta", ParseDepth::Members(&[]))]));
@@ -158,9 +160,9 @@ impl TransactionChange {
     }
 }
 
-/// Returns true if an answer in `asked` shape can be made of one in `stored` shape.
+/// Returns true if an answer in the shape `asked` can be made of one in the shape `stored`.
 ///
-/// [`reshape`] also checks that the block has legacy transactions only, if `asked` has no `max_version`.
+/// If `asked` has no `max_version`, [`reshape`] also checks that the block has legacy transactions only.
 pub fn derivable(stored: BlockShape, asked: BlockShape) -> bool {
     TransactionChange::between(stored, asked).is_some()
 }
@@ -244,10 +246,10 @@ fn first_signature<'a>(transaction: &mut JsonPart<'a>) -> Option<JsonPart<'a>> {
 }
 
 /// Returns the first signature of a transaction in base64. The signature follows the number of signatures,
-/// which is one byte for up to 127. A transaction of version 1 has its signatures elsewhere, and its first
-/// byte is above 127.
+/// which is one byte. `None` for a transaction of version 1, whose first byte is above 127.
 fn first_wire_signature<'a>(transaction: &mut JsonPart<'a>) -> Option<JsonPart<'a>> {
-    /// The characters of base64, in whole groups of four, that encode the count and one signature.
+    /// The number of base64 characters, in whole groups of four, that encode the number of signatures and the
+    /// first signature.
     const CHARACTERS: usize = (1 + SIGNATURE_BYTES).div_ceil(3) * 4;
 
     let transaction = transaction.as_object()?;

@@ -83,8 +83,8 @@ pub fn parts(list: &Bytes) -> Option<Vec<Bytes>> {
     Some(elements(&value)?.iter().map(single).collect())
 }
 
-/// Returns `value` as an answer of its own, copied, with the span of its context and the value as a slice of
-/// it.
+/// Writes `context` and `value` as getAccountInfo's answer, into new memory. Returns the answer, the range of
+/// its context, and the value as a slice of the answer.
 pub fn alone(context: &[u8], value: &AccountValue) -> Option<(Bytes, ByteSpan, AccountValue)> {
     let mut result =
         BytesMut::with_capacity(CONTEXT.len() + context.len() + VALUE.len() + value.text().len() + 1);
@@ -101,7 +101,7 @@ pub fn alone(context: &[u8], value: &AccountValue) -> Option<(Bytes, ByteSpan, A
     Some((result, at, value))
 }
 
-/// Returns the context object with another slot. `None` if `context` states no slot.
+/// Returns a copy of the JSON object `context` with another slot. `None` if `context` states no slot.
 pub fn context_at(context: &[u8], slot: Slot) -> Option<Bytes> {
     #[derive(Deserialize)]
     struct Context<'a> {
@@ -114,14 +114,15 @@ pub fn context_at(context: &[u8], slot: Slot) -> Option<Bytes> {
     Some([&context[..from], itoa::Buffer::new().format(slot).as_bytes(), &context[to..]].concat().into())
 }
 
-/// Returns a result with another slot in its context. `None` if the result has no context.
+/// Returns a copy of `result` with `slot` in its context. `None` if `result` has no context.
 pub fn result_at(result: &Bytes, slot: Slot) -> Option<Bytes> {
     let Contextual { context, value, .. } = Contextual::split(result)?;
     Some([CONTEXT, &context_at(&context, slot)?, VALUE, &value, b"}"].concat().into())
 }
 
-/// Assembles a list of single accounts. The lowest slot becomes the list's slot, and the earliest `sent_at`
-/// its age. A list may be carried if its accounts are all at one slot and each may be carried.
+/// Assembles a list of single accounts. The list gets the lowest slot and the earliest `sent_at` of its
+/// accounts. The list may be served at later slots only if its accounts are all at one slot and each of them
+/// may be.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let lowest = singles.iter().min_by_key(|single| single.meta.slot)?;
     let EntryBody::Account { result, context: (from, to), .. } = &lowest.body else { return None };
@@ -146,7 +147,8 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     })
 }
 
-/// Returns a single answer in `form`, and true if it differs from the stored text.
+/// Returns the answer `result` about one account in `form`, and true if the returned text differs from
+/// `result`.
 ///
 /// # Errors
 /// As for [`AccountValue::write`].
@@ -165,10 +167,11 @@ pub fn write_single(
     Ok((TextParts::of(pieces), true))
 }
 
-/// Returns a list in `form`, and true if any value differs from its stored text.
+/// Returns the answer about a list of accounts in `form`, and true if the text of any account differs from
+/// its stored text.
 ///
 /// # Errors
-/// As for [`AccountValue::write`], by the first value that cannot be written. A node does the same.
+/// As for [`AccountValue::write`], by the first account that cannot be written. A node does the same.
 pub fn write_list(
     context: &Bytes,
     values: &[AccountValue],

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The number of members for which memory is reserved. Most opened objects have fewer.
+/// The number of members for which memory is reserved. Most objects that are parsed have fewer.
 const MEMBERS: usize = 16;
 
 /// The depth to which a text is parsed. Depths are constants, so that no answer decides how deep the
@@ -19,20 +19,21 @@ const MEMBERS: usize = 16;
 pub(super) enum ParseDepth {
     /// The value is left as text.
     Not,
-    /// An array. Each element is parsed as given.
+    /// An array. Each element is parsed to the given depth.
     Each(&'static ParseDepth),
-    /// An object or `null`. The named members are parsed as given, and the others are left as text.
+    /// An object or `null`. Each named member is parsed to the depth beside its name. The other members are
+    /// left as text.
     Members(&'static [(&'static str, ParseDepth)]),
 }
 
 /// A JSON value, parsed or left as text.
 #[derive(Debug)]
 pub(super) enum JsonPart<'a> {
-    /// JSON text.
+    /// A value that is left as JSON text.
     Text(Cow<'a, str>),
-    /// An array.
+    /// A parsed array.
     List(Vec<JsonPart<'a>>),
-    /// An object.
+    /// A parsed object.
     Object(JsonObject<'a>),
 }
 
@@ -44,7 +45,8 @@ impl<'a> JsonPart<'a> {
     /// The value `null`.
     pub(super) const NULL: Self = Self::Text(Cow::Borrowed("null"));
 
-    /// Parses `text`. `None` if `text` is not JSON, or not in the form that `open` expects.
+    /// Parses `text` to the depth `open`. `None` if `text` is not JSON, or lacks an array or object that
+    /// `open` expects.
     pub(super) fn read(text: &'a Bytes, open: ParseDepth) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -134,8 +136,8 @@ impl<'a> JsonObject<'a> {
         self.0.iter().map(|(name, _)| *name)
     }
 
-    /// Returns `None` if a member is in none of the lists `known`. The meaning of such a member in a newer
-    /// node's answer is unknown.
+    /// Returns `None` if the object has a member whose name is in none of the lists `known`. A newer node may
+    /// write such a member, and its meaning is unknown.
     pub(super) fn only(&self, known: &[&[&str]]) -> Option<()> {
         self.names().all(|name| known.iter().any(|list| list.contains(&name))).then_some(())
     }
@@ -163,7 +165,7 @@ impl<'a> JsonObject<'a> {
         Some(())
     }
 
-    /// Removes all members but those for whose names `kept` returns true.
+    /// Keeps the members for whose names `kept` returns true, and removes all others.
     pub(super) fn retain(&mut self, mut kept: impl FnMut(&str) -> bool) {
         self.0.retain(|(name, _)| kept(name));
     }

@@ -18,7 +18,7 @@ pub(crate) struct RecordedCall {
     /// The name of a group of answers that are consistent with each other: those of one moment, or of one
     /// block.
     pub(crate) group: Option<String>,
-    /// The results of `getSlot` right after the answer.
+    /// The results of `getSlot` at each commitment, right after the node's answer.
     pub(crate) slots: PerCommitment<Slot>,
     /// The call. `None` if slotfront refuses it without asking a node.
     pub(crate) query: Option<Query>,

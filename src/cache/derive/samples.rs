@@ -1,4 +1,5 @@
-//! Performance samples: a smaller limit is a prefix of the whole list, because nodes list the newest first.
+//! Performance samples: the answer to a smaller limit is the beginning of the whole list, because nodes list
+//! the newest sample first.
 
 use bytes::{Bytes, BytesMut};
 

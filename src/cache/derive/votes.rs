@@ -1,5 +1,5 @@
-//! One validator's vote account, filtered from the stored list of all vote accounts that has the same other
-//! parameters.
+//! One validator's vote account, taken from the stored list of all vote accounts. Apart from the vote
+//! account, the calls for the two have the same parameters.
 
 use bytes::Bytes;
 
@@ -12,8 +12,8 @@ const OPEN: ParseDepth = {
     ParseDepth::Members(&[("current", LIST), ("delinquent", LIST)])
 };
 
-/// Returns a list of all vote accounts reduced to the one of `vote_pubkey`. The members `current` and
-/// `delinquent` may both be empty, as in a node's answer.
+/// Returns `result`, the list of all vote accounts, reduced to the vote account `vote_pubkey`. The members
+/// `current` and `delinquent` may both be empty, as in a node's answer.
 ///
 /// `None` if `result` is not in the format that nodes write. In that case a node is asked.
 pub fn only(result: &Bytes, vote_pubkey: &Pubkey) -> Option<Bytes> {

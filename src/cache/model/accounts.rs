@@ -1,9 +1,9 @@
 //! Accounts in every form, alone and in lists, with many callers and calls at once.
 //!
-//! The model does not predict which answer a caller gets. It checks what every answer promises. An answer is
-//! made of nodes' answers about these accounts at this commitment, and is no older than its status says. It
-//! is not from before a purge, and not behind an answer that was shown before. A fresh entry in a form that
-//! serves the call needs no node.
+//! The model does not predict which answer a caller gets. It checks the promises that every answer must keep.
+//! An answer is made of nodes' answers about these accounts at this commitment, and is no older than its
+//! status says. It is not from before a purge, and not at a lower slot than an answer sent before. If a fresh
+//! entry serves the call, no node is asked.
 
 mod account_floors;
 mod answers;
@@ -40,8 +40,8 @@ struct AccountModel {
     accounts_shown: Vec<AccountShown>,
     falls: Vec<FloorFall>,
     purges: Purges,
-    /// True once a caller has set a minContextSlot or a floor, or has bypassed the cache. Equal calls may
-    /// then run side by side.
+    /// True once a caller has set a minContextSlot or a lowest slot for hits, or has bypassed the cache.
+    /// Equal calls may then run side by side.
     has_conditions: bool,
     has_failed: bool,
 }
@@ -120,8 +120,8 @@ impl AccountModel {
         must_hit.then_some(call)
     }
 
-    /// Answers the upstream call of this number from a slot that is `behind` slots behind the frontier. Below
-    /// the call's minContextSlot the answer is an error.
+    /// Answers the upstream call with this number at the slot that is `behind` slots below the newest known
+    /// one. If that slot is below the call's minContextSlot, answers with an error.
     fn answer_call(&mut self, number: usize, behind: i64) {
         let request = &self.cache.calls[number].request;
         let (query, call) = (&request.query, described(&request.query));
@@ -141,8 +141,8 @@ impl AccountModel {
         self.cache.answer_call(number, body, slot);
     }
 
-    /// Runs all tasks, and checks the answers that callers got. If the node is down, calls that are repeated
-    /// at once fail, too.
+    /// Runs all tasks, and checks the answers that callers got. `node_is_down` is true if the step was a
+    /// failure of the node. Calls that the cache tries again at once then fail, too.
     async fn settle_and_check(
         &mut self,
         must_hit: Option<TestCall>,
@@ -174,7 +174,8 @@ impl AccountModel {
         self.check_single_flight()
     }
 
-    /// Checks an answer's text, sources, age and slot, and that no purge has removed it.
+    /// Checks the text, sources, age and slot of an answer, and that no purge came between its calls and the
+    /// caller.
     fn check_answer(
         &mut self,
         caller: &TestCaller<TestCall>,
@@ -231,7 +232,8 @@ impl AccountModel {
         Ok(())
     }
 
-    /// Checks the upstream call `mark` as a source of an answer: its commitment, slot and age.
+    /// Checks the commitment, slot and age of one part of an answer. The part came with the upstream call of
+    /// number `mark`.
     fn check_source(
         &self,
         caller: &TestCaller<TestCall>,
@@ -254,8 +256,9 @@ impl AccountModel {
         self.check_age(caller, answer.status, mark)
     }
 
-    /// Returns true if the answer to the call `mark` is fresh by the table of docs/caching.md. If `stale`,
-    /// the bounds are those of an answer that is served while a fresh one is fetched.
+    /// Returns true if the answer to the upstream call of number `mark` is fresh by the table of
+    /// docs/caching.md. If `stale` is true, the limits are those of an answer that is served while a fresh
+    /// one is fetched.
     fn is_fresh(&self, mark: usize, commitment: Commitment, stale: bool) -> bool {
         let call = &self.cache.calls[mark];
         let (age, slot) = (call.sent_at.elapsed(), call.answer.as_ref().unwrap().slot);
@@ -264,8 +267,8 @@ impl AccountModel {
         if stale { bounds.may_serve_stale(age, lag) } else { bounds.is_fresh(age, lag) }
     }
 
-    /// Returns true if the answer to the call `mark` may still be served when no node answers. The answer's
-    /// floor holds equally long.
+    /// Returns true if the answer to the upstream call of number `mark` may still be served when no node
+    /// answers.
     fn may_stand_in(&self, mark: usize, commitment: Commitment) -> bool {
         AnswerBounds::of_accounts(commitment).may_stand_in(self.cache.calls[mark].sent_at.elapsed())
     }
@@ -298,7 +301,7 @@ impl AccountModel {
     }
 
     /// Returns true if the answer reaches the slots that the caller wants. Every answer must reach the
-    /// minContextSlot. Only a hit must reach the floor of the caller's key.
+    /// minContextSlot. Only a hit must reach the highest slot that was shown to the caller's key.
     fn meets_conditions(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> bool {
         let is_hit =
             matches!(answer.status, CacheStatus::Hit { .. }) && caller.asked_in + 1 == self.cache.step;
@@ -306,7 +309,8 @@ impl AccountModel {
         caller.min_context_slot.max(floor).is_none_or(|min_slot| answer.meta.slot >= min_slot)
     }
 
-    /// Returns the highest slot that was shown for this call before, while the cache may hold that answer.
+    /// Returns the highest slot of an answer to the same call that was sent to a caller before, while the
+    /// cache may hold that answer.
     fn question_floor(&self, caller: &TestCaller<TestCall>) -> Option<Slot> {
         let call = &caller.call;
         let before = self.shown.iter().filter(|shown| {
@@ -333,8 +337,8 @@ impl AccountModel {
         Ok(())
     }
 
-    /// Returns the call number and slot of each result that the cache may hold about one of the call's
-    /// accounts, at its commitment.
+    /// Returns the answers of nodes that the cache may hold about one of the call's accounts, at the call's
+    /// commitment. Each is given by the number of its upstream call and its slot.
     fn stored_answers(&self, call: &TestCall) -> impl Iterator<Item = (usize, Slot)> {
         self.cache.calls.iter().enumerate().filter_map(|(mark, sent)| {
             let (asked, answer) = (described(&sent.request.query), sent.stored_answer()?);
@@ -344,7 +348,8 @@ impl AccountModel {
         })
     }
 
-    /// Checks that an error is one that nodes give: the call asks for more than 128 bytes in base58.
+    /// Checks that an error in an answer is one that nodes give, too: the refusal of more than 128 bytes in
+    /// base58.
     fn check_refusal(
         &self,
         caller: &TestCaller<TestCall>,
@@ -372,8 +377,8 @@ impl AccountModel {
         self.check_question_floor(caller, answer)
     }
 
-    /// Checks that a caller gets an error only after a failure or a timeout, and only if no shown answer may
-    /// stand in.
+    /// Checks that a caller gets an error only after a failure or a timeout. Checks also that no answer that
+    /// was sent before may be served instead of the error.
     fn check_error(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
         let is_explained = self.has_failed || matches!(error, Error::TimedOut(_));
         prop_assert!(is_explained, "an error although no node failed: {:?}: {:?}", caller.call, error);

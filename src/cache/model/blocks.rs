@@ -16,11 +16,11 @@ use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
 use answers::{block_text, serves_shape};
 use steps::{ModelStep, TestAnswer, steps};
 
-/// The finalized frontier at the beginning.
+/// The newest known slot at finalized when a case begins.
 const FINAL: Slot = FIRST - 32;
-/// The confirmed frontier at the beginning.
+/// The newest known slot at confirmed when a case begins.
 const CONFIRMED: Slot = FIRST - 2;
-/// The greatest distance, in slots, of a requested slot from the finalized or confirmed frontier.
+/// The greatest distance, in slots, of a requested slot from the newest known finalized or confirmed slot.
 const AROUND: i64 = 4;
 
 const SKIPPED: i32 = -32007;
@@ -48,7 +48,7 @@ struct EndedCall {
     answer: TestAnswer,
     /// True if a second node gave the same answer.
     is_settled: bool,
-    /// True if the requested slot was above the frontier of the call's commitment.
+    /// True if the requested slot was above the newest known slot of the call's commitment.
     was_future: bool,
     step: usize,
 }
@@ -131,8 +131,8 @@ impl BlockModel {
         }
     }
 
-    /// Runs all tasks, and checks the answers that callers got. If the node is down, calls that are repeated
-    /// at once fail, too.
+    /// Runs all tasks, and checks the answers that callers got. If the step was a failure of the node, calls
+    /// that the cache tries again at once fail, too.
     async fn settle_and_check(
         &mut self,
         must_hit: Option<BlockQuery>,
@@ -185,7 +185,8 @@ impl BlockModel {
         }
     }
 
-    /// Checks an answer's text, source, commitment and age, and that it hides no stored block.
+    /// Checks the text, source, commitment and age of an answer. Checks also that an answer without a block
+    /// does not hide a fresh stored block.
     fn check_answer(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
         let case = || format!("{:?} {answer:?}", caller.call);
         let Some(ended) = self.source(answer) else {
@@ -256,7 +257,8 @@ impl BlockModel {
         Ok(())
     }
 
-    /// Returns the ended call that brought `answer`. `None` for null, which shows no number.
+    /// Returns the ended call that brought `answer`. `None` for the answer null, whose text contains no
+    /// call's number.
     fn source(&self, answer: &CacheAnswer) -> Option<&EndedCall> {
         let text = match &answer.payload {
             Payload::Result(body) => body.whole(),
@@ -268,7 +270,7 @@ impl BlockModel {
     }
 
     /// Checks that a caller gets an error only after a failure or a timeout, and never while a block that
-    /// serves the call is stored. A final block stands in at any age.
+    /// serves the call is stored. A final block may be served at any age when no node answers.
     fn check_error(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
         let has_failed = self.ended.iter().any(|ended| ended.answer == TestAnswer::Fault);
         let is_explained = has_failed || matches!(error, Error::TimedOut(_));
@@ -281,8 +283,8 @@ impl BlockModel {
         Ok(())
     }
 
-    /// Returns the answers that the cache may hold about a slot, each with the query of its call. Slots that
-    /// were not final at the start have none.
+    /// Returns the answers that the cache may hold about a slot, each with the query of its call. Returns
+    /// none for a slot that was not final when the case began.
     fn stored_answers(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&EndedCall, BlockQuery)> {
         self.ended.iter().filter_map(move |ended| {
             let call = &self.cache.calls[ended.number];
@@ -295,14 +297,14 @@ impl BlockModel {
         self.cache.calls[ended.number].sent_at.elapsed()
     }
 
-    /// Returns true if the cache holds a fresh final block that was fetched before `step`, and whose query
-    /// meets `shape`.
+    /// Returns true if the cache holds a fresh final block of `slot` that was fetched before `step`. `shape`
+    /// must return true for the query with which the block was fetched.
     fn holds_fresh_block(&self, slot: Slot, step: usize, shape: impl Fn(&BlockQuery) -> bool) -> bool {
         self.holds_block(slot, EntryLife::of_final_block().fresh, step, shape)
     }
 
-    /// Returns true if the cache holds a final block of at most this age that was fetched before `step`, and
-    /// whose query meets `shape`.
+    /// Returns true if the cache holds a final block of at most this age that was fetched before `step`.
+    /// `shape` must return true for the query with which the block was fetched.
     fn holds_block(
         &self,
         slot: Slot,

@@ -1,7 +1,8 @@
-//! The bounds to which the models hold answers. They are read from the configuration's defaults and the
-//! product's constants, so that no model writes a bound of its own.
+//! The limits of age and slots to which the models hold answers. They are read from the configuration's
+//! defaults and the product's constants, so that no model writes a limit of its own.
 //!
-//! A test of the configuration, `caching_page_states_the_defaults`, compares the defaults with docs/caching.md.
+//! A test of the configuration, `caching_page_states_the_defaults`, compares the defaults with
+//! docs/caching.md.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::config::{Config, Ttl};
 use crate::frontier::{ASSUMED_SLOT_TIME, SINGLE_NODE_LEAD};
 use crate::methods::{Commitment, Slot};
 
-/// The time by which a case goes past a bound.
+/// The time by which a case waits longer than a limit of age.
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// The default settings with a smaller cache. Each case copies them and changes at most a few.
@@ -23,17 +24,18 @@ pub(super) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     config
 });
 
-/// The bounds of answers at one commitment.
+/// The limits of age and slots of answers at one commitment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AnswerBounds {
     /// The age up to which an answer is fresh.
     ttl: Duration,
-    /// The number of slots behind the frontier up to which an answer is fresh. `None` if it is bounded in
-    /// time only.
+    /// The number of slots behind the newest known one up to which an answer is fresh. `None` if the answer
+    /// is limited in time only.
     max_lag: Option<u32>,
-    /// The factor by which both bounds grow while a fresh answer is fetched.
+    /// The factor by which the limits of age and slots are larger for an answer that is served while a fresh
+    /// one is fetched.
     stretch: f64,
-    /// The age up to which an answer is served when no node answers. `None` if it never is.
+    /// The age up to which an answer is served when no node answers. `None` if it is never served then.
     stale_if_error: Option<Duration>,
 }
 
@@ -66,13 +68,13 @@ impl AnswerBounds {
         Self { ttl, max_lag, stretch, stale_if_error }
     }
 
-    /// Returns true if an answer of this age, `lag` slots behind the frontier, is fresh.
+    /// Returns true if an answer of this age, `lag` slots behind the newest known one, is fresh.
     pub(super) fn is_fresh(&self, age: Duration, lag: u64) -> bool {
         age <= self.ttl && self.is_near(lag, 1.0)
     }
 
-    /// Returns true if an answer of this age, `lag` slots behind the frontier, may be served while a fresh
-    /// one is fetched.
+    /// Returns true if an answer of this age, `lag` slots behind the newest known one, may be served while a
+    /// fresh one is fetched.
     pub(super) fn may_serve_stale(&self, age: Duration, lag: u64) -> bool {
         age <= self.ttl.mul_f64(self.stretch) && self.is_near(lag, self.stretch)
     }
@@ -87,13 +89,13 @@ impl AnswerBounds {
         self.max_lag.is_none_or(|bound| lag <= f64::from(bound) * stretch)
     }
 
-    /// Returns the longest time for which an answer may be served, with or without faults of nodes. Floors
-    /// hold equally long.
+    /// Returns the longest time for which an answer may be served, whether nodes answer or not. For that time
+    /// an account is not served below a slot at which it was shown.
     pub(super) fn longest_life(&self) -> Duration {
         self.ttl.mul_f64(self.stretch).max(self.stale_if_error.unwrap_or_default())
     }
 
-    /// Returns the age up to which an answer is fresh, times `part`.
+    /// Returns the given part of the age up to which an answer is fresh. A `part` of 1.0 is the whole age.
     pub(super) fn part_of_ttl(&self, part: f64) -> Duration {
         self.ttl.mul_f64(part)
     }
@@ -108,7 +110,8 @@ impl AnswerBounds {
         self.ttl.mul_f64(self.stretch) + MOMENT
     }
 
-    /// Returns the smallest lag, in slots, at which an answer is not fresh any more.
+    /// Returns the smallest number of slots behind the newest known one at which an answer is not fresh any
+    /// more.
     pub(super) fn past_max_lag(&self) -> Slot {
         Slot::from(self.max_lag.expect("an answer with a bound in slots")) + 1
     }
@@ -124,27 +127,27 @@ pub(super) struct EntryLife {
 }
 
 impl EntryLife {
-    /// Returns the life of a final block.
+    /// Returns the times for which a final block may be served.
     pub(super) fn of_final_block() -> Self {
         Self { fresh: ttl().block_finalized, in_fault: settled_in_fault() }
     }
 
-    /// Returns the life of a block that is confirmed only.
+    /// Returns the times for which a block that is confirmed only may be served.
     pub(super) fn of_confirmed_block() -> Self {
         Self { fresh: ttl().block_confirmed, in_fault: CONFIG.cache.stale_if_error.confirmed }
     }
 
-    /// Returns the life of an answer that says a slot was skipped, if two nodes say so.
+    /// Returns the times for which the answer that a slot was skipped may be served, if two nodes say so.
     pub(super) fn of_skipped_slot() -> Self {
         Self { fresh: ttl().no_block_skipped, in_fault: settled_in_fault() }
     }
 
-    /// Returns the life of an answer that says a slot was skipped, if one node says so.
+    /// Returns the times for which the answer that a slot was skipped may be served, if one node says so.
     pub(super) fn of_unconfirmed_skip() -> Self {
         Self { fresh: ttl().no_block_unconfirmed, in_fault: Duration::ZERO }
     }
 
-    /// Returns the life of an answer that says a block does not exist yet.
+    /// Returns the times for which the answer that a block does not exist yet may be served.
     pub(super) fn of_future_block() -> Self {
         Self { fresh: ttl().no_block_not_yet, in_fault: Duration::ZERO }
     }
@@ -165,13 +168,13 @@ pub(super) fn request_timeout() -> Duration {
     CONFIG.server.request_timeout
 }
 
-/// Returns a time after which a flight no longer waits for a render permit.
+/// Returns a time after which a fetch no longer waits for a permit to derive its answer.
 pub(super) fn past_render_permit_wait() -> Duration {
     RENDER_PERMIT_WAIT + MOMENT
 }
 
-/// Returns the highest slot that is believed on one node's word, with the frontier at `frontier`. No case
-/// lasts long enough to measure a slot time, so the assumed one counts.
+/// Returns the highest slot that the gateway accepts from a single node while the newest known slot is
+/// `frontier`. No case lasts long enough to measure the duration of a slot, so the assumed duration counts.
 pub(super) fn highest_believed(frontier: Slot) -> Slot {
     let lead = SINGLE_NODE_LEAD.as_millis() / ASSUMED_SLOT_TIME.as_millis();
     frontier + Slot::try_from(lead).expect("a few slots")

@@ -1,9 +1,10 @@
-//! Carried accounts: the cache over a chain whose every state is known.
+//! Carried accounts, which are served at later slots because no block has written them. The cluster's state
+//! at every slot is known to the model.
 //!
-//! Blocks write accounts, nodes answer from recent slots, and the follower trails the nodes or starts anew.
-//! An answer that names a slot must be the state at that slot, and a carried one needs no node. One account
-//! changes without a block that lists it, as sysvars do. Another account has forms that change with each
-//! slot.
+//! Blocks write accounts, and nodes answer from recent slots. The follower, which reads the blocks for the
+//! cache, trails the nodes or starts anew. An answer that names a slot must show the state at that slot, and
+//! a carried answer needs no node. One account changes without a block that lists it, as sysvars do. Another
+//! account has forms that change with each slot.
 
 mod cluster;
 mod named;
@@ -20,18 +21,21 @@ use cluster::{
 
 #[derive(Debug, Clone)]
 enum ModelStep {
-    /// The cluster makes a block above `skipped` slots without one.
+    /// The cluster skips `skipped` slots, and then makes a block that writes the accounts `writes`.
     Block { skipped: Slot, writes: Vec<u8> },
-    /// The finalized frontier moves to the block this far below the newest one.
+    /// The newest finalized block becomes the one that is `behind` blocks before the newest block.
     Finalize { behind: usize },
-    /// The follower reads this many blocks, and polls.
+    /// The follower, which reads the blocks for the cache, reads the next `blocks` ones. It then polls for
+    /// the newest slot.
     Follow { blocks: usize },
-    /// The follower starts anew at the newest block.
+    /// The follower, which reads the blocks for the cache, forgets its chain and starts anew at the newest
+    /// block.
     Restart,
-    /// A caller asks. The minimum slot is this far below the newest one.
+    /// A caller asks. If `wanted_behind` is set, the caller wants at least the slot that many slots below the
+    /// newest one at `commitment`.
     Ask { question: AccountQuestion, commitment: Commitment, wanted_behind: Option<i64> },
-    /// A node answers a call, from the block this far below its newest one. An old node may show data of a
-    /// later block at finalized.
+    /// A node answers a call under way, from the block `behind` blocks before its newest one. `choice` picks
+    /// the call. An old node may show data of a later block at finalized.
     Answer { choice: usize, behind: usize, is_old: bool },
     /// Time passes.
     Wait { ms: u64 },
@@ -65,7 +69,7 @@ fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     proptest::collection::vec(step, 1..80)
 }
 
-/// A call of a test.
+/// The question of a caller or of an upstream call, with its commitment.
 #[derive(Debug, Clone, Copy)]
 struct TestCall {
     question: AccountQuestion,
@@ -78,8 +82,8 @@ struct CarryModel {
     chain: TestChain,
     /// The position of the block after the last one that the follower has read.
     unread: usize,
-    /// True if a node of an old version has answered at finalized. Such a node's answers may be of a later
-    /// slot than they say.
+    /// True if a node of an old version has answered at finalized. Such an answer may show data of a later
+    /// slot than the one in its context.
     has_old_answers: bool,
     /// True if lists are assembled of accounts of several slots.
     mixes_slots: bool,
@@ -88,8 +92,12 @@ struct CarryModel {
 
 impl CarryModel {
     fn new(assemble: Assemble) -> Self {
+        Self::in_mode(FollowMode::On, assemble)
+    }
+
+    fn in_mode(mode: FollowMode, assemble: Assemble) -> Self {
         let cache = SteppedCache::new(|config| {
-            config.follow.mode = FollowMode::On;
+            config.follow.mode = mode;
             config.cache.assemble = assemble;
         });
         let newest = cache.frontier.slot(Commitment::Confirmed);
@@ -112,7 +120,7 @@ impl CarryModel {
         model
     }
 
-    /// Lets the follower read this many blocks.
+    /// Lets the follower read the next `blocks` blocks.
     fn follow(&mut self, blocks: usize) {
         let to = self.cluster.blocks.len().min(self.unread.saturating_add(blocks));
         for block in &self.cluster.blocks[self.unread..to] {
@@ -169,7 +177,8 @@ impl CarryModel {
         }
     }
 
-    /// Answers a call truthfully, from the block this far below the newest one.
+    /// Answers the upstream call with this number, from the block that is `behind` blocks before the newest
+    /// one. If `is_old` is true, an answer at finalized shows the newest state.
     fn answer(&mut self, number: usize, behind: usize, is_old: bool) {
         let query = self.cache.calls[number].request.query.clone();
         let commitment = query.commitment().unwrap();

@@ -1,5 +1,5 @@
-//! Answers that are overtaken: while a node's answer is on its way, the same account is shown at a higher
-//! slot.
+//! Answers that are overtaken: while a node's answer is on its way, a caller gets the same account at a
+//! higher slot.
 
 use super::questions::parse_query;
 use super::*;
@@ -8,17 +8,19 @@ use Question::{Account, Balance, List};
 
 const C: Commitment = Commitment::Confirmed;
 
-/// A call whose answer is overtaken.
+/// A call during which another caller gets the same account at a higher slot.
 struct SlowCall {
     name: &'static str,
     query: Query,
-    /// Returns the text of the answer at a slot.
+    /// Returns the text of a node's answer to the call at a given slot.
     result_at: fn(Slot) -> String,
-    /// The question that overtakes the call. Its answer shows the same account, and cannot serve the call.
+    /// Another caller's question, which is answered while the call is under way. Its answer shows the same
+    /// account, and cannot serve the call.
     overtaken_by: Question,
 }
 
-/// Returns a call for each form in which account 0 is shown.
+/// Returns four calls at commitment `c`. Each shows account 0 in another form: in a list, as a slice, parsed,
+/// and as a balance.
 fn slow_calls(c: Commitment) -> [SlowCall; 4] {
     let key = Pubkey([0; 32]);
     let alone = |config: &str| {
@@ -56,7 +58,8 @@ fn slow_calls(c: Commitment) -> [SlowCall; 4] {
 /// The slot and status of an answer.
 type SlotAndStatus = (Slot, CacheStatus);
 
-/// Answers the call of this number at `slot`, and returns the answers that callers get then.
+/// Answers the upstream call of this number with `text` at `slot`. Returns the slots and statuses of the
+/// answers that callers get then.
 async fn answer_call(
     cache: &mut SteppedCache<()>,
     number: usize,
@@ -72,8 +75,8 @@ fn slots(answers: &[SlotAndStatus]) -> Vec<Slot> {
     answers.iter().map(|(slot, _)| *slot).collect()
 }
 
-/// Returns a cache and a slot. In the cache, `late` is under way as call 0 for `callers` callers, and call 1
-/// has shown account 0 at the slot.
+/// Returns a cache with two upstream calls. Call 0 is under way for `callers` callers of `late`. Call 1 has
+/// ended, and has shown account 0 at the returned slot.
 async fn overtaken(late: &SlowCall, c: Commitment, callers: usize, bypass: bool) -> (SteppedCache<()>, Slot) {
     let mut cache = SteppedCache::new(|_| ());
     for _ in 0..callers {

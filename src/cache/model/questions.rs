@@ -1,4 +1,5 @@
-//! Calls in one fixed form, for tests that need no other, and the true answer to each at every slot.
+//! Calls in one fixed form for each method, and the true answer to each at every slot. They serve tests that
+//! need no other forms.
 //!
 //! The text of each answer depends on question, commitment and slot, so that a wrong answer is noticed.
 
@@ -33,7 +34,7 @@ impl Question {
 }
 
 impl TestQuery {
-    /// Returns the true result at a slot.
+    /// Returns the true result of the query at a slot.
     pub(super) fn result_at(self, slot: Slot) -> String {
         let mark = slot * 10 + self.commitment.index() as u64;
         let account = |n: u8| {
@@ -54,12 +55,12 @@ impl TestQuery {
         format!(r#"{{"context":{{"slot":{slot}}},"value":{value}}}"#)
     }
 
-    /// Returns true if the true answer at a slot is null, which the cache never stores.
+    /// Returns true if the true result of the query at a slot is null, which the cache never stores.
     pub(super) fn is_null_at(self, slot: Slot) -> bool {
         self.question == Fee && slot.is_multiple_of(3)
     }
 
-    /// Returns a node's reply from `slot` to a call that was sent at this time.
+    /// Returns a node's reply from `slot` to a call that was sent at `sent_at`.
     pub(super) fn reply_at(self, slot: Slot, sent_at: Instant) -> PoolReply {
         let body = NodeReply::Result(self.result_at(slot).into());
         PoolReply { node: 0, body, sent_at, slot, is_settled: true }
@@ -84,7 +85,7 @@ impl TestQuery {
         parse_query(method, &params)
     }
 
-    /// Returns the bounds of the answer.
+    /// Returns the limits of age and slots of an answer to the query.
     pub(super) fn bounds(self) -> AnswerBounds {
         match self.question {
             Account(_) | List | Balance => AnswerBounds::of_accounts(self.commitment),
@@ -93,7 +94,7 @@ impl TestQuery {
         }
     }
 
-    /// Returns the accounts that the answer shows.
+    /// Returns the accounts that an answer to the query shows.
     pub(super) fn accounts(self) -> &'static [u8] {
         match self.question {
             Account(0) | Balance => &[0],
@@ -103,7 +104,8 @@ impl TestQuery {
         }
     }
 
-    /// Returns the queries under which the answer is stored. A list is also stored as its single accounts.
+    /// Returns the queries whose entries hold the answer to this query. A list is also stored as its single
+    /// accounts.
     pub(super) fn stored_under(self) -> Vec<Self> {
         let questions =
             if self.question == List { vec![List, Account(0), Account(1)] } else { vec![self.question] };

@@ -1,5 +1,5 @@
-//! The reference model of [`super::sequential`]: the stored answers, the floors of accounts, and the rules of
-//! docs/caching.md.
+//! The reference model of [`super::sequential`]: the stored answers, the slots at which accounts were shown,
+//! and the rules of docs/caching.md.
 
 use super::*;
 use Question::{Account, Fee, List, Votes};
@@ -11,7 +11,7 @@ pub(super) struct StoredAnswer {
     pub(super) sent_at: Instant,
 }
 
-/// The ways in which a stored answer may be used at one moment.
+/// The slot of a stored answer, and the ways in which the answer may be used at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usability {
     pub(super) slot: Slot,
@@ -21,28 +21,30 @@ pub(super) struct Usability {
     pub(super) serves_in_fault: bool,
 }
 
-/// The slot below which an account is not shown, until a time.
+/// The slot below which an account is not shown, and the time until which this holds.
 #[derive(Debug, Clone, Copy)]
 struct AccountFloor {
     slot: Slot,
     until: Instant,
 }
 
-/// An account at a commitment.
+/// The number of an account, and a commitment.
 type AccountAt = (u8, Commitment);
 
-/// An arriving answer, and the state of the cache at its arrival.
+/// An answer that arrives from a node or from the shared store, with the newest known slot and the time of
+/// its arrival.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) slot: Slot,
     pub(super) sent_at: Instant,
     pub(super) frontier: Slot,
-    /// The floor of the answer's accounts when the call was sent.
+    /// The highest slot at which one of the answer's accounts was shown before the call was sent, or 0.
     pub(super) floor: Slot,
     pub(super) now: Instant,
 }
 
-/// The answers and floors that the real cache is expected to hold.
+/// The stored answers that the real cache is expected to hold, and for each account the slot below which it
+/// is not shown.
 #[derive(Default)]
 pub(super) struct ReferenceCache {
     stored: BTreeMap<TestQuery, StoredAnswer>,
@@ -55,7 +57,8 @@ impl ReferenceCache {
         self.stored.get(&query).copied()
     }
 
-    /// Returns the slot of the stored answer and the ways in which it may be used. `None` if no answer is stored.
+    /// Returns the slot of the stored answer and the ways in which it may be used. `None` if no answer is
+    /// stored.
     pub(super) fn usability(&self, query: TestQuery, frontier: Slot, now: Instant) -> Option<Usability> {
         let StoredAnswer { slot, sent_at } = self.stored(query)?;
         let (age, lag, bounds) = (now - sent_at, frontier.saturating_sub(slot), query.bounds());
@@ -63,8 +66,9 @@ impl ReferenceCache {
         Some(Usability { slot, serves, serves_in_fault: serves || bounds.may_stand_in(age) })
     }
 
-    /// Returns true if another gateway's answer may be used. It must be fresh, believed, not null, and not
-    /// below a stored or shown slot.
+    /// Returns true if an answer of another gateway may be used. It must be fresh and not null. Its slot must
+    /// not be below a stored answer, or below a slot at which its accounts were shown. The slot must not be
+    /// implausibly far above the newest known one, either.
     pub(super) fn accepts_shared(&self, query: TestQuery, arrival: Arrival) -> bool {
         let Arrival { slot, sent_at, frontier, now, .. } = arrival;
         let is_fresh = query.bounds().is_fresh(now - sent_at, frontier.saturating_sub(slot));
@@ -73,7 +77,7 @@ impl ReferenceCache {
         is_fresh && !is_below && !query.is_null_at(slot) && slot <= bounds::highest_believed(frontier)
     }
 
-    /// Returns the highest floor of the answer's accounts, or 0.
+    /// Returns the highest slot at which one of the query's accounts was shown, or 0.
     pub(super) fn floor(&self, query: TestQuery, now: Instant) -> Slot {
         let floor = |n: &u8| self.floor_of_account((*n, query.commitment), now);
         query.accounts().iter().map(floor).max().unwrap_or(0)
@@ -83,12 +87,14 @@ impl ReferenceCache {
         self.floors.get(&account).filter(|floor| floor.until >= now).map_or(0, |floor| floor.slot)
     }
 
-    /// Returns the floor that a call is sent with now. At processed it is 0.
+    /// Returns the lowest slot that a call sent at `now` asks for: the highest slot at which one of its
+    /// accounts was shown. At processed the call asks for none, so the result is 0.
     pub(super) fn floor_to_ask_for(&self, query: TestQuery, now: Instant) -> Slot {
         if query.commitment == Commitment::Processed { 0 } else { self.floor(query, now) }
     }
 
-    /// Sets the floors of the query's accounts to `slot` if `changes` returns true for them.
+    /// Sets to `slot` the lowest slot at which each account of the query may be shown, if `changes` returns
+    /// true for the present one.
     fn change_floors(&mut self, query: TestQuery, slot: Slot, now: Instant, changes: impl Fn(Slot) -> bool) {
         let until = now + AnswerBounds::of_accounts(query.commitment).longest_life();
         for n in query.accounts() {
@@ -99,17 +105,19 @@ impl ReferenceCache {
         }
     }
 
-    /// Raises the floors of the answer's accounts to the slot of a node's answer.
+    /// Notes that the query's accounts are shown at `slot`, and not below that slot from now on.
     fn raise_floors(&mut self, query: TestQuery, slot: Slot, now: Instant) {
         self.change_floors(query, slot, now, |floor| floor <= slot);
     }
 
-    /// Lowers floors above `slot` to `slot`, because no node reaches them.
+    /// Allows the query's accounts to be shown from `slot` on, because no node reaches the slots at which
+    /// they were shown.
     fn lower_floors(&mut self, query: TestQuery, slot: Slot, now: Instant) {
         self.change_floors(query, slot, now, |floor| floor > slot);
     }
 
-    /// Notes that a stored answer is shown, which raises floors that have fallen or expired.
+    /// Notes that a stored answer is shown at `slot`, so that its accounts are not shown below that slot from
+    /// now on.
     pub(super) fn show_stored(&mut self, query: TestQuery, slot: Slot, now: Instant) {
         let is_below = |n: &u8| self.floor_of_account((*n, query.commitment), now) < slot;
         if query.accounts().iter().any(is_below) {
@@ -117,15 +125,16 @@ impl ReferenceCache {
         }
     }
 
-    /// Returns the slot of the stored answer if it is above that of the arriving one, and the stored answer may
-    /// still be served.
+    /// Returns the slot of the answer stored for the query. `None` if that slot is not above the arriving
+    /// answer's, or if the stored answer may no longer be served.
     fn newer_stored(&self, query: TestQuery, arrival: &Arrival) -> Option<Slot> {
         let stored = self.usability(query, arrival.frontier, arrival.now)?;
         (stored.slot > arrival.slot && stored.serves_in_fault).then_some(stored.slot)
     }
 
-    /// Assembles the list from the single entries of both accounts, and returns its slot. `None` unless both
-    /// are usable, at one slot that reaches the floor, and no newer list is stored.
+    /// Assembles the list of accounts 0 and 1 from their single entries, and returns its slot. `None` unless
+    /// both entries are usable, and at one slot that reaches `arrival.floor`. Also `None` if a newer list is
+    /// stored and may still be served.
     fn assemble_list(&mut self, commitment: Commitment, arrival: &Arrival) -> Option<Slot> {
         let single = |n| {
             let query = Account(n).at(commitment);
@@ -134,7 +143,8 @@ impl ReferenceCache {
         };
         let (one, other) = (single(0)?, single(1)?);
         let list = List.at(commitment);
-        let holds_newer = self.stored(list).is_some_and(|stored| stored.slot > one.slot);
+        let newer = self.usability(list, arrival.frontier, arrival.now);
+        let holds_newer = newer.is_some_and(|stored| stored.slot > one.slot && stored.serves_in_fault);
         if one.slot != other.slot || holds_newer {
             return None;
         }
@@ -181,8 +191,8 @@ impl ReferenceCache {
         slot
     }
 
-    /// Returns true if answers to the query never go back while they are stored. Fees may, because a null
-    /// between them is not stored.
+    /// Returns true if no caller gets an answer to the query at a lower slot than before, while that answer
+    /// is stored. This does not hold for fees, because a null answer between two fees is not stored.
     pub(super) fn never_goes_back(query: TestQuery) -> bool {
         query.commitment != Commitment::Processed && query.question != Fee
     }

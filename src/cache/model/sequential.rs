@@ -1,8 +1,8 @@
-//! The cache against a reference model, under random frontiers, answers, clocks and conditions.
+//! The cache against a reference model, under random slots, answers, clocks and conditions.
 //!
-//! The reference predicts each answer: which stored one may serve, which one replaces another, and which shared
-//! answers are accepted. Events happen one at a time, and no node is simulated. [`super::accounts`] and
-//! [`super::blocks`] test many callers at once.
+//! The reference predicts each answer: which stored one may serve, which one replaces another, and which
+//! shared answers are accepted. Events happen one at a time, and no node is simulated. [`super::accounts`]
+//! and [`super::blocks`] test many callers at once.
 
 use super::reference::{Arrival, ReferenceCache, StoredAnswer};
 use super::*;
@@ -18,16 +18,17 @@ use Question::{Account, Balance, Fee, List, Votes};
 enum ModelStep {
     /// Time passes.
     Wait { ms: u64 },
-    /// The frontier of a commitment advances.
+    /// The newest known slot of a commitment rises by `slots`.
     AdvanceFrontier { commitment: Commitment, slots: Slot },
-    /// A caller asks, perhaps for at least the slot `wanted_behind` slots behind the frontier. If no stored
-    /// answer serves, the node answers at once, from `node_behind` slots behind the frontier.
+    /// A caller asks. If `wanted_behind` is set, the caller wants at least the slot that many slots below the
+    /// newest known one. If no stored answer serves, the node answers at once, at the slot `node_behind`
+    /// slots below the newest known one.
     Ask { query: TestQuery, wanted_behind: Option<i64>, node_behind: i64 },
-    /// A node's answer arrives.
+    /// A node's answer to an earlier call arrives.
     NodeReply(DelayedReply),
-    /// The cache is purged before a node's answer arrives.
+    /// A call is sent, the cache is purged, and then the node's answer to the call arrives.
     NodeReplyAfterPurge(DelayedReply),
-    /// Another gateway has shared an answer.
+    /// Another gateway has written an answer to the shared store, and this gateway reads it.
     SharedReply(DelayedReply),
 }
 
@@ -35,7 +36,7 @@ enum ModelStep {
 #[derive(Debug, Clone, Copy)]
 struct DelayedReply {
     query: TestQuery,
-    /// The distance of the answer's slot behind the frontier.
+    /// The number of slots by which the answer is below the newest known slot.
     behind: i64,
     /// The time since the call was sent.
     age_ms: u64,
@@ -67,7 +68,7 @@ fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// An answer as its caller sees it.
+/// The slot and text of an answer, as its caller gets them.
 #[derive(Debug, PartialEq)]
 struct ShownAnswer {
     slot: Slot,
@@ -81,14 +82,15 @@ impl ShownAnswer {
     }
 }
 
-/// The conditions under which an upstream call was sent.
+/// The state of the cache when an upstream call was sent: the slot that the call asked for, and the number of
+/// purges.
 #[derive(Debug, Clone, Copy)]
 struct SentUnder {
     floor: Slot,
     generation: u64,
 }
 
-/// The real cache and its frontier.
+/// The real cache, and the newest slots that it knows.
 struct CacheUnderTest {
     cache: Arc<Cache>,
     frontier: Arc<Frontier>,
@@ -118,7 +120,7 @@ impl CacheUnderTest {
         self.frontier.slot(commitment).saturating_add_signed(-behind)
     }
 
-    /// Returns the conditions under which a call is sent now.
+    /// Returns the state of the cache with which a call for `query` is sent now.
     fn sent_now(&self, query: TestQuery) -> SentUnder {
         let stored = &self.cache.lookup.entries;
         let floor = match query.commitment {
@@ -128,8 +130,8 @@ impl CacheUnderTest {
         SentUnder { floor, generation: stored.generation() }
     }
 
-    /// Gives the cache a reply to a call that was sent under these conditions. Returns the answer that its
-    /// caller gets.
+    /// Gives the cache a reply to a call that was sent in the given state of the cache. Returns the answer
+    /// that the call's caller gets.
     async fn accept(
         &self,
         query: TestQuery,
@@ -146,8 +148,8 @@ impl CacheUnderTest {
         ShownAnswer::new(&answer.ok().unwrap())
     }
 
-    /// Gives the cache a node's answer. Its call counts as sent now for floors and purges, and as sent at
-    /// `sent_at` for the age.
+    /// Gives the cache a node's answer, as if its call were sent now. Only the answer's age counts from
+    /// `sent_at`.
     async fn accept_from_node(&self, query: TestQuery, slot: Slot, sent_at: Instant) -> ShownAnswer {
         let reply = query.reply_at(slot, sent_at);
         self.accept(query, &reply, self.sent_now(query), AnswerSource::Node { chain: 0 }).await
@@ -198,10 +200,10 @@ struct Outcome {
 struct SequentialModel {
     real: CacheUnderTest,
     reference: ReferenceCache,
-    /// The last answer to each query. `sent_at` is the time of the oldest call whose answer may be served for
-    /// the query.
+    /// The slot that was last shown for each query. `sent_at` is the time of the oldest call whose answer may
+    /// still be served for the query.
     last_shown: BTreeMap<TestQuery, StoredAnswer>,
-    /// The slot at which each account was shown last, and the time.
+    /// The slot at which each account was shown last, and the time at which that happened.
     accounts_shown: BTreeMap<(u8, Commitment), (Slot, Instant)>,
 }
 
@@ -290,7 +292,7 @@ impl SequentialModel {
         Ok(Outcome { query, shown, predicted: self.reference.accept(query, arrival), is_hit: false })
     }
 
-    /// Purges the cache while a call is under way, and processes its answer.
+    /// Sends a call, purges the cache, and then lets the node's answer to the call arrive.
     async fn accept_after_purge(&mut self, reply: DelayedReply, now: Instant) -> Result<(), TestCaseError> {
         let (query, arrival) = (reply.query, self.arrival(reply, now));
         let sent_under = self.real.sent_now(query);
@@ -390,4 +392,24 @@ fn assembled_list_never_replaces_a_newer_one() {
         assert!(real.cache.lookup.lists().insert_list(query, made).is_none());
         assert_eq!(real.cache.lookup.lists().insert_list(query, list()).unwrap().meta.slot, FIRST + 1);
     });
+}
+
+#[test]
+fn expired_list_gives_way_to_assembled_one() {
+    let confirmed = |question| TestQuery { question, commitment: Commitment::Confirmed };
+    let ask = |question, node_behind| ModelStep::Ask {
+        query: confirmed(question),
+        wanted_behind: None,
+        node_behind,
+    };
+    let steps = vec![
+        ask(Question::List, 0),
+        // Confirmed answers may stand in for ten seconds.
+        ModelStep::Wait { ms: 10_001 },
+        ask(Question::Account(0), 9),
+        ModelStep::AdvanceFrontier { commitment: Commitment::Confirmed, slots: 1 },
+        ask(Question::Account(1), 10),
+        ask(Question::List, 11),
+    ];
+    on_a_stepped_clock(async { SequentialModel::new().run(steps).await }).unwrap();
 }

@@ -1,8 +1,9 @@
 //! The whole cache on a stepped clock, over nodes whose answers are held until the test releases them, in any
 //! order.
 //!
-//! Each upstream call has a number, and the node writes it into its answer. Each answer therefore shows the
-//! calls of which it is made, and so its age, its commitment, and whether it is from before a purge.
+//! Each upstream call has a number, and the node writes that number into its answer. An answer of the cache
+//! therefore shows of which calls it is made. The calls tell the answer's age and commitment, and if a purge
+//! came after them.
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -20,29 +21,29 @@ use crate::telemetry::Trace;
 pub(super) struct SentCall {
     pub(super) request: UpstreamRequest,
     pub(super) sent_at: Instant,
-    /// The number of purges before the call.
+    /// The number of purges before the call was sent.
     pub(super) generation: u32,
-    /// The sender of the answer. `None` once the call has an answer.
+    /// The sender of the node's answer. `None` once the call has ended.
     reply_sender: Option<ReplySender>,
-    /// The node's answer. `None` before it, after a failure, or if nobody waited for it.
+    /// The node's answer. `None` until the node answers, after a failure, or if nobody waited for the answer.
     pub(super) answer: Option<NodeAnswer>,
     pub(super) answered_at: Option<Instant>,
-    /// The number of the step in which the call was answered.
+    /// The number of the step in which the call ended. `None` while the call is under way.
     pub(super) answered_in: Option<usize>,
 }
 
 impl SentCall {
-    /// Returns the answer, if the cache may store it.
+    /// Returns the node's answer, if the cache may store it.
     pub(super) fn stored_answer(&self) -> Option<&NodeAnswer> {
         self.answer.as_ref().filter(|answer| answer.may_be_stored)
     }
 }
 
-/// The answer of a node.
+/// The answer of a node to an upstream call.
 pub(super) struct NodeAnswer {
     pub(super) body: NodeReply,
     pub(super) slot: Slot,
-    /// True if the cache may store the answer, as far as its slot and purges go.
+    /// True if the cache may store the answer: its slot is plausible, and no purge came after its call.
     pub(super) may_be_stored: bool,
 }
 
@@ -52,28 +53,29 @@ pub(super) struct TestCaller<W> {
     pub(super) call: W,
     /// The caller's minContextSlot.
     pub(super) min_context_slot: Option<Slot>,
-    /// The minContextSlot or the floor of the caller's key, whichever is higher.
+    /// The lowest slot of a hit for this caller: the minContextSlot or the highest slot shown to the caller's
+    /// key, whichever is higher.
     pub(super) min_slot: Option<Slot>,
     pub(super) asked_at: Instant,
-    /// The number of purges before the call.
+    /// The number of purges before the caller asked.
     pub(super) generation: u32,
     /// The number of the step in which the caller asked.
     pub(super) asked_in: usize,
 }
 
-/// A caller with the answer that it got.
+/// A caller with the answer or error that it got.
 pub(super) struct AnsweredCaller<W> {
     pub(super) caller: TestCaller<W>,
     pub(super) answer: Result<CacheAnswer, Error>,
 }
 
-/// A caller whose call has not ended.
+/// A caller who waits for an answer.
 struct WaitingCaller<W> {
     caller: TestCaller<W>,
     task: JoinHandle<Result<CacheAnswer, Error>>,
 }
 
-/// The cache, its callers, and the calls that it sends.
+/// The cache under test, its callers, and its upstream calls.
 pub(super) struct SteppedCache<W> {
     pub(super) frontier: Arc<Frontier>,
     /// All upstream calls so far. Their positions are their numbers.
@@ -91,7 +93,7 @@ pub(super) struct SteppedCache<W> {
 }
 
 impl<W> SteppedCache<W> {
-    /// Creates an empty cache. `change` may change the default settings.
+    /// Creates an empty cache with the default settings, changed by `change`.
     pub(super) fn new(change: impl FnOnce(&mut Config)) -> Self {
         let mut config = bounds::CONFIG.clone();
         change(&mut config);
@@ -117,7 +119,7 @@ impl<W> SteppedCache<W> {
         Self { frontier, calls, generation: 0, step: 0, followed, cache, metrics, tasks, requests, waiting }
     }
 
-    /// Returns the slot that is `behind` slots behind the frontier of a commitment.
+    /// Returns the slot that is `behind` slots below the newest known slot of a commitment.
     pub(super) fn slot_behind(&self, commitment: Commitment, behind: i64) -> Slot {
         self.frontier.slot(commitment).saturating_add_signed(-behind)
     }
@@ -127,7 +129,7 @@ impl<W> SteppedCache<W> {
         self.frontier.probed(0, commitment, slot, Instant::now());
     }
 
-    /// Starts a caller's call.
+    /// Starts a caller's call to the cache. `call` is the test's own description of it.
     pub(super) fn ask(&mut self, call: W, query: Query, options: CallOptions) {
         let min_context_slot = query.min_context_slot();
         let min_slot = min_context_slot.max(options.monotonic_slot);
@@ -140,18 +142,27 @@ impl<W> SteppedCache<W> {
         self.waiting.push(WaitingCaller { caller, task });
     }
 
-    /// Takes every render permit. Each long answer waits until the returned permits are dropped.
+    /// Takes every permit to write a long answer. Each long answer waits until the returned permits are
+    /// dropped.
     pub(super) async fn take_render_permits(&self) -> OwnedSemaphorePermit {
         self.cache.renderer.take_all_permits().await
     }
 
-    /// Returns the slot below which the accounts of `query` are not shown.
+    /// Returns the highest slot at which one of the accounts of `query` was shown, or 0.
     pub(super) fn floor(&self, query: &Query) -> Slot {
         let plan = self.cache.lookup.plan(query);
         self.cache.lookup.entries.floor(&plan.key, Instant::now())
     }
 
-    /// Returns the number of floors that were reset.
+    /// Returns the number of answers for accounts at confirmed that were carried. In shadow mode, the number of those
+    /// that would have been carried.
+    pub(super) fn carried_accounts(&self) -> u64 {
+        let labels = (Some(Method::GetAccountInfo), Some(Commitment::Confirmed));
+        self.metrics.follow_carried.at(labels).get()
+    }
+
+    /// Returns how many times the cache went back: it served an account below a slot at which the account was
+    /// shown, or replaced an entry of a higher slot.
     pub(super) fn floor_resets(&self) -> u64 {
         self.metrics.cache_floor_resets.at(()).get()
     }
@@ -162,43 +173,45 @@ impl<W> SteppedCache<W> {
         self.cache.purger().clear();
     }
 
-    /// Removes the entries of an account.
+    /// Removes the entries that show `account`.
     pub(super) fn purge_account(&mut self, account: Pubkey) {
         self.generation += 1;
         self.cache.purger().purge(&Filter { account: Some(account), ..Filter::default() });
     }
 
-    /// Returns the numbers of the calls that have not ended.
+    /// Returns the numbers of the upstream calls that have not ended.
     pub(super) fn calls_under_way(&self) -> Vec<usize> {
         (0..self.calls.len()).filter(|number| self.calls[*number].reply_sender.is_some()).collect()
     }
 
-    /// Returns the number of a call under way, picked by `choice`, which may be any number. `None` if no call
+    /// Returns the number of an upstream call under way. Any value of `choice` picks one. `None` if no call
     /// is under way.
     pub(super) fn call_under_way(&self, choice: usize) -> Option<usize> {
         let under_way = self.calls_under_way();
         under_way.get(choice % under_way.len().max(1)).copied()
     }
 
-    /// Returns the numbers of the calls under way that were sent at the present time of the clock.
+    /// Returns the numbers of the upstream calls under way that were sent at the present time of the clock.
     pub(super) fn calls_sent_now(&self) -> Vec<usize> {
         let now = Instant::now();
         self.calls_under_way().into_iter().filter(|number| self.calls[*number].sent_at == now).collect()
     }
 
-    /// Answers the call of this number. The answer is settled.
+    /// Answers the upstream call of this number with `body` at `slot`. The answer counts as final: no other
+    /// node could give a better one.
     pub(super) fn answer_call(&mut self, number: usize, body: NodeReply, slot: Slot) {
         let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, is_settled: true };
         self.end_call(number, Some(reply));
     }
 
-    /// Answers the call of this number. No second node agrees.
+    /// Answers the upstream call of this number with `body` at `slot`. The answer does not count as final:
+    /// another node might give a better one.
     pub(super) fn answer_unsettled(&mut self, number: usize, body: NodeReply, slot: Slot) {
         let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, is_settled: false };
         self.end_call(number, Some(reply));
     }
 
-    /// Ends the call of this number with a failure of the node.
+    /// Ends the upstream call of this number with a failure of the node.
     pub(super) fn fail_call(&mut self, number: usize) {
         self.end_call(number, None);
     }

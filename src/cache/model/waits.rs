@@ -1,17 +1,17 @@
-//! Long answers wait for a render permit while time and slots pass.
+//! Tests in which long answers wait for a permit to be written, while time and slots pass.
 
 use super::questions::parse_query;
 use super::*;
 use crate::cache::CacheStatus;
 use crate::error::Error;
 
-/// The bytes of each account. Such an account is fetched whole, and the list of all is too long to render on
-/// an async worker.
+/// The size of each account in bytes. An account of that size is fetched whole, and the list of all accounts
+/// is too long to be written on an async worker.
 const SPACE: usize = 64 * 1024;
 const ACCOUNTS: u8 = 8;
 
-/// Returns a query of `method` at a commitment. `params` precede its configuration object, and `config` is
-/// added inside.
+/// Returns a query of `method` at a commitment. `params` is the JSON text of the parameters before the
+/// configuration object, and `config` is JSON text to add to the members of that object.
 fn call(method: Method, params: &str, config: &str, commitment: Commitment) -> Query {
     parse_query(method, &format!(r#"[{params}{{"commitment":"{commitment}"{config}}}]"#))
 }
@@ -36,7 +36,7 @@ fn list_at(slot: Slot) -> NodeReply {
 /// The outcome of a caller's call.
 type CallResult = Result<CacheAnswer, Error>;
 
-/// Waits about a second of real time for a caller's call to end. Returns its outcome, or `None` if none
+/// Waits about a second of real time for a caller's call to end. Returns the outcome, or `None` if no call
 /// ended.
 async fn result(cache: &mut SteppedCache<()>) -> Option<CallResult> {
     let mut answered = cache.settle().await;
@@ -52,7 +52,7 @@ async fn result(cache: &mut SteppedCache<()>) -> Option<CallResult> {
     answered.pop().map(|answered| answered.answer)
 }
 
-/// Returns a cache that holds the long list at the newest slot.
+/// Returns a cache that holds the list of all accounts, a long text, at the newest known slot.
 async fn with_a_long_list(commitment: Commitment) -> SteppedCache<()> {
     let mut cache = SteppedCache::new(|_| ());
     cache.ask((), list("base64", commitment), options(false, None));
@@ -60,7 +60,7 @@ async fn with_a_long_list(commitment: Commitment) -> SteppedCache<()> {
     cache
 }
 
-/// Answers the call of this number at the newest slot, and returns that slot.
+/// Answers the upstream call of this number at the newest known slot, and returns that slot.
 async fn answer_call(cache: &mut SteppedCache<()>, commitment: Commitment, number: usize) -> Slot {
     assert!(cache.settle().await.is_empty());
     let slot = cache.slot_behind(commitment, 0);

@@ -4,9 +4,9 @@
 //! uses an answer that was asked for before a matching purge. A gateway that does not know the list does not
 //! read the store.
 //!
-//! Each second a gateway reads the list, applies the purges of others, and drops superfluous ones. It adds
-//! the purges that the list lacks. These are the gateway's own purges that did not reach the store before,
-//! and purges that a store lost with its memory.
+//! Each second a gateway reads the list, applies the purges of others, and drops superfluous purges from the
+//! list. It adds the purges that the list lacks. These are the gateway's own purges that did not reach the
+//! store before, and purges that a store lost with its memory.
 
 mod list;
 
@@ -28,55 +28,56 @@ use crate::redis_store::purges::{PurgeList, PurgeListChange};
 use crate::redis_store::{Failed, Store, StoreTime, micros};
 use list::Purge;
 
-/// The time for which a list counts as known after it was read. A part of the store whose list is not known
-/// is not read.
+/// The time for which a purge list counts as known after it was read. Answers are not read from a part of the
+/// store whose purge list is not known.
 const LIST_VALID_FOR: Duration = Duration::from_secs(10);
-/// The highest number of this gateway's purges that wait for the store, in each list. One more purge replaces
-/// them all by a purge of everything.
+/// The highest number of this gateway's purges that wait for the store, for each cluster. One more purge
+/// replaces them all by a purge of everything.
 const MAX_PENDING: usize = 512;
-/// The least time for which purges are kept: the longest life of answers that gateways with other settings
-/// may share.
+/// The least time for which purges stay in the list. Gateways with other settings may share answers that live
+/// longer than those of this gateway.
 const KEPT_AT_LEAST: Duration = Duration::from_hours(7 * 24);
 
 /// The purges that this gateway knows.
 pub(super) struct Purges {
     inner: Mutex<PurgeLists>,
-    /// The number of parts of the store.
+    /// The number of parts of the shared store. Each part has purge lists of its own.
     parts: usize,
-    /// Allows one synchronization at a time.
+    /// Allows one synchronization of the purge lists at a time.
     sync_lock: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct PurgeLists {
-    /// The lists by genesis hash: that of the pool's cluster, and those of earlier clusters that still lack a
-    /// purge of this gateway.
+    /// The purges of each cluster, by its genesis hash. Earlier clusters of the pool are kept while their
+    /// lists in the store lack a purge of this gateway.
     lists: HashMap<String, ClusterPurges>,
-    /// The purges that this gateway began before any cluster was known.
+    /// The purges that this gateway began before the pool's cluster was known.
     early: Vec<(Instant, Filter)>,
 }
 
 /// The purges of one cluster.
 struct ClusterPurges {
-    /// The known purges, ordered by time.
+    /// The purges that this gateway knows, ordered by time.
     known: Vec<Purge>,
-    /// This gateway's purges that have no time yet, because the store's clock has not been read since.
+    /// This gateway's purges that have no time by the store's clock yet. Each has the time by this gateway's
+    /// clock.
     pending: Vec<(Instant, Filter)>,
-    /// The moments at which the list of each part was last requested.
+    /// The time at which the list of each part of the store was last requested. `None` if it never was.
     read: Vec<Option<Instant>>,
-    /// This gateway's purges that a part of the store may lack.
+    /// This gateway's purges that the list of some part of the store may lack.
     unshared: Vec<Purge>,
-    /// True if all parts of the store have all known purges.
+    /// True if the lists of all parts of the store have all purges that this gateway knows.
     is_shared: bool,
 }
 
 /// The known purges after a synchronization.
 struct MergedPurges {
-    /// Purges of other gateways that were not applied here yet.
+    /// The purges of other gateways that this gateway has yet to apply.
     new: Vec<Purge>,
     /// All purges that are in force.
     known: Vec<Purge>,
-    /// Purges from before this time are no longer in force.
+    /// The time before which purges are no longer in force, because all answers from before it have expired.
     from: StoreTime,
 }
 
@@ -91,7 +92,7 @@ impl ClusterPurges {
     }
 }
 
-/// Adds a purge of this gateway to those that have no time yet.
+/// Adds a purge of this gateway to `pending`, which holds the purges without a time by the store's clock.
 fn begin(pending: &mut Vec<(Instant, Filter)>, filter: Filter, now: Instant) {
     if pending.len() < MAX_PENDING {
         pending.push((now, filter));
@@ -105,8 +106,8 @@ impl Purges {
         Self { inner: Mutex::default(), parts, sync_lock: tokio::sync::Mutex::default() }
     }
 
-    /// Ignores answers of this cluster from now on that `filter` matches and that were asked for before
-    /// `now`.
+    /// Begins a purge: answers that match `filter` and were asked for before `now` are ignored. Without a
+    /// genesis hash, the purge counts for the first cluster that becomes known.
     pub(super) fn begin(&self, genesis: Option<&str>, filter: Filter, now: Instant) {
         let mut inner = self.lock();
         let pending = match genesis {
@@ -119,15 +120,17 @@ impl Purges {
         begin(pending, filter, now);
     }
 
-    /// Ignores answers from now on that were asked for before `now`, in each cluster whose list is kept here.
-    pub(super) fn begin_everywhere(&self, now: Instant) {
+    /// Begins a purge of everything in each cluster whose list this gateway keeps. Answers that were asked
+    /// for before `now` are ignored.
+    pub(super) fn begin_in_all_lists(&self, now: Instant) {
         for list in self.lock().lists.values_mut() {
             begin(&mut list.pending, Filter::default(), now);
         }
     }
 
-    /// Returns true if the answer under `key` was purged after it was asked for. `asked_for` is that moment
-    /// by the store's clock, and `sent_at` by this gateway's.
+    /// Returns true if the answer under `key` was asked for before it was purged. `asked_for` is the time at
+    /// which it was asked for by the store's clock, and `sent_at` the same time by this gateway's clock. Also
+    /// true if this gateway keeps no purges of the cluster.
     pub(super) fn is_purged(&self, genesis: &str, key: &Key, asked_for: StoreTime, sent_at: Instant) -> bool {
         let inner = self.lock();
         // An unknown list belongs to a cluster that the pool has left.
@@ -136,12 +139,12 @@ impl Purges {
             || list.pending.iter().any(|(at, filter)| sent_at <= *at && filter.takes(key))
     }
 
-    /// Returns true if the purges of this cluster are known for this part of the store.
+    /// Returns true if this gateway knows the purges of the cluster for this part of the store.
     pub(super) fn are_known(&self, genesis: &str, part: usize) -> bool {
         self.lock().lists.get(genesis).is_some_and(|list| list.is_known(part))
     }
 
-    /// Returns true if the purges of any cluster are known for any part of the store.
+    /// Returns true if this gateway knows the purges of any cluster for any part of the store.
     pub(super) fn are_known_somewhere(&self) -> bool {
         self.lock().lists.values().any(|list| (0..self.parts).any(|part| list.is_known(part)))
     }
@@ -163,9 +166,9 @@ impl Purges {
         all_there
     }
 
-    /// Reads the lists of this cluster and of earlier clusters whose lists lack a purge, and adds the missing
-    /// purges. Returns the purges of other gateways in this cluster that were unknown here, and true if the
-    /// store has all purges now.
+    /// Synchronizes the purge lists of this cluster, and of earlier clusters whose lists lack a purge.
+    /// Returns the purges of other gateways in this cluster that were unknown here. The second value is true
+    /// if all lists have all purges now.
     async fn sync(
         &self,
         store: &Store,
@@ -189,7 +192,7 @@ impl Purges {
         (new, all_have_all)
     }
 
-    /// Drops earlier clusters whose lists are complete. Returns the clusters that are left.
+    /// Forgets earlier clusters whose lists in the store have all purges. Returns the clusters that are left.
     fn clusters_to_sync(&self, genesis: Option<&str>) -> Vec<String> {
         let mut inner = self.lock();
         let PurgeLists { lists, early } = &mut *inner;
@@ -201,8 +204,8 @@ impl Purges {
         lists.keys().cloned().collect()
     }
 
-    /// Synchronizes the lists of one cluster. Returns the purges of its other gateways that were unknown
-    /// here, and true if its lists have all purges now.
+    /// Synchronizes the lists of one cluster. Returns the purges of other gateways that were unknown here,
+    /// and true if the cluster's lists have all purges now.
     async fn sync_cluster(
         &self,
         genesis: &str,
@@ -238,12 +241,13 @@ impl Purges {
         (new, is_shared)
     }
 
-    /// Calls `act` with the list of this cluster, if there is one.
+    /// Calls `act` with the purges of this cluster. `None` if the cluster is not kept.
     fn with_list<T>(&self, genesis: &str, act: impl FnOnce(&mut ClusterPurges) -> T) -> Option<T> {
         self.lock().lists.get_mut(genesis).map(act)
     }
 
-    /// Merges the lists that were read, and gives this gateway's new purges their time.
+    /// Merges the purge lists that were read with the known purges. This gateway's new purges get their time
+    /// by the store's clock.
     fn merge(
         &self,
         genesis: &str,
@@ -299,7 +303,9 @@ impl Purges {
     }
 }
 
-/// Returns the known purges that are missing in `listed`, and the superfluous ones in it.
+/// Returns the purges to add to a list in the store, and those to drop from it. To add are the known purges
+/// that `listed` lacks. To drop are the purges since `from` in `listed` that are not known, because later
+/// purges replace them.
 fn differences<'a>(
     listed: &'a [Purge],
     known: &'a [Purge],
@@ -311,8 +317,8 @@ fn differences<'a>(
     (missing.collect(), useless.collect())
 }
 
-/// Applies the purges of other gateways all at once. Each single purge would walk over all entries, and would
-/// keep answers that are being fetched from being stored.
+/// Applies the purges of other gateways all at once, because each single purge would walk over all entries.
+/// Each would also prevent that answers which are being fetched are stored.
 async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
     for Purge { filter, summary, .. } in &purges {
         tracing::debug!(
@@ -320,7 +326,7 @@ async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
             purge.account = filter.account.map(|account| account.to_string()),
             purge.slot = filter.slot,
             purge.summary = summary.is_some(),
-            "applying a purge of another gateway"
+            "applying a purge that another replica requested"
         );
     }
     let (lookup, count) = (Arc::clone(lookup), purges.len());
@@ -338,11 +344,12 @@ async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
     tracing::info!(
         purge.count = count,
         purge.entries = entries,
-        "entries were purged, as other gateways of the shared store had asked"
+        "entries were purged, because other replicas requested it through the shared store"
     );
 }
 
-/// Returns the longest life of an answer in the shared store. Purges must be known for as long.
+/// Returns the longest time for which an answer in the shared store may be used, but at least
+/// [`KEPT_AT_LEAST`]. A purge must be kept for that long.
 fn longest_shared(freshness: &FreshnessPolicy) -> Duration {
     let classes = [
         Class::BlockFinal,

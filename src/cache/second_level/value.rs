@@ -22,28 +22,29 @@ use crate::node::NodeReply;
 use crate::redis_store::StoreTime;
 use crate::redis_store::mac::{MAC_BYTES, StoreMac};
 
-/// The format and its version. Values of another version have other names, too.
+/// The format of answers in the shared store, and its version. Answers of another version have other names,
+/// too.
 const VERSION: &[u8; 4] = b"sfA1";
-/// The length of version, slot and time, in bytes.
+/// The length of the version, the slot and the time of the call, as they are written, in bytes.
 const RANK: usize = 44;
-/// The length of the fields between the MAC and the question, in bytes.
+/// The length of the fields between the MAC and the text of the question, in bytes.
 const FIXED: usize = 1 + 4 + 8 + 4 + 4;
-/// The length from which a text is worth packing, in bytes.
+/// The length in bytes from which a text is compressed.
 const WORTH_PACKING: usize = 1024;
-/// The level of zstd: fast, and JSON packs well anyway.
+/// The compression level of zstd. This level is fast, and shortens JSON well enough.
 const LEVEL: i32 = 1;
 
 const PACKED: u8 = 1;
 const ERROR: u8 = 2;
 const SETTLED: u8 = 4;
 
-/// An answer with its slot and times.
+/// An answer in the shared store, with its slot and times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SharedValue {
     pub(super) slot: Slot,
     /// The moment at which the answer was asked for, by the store's clock.
     pub(super) sent_at: StoreTime,
-    /// The writer's wall clock at that moment, in microseconds since 1970.
+    /// The writer's wall clock when the answer was asked for, in microseconds since 1970.
     pub(super) wall_us: u64,
     /// True if no other node could improve the answer. See [`PoolReply::is_settled`](crate::pool::PoolReply).
     pub(super) is_settled: bool,
@@ -58,7 +59,7 @@ impl SharedValue {
     }
 }
 
-/// The name of an answer in the shared store.
+/// The name of an answer in the shared store, which identifies the question that it answers.
 #[derive(Debug, Clone)]
 pub(super) struct SecondLevelKey {
     key: String,
@@ -66,7 +67,7 @@ pub(super) struct SecondLevelKey {
 }
 
 impl SecondLevelKey {
-    /// Returns the key in the store.
+    /// Returns the name as a Redis key.
     pub(super) fn key(&self) -> &str {
         &self.key
     }
@@ -81,8 +82,8 @@ impl ValueMac {
     }
 
     /// Returns the name of the answer under `key`, in the cluster of this genesis hash. `None` if such an
-    /// answer is never shared. All answers to one plan have the same text in braces, so that a Redis cluster
-    /// keeps them together.
+    /// answer is never shared. A plan's two names have the same text in braces, so that a Redis cluster keeps
+    /// both answers on one server.
     pub(super) fn name(&self, namespace: &str, genesis: &str, key: &Key) -> Option<SecondLevelKey> {
         let (question, together) = question(key)?;
         let (tag, hash) = (self.0.sign(&[together.as_bytes()]), self.0.sign(&[question.as_bytes()]));
@@ -90,7 +91,7 @@ impl ValueMac {
         Some(SecondLevelKey { key, question })
     }
 
-    /// Returns the bytes of a value.
+    /// Returns an answer as the bytes to store under `name`.
     pub(super) fn encode(&self, name: &SecondLevelKey, value: &SharedValue) -> Vec<u8> {
         let (code, text, mut flags) = match &value.body {
             NodeReply::Result(text) => (0, text, 0),
@@ -176,8 +177,9 @@ impl ValueMac {
     }
 }
 
-/// Returns the question of `key`, and the text that the keys of one plan share. Both texts stay the same from
-/// one build to the next. `None` if answers under `key` are never shared.
+/// Returns the question that answers under `key` answer, as text. The second text is common to the two keys
+/// of one plan. Neither text changes from one build to the next. `None` if answers under `key` are never
+/// shared.
 fn question(key: &Key) -> Option<(String, String)> {
     let min_context_slot = None;
     let query = match key.clone() {

@@ -182,7 +182,7 @@ fn apply(store: &EntryStore, step: &StoreStep) {
     }
 }
 
-/// Returns the bytes and the number of the entries that can be read from the store.
+/// Returns the total weight in bytes of the entries that can be read from the store, and their number.
 fn readable(store: &EntryStore) -> (u64, u64) {
     let stored =
         (0..40).map(Key::NoBlock).filter_map(|key| Some(u64::from(weight(&key, &*store.get(&key)?))));

@@ -1,9 +1,9 @@
 //! The comparison of a hit with a node's later answer to the same call.
 //!
 //! Only answers that cannot both be true are a mismatch. Answers without a slot (votes, samples, nodes,
-//! errors that depend on an account) may have changed in between. At finalized a node's answer may hold data
-//! of up to two slots past its label. A node that joined late reports slots as skipped for which others have
-//! a block.
+//! errors that depend on an account) may have changed in between. At finalized a node's answer may show data
+//! of up to two slots after its context slot. A node that joined late may report slots as skipped for which
+//! other nodes have a block.
 
 use std::io::Read;
 
@@ -39,7 +39,8 @@ pub fn compare(
     }
 }
 
-/// Returns true if both answers say the same. `None` if an answer cannot be read.
+/// Returns true if both answers say the same, apart from parts that may differ. `None` if an answer cannot be
+/// parsed.
 fn are_equal(query: &Query, hit: &Payload, again: &NodeReply) -> Option<bool> {
     match (hit, again) {
         (Payload::Result(hit), NodeReply::Result(again)) => {
@@ -59,7 +60,8 @@ fn are_equal(query: &Query, hit: &Payload, again: &NodeReply) -> Option<bool> {
     }
 }
 
-/// Returns true if a hit and a different answer cannot both be true.
+/// Returns true if a hit and a node's different answer cannot both be true. `same_slot` is true if both
+/// answers name the same slot.
 fn contradicts(class: Class, hit: &Payload, again: &NodeReply, same_slot: bool) -> bool {
     let something = matches!(again, NodeReply::Result(result) if result.as_ref() != b"null");
     match (class, hit) {
@@ -78,8 +80,8 @@ fn contradicts(class: Class, hit: &Payload, again: &NodeReply, same_slot: bool) 
     }
 }
 
-/// Returns a result without the parts that may differ: its context, the packing of its data, and the order of
-/// unordered lists. Slots are compared separately.
+/// Returns a result without the parts that may differ: its context, the compression of its data, and the
+/// order of unordered lists. Slots are compared separately.
 fn comparable(query: &Query, result: &Bytes) -> Option<Value> {
     Some(match query {
         Query::Account(_) => unpacked(parsed(&Contextual::split(result)?.value)?),
@@ -108,7 +110,7 @@ fn parsed(json: &Bytes) -> Option<Value> {
     serde_json::from_slice(json).ok()
 }
 
-/// Sorts a list by a member of its objects.
+/// Sorts a JSON list of objects by the text of one of their members.
 fn sort_by_member(list: &mut Value, member: &str) {
     if let Value::Array(list) = list {
         list.sort_by(|a, b| a[member].as_str().cmp(&b[member].as_str()));

@@ -1,4 +1,5 @@
-//! The advice about `follow.mode`: a pure function of the configuration and the probe results.
+//! The advice about `follow.mode`. The advice depends only on the configuration and the results of probing the
+//! upstreams.
 
 use std::net::IpAddr;
 
@@ -8,7 +9,8 @@ use crate::config::{Config, Upstream};
 use crate::follow::calls_per_slot;
 use crate::frontier::ASSUMED_SLOT_TIME;
 
-/// Returns the advice about `follow.mode`. `is_private` tells of each upstream if its address is private.
+/// Returns the advice about `follow.mode`. `is_private` says for each upstream if its address is in a private network
+/// or on this machine.
 pub(super) fn following(config: &Config, probed: &[ProbeResult], is_private: &[bool]) -> String {
     let slot_time = probed.iter().flatten().find_map(|one| one.slot_time).unwrap_or(ASSUMED_SLOT_TIME);
     let slots = 1.0 / slot_time.as_secs_f64();
@@ -28,21 +30,22 @@ pub(super) fn following(config: &Config, probed: &[ProbeResult], is_private: &[b
         let bandwidth = bandwidth(*bytes);
         return format!(
             "advice   set follow.mode = \"on\": {name} has a private address, and its blocks can be followed\n         \
-             cost: {calls:.0} calls a second and {bandwidth}, at any traffic; follow.mode = \"shadow\" first counts what \"on\" would save"
+             cost: {calls:.0} calls a second and {bandwidth}, whatever the traffic; try follow.mode = \"shadow\" first, which only counts what \"on\" would save"
         );
     }
     if let Some((name, bytes, _)) = nodes.first() {
         let (bandwidth, day) = (bandwidth(*bytes), calls * 86_400.0 / 1e6);
         return format!(
-            "advice   leave follow.mode = \"off\": no upstream at a private address can be followed\n         \
+            "advice   leave follow.mode = \"off\": no upstream whose blocks can be followed has a private address\n         \
              cost with {name}: {calls:.0} calls a second and {bandwidth}; following pays if it saves more than {day:.1} million calls a day"
         );
     }
-    "advice   leave follow.mode = \"off\": no upstream is an Agave node of a known version that holds blocks"
+    "advice   leave follow.mode = \"off\": no upstream is an Agave node that returns blocks and has a version known to slotfront"
         .to_owned()
 }
 
-/// Returns an upstream whose blocks can be followed: its name, the mean length of a block in bytes, and `is_private`.
+/// Returns the name of an upstream, the mean length of a block in bytes, and `is_private`. `None` if the upstream's
+/// blocks cannot be followed.
 fn suitable<'a>(
     upstream: &'a Upstream,
     probed: &ProbeResult,
@@ -66,7 +69,7 @@ pub(super) async fn has_private_address(upstream: &Upstream) -> bool {
     addresses.peek().is_some() && addresses.all(|is_private| is_private)
 }
 
-/// Returns true for an address of a private network or of this machine.
+/// Returns true if the address is in a private network or on this machine.
 fn is_private(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {

@@ -1,7 +1,7 @@
-//! The findings of `check`, each with a fix. They are pure functions of the configuration and the probe results.
+//! The problems that `check` finds in settings and nodes, each with a fix. Most functions depend only on the
+//! configuration and the results of probing the upstreams.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -12,31 +12,30 @@ use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::methods::Commitment;
 use crate::node::{Fault, code};
 
-/// A getSlot call is slow if it takes longer than the duration of a slot divided by this.
+/// The divisor of the duration of a slot. A getSlot call is reported as slow if it takes longer than the quotient.
 const SLOW_PART: u32 = 4;
-/// The tolerated difference between clocks. The `Date` header has whole seconds, and NTP keeps clocks much closer.
+/// The tolerated difference between a node's clock and this machine's. The `Date` header has whole seconds, and NTP
+/// keeps clocks much closer.
 const SKEW: SignedDuration = SignedDuration::from_secs(3);
-/// The shortest history of blocks that is not reported.
+/// The length below which a node's history of blocks is reported as short.
 const SHORT_HISTORY: Duration = Duration::from_hours(1);
-/// The number of open files other than connections: logs, listeners, the key file, and those of the runtime.
-const OTHER_FILES: u64 = 64;
 
 /// A problem with its fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Finding {
-    /// True for a fault: an upstream or the shared store cannot be used, or other users can change a file. False for a
-    /// warning.
+pub(in crate::cli) struct Finding {
+    /// True for a fault: an upstream, a method or the shared store cannot be used, or other users can change a file.
+    /// False for a warning.
     pub(super) fault: bool,
-    what: String,
-    fix: String,
+    pub(super) what: String,
+    pub(super) fix: String,
 }
 
 impl Finding {
-    fn fault(what: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(super) fn fault(what: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { fault: true, what: what.into(), fix: fix.into() }
     }
 
-    fn warning(what: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(in crate::cli) fn warning(what: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { fault: false, what: what.into(), fix: fix.into() }
     }
 }
@@ -48,7 +47,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The result of probing an upstream.
+/// The result of probing an upstream, or the fault of the call that failed.
 pub(super) type ProbeResult = Result<Examined, Fault>;
 
 /// Returns a warning for each setting that is valid but probably not intended.
@@ -59,16 +58,16 @@ pub(super) fn of_settings(config: &Config) -> Vec<Finding> {
     config.warnings.iter().map(finding).collect()
 }
 
-/// Returns the finding for a shared store that is not usable for the reason `why`.
+/// Returns the problem that a shared store is not usable, for the reason `why`.
 pub(super) fn of_shared_store(why: &str) -> Finding {
     Finding::fault(
         format!("the shared store is not usable: {why}"),
-        "check [shared] in the configuration and the store's log; until then each replica works alone",
+        "check [shared] in the configuration and the store's log; until the store can be used, each replica works alone",
     )
 }
 
-/// Returns the findings about each upstream, and about all of them together. `probed` has the results in the order of
-/// the upstreams.
+/// Returns the problems of each upstream, and of all of them together. `probed` has the results of probing, in the
+/// order of the upstreams.
 pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Finding> {
     let said = || probed.iter().flatten();
     let genesis = |one: &Examined| one.identity.genesis.hash().cloned();
@@ -90,8 +89,10 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
         let name = format!("upstream {}", upstream.name);
         let one = match probed {
             Err(fault) => {
-                findings
-                    .push(Finding::fault(format!("{name} does not answer: {fault}"), unreachable(*fault)));
+                findings.push(Finding::fault(
+                    format!("{name} gives no usable answer: {fault}"),
+                    unreachable(*fault),
+                ));
                 continue;
             }
             Ok(one) => one,
@@ -100,10 +101,10 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
         if let Some(own) = one.identity.genesis.hash().filter(|_| is_foreign(upstream, one)) {
             findings.push(Finding::fault(
                 format!(
-                    "{name} belongs to another cluster: {own}, not {}",
+                    "{name} belongs to another cluster: its genesis hash is {own}, the pool's is {}",
                     cluster.as_deref().unwrap_or("?")
                 ),
-                "remove it, or set pool.genesis_hash to the cluster that you mean",
+                "remove it, or set pool.genesis_hash to the genesis hash of the cluster that you want",
             ));
             continue;
         }
@@ -137,9 +138,9 @@ fn unreachable(fault: Fault) -> &'static str {
             "set the credentials that it requires: a key in its url, or a header in upstream.headers"
         }
         Fault::Status(404) => "check the path of its url",
-        Fault::Status(_) => "check the log of the proxy in front of the node",
+        Fault::Status(_) => "check the log of the node, and of a proxy in front of it",
         Fault::TooManyRequests(_) => {
-            "set upstream.rps to the rate that its provider allows, or raise that rate"
+            "set upstream.rps to the rate that its provider allows, or ask the provider for a higher rate"
         }
         Fault::Unhealthy => "wait until it has caught up",
         Fault::Truncated
@@ -163,14 +164,13 @@ fn lag(
     let most = config.pool.max_slot_lag;
     let seconds = slot_time.as_secs_f64() * f64::from(u32::try_from(lag).unwrap_or(u32::MAX));
     let what = format!("{name} is {lag} slots ({seconds:.1} s) behind the others");
+    let rule =
+        format!("beyond pool.max_slot_lag ({most} slots) it gets calls only if no other upstream is usable");
     if lag > most {
-        let fix = format!("let it catch up; beyond pool.max_slot_lag ({most}) it is only a last resort");
-        return Some(Finding::fault(what, fix));
+        return Some(Finding::fault(what, format!("let it catch up; {rule}")));
     }
     // The nodes were not asked at the same moment, so a few slots mean nothing.
-    (lag > most / 2 && lag > 4).then(|| {
-        Finding::warning(what, format!("watch it: beyond pool.max_slot_lag ({most}) it gets no calls"))
-    })
+    (lag > most / 2 && lag > 4).then(|| Finding::warning(what, format!("watch it; {rule}")))
 }
 
 fn history(name: &str, slot_time: Duration, one: &Examined) -> Vec<Finding> {
@@ -178,7 +178,7 @@ fn history(name: &str, slot_time: Duration, one: &Examined) -> Vec<Finding> {
     match one.no_block {
         Some(code::METHOD_NOT_FOUND) => findings.push(Finding::warning(
             format!("{name} does not serve getBlock"),
-            "start an Agave node with --full-rpc-api; until then getBlock goes to other nodes",
+            "start the node with --full-rpc-api if it is an Agave node; until then getBlock goes to other nodes",
         )),
         Some(code::TRANSACTION_HISTORY_NOT_AVAILABLE) => findings.push(Finding::warning(
             format!("{name} keeps no transaction history, so getBlock goes to other nodes"),
@@ -195,7 +195,7 @@ fn history(name: &str, slot_time: Duration, one: &Examined) -> Vec<Finding> {
     {
         findings.push(Finding::warning(
             format!("{name} holds only the blocks of the last {slots} slots ({} min)", time.as_secs() / 60),
-            "raise --limit-ledger-size, or add an upstream with older blocks",
+            "raise --limit-ledger-size of the node, or add an upstream with older blocks",
         ));
     }
     findings
@@ -206,23 +206,25 @@ fn responsiveness(name: &str, rps: Option<u32>, slot_time: Duration, one: &Exami
     if one.latency > slot_time / SLOW_PART {
         findings.push(Finding::warning(
             format!(
-                "{name} takes {} ms for getSlot; a slot takes {} ms",
+                "{name} takes {} ms for getSlot; expected at most {} ms, a quarter of a slot",
                 one.latency.as_millis(),
-                slot_time.as_millis()
+                (slot_time / SLOW_PART).as_millis()
             ),
-            "run slotfront closer to it, or give it a higher tier, so that it is asked last",
+            "run slotfront closer to it, or give it a higher upstream.tier, so that it is asked last",
         ));
     }
     let Examined { sent, refused, .. } = one;
     if *refused > 0 {
         let wait =
-            one.retry_after.map(|wait| format!(", retry after {} s", wait.as_secs())).unwrap_or_default();
+            one.retry_after.map(|wait| format!(" (Retry-After: {} s)", wait.as_secs())).unwrap_or_default();
         let fix = match rps {
-            None => "set upstream.rps to the rate that it allows, so that further calls go to other nodes",
+            None => {
+                "set upstream.rps to the rate that the node allows, so that further calls go to other nodes"
+            }
             Some(_) => "lower upstream.rps: the node allows less",
         };
         findings.push(Finding::warning(
-            format!("{name} refused {refused} of {sent} simultaneous calls with 429{wait}"),
+            format!("{name} refused {refused} of {sent} simultaneous calls with HTTP 429{wait}"),
             fix,
         ));
     }
@@ -232,7 +234,7 @@ fn responsiveness(name: &str, rps: Option<u32>, slot_time: Duration, one: &Exami
                 (skew.abs().as_secs(), if skew.is_negative() { "behind" } else { "ahead of" });
             findings.push(Finding::warning(
                 format!("the clock of {name} is {seconds} s {way} this machine's"),
-                "set up NTP on the machine that is wrong (chronyc tracking); quotas, key expiry and certificates use this machine's clock",
+                "set up NTP on the machine whose clock is wrong (see chronyc tracking); quotas, key expiry and certificates use this machine's clock",
             ));
         }
         _ => {}
@@ -240,13 +242,13 @@ fn responsiveness(name: &str, rps: Option<u32>, slot_time: Duration, one: &Exami
     if one.identity.version.is_none() {
         findings.push(Finding::warning(
             format!("{name} does not report its version"),
-            "nothing if a provider hides the version; otherwise check that its url is a node's RPC address",
+            "none if a provider hides the version; otherwise check that its url is a node's RPC address",
         ));
     }
     findings
 }
 
-/// Returns the findings that concern several upstreams.
+/// Returns the problems that concern several upstreams.
 fn of_versions_and_blocks(probed: &[ProbeResult]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let series = |version: &str| version.split('.').take(2).collect::<Vec<_>>().join(".");
@@ -265,95 +267,10 @@ fn of_versions_and_blocks(probed: &[ProbeResult]) -> Vec<Finding> {
     if probed.iter().flatten().next().is_some() && !probed.iter().flatten().any(has_blocks) {
         findings.push(Finding::fault(
             "no upstream answers getBlock",
-            "start one with --full-rpc-api and --enable-rpc-transaction-history",
+            "start at least one Agave node with --full-rpc-api and --enable-rpc-transaction-history",
         ));
     }
     findings
-}
-
-/// A file that the configuration names, and its permission bits.
-pub(super) struct CheckedFile {
-    /// The setting that names the file.
-    pub(super) what: &'static str,
-    pub(super) path: PathBuf,
-    pub(super) mode: u32,
-    /// True if other users must not read the file.
-    pub(super) secret: bool,
-}
-
-/// Returns the configuration file `file` and the sensitive files that it names, if they exist.
-pub(super) fn files(config: &Config, file: Option<&Path>) -> Vec<CheckedFile> {
-    let tls = config.server.tls.as_ref();
-    [
-        ("the configuration", file, false),
-        ("auth.keys_file", config.auth.keys_file.as_deref(), true),
-        ("auth.usage_file", config.auth.usage_file.as_deref(), false),
-        ("server.tls.key", tls.map(|tls| tls.key.as_path()), true),
-    ]
-    .into_iter()
-    .filter_map(|(what, path, secret)| {
-        let path = path?.to_owned();
-        Some(CheckedFile { what, mode: mode(&path)?, path, secret })
-    })
-    .collect()
-}
-
-#[cfg(unix)]
-fn mode(path: &Path) -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
-    Some(std::fs::metadata(path).ok()?.mode() & 0o777)
-}
-
-#[cfg(not(unix))]
-fn mode(_: &Path) -> Option<u32> {
-    None
-}
-
-/// Returns the findings about the permissions of files.
-pub(super) fn of_files(files: &[CheckedFile]) -> Vec<Finding> {
-    let finding = |file: &CheckedFile| {
-        let CheckedFile { what, path, mode, secret } = file;
-        let (path, shown) = (path.display(), format!("{mode:03o}"));
-        if mode & 0o022 != 0 {
-            let fix = format!("chmod go-w {path}");
-            return Some(Finding::fault(
-                format!("{what} ({path}, {shown}) can be changed by other users"),
-                fix,
-            ));
-        }
-        (*secret && mode & 0o004 != 0).then(|| {
-            let fix = format!("chmod o-r {path}");
-            Finding::warning(format!("{what} ({path}, {shown}) can be read by every user"), fix)
-        })
-    };
-    files.iter().filter_map(finding).collect()
-}
-
-/// Returns a warning if the limit `open_files` is too low for the connections that the settings allow. `None` if it is
-/// high enough or unknown.
-pub(super) fn of_open_files(config: &Config, open_files: Option<u64>) -> Option<Finding> {
-    let upstream: usize = config.upstreams.iter().map(|upstream| upstream.max_in_flight).sum();
-    let most = config.server.max_connections + upstream.min(config.server.max_in_flight);
-    let needed = most as u64 + OTHER_FILES;
-    let limit = open_files.filter(|limit| *limit < needed)?;
-    Some(Finding::warning(
-        format!("the limit of open files is {limit}, but the settings need up to {needed}"),
-        "raise the limit (LimitNOFILE= of a unit, ulimits of a container, ulimit -n), \
-         or lower server.max_connections",
-    ))
-}
-
-/// Returns this process's soft limit of open files. `None` if the system has no `/proc`.
-pub(super) fn open_files() -> Option<u64> {
-    soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
-}
-
-fn soft_limit(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    match line.split_whitespace().next()? {
-        "unlimited" => Some(u64::MAX),
-        number => number.parse().ok(),
-    }
 }
 
 #[cfg(test)]

@@ -13,16 +13,18 @@ use crate::node::client::MAX_BLOCK_BYTES;
 use crate::node::{Client, Fault, NodeReply};
 use crate::pool::probe::{self, Identity, Pulse};
 
-/// The number of timed calls. The latency is their median, because the first call may open the connection.
+/// The number of getSlot calls that are timed one after the other. The latency is their median, because the first
+/// call may open the connection.
 const TIMED: usize = 5;
-/// The maximum number of simultaneous calls that test for a rate limit.
+/// The most calls that are sent at the same time to find out if the node refuses some of them because of a rate
+/// limit.
 const AT_ONCE: u32 = 30;
 
-/// The number of blocks whose length is measured.
+/// The most blocks whose length is measured.
 const MEASURED_BLOCKS: usize = 10;
-/// The number of slots among which the blocks to measure are looked for.
+/// The number of slots, up to the newest finalized one, among which the blocks to measure are chosen.
 const BLOCK_RANGE: u64 = 100;
-/// The longest time to read one of the measured blocks.
+/// The time limit for reading one block in order to measure its size.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The results of probing an upstream.
@@ -32,9 +34,9 @@ pub(super) struct Examined {
     pub(super) pulse: Pulse,
     /// The median duration of a getSlot call.
     pub(super) latency: Duration,
-    /// The number of simultaneous calls that were sent.
+    /// The number of calls that were sent at the same time to find out about a rate limit.
     pub(super) sent: u32,
-    /// The number of simultaneous calls that were refused with HTTP 429.
+    /// The number of these simultaneous calls that the node refused with HTTP 429.
     pub(super) refused: u32,
     /// The longest `Retry-After` among the answers with HTTP 429. `None` if none of them had that header.
     pub(super) retry_after: Option<Duration>,
@@ -44,8 +46,8 @@ pub(super) struct Examined {
     pub(super) slot_time: Option<Duration>,
     /// The JSON-RPC error code with which the node refuses its newest finalized block. `None` if it returns the block.
     pub(super) no_block: Option<i32>,
-    /// The mean length of the newest blocks in bytes, in the form in which they are followed. `None` for a node that
-    /// cannot be followed.
+    /// The mean length of the newest blocks in bytes, in the form in which the gateway would follow them. `None` if
+    /// the node's blocks cannot be followed or read.
     pub(super) block_bytes: Option<f64>,
 }
 
@@ -56,10 +58,12 @@ impl Examined {
     }
 }
 
-/// Probes an upstream. `rps` is its configured rate, which bounds the number of simultaneous calls.
+/// Probes an upstream. `rps` is its configured number of calls a second, which bounds the number of simultaneous
+/// calls.
 ///
 /// # Errors
-/// The fault of the first call that gets no valid answer.
+/// The fault of the first required call that gets no valid answer. The calls for performance samples, for the length
+/// of blocks, and those sent simultaneously may fail.
 pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examined, Fault> {
     let identity = probe::identity(client).await?;
     let pulse = probe::pulse(client).await?;
@@ -106,7 +110,8 @@ pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examine
     })
 }
 
-/// Returns the mean length of the newest blocks up to `last`. `None` if the node does not give them.
+/// Returns the mean length in bytes of the newest blocks up to the slot `last`. `None` if the node does not return
+/// them.
 async fn block_bytes(client: &Client, last: Slot) -> Option<f64> {
     let range = json!([last.saturating_sub(BLOCK_RANGE), last]);
     let slots = match probe::question(client, "getBlocks", &range).await {
@@ -125,8 +130,8 @@ async fn block_bytes(client: &Client, last: Slot) -> Option<f64> {
     (blocks > 0).then(|| bytes / f64::from(blocks))
 }
 
-/// Returns the time by which the node's clock is ahead of this machine's, measured at the middle of a request. `None`
-/// if the response has no valid `Date`.
+/// Returns the time by which the node's clock is ahead of this machine's. The node's `Date` is compared with the
+/// middle of the request. `None` if the response has no valid `Date`.
 async fn skew(client: &Client) -> Result<Option<SignedDuration>, Fault> {
     let (before, began) = (Timestamp::now(), Instant::now());
     let Some(date) = probe::date(client).await? else { return Ok(None) };

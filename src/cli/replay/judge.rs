@@ -1,4 +1,4 @@
-//! The comparison of two answers to one call, by the rules by which `verify` compares a hit with a node's answer.
+//! The comparison of two answers to one call, by the rules of the section `[verify]`, which compares hits with nodes.
 
 use crate::cache::class::Class;
 use crate::cache::entry::Payload;
@@ -7,11 +7,11 @@ use crate::methods::{Query, Slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::telemetry::VerifyResult;
 
-/// The answer of one side, slotfront or the node.
+/// The answer that slotfront or the node gave to a recorded call.
 #[derive(Debug, Clone)]
 pub(super) struct SideAnswer {
     reply: NodeReply,
-    /// The context slot of the answer. `None` if it has none.
+    /// The context slot of the answer. `None` if the answer has no context.
     pub(super) slot: Option<Slot>,
 }
 
@@ -25,8 +25,8 @@ impl SideAnswer {
     }
 }
 
-/// Compares slotfront's answer with the node's. `query` is `None` for a method other than the eight. If answers to such
-/// a method differ, the result is `Moved`, because it is unknown how they may change.
+/// Compares slotfront's answer `ours` with the node's answer `theirs`. `query` is `None` for a method that slotfront
+/// does not cache. Different answers to such a method give `Moved`, because it is unknown how its answers may change.
 pub(super) fn compare_answers(query: Option<&Query>, ours: &SideAnswer, theirs: &SideAnswer) -> VerifyResult {
     if ours.reply == theirs.reply {
         return VerifyResult::Equal;
@@ -41,7 +41,8 @@ pub(super) fn compare_answers(query: Option<&Query>, ours: &SideAnswer, theirs: 
     compare(query, class(query, &ours.reply), &payload, slot(ours, 0), &theirs.reply, slot(theirs, 1))
 }
 
-/// Returns the class that a cache entry with slotfront's answer `ours` would have.
+/// Returns the class that a cache entry with slotfront's answer `ours` would have. The class decides how long an answer
+/// may be served.
 fn class(query: &Query, ours: &NodeReply) -> Class {
     match (query, ours) {
         (Query::Account(_) | Query::Accounts(_) | Query::Balance(_), _) => {

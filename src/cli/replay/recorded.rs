@@ -15,11 +15,11 @@ const SHOWN_BYTES: usize = 120;
 /// A recorded call.
 #[derive(Debug, Clone)]
 pub(super) struct Recorded {
-    /// The line in the file, from 1.
+    /// The number of the line in the file, from 1.
     pub(super) line: usize,
     pub(super) method: String,
     params: Option<String>,
-    /// The parsed call. `None` if it is invalid, or its method is not one of the eight.
+    /// The parsed call. `None` if the call is invalid, or its method is not one of the eight cached methods.
     pub(super) query: Option<Query>,
 }
 
@@ -33,7 +33,7 @@ struct RecordedLine<'a> {
 /// Parses the calls of a file. Empty lines are skipped.
 ///
 /// # Errors
-/// A line is not a call, or the file has no calls. The text names the first such line.
+/// A line is not a call, or the file has no calls. The text names the first line that is not a call.
 pub(super) fn read(text: &str) -> Result<Vec<Recorded>, String> {
     let calls = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let calls: Vec<Recorded> = calls.map(|(i, line)| parse_line(i + 1, line)).collect::<Result<_, _>>()?;

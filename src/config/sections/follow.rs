@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::config::reader::TableReader;
 use crate::config::{FollowSettings, defaults};
 
-/// Reads the section.
+/// Reads the section `[follow]`.
 pub(super) fn read(r: &TableReader<'_>) -> FollowSettings {
     let poll = Duration::from_millis(20)..=Duration::from_secs(2);
     FollowSettings {

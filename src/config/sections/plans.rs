@@ -6,7 +6,7 @@ use crate::config::bounds::{MAX_NAME, is_name};
 use crate::config::reader::TableReader;
 use crate::config::{Plan, defaults};
 
-/// Reads the configured plans and the default plan.
+/// Reads all plans of the configuration. The plan `standard` exists even if it is not configured.
 pub(super) fn read(r: &TableReader<'_>) -> BTreeMap<String, Plan> {
     let mut names = r.names();
     names.insert(defaults::PLAN.to_owned());

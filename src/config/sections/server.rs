@@ -6,7 +6,8 @@ use crate::config::bounds::{TIMEOUT, size};
 use crate::config::reader::TableReader;
 use crate::config::{Server, TlsFiles, defaults};
 
-/// The bounds of counts. Zero would serve nobody, and a million is beyond one machine.
+/// The bounds of the limits on connections and on requests in flight. Zero would serve nobody, and a million
+/// is beyond one machine.
 const COUNT: RangeInclusive<usize> = 1..=1_000_000;
 
 /// Reads the section `[server]`.
@@ -14,7 +15,7 @@ pub(super) fn read(r: &TableReader<'_>) -> Server {
     let trusted_proxies = r.list("trusted_proxies").unwrap_or_default();
     let proxy_protocol = r.get("proxy_protocol", defaults::PROXY_PROTOCOL);
     if proxy_protocol && trusted_proxies.is_empty() {
-        let rule = "needs server.trusted_proxies, which may send PROXY protocol headers";
+        let rule = "needs server.trusted_proxies: only these peers may send PROXY protocol headers";
         r.problem(
             "proxy_protocol",
             Some("true".to_owned()),

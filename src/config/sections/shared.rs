@@ -1,4 +1,4 @@
-//! `[shared]`: the store that several gateways share. Without a `url` there is none.
+//! `[shared]`: the store that several gateways share. Without a `url` no store is used.
 
 use crate::config::bounds::{TIMEOUT, ca_file, is_name};
 use crate::config::reader::TableReader;

@@ -17,7 +17,7 @@ fn address(n: u8) -> Pubkey {
     Pubkey([n; 32])
 }
 
-/// Returns buckets in which no two accounts of a test share one.
+/// Returns an assignment of addresses to hash buckets in which each account of a test has its own bucket.
 fn distinct_buckets() -> Buckets {
     let is_distinct = |buckets: &Buckets| {
         let of_accounts: std::collections::BTreeSet<_> =
@@ -32,7 +32,7 @@ fn distinct_buckets() -> Buckets {
 enum ChainStep {
     /// A block follows after `skipped` slots without one, and writes these accounts.
     Block { skipped: u64, writes: Vec<u8> },
-    /// The block this many blocks below the tip becomes final.
+    /// The block that is `behind` blocks below the newest one becomes final.
     Finalize { behind: usize },
 }
 
@@ -46,7 +46,8 @@ fn steps() -> impl Strategy<Value = Vec<ChainStep>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// The model: the slots of the chain, with the version of each account there.
+/// A model of the chain. `versions` maps each slot with a block to the slots at which the accounts were last
+/// written.
 #[derive(Default)]
 struct ChainModel {
     versions: BTreeMap<Slot, [Slot; ACCOUNTS as usize]>,
@@ -58,7 +59,8 @@ impl ChainModel {
         *self.versions.last_key_value().expect("the chain has a first block").0
     }
 
-    /// Checks every answer about every account that was read at any slot of the chain.
+    /// Checks the result of [`Chain::unchanged_until`] for every account, read at any slot of the chain or
+    /// next to it.
     fn check(&self, chain: &Chain, buckets: &Buckets) -> Result<(), TestCaseError> {
         for slot in FIRST - 1..=self.tip() + 1 {
             for n in 0..ACCOUNTS {

@@ -15,15 +15,15 @@ use crate::follow::state::{FollowEnd, PauseReason};
 use crate::methods::Slot;
 use crate::telemetry::RestartReason;
 
-/// The time for which another node is polled after a poll of one node brought nothing.
+/// The time for which another node is polled, after a poll of one node failed or gave no slot.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(10);
-/// The number of slots by which the tip may be behind the confirmed frontier for any length of time.
+/// The maximum number of slots by which the chain may stay behind the newest confirmed slot.
 pub(super) const LATE_SLOTS: u64 = 16;
-/// The longest time for which the tip may be more than [`LATE_SLOTS`] behind. Nodes that keep up close a gap
-/// in less time.
+/// The longest time for which the chain may be more than [`LATE_SLOTS`] behind the newest confirmed slot.
+/// Nodes that keep up close a gap in less time.
 const LATE_FOR: Duration = Duration::from_secs(10);
 
-/// A block that is read and not added yet.
+/// A block that is read, but not added to the chain yet.
 pub(super) struct ReadBlock {
     pub(super) slot: Slot,
     pub(super) writes: BlockWrites,
@@ -32,50 +32,52 @@ pub(super) struct ReadBlock {
     pub(super) read_at: Instant,
 }
 
-/// The chain that is being followed.
+/// The chain that is being followed, and the state of its polls.
 pub(super) struct ChainInProgress {
     pub(super) writer: ChainWriter,
     pub(super) tip_hash: String,
     pub(super) schedule: EpochSchedule,
-    /// Blocks above the tip, in order. The first one may wait for its rewards or for the frontier.
+    /// The blocks that are read and not added to the chain yet, in order. The first one may wait for its
+    /// rewards, or until its slot is known to be confirmed.
     pub(super) queue: VecDeque<ReadBlock>,
     /// The time of the poll that found the newest block.
     pub(super) found_at: Instant,
     /// The time of the last poll.
     pub(super) polled_at: Instant,
-    /// The confirmed frontier at the last poll.
+    /// The newest confirmed slot that was known at the last poll.
     pub(super) known_at_poll: Slot,
     pub(super) added: u64,
     pub(super) without_fees: u64,
     pub(super) check: Option<CrossCheck>,
-    /// The time since which each new tip was more than [`LATE_SLOTS`] behind the confirmed frontier. `None`
-    /// if the last one was not.
+    /// The time since which each added block was more than [`LATE_SLOTS`] behind the newest confirmed slot.
+    /// `None` if the last added block was not that late.
     pub(super) late_since: Option<Instant>,
-    /// The time since which every node that answered was behind the tip. `None` if the last one that answered
-    /// was not.
+    /// The time since which every node that answered a poll was behind the chain's newest block. `None` if
+    /// the node that answered last was not behind.
     pub(super) behind_since: Option<Instant>,
-    /// The node to poll next, as a position among the usable ones.
+    /// The position of the node to poll next among the usable nodes.
     pub(super) turn: usize,
-    /// The time until which the node in turn is polled, because another one did not help.
+    /// The time until which the node at `turn` is polled, after a poll of another node failed or gave no
+    /// slot.
     pub(super) kept_until: Instant,
 }
 
 impl ChainInProgress {
-    /// Returns true if the parent of a block is the tip, by slot and by hash.
+    /// Returns true if the parent of `block`, by slot and by hash, is the newest block of the chain.
     pub(super) fn is_continued_by(&self, block: &BlockWrites) -> bool {
         block.parent_slot == self.writer.chain().tip().slot && block.previous_blockhash == self.tip_hash
     }
 
-    /// Returns the slot of the newest block that was read.
+    /// Returns the slot of the newest block that was read, which may be in the queue.
     pub(super) fn newest(&self) -> Slot {
         self.queue.back().map_or_else(|| self.writer.chain().tip().slot, |block| block.slot)
     }
 
-    /// Notes by how many slots a new tip is behind the confirmed frontier.
+    /// Records that the newest block of the chain is `behind` slots behind the newest confirmed slot.
     ///
     /// # Errors
-    /// The tip has been far behind for too long. Nothing can be carried then, and blocks take bandwidth from
-    /// callers.
+    /// The chain has been far behind for too long. Its accounts cannot be served as fresh then, and blocks
+    /// take bandwidth from callers.
     pub(super) fn check_pace(&mut self, behind: u64) -> Result<(), PauseReason> {
         if behind <= LATE_SLOTS {
             self.late_since = None;
@@ -85,7 +87,8 @@ impl ChainInProgress {
         Ok(())
     }
 
-    /// Returns the node to poll. A node of a higher tier is polled only for a while.
+    /// Returns the node to poll. `nodes` are the usable nodes, lower tiers first. Outside the lowest tier, a
+    /// node is polled only until `kept_until`.
     pub(super) fn node_in_turn<'n, N: BlockNode>(&mut self, nodes: &'n [N]) -> Option<&'n N> {
         let first = nodes.first()?;
         if nodes[self.turn % nodes.len()].tier() > first.tier() && self.polled_at >= self.kept_until {
@@ -94,13 +97,14 @@ impl ChainInProgress {
         Some(&nodes[self.turn % nodes.len()])
     }
 
-    /// Lets another node be polled for a while, because the polled one did not help.
+    /// Moves polls to the next node for a while, because a poll failed or gave no slot.
     pub(super) fn pass_over(&mut self) {
         self.turn += 1;
         self.kept_until = self.polled_at + PASSED_OVER_FOR;
     }
 
-    /// Lets another node of the same tier be polled, because some node has a newer block.
+    /// Moves polls to the next node of the lowest tier, because some node has a newer block than the polled
+    /// one. Does nothing until `kept_until`.
     pub(super) fn prefer_peer<N: BlockNode>(&mut self, nodes: &[N]) {
         if self.polled_at >= self.kept_until {
             let peers = nodes.iter().take_while(|node| node.tier() == nodes[0].tier()).count();
@@ -108,10 +112,11 @@ impl ChainInProgress {
         }
     }
 
-    /// Compares the hash of a block with a second node's, if a comparison is under way.
+    /// Advances the comparison of a block's hash with a second node's hash, if such a comparison is under
+    /// way.
     ///
     /// # Errors
-    /// The second node has another block.
+    /// The second node has a different block at this slot.
     pub(super) fn cross_check<N: BlockNode>(
         &mut self,
         nodes: &[N],

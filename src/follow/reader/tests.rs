@@ -12,7 +12,7 @@ use tokio::time::advance;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Returns the end of a chain that begins anew for this reason.
+/// Returns the result of a step after which a new chain begins for `reason`.
 fn restart(reason: RestartReason) -> Result<(), FollowEnd> {
     Err(FollowEnd::Restart(reason))
 }
@@ -21,7 +21,8 @@ fn bucket(scene: &Scene, n: u8) -> Bucket {
     scene.followed.bucket(&Pubkey([n; 32]))
 }
 
-/// Returns true if an account that was read at `slot` is carried to the tip.
+/// Returns true if an answer about the account `n`, read at `slot`, may be served for the newest slot of the
+/// chain.
 fn is_carried(scene: &Scene, chain: &ChainInProgress, n: u8, slot: Slot) -> bool {
     chain.writer.chain().unchanged_until(bucket(scene, n), slot, Carry::ToTip).is_some()
 }
@@ -102,7 +103,7 @@ async fn faults_of_nodes_end_no_chain() {
     assert_eq!(chain.writer.chain().tip().slot, 101);
 }
 
-/// Lets the reader poll once. Returns how many polls nodes 0 and 1 have received so far.
+/// Lets the reader poll once. Returns the number of polls that node 0 and node 1 have received so far.
 async fn polls(scene: &Scene, chain: &mut ChainInProgress) -> (u64, u64) {
     assert_eq!(scene.advance(chain).await, Ok(()));
     (scene.node(0).asked("getBlocks"), scene.node(1).asked("getBlocks"))
@@ -139,6 +140,39 @@ async fn slots_without_the_tip_are_a_fork() {
     scene.node(0).blocks.clear();
     scene.add(&Block { slot: 101, ..Block::after(99) });
     assert_eq!(scene.advance(&mut chain).await, restart(RestartReason::Fork));
+}
+
+#[tokio::test(start_paused = true)]
+async fn malformed_slot_lists_are_failed_polls() {
+    let last = 100 + LISTED_SLOTS;
+    for (listed, expected) in [
+        (vec![101, 100], Ok(())),
+        (vec![100, 100], Ok(())),
+        (vec![100, 102, 101], Ok(())),
+        (vec![100, last + 1], Ok(())),
+        (vec![100, u64::MAX], Ok(())),
+        (vec![u64::MAX], Ok(())),
+        (vec![last], restart(RestartReason::Fork)),
+        (vec![99, 100], restart(RestartReason::Fork)),
+    ] {
+        let (scene, mut chain) = Scene::begun(1).await;
+        scene.node(0).listed = Some(listed.clone());
+        assert_eq!(scene.advance(&mut chain).await, expected, "{listed:?}");
+        assert_eq!(scene.frontier.slot(Commitment::Confirmed), 100, "{listed:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn impossible_slots_hasten_no_poll() {
+    let scene = Scene::new(1);
+    let reader = scene.reader();
+    let followed = timeout(MS(1_030), reader.follow());
+    let claim = async {
+        sleep(MS(50)).await;
+        scene.frontier.probed(0, Commitment::Confirmed, u64::MAX, Instant::now());
+    };
+    let _ = tokio::join!(followed, claim);
+    assert_eq!(scene.node(0).asked("getBlocks"), 9);
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,7 +374,8 @@ async fn minute_without_blocks_ends_the_chain() {
     assert_eq!(scene.advance(&mut chain).await, restart(RestartReason::Stalled));
 }
 
-/// Adds blocks up to the one that is compared, and lets the other node answer.
+/// Adds blocks up to the first one whose hash is compared with another node's. Then calls `change`, and lets
+/// the reader ask the other node for its hash of this block.
 async fn checked(change: impl FnOnce(&Scene)) -> Result<(), FollowEnd> {
     let (scene, mut chain) = Scene::begun(2).await;
     for slot in 100..100 + CROSS_CHECK_EVERY {

@@ -43,7 +43,7 @@ impl NewKey {
     }
 }
 
-/// A new secret. It is shown once and not stored.
+/// A new secret and the id of its key. The secret is shown once and not stored.
 #[derive(Debug)]
 pub struct IssuedKey {
     /// The key's id.
@@ -67,7 +67,7 @@ pub enum ChangeError {
     #[error(transparent)]
     File(#[from] KeyFileError),
     /// No key has this id or name.
-    #[error("{path}: no key has the id or name {wanted:?}; `slotfront keys list` shows them")]
+    #[error("{path}: no key has the id or name {wanted:?}; `slotfront keys list` shows the ids and names")]
     Unknown {
         /// The path of the file.
         path: PathBuf,
@@ -75,7 +75,7 @@ pub enum ChangeError {
         wanted: String,
     },
     /// Several keys have this name.
-    #[error("{path}: {count} keys have the name {wanted:?}; use an id")]
+    #[error("{path}: {count} keys have the name {wanted:?}; use the id of one of them")]
     Ambiguous {
         /// The path of the file.
         path: PathBuf,
@@ -93,7 +93,7 @@ pub enum ChangeError {
         id: String,
     },
     /// The operating system's random source fails.
-    #[error("the system's random source fails: {0}")]
+    #[error("the operating system's random source fails: {0}")]
     Random(#[from] getrandom::Error),
 }
 
@@ -260,7 +260,7 @@ fn tables(document: &mut DocumentMut) -> &mut ArrayOfTables {
     document["key"].as_array_of_tables_mut().expect("inserted just above")
 }
 
-/// Returns the table of the key with the index `i`.
+/// Returns the table of the key at the index `i` in the file.
 fn table(document: &mut DocumentMut, i: usize) -> &mut Table {
     tables(document).get_mut(i).expect("the same text was read as that many keys")
 }

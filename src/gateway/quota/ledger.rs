@@ -1,5 +1,5 @@
 //! The usage of all keys, and the file that keeps it over restarts. Writing the file takes at most 1 % of a core,
-//! because calls are served meanwhile.
+//! because calls are served meanwhile. The share is higher only if a write takes more than 100 ms of CPU time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -21,9 +21,10 @@ use super::{Period, Used, Window, thousandths};
 /// The usage by key id.
 type UsageById = BTreeMap<Arc<str>, Arc<Used>>;
 
-/// The time between two writes of the file, as a multiple of the first write's CPU time.
+/// The pause between the starts of two writes of the usage file, as a multiple of the first write's CPU time.
 const PAUSE_FACTOR: u32 = 100;
-/// The longest time between two writes of the file. A crash loses the units used since the last write.
+/// The longest pause between the starts of two writes of the usage file. A crash loses the units used since the last
+/// write.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// The maximum number of keys that are written before the lock on the keys is released.
 const KEYS_PER_LOCK: usize = 1000;
@@ -34,39 +35,39 @@ fn thread_cpu_time() -> Duration {
     Duration::try_from(clock).unwrap_or_default()
 }
 
-/// The schedule of writing the file.
+/// The schedule of writing the usage file.
 #[derive(Debug, Default)]
 struct SaveSchedule {
-    /// The earliest time of the next write.
+    /// The earliest time of the next write. `None` before the first write.
     next: Option<Instant>,
 }
 
 impl SaveSchedule {
-    /// Returns true if the file may be written at `now`.
+    /// Returns true if the usage file may be written at `now`.
     fn allows(&self, now: Instant) -> bool {
         self.next.is_none_or(|next| now >= next)
     }
 
-    /// Records a write that began at `began` and took `took` of CPU time.
+    /// Records a write of the usage file that began at `began` and took the CPU time `took`.
     fn note_write(&mut self, began: Instant, took: Duration) {
         self.next = Some(began + (took * PAUSE_FACTOR).min(MAX_PAUSE));
     }
 }
 
-/// The usage of each key, and the file that keeps it.
+/// The usage of each key, and the file that keeps it over restarts.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// The usage file. `None` if none is configured.
     file: Option<PathBuf>,
     used: Mutex<UsageById>,
-    /// True if units were booked since the file was last written.
+    /// True if units were used since the usage file was last written.
     dirty: Arc<AtomicBool>,
     schedule: Mutex<SaveSchedule>,
-    /// True if units are booked in a shared store as well.
+    /// True if a shared store counts the used units as well.
     shared: AtomicBool,
 }
 
-/// The content of the file: the usage of the day and month that contain `date`.
+/// The content of the usage file: the usage of the day and month that contain `date`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UsageFile {
@@ -130,14 +131,15 @@ impl Ledger {
         Arc::clone(used)
     }
 
-    /// Forgets the keys for which `is_in_force` returns false, unless they have used units in `period` or a request
-    /// still holds them. A key that comes back before that continues its usage.
+    /// Forgets the keys for which `is_in_force` returns false. Keeps a key that has used units in `period`, has units
+    /// that the shared store has not counted, or is held by a request. A key that comes back before it is forgotten
+    /// continues its usage.
     pub(crate) fn forget(&self, period: Period, is_in_force: impl Fn(&str) -> bool) {
         self.uses()
             .retain(|id, used| is_in_force(id) || Arc::strong_count(used) > 1 || !used.is_over(period));
     }
 
-    /// Makes all keys record units for the shared store. Called when a shared store is connected.
+    /// Makes all keys collect their units for the shared store. Called when the store is connected.
     pub(crate) fn share(&self) {
         self.shared.store(true, Ordering::Relaxed);
         for used in self.uses().values() {
@@ -145,20 +147,20 @@ impl Ledger {
         }
     }
 
-    /// Returns the keys with units to book in the shared store, or with totals to read from it.
+    /// Returns the keys with units to add to the shared store, or with totals to read from it.
     pub(crate) fn pending(&self) -> Vec<(Arc<str>, Arc<Used>)> {
         let keys = self.uses();
         let pending = keys.iter().filter(|(_, used)| used.needs_booking());
         pending.map(|(id, used)| (Arc::clone(id), Arc::clone(used))).collect()
     }
 
-    /// Returns the number of keys.
+    /// Returns the number of keys whose usage is kept.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.uses().len()
     }
 
-    /// Writes the file like [`Self::save`]. `None` if the last write was too recent.
+    /// Writes the usage file as [`Self::save`] does. `None` if the last write was too recent.
     pub(crate) fn save_if_due(&self, wall: Timestamp) -> Option<Result<(), UsageError>> {
         let began = Instant::now();
         let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +173,7 @@ impl Ledger {
         Some(saved)
     }
 
-    /// Writes the file if one is configured and units were booked since the last write.
+    /// Writes the usage file if one is configured and units were used since the last write.
     ///
     /// # Errors
     /// The file cannot be written. The next call tries again.
@@ -245,6 +247,7 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<UsageById, UsageError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Booked;
     use super::super::tests::{at, check};
     use super::*;
 
@@ -322,5 +325,37 @@ mod tests {
         assert!(matches!(ledger.save_if_due(wall), Some(Ok(()))));
         ledger.schedule.lock().unwrap().note_write(Instant::now(), MAX_PAUSE);
         assert!(ledger.save_if_due(wall).is_none());
+    }
+
+    #[test]
+    fn unused_keys_are_forgotten_after_their_end() {
+        let (ledger, now) = (Ledger::open(None).unwrap(), Period::of(at("2026-11-21T12:00:00Z")));
+        let names = ["in force", "used", "held", "revoked"];
+        let [in_force, used, held, revoked] = names.map(|name| ledger.of(&Arc::from(name)));
+        used.book(now, 1.0);
+        drop((in_force, used, revoked));
+        let forget = || ledger.forget(now, |id| id == "in force");
+        let known = || -> Vec<_> { ledger.uses().keys().map(ToString::to_string).collect() };
+        forget();
+        assert_eq!(known(), ["held", "in force", "used"]);
+        drop(held);
+        forget();
+        assert_eq!(known(), ["in force", "used"]);
+    }
+
+    #[test]
+    fn totals_of_other_gateways_are_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, wall) = (dir.path().join("usage.json"), at("2026-11-21T12:00:00Z"));
+        let (id, period) = (Arc::from("key"), Period::of(wall));
+        let ledger = Ledger::open(Some(&path)).unwrap();
+        ledger.share();
+        ledger.of(&id).book(period, 1.0);
+        ledger.save(wall).unwrap();
+        let booking = ledger.of(&id).booking(period, 7);
+        let totals = Booked { windows: booking.windows, units: [4000, 8000] };
+        ledger.of(&id).booked(&booking, &totals);
+        ledger.save(wall).unwrap();
+        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-21T13:00:00Z", 4.0, 8.0);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs as many ticks as a changed key file needs until it is read.
+/// Runs the two rounds of the background task after which a changed key file is read.
 fn settle(gateway: &Gateway) {
     gateway.tick(true);
     gateway.tick(true);
@@ -191,4 +191,13 @@ async fn usage_of_removed_keys_ends_with_the_month() {
     reload(&one);
     assert_eq!(gateway.ledger.len(), 1);
     assert!(used(&stays).abs() < 1e-9);
+}
+
+#[test]
+fn unreadable_key_file_is_not_replaced() {
+    let keys = TestKeys::new();
+    std::fs::write(keys.keys_file(), [0xff]).unwrap();
+    let change = KeyFile::new(keys.keys_file()).create(&NewKey::of("a", "standard"), Timestamp::now());
+    assert!(change.is_err());
+    assert_eq!(std::fs::read(keys.keys_file()).unwrap(), [0xff]);
 }

@@ -1,4 +1,4 @@
-//! A connection on the fast path: reads requests, answers them, and leaves to hyper those that are not plain.
+//! A connection on the fast path: reads and answers usual POST requests, called plain, and leaves all others to hyper.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -27,19 +27,19 @@ pub(super) enum End {
     NothingToAnswer,
     /// A response with `Connection: close` was written.
     LastAnswer,
-    /// A request is not plain, so hyper has to serve it.
+    /// The next request is not plain (not a usual POST), so hyper has to serve it.
     NotPlain {
         /// The bytes that were read from the socket and not served.
         read: Bytes,
-        /// True if no request was served yet.
+        /// True if no request of the connection was served yet.
         is_first: bool,
     },
 }
 
 /// A connection on the fast path.
 ///
-/// The struct is small. Buffers belong to the thread, because the memory of an idle connection is not in the
-/// processor's caches.
+/// An idle connection has no buffer. The connections of a thread share the thread's buffers, because a connection's own
+/// buffer would leave the processor's caches while the connection is idle.
 pub(super) struct H1Connection<'a, S> {
     front: &'a Arc<Front>,
     socket: &'a mut S,
@@ -55,7 +55,7 @@ pub(super) struct H1Connection<'a, S> {
     timer: ReadTimer,
 }
 
-/// The result of a read.
+/// The result of reading from the client's socket.
 enum Read {
     /// Bytes were read.
     More,
@@ -63,19 +63,20 @@ enum Read {
     End,
 }
 
-/// The next action on a connection.
+/// The next step after a request's head was read: serve the request, or leave the fast path.
 enum Next {
     Serve(Plain),
     End(End),
 }
 
 thread_local! {
-    /// The read buffer that the connections of this thread share. A connection takes it while it has unserved bytes.
+    /// The read buffer that the connections of this thread share. A connection holds the buffer only while some of its
+    /// bytes are not served.
     static READ_BUFFER: Cell<BytesMut> = Cell::default();
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
-    /// Creates the connection. The first head counts as begun, so the head timeout applies to a client that sends
+    /// Creates the connection. The timeout for a request head runs from now, so it also applies to a client that sends
     /// nothing.
     pub(super) fn new(
         front: &'a Arc<Front>,
@@ -88,7 +89,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         Self { front, socket, peer, read, is_read_closed, is_first, phases, timer }
     }
 
-    /// Serves plain requests until the connection leaves the fast path, and returns the reason.
+    /// Serves requests until the connection ends or hyper has to serve it, and returns the reason.
     ///
     /// # Errors
     /// Errors of the socket, or [`ErrorKind::TimedOut`] if a head takes too long or the client stops reading an answer.
@@ -124,7 +125,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         }
     }
 
-    /// Answers a request whose head was read. Returns the reason if the connection then leaves the fast path.
+    /// Answers the request with the head `plain`. Returns a reason if the connection then ends or hyper has to serve
+    /// it.
     async fn answer(&mut self, plain: Plain) -> io::Result<Option<End>> {
         let started = self.timer.arrived_at();
         let mut reply = match self.read_body(&plain).await {
@@ -155,7 +157,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         Ok(is_last.then_some(End::LastAnswer))
     }
 
-    /// Reads until the whole body has arrived. Returns false if the client closes before that.
+    /// Reads until the whole body of the request `plain` has arrived. Returns false if the client closes the connection
+    /// first.
     ///
     /// # Errors
     /// Errors of the socket; [`ErrorKind::TimedOut`] if the body takes too long.
@@ -177,7 +180,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         End::NotPlain { read: mem::take(&mut self.read).freeze(), is_first: self.is_first }
     }
 
-    /// Waits for more bytes, until the timer fires or a shutdown closes idle connections.
+    /// Waits for more bytes from the client, until the timer fires or a shutdown closes idle connections.
     ///
     /// # Errors
     /// Errors of the socket; [`ErrorKind::TimedOut`] if the timer fires after a request has begun.
@@ -194,8 +197,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request took too long")))
     }
 
-    /// Reads into the thread's buffer, and returns the number of bytes. The connection keeps the buffer while it holds
-    /// bytes.
+    /// Reads from the socket into the thread's shared buffer, and returns the number of bytes read. The connection
+    /// keeps the buffer while unserved bytes are in the buffer.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.read.is_empty() {
             if self.read.capacity() == 0 {
@@ -240,8 +243,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
 
 /// The timer of a connection's reads. It also waits for the shutdown of idle connections.
 ///
-/// A new deadline only stores a time. The runtime's timer is reset only if it fires before the deadline, so that
-/// requests do not reset it.
+/// Setting a deadline only stores a time. The runtime's timer is reset only if it fires too early or would fire too
+/// late. Most requests therefore do not reset the timer.
 struct ReadTimer {
     /// The time of the last read, or the start of the current wait if that was later.
     since: Instant,
@@ -252,7 +255,7 @@ struct ReadTimer {
     /// A copy of the deadline of `sleep`, so that the memory of `sleep` need not be read.
     sleeps_until: Instant,
     idle_close: Wait,
-    /// True if `sleep` and `idle_close` will wake the task.
+    /// True if `sleep` and `idle_close` will wake the connection's task.
     is_registered: bool,
     /// True while the task is parked on a read.
     is_parked: bool,
@@ -293,7 +296,7 @@ impl ReadTimer {
         self.is_idle = true;
     }
 
-    /// Records that the socket was read.
+    /// Records that bytes have just been read from the socket.
     fn note_read(&mut self) {
         (self.since, self.is_parked) = (Instant::now(), false);
     }

@@ -1,4 +1,4 @@
-//! Parses the head of a request, and decides if the request is plain.
+//! Parses the head of a request, and decides if the request is plain: a usual POST that the fast path can serve.
 
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -8,27 +8,28 @@ use super::super::client_info::{self, ClientInfo};
 use super::super::fields::Fields;
 use super::super::{Front, route};
 
-/// The first bytes of a plain request. They include the space after the method and the slash at the start of the path.
+/// The first bytes of each request on the fast path. They include the space after the method and the slash at the start
+/// of the path.
 const BEGINNING: &[u8] = b"POST /";
-/// The maximum length of a plain request's body, in bytes. Also the maximum that is read ahead while a request is
-/// served.
+/// The longest request body on the fast path, in bytes. While a request is served, reading ahead stops at this number
+/// of bytes of later requests.
 pub(super) const MAX_BODY: usize = 64 * 1024;
-/// The maximum length of a plain request's head, in bytes.
+/// The longest request head on the fast path, in bytes.
 const MAX_HEAD: usize = 4096;
-/// The maximum number of header fields of a plain request. A client and two proxies send fewer.
+/// The maximum number of header fields in a request on the fast path. A client and two proxies send fewer.
 const MAX_FIELDS: usize = 32;
 
 /// The result of parsing the first request in the bytes that were read.
 pub(super) enum Head {
     /// The head is not complete yet.
     Partial,
-    /// A plain request. Its body may not have arrived yet.
+    /// A request that the fast path can serve. Its body may not have arrived yet.
     Plain(Plain),
-    /// A request that is not plain, for hyper.
+    /// A request that hyper has to serve.
     Other,
 }
 
-/// The head of a plain request.
+/// The head of a request that the fast path can serve.
 pub(super) struct Plain {
     /// The position of the API key in the bytes that were read.
     pub(super) key: Range<usize>,
@@ -105,7 +106,7 @@ impl Fields for [httparse::Header<'_>] {
     }
 }
 
-/// The bytes that the path of a plain request may have, as a table of all bytes.
+/// A table of all byte values. True for each byte that the path of a request on the fast path may contain.
 const IN_PATHS: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0_u8;

@@ -17,7 +17,7 @@ use super::super::request_id::{self, RequestId};
 
 /// The maximum number of pieces of a long body that one write takes.
 const VECTORS: usize = 16;
-/// The maximum capacity of a head's buffer that is kept for the next response, in bytes.
+/// The maximum capacity, in bytes, that the buffer for response heads keeps between two responses.
 const HEAD_BYTES: usize = 4096;
 
 /// A response that is being written.
@@ -30,8 +30,8 @@ pub(super) struct ResponseWriter {
 }
 
 thread_local! {
-    /// The buffer for heads of responses, which the connections of this thread share. The memory of a buffer for each
-    /// connection would not be in the processor's caches.
+    /// The buffer for response heads. The connections of this thread share it, because a buffer for each connection
+    /// would not stay in the processor's caches.
     static HEAD_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -101,7 +101,7 @@ impl Drop for ResponseWriter {
     }
 }
 
-/// Returns the result of `write`.
+/// Polls `write` until it is ready, and returns its result.
 ///
 /// # Errors
 /// Errors of `write`; [`ErrorKind::TimedOut`] if it is pending for `timeout`.
@@ -150,7 +150,7 @@ thread_local! {
     static DATE: RefCell<Date> = const { RefCell::new(Date { text: String::new(), until: None }) };
 }
 
-/// The value of the `Date` field (RFC 9110, 5.6.7), formatted once a second.
+/// The value of the `Date` field (RFC 9110, 5.6.7), formatted at most once a second.
 struct Date {
     text: String,
     until: Option<Instant>,

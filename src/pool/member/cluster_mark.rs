@@ -1,31 +1,32 @@
-//! The cluster check of one node, by the genesis hash that the node has shown.
+//! The check that one node belongs to the pool's Solana cluster, by the genesis hash that the node reports.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::pool::lock;
 
-/// The state of one node's cluster check.
+/// The state of the check that one node belongs to the pool's Solana cluster.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct ClusterMark {
-    /// True if the node showed the pool's genesis hash when it was last asked.
+    /// True if the node has reported the pool's genesis hash, and no later answer puts that in doubt.
     identified: AtomicBool,
     /// True if the genesis hash that the node last reported is the pool's, however long ago.
     reported_ours: AtomicBool,
-    /// The calls and connections of the node at the time when it was last asked for its genesis hash.
+    /// The connections as of the node's last report of the pool's genesis hash, or its last answer without a hash. The
+    /// calls as of that report, or of the last check for new calls.
     at: Mutex<NodeUsage>,
 }
 
-/// The numbers of a node's calls and connections up to some time.
+/// The numbers of calls sent to a node up to some time, and of connections that have brought an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::pool) struct NodeUsage {
     pub(super) calls: u64,
-    /// The number of connections. `None` if the node must be asked again in any case.
+    /// The number of connections. `None` if the node must be asked for its genesis hash in any case.
     pub(super) connections: Option<u64>,
 }
 
 impl ClusterMark {
-    /// Returns true if the node has shown the pool's genesis hash.
+    /// Returns true if the node has reported the pool's genesis hash, and no later answer puts that in doubt.
     pub(in crate::pool) fn is_identified(&self) -> bool {
         self.identified.load(Ordering::SeqCst)
     }
@@ -35,15 +36,15 @@ impl ClusterMark {
         self.reported_ours.load(Ordering::SeqCst)
     }
 
-    /// Notes that the node has shown the pool's genesis hash. `used` counts the node's calls and connections when the
-    /// node was asked.
+    /// Notes that the node has reported the pool's genesis hash. `used` counts the node's calls and connections before
+    /// the node was asked.
     pub(in crate::pool) fn set_identified(&self, used: NodeUsage) {
         *lock(&self.at) = used;
         self.reported_ours.store(true, Ordering::SeqCst);
         self.identified.store(true, Ordering::SeqCst);
     }
 
-    /// Notes that the node no longer shows the pool's genesis hash.
+    /// Notes that the node has to report the pool's genesis hash anew.
     pub(in crate::pool) fn set_unidentified(&self) {
         self.identified.store(false, Ordering::SeqCst);
     }
@@ -54,24 +55,26 @@ impl ClusterMark {
         self.set_unidentified();
     }
 
-    /// Notes that the node did not report its genesis hash over these connections. The node is asked again once there
-    /// are new connections.
+    /// Notes that the node has answered without its genesis hash. `used` counts the node's calls and connections before
+    /// the node was asked. The node is asked again after a new connection.
     pub(in crate::pool) fn set_asked_over(&self, used: NodeUsage) {
         lock(&self.at).connections = used.connections;
     }
 
-    /// Returns true if the node had this number of connections when it was last asked for its genesis hash.
+    /// Returns true if the node has no new connections since it last reported the pool's genesis hash or answered
+    /// without a hash. `connections` is the number of the node's connections so far.
     pub(super) fn was_asked_over(&self, connections: u64) -> bool {
         lock(&self.at).connections == Some(connections)
     }
 
-    /// Makes [`Self::was_asked_over`] return false until the node has reported its genesis hash.
+    /// Makes [`Self::was_asked_over`] return false until the node has reported the pool's genesis hash, or answered
+    /// without a hash.
     pub(in crate::pool) fn ask_again(&self) {
         lock(&self.at).connections = None;
     }
 
-    /// Returns true if the node had been sent fewer than `calls` calls when it last showed the pool's genesis hash.
-    /// Notes `calls`, so that the next call of this function with the same number returns false.
+    /// Notes `calls`, the number of calls sent to the node so far. Returns true if it differs from the number noted
+    /// before, here or by [`Self::set_identified`].
     pub(super) fn take_unidentified_calls(&self, calls: u64) -> bool {
         std::mem::replace(&mut lock(&self.at).calls, calls) != calls
     }

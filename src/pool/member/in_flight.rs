@@ -14,7 +14,7 @@ use crate::pool::lock;
 use crate::telemetry::AttemptResult;
 
 /// One call under way at a node. Dropping it before the call has ended does not affect the node's health,
-/// because the caller no longer waits.
+/// because the attempt was given up.
 pub(in crate::pool) struct InFlight<'a> {
     member: &'a Member,
     /// The method of the call. `None` for a passthrough method.
@@ -49,8 +49,9 @@ impl<'a> InFlight<'a> {
         self.trial
     }
 
-    /// Notes that the call hangs: it has outlasted `pool.breaker.slow`. A hang counts as a failure if the
-    /// node's previous slow call had another caller or method. Returns true if this opened the breaker.
+    /// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95. A hang
+    /// counts as a failure if the node's previous slow call had another caller or method. Returns true if
+    /// this opened the breaker.
     pub(in crate::pool) fn note_hang(&mut self, now: Instant) -> bool {
         if self.settled || !self.member.state.slow_calls.counts(self.caller, self.method) {
             return false;

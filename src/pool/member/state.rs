@@ -18,8 +18,8 @@ use crate::telemetry::AttemptResult;
 
 /// The state of one node. A reload that only changes the node's settings keeps this state.
 pub(super) struct NodeState {
-    /// The bits [`NOT_HEALTHY`], [`BREAKER`] and [`QUIET`]. A bit is set while a slower check of its trouble
-    /// is needed. A healthy node has no bit set.
+    /// The bits of the node's troubles: [`NOT_HEALTHY`], [`BREAKER`] and [`QUIET`]. When nodes are rated for
+    /// a call, the details of a trouble are read only if its bit is set.
     troubles: AtomicU8,
     pub(super) in_flight: AtomicUsize,
     pub(super) by_caller: CallerCounts,

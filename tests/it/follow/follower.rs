@@ -1,9 +1,14 @@
 //! The follower: which nodes it asks for blocks, and when it begins anew or pauses.
 
+use std::time::Duration;
+
 use serde_json::json;
+use slotfront::config::Config;
+use slotfront::follow::{FollowState, PauseReason};
 use slotfront::methods::Commitment;
 use slotfront_sim::{Cluster, Fault, Settings};
 use slotfront_testkit::{TestCluster, TestGateway, TestGatewayBuilder};
+use tokio::time::Instant;
 
 use super::{on, restarts};
 
@@ -93,4 +98,21 @@ async fn refused_blocks_open_no_breaker() {
     let node = &view["upstreams"][0];
     assert_eq!((&node["failures"], &node["breaker"]), (&json!(0), &json!("closed")));
     assert_eq!(restarts(&gateway, "gap"), 0);
+}
+
+#[tokio::test]
+async fn changed_nodes_end_a_pause() {
+    let gateway = following(2).config(|config| config.upstreams.truncate(1)).start().await;
+    until_caught_up(&gateway, &gateway.cluster).await;
+    let paused_at = Instant::now();
+    let unsupported =
+        Fault::Error { code: -32015, message: "Transaction version (1) is not supported".into() };
+    gateway.cluster.node(0).fault_on("getBlock", unsupported, None);
+    gateway.cluster.step_by(8);
+    let is = |state: FollowState| gateway.front().followed.state() == state;
+    gateway.until("following pauses", || is(FollowState::Paused(PauseReason::UnknownForm))).await;
+    let upstreams = vec![gateway.cluster.upstream(1)];
+    gateway.app.reload(&Config { upstreams, ..(*gateway.front().config).clone() }).unwrap();
+    gateway.until("the other node is followed", || is(FollowState::Following)).await;
+    assert!(paused_at.elapsed() < Duration::from_mins(1), "the pause is not waited for");
 }

@@ -10,7 +10,7 @@ use super::{members, sources};
 const FIRST_WORDS: [&str; 10] =
     ["What", "Whether", "Where", "Who", "Which", "Of", "So", "Else", "But", "The same"];
 
-/// The most words of a sentence in a doc comment. Writers aim at 25.
+/// The most words of a sentence in a comment. Writers aim at 25.
 const MAX_WORDS: usize = 40;
 
 /// The most words of a test's name.
@@ -22,14 +22,12 @@ const MAY_REPEAT: [&str; 2] = ["Args", "Error"];
 /// Returns every Rust file of the repository with its text, by its path from the root.
 fn files() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut found: Vec<PathBuf> = Vec::new();
-    for member in members() {
-        for folder in ["src", "tests", "benches"].map(|folder| member.folder.join(folder)) {
-            if folder.is_dir() {
-                sources(&folder, &mut found);
-            }
-        }
+    let mut found: Vec<PathBuf> = vec![root.join("build.rs")];
+    for folder in ["src", "tests", "benches", "crates", "lab", "fuzz"] {
+        sources(&root.join(folder), &mut found);
     }
+    // The folder `fuzz` has workspaces and builds of its own.
+    found.retain(|file| !file.components().any(|part| part.as_os_str() == "target"));
     let name = |file: &Path| file.strip_prefix(root).unwrap().display().to_string();
     let mut files: Vec<_> =
         found.iter().map(|file| (name(file), fs::read_to_string(file).unwrap())).collect();
@@ -37,21 +35,35 @@ fn files() -> Vec<(String, String)> {
     files
 }
 
-/// Returns the doc comments of a file with the numbers of their first lines. Code blocks and tables are left out.
-fn doc_comments(text: &str) -> Vec<(usize, String)> {
-    let mut comments: Vec<(usize, String)> = Vec::new();
+/// The marks at the beginning of a comment's lines. The last one is that of a comment that is no doc comment.
+const MARKS: [&str; 3] = ["///", "//!", "//"];
+
+/// A comment, without code blocks and tables.
+struct Comment {
+    /// The number of the first line.
+    line: usize,
+    is_doc: bool,
+    text: String,
+}
+
+/// Returns the comments of a file that have lines of their own.
+fn comments(text: &str) -> Vec<Comment> {
+    let mut comments: Vec<Comment> = Vec::new();
     let mut last_mark = None;
     let mut in_code = false;
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim_start();
-        let mark =
-            ["///", "//!"].into_iter().find(|mark| line.starts_with(mark) && !line.starts_with("////"));
+        let mark = MARKS.into_iter().find(|mark| line.starts_with(mark) && !line.starts_with("////"));
         if mark != last_mark && mark.is_some() {
-            comments.push((number, String::new()));
+            comments.push(Comment {
+                line: number,
+                is_doc: mark != MARKS.last().copied(),
+                text: String::new(),
+            });
             in_code = false;
         }
         last_mark = mark;
-        let (Some(mark), Some((_, comment))) = (mark, comments.last_mut()) else { continue };
+        let (Some(mark), Some(Comment { text: comment, .. })) = (mark, comments.last_mut()) else { continue };
         let line = line[mark.len()..].trim();
         if line.starts_with("```") {
             in_code = !in_code;
@@ -104,11 +116,11 @@ fn test_names(text: &str) -> Vec<&str> {
 /// Returns the breaches of the rules in a file.
 fn findings(name: &str, text: &str) -> Vec<String> {
     let mut findings = Vec::new();
-    for (line, comment) in doc_comments(text) {
-        if begins_badly(&comment) {
-            findings.push(format!("{name}:{line}: begins badly: {}", comment.lines().next().unwrap_or("")));
+    for Comment { line, is_doc, text } in comments(text) {
+        if is_doc && begins_badly(&text) {
+            findings.push(format!("{name}:{line}: begins badly: {}", text.lines().next().unwrap_or("")));
         }
-        for sentence in long_sentences(&comment) {
+        for sentence in long_sentences(&text) {
             findings.push(format!("{name}:{line}: a sentence of over {MAX_WORDS} words: {sentence}"));
         }
     }
@@ -181,6 +193,9 @@ fn breaches_of_the_rules_are_found() {
         ("// Where it is.\n", 0),
         (&format!("/// {long}.\n"), 1),
         (&format!("/// Short. {long}\n/// and more.\n"), 1),
+        (&format!("    // {long}\n    // and more.\n"), 1),
+        (&format!("// Short.\nfn f() {{}}\n// {long}.\n"), 1),
+        (&format!("fn f() {{}} // {long}.\n"), 0),
         (&format!("/// ```text\n/// {long}\n/// ```\n"), 0),
         (&format!("/// | {long} |\n"), 0),
         ("@[test]\nfn one_two_three_four_five_six_seven_eight() {}", 0),

@@ -130,7 +130,7 @@ async def soak(options, folder):
 
 async def run(options, chain, gateways, injector):
     """Runs the callers and the faults. Returns a list of problems."""
-    tally, memory = Tally(injector.active_faults), []
+    tally, memory = Tally(chain, injector.active_faults), []
     endless = [asyncio.create_task(task) for task in (chain.follow(), tally.beat(), sample_memory(gateways, tally, memory))]
     # Measures the idle state before the load.
     await asyncio.sleep(5)

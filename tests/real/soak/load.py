@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 
 import reference
 from connection import Connection
+from reference import STALL_S
 
 # The largest lag of an answer in slots: the extended bound, the lag of a usable node, and the delay of a probe. Answers
 # with `stale-if-error` may be older.
@@ -17,8 +18,6 @@ COMMITMENTS = ["processed", "confirmed", "finalized"]
 SHAPES = [{"transactionDetails": "none"}, {"transactionDetails": "signatures"}, {"transactionDetails": "none", "rewards": False},
           {"maxSupportedTransactionVersion": 0, "encoding": "base64"}]
 
-# The duration of a sleep of 0.1 s beyond which the machine has stalled, so that calls may time out.
-STALL_S = 0.7
 # The timeout of a probe, the pause to the next one, and the timeout of that one.
 PROBES_S = 2 + 1 + 2
 
@@ -26,34 +25,39 @@ PROBES_S = 2 + 1 + 2
 class Tally:
     """The counts of calls, and the answers that failed or were wrong."""
 
-    def __init__(self, active_faults):
+    def __init__(self, chain, active_faults):
         # A function that returns the names of the current faults.
-        self.active_faults = active_faults
+        self.chain, self.active_faults = chain, active_faults
         self.calls = self.hits = self.gone = self.checked = self.late = 0
         self.failed, self.wrong = [], []
         self.not_yet = []
-        self.stalled_at, self.beats = 0.0, 0
+        self.woken_late_at, self.beats = 0.0, 0
 
     async def beat(self):
-        """Counts tenths of a second, without stalls of the machine, and keeps the time of the last stall. Never ends."""
+        """Counts tenths of a second, without stalls of the machine. Never ends."""
         while True:
             slept = time.monotonic()
             await asyncio.sleep(0.1)
             self.beats += 1
             if time.monotonic() - slept > STALL_S:
-                self.stalled_at = time.monotonic()
+                self.woken_late_at = time.monotonic()
+
+    def stalled_at(self):
+        """Returns the time of the last stall, in which this process or a node without faults was slow."""
+        return max(self.woken_late_at, self.chain.slow_at)
 
     def add_refusal(self, status, text, sent, what):
         """Counts a call without a result. A timeout during a stall of the machine is not a failure."""
         timed_out = status == 504 or (status == 502 and b'"timeout"' in text)
-        if timed_out and self.stalled_at > sent:
+        if timed_out and self.stalled_at() > sent:
             self.late += 1
         else:
             self.add_failure(what)
 
     def add_lag(self, sent, what):
-        """Counts an answer with too much lag. After a stall, healthy nodes are left out until their next probe."""
-        if self.stalled_at > sent - PROBES_S:
+        """Counts an answer with too much lag. After a stall, healthy nodes are left out until their next probe. The
+        lagging node is then the last one that answers."""
+        if self.stalled_at() > sent - PROBES_S:
             self.late += 1
         else:
             self.add_wrong(what)
@@ -208,7 +212,7 @@ class Caller:
         if commitment != "processed" and (value is not None or method != "getFeeForMessage"):
             question = json.dumps([port, method, params])
             if slot < self.shown.get(question, 0):
-                self.tally.add_wrong(f"back from {self.shown[question]}: {what}")
+                self.tally.add_lag(sent, f"back from {self.shown[question]}: {what}")
             self.shown[question] = slot
         tip = self.chain.tip(commitment, sent)
         if not in_fault and slot < tip - LAG_SLOTS[commitment]:

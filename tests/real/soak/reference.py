@@ -12,6 +12,8 @@ BLOCKS = 12
 ACCOUNTS = 60
 # The interval at which a new message is taken, because nodes know the fees of recent messages only.
 RENEWED_S = 20
+# The duration of a sleep of 0.1 s, or of a call, beyond which the machine has stalled. Calls may then time out.
+STALL_S = 0.7
 # The error code for a block that does not exist yet.
 NOT_YET = -32004
 # The error code for a finalized slot without a block.
@@ -25,13 +27,18 @@ class Reference:
         self.nodes, self.accounts, self.messages = [Connection("127.0.0.1", port) for port in ports], [], []
         self.at, self.fees, self.votes, self.samples, self.blocks = {}, {}, {}, set(), {}
         self.renewed = 0.0
+        # The time of the last slow answer. The nodes have no faults here, so the machine was slow.
+        self.slow_at = 0.0
         # The newest slots by commitment, with the time before each request. The last one is the newest.
         self.tips, self.asking = [], asyncio.Lock()
 
     async def ask(self, method, params, node=0):
         async with self.asking:
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+            asked = time.monotonic()
             _, _, text = await self.nodes[node].post("/", body)
+            if time.monotonic() - asked > STALL_S:
+                self.slow_at = time.monotonic()
         return json.loads(text)
 
     async def find_accounts(self):

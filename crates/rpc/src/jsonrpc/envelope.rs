@@ -46,7 +46,8 @@ pub enum Element {
 pub enum EnvelopeError {
     /// The body is not JSON, or is not a call.
     Parse,
-    /// A member of the call is missing, unknown or of the wrong type.
+    /// The call is an object without `method`, or with a member that is unknown, repeated or invalid. An invalid `id`
+    /// is an error [`Self::Parse`] instead.
     InvalidRequest,
     /// `jsonrpc` is missing or null. As on a node, the answer has no `jsonrpc` member.
     UnsupportedVersion,
@@ -61,7 +62,7 @@ impl EnvelopeError {
         }
     }
 
-    /// Returns the JSON-RPC message of a node.
+    /// Returns the JSON-RPC message that a node sends for this fault.
     pub const fn message(self) -> &'static str {
         match self {
             Self::Parse => "Parse error",
@@ -71,7 +72,7 @@ impl EnvelopeError {
     }
 }
 
-/// Parses `body` into calls, whose texts are slices of `body`.
+/// Parses `body` into calls. The texts in a call are slices of `body`, except for a method name with escapes.
 ///
 /// A call with several faults gets the answer of the first fault in this order: [`Request::ParseError`],
 /// [`EnvelopeError::InvalidRequest`], no answer for a missing id, [`EnvelopeError::UnsupportedVersion`].
@@ -99,7 +100,8 @@ pub fn parse_within(body: &Bytes, most: usize) -> Result<Request, TooMany> {
     }
 }
 
-/// Returns the number of elements of `body`, or `None` if it does not begin like a batch.
+/// Returns the number of elements of the array `body`. Returns `None` if the first element is neither an object nor an
+/// array, or if `body` is not valid JSON.
 fn elements(body: &[u8]) -> Option<usize> {
     let batch = body.trim_ascii_start().strip_prefix(b"[")?.trim_ascii_start();
     if !batch.starts_with(b"{") && !batch.starts_with(b"[") {
@@ -108,8 +110,8 @@ fn elements(body: &[u8]) -> Option<usize> {
     serde_json::from_slice::<Vec<IgnoredAny>>(body).ok().map(|elements| elements.len())
 }
 
-/// Scans the call of a body that holds one call as most clients write it, with each member at most once. Returns `None`
-/// for any other body, valid or not. The caller then parses the body with serde.
+/// Reads a body that holds one call, written as most clients write it. Returns `None` for any other body, valid or not.
+/// The caller then parses the body with serde.
 fn scan_call(body: &Bytes) -> Option<Call> {
     let mut scan = Scan::new(body);
     let (mut jsonrpc, mut id, mut method, mut params) = (None, None, None, None);
@@ -170,7 +172,7 @@ fn element(body: &Bytes, text: &str) -> Result<Element, Malformed> {
 }
 
 /// Reads the array `[jsonrpc, method, params, id]`. A notification lacks `id`, or both `params` and `id`. Any fault
-/// invalidates the body.
+/// invalidates the body, except a null `jsonrpc`.
 fn by_position(body: &Bytes, parts: &[&RawValue]) -> Result<Element, Malformed> {
     let (jsonrpc, method, params, id) = match *parts {
         [jsonrpc, method] => (jsonrpc, method, None, None),
@@ -211,7 +213,8 @@ impl CallMembers<'_> {
         })
     }
 
-    /// Returns version, method and params, or `None` if a member is missing, unknown or of the wrong type.
+    /// Returns version, method and params. Returns `None` if `method` is missing, or if a member is unknown, repeated
+    /// or invalid.
     fn read_call(&self, body: &Bytes) -> Option<(JsonRpcVersion, Bytes, Params)> {
         if self.fault {
             return None;
@@ -260,7 +263,7 @@ fn unquote(body: &Bytes, text: &str) -> Option<Bytes> {
     Some(body.slice_ref(inner.as_bytes()))
 }
 
-/// The name of a member, unescaped.
+/// The name of a member of a call, unescaped.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
 enum MemberName {

@@ -12,22 +12,23 @@ const RESULT_HEAD: &[u8] = br#"{"jsonrpc":"2.0","result":"#;
 const ERROR_HEAD: &[u8] = br#"{"jsonrpc":"2.0","error":"#;
 const ERROR_HEAD_UNVERSIONED: &[u8] = br#"{"error":"#;
 
-/// Writes an answer with the JSON text `result`.
+/// Appends an answer to `out`, with the JSON text `result` as its result.
 pub fn result(out: &mut Vec<u8>, id: &Id, result: &[u8]) {
     splice(out, RESULT_HEAD, result, id);
 }
 
-/// Writes an answer with a node's error object, given as JSON text.
+/// Appends an answer to `out`, with a node's error object, given as JSON text.
 pub fn node_error(out: &mut Vec<u8>, id: &Id, error_object: &[u8]) {
     splice(out, ERROR_HEAD, error_object, id);
 }
 
-/// Writes an answer with an error of this code and message. `data` is JSON text.
+/// Appends an answer to `out`, with an error of this code and message. `data` is JSON text.
 pub fn refusal(out: &mut Vec<u8>, id: &Id, code: i32, message: &str, data: Option<&str>) {
     splice(out, ERROR_HEAD, error_object(code, message, data).as_bytes(), id);
 }
 
-/// Writes the answer to a fault of the envelope. For a call without a version, the answer has none either.
+/// Appends the answer to a fault of the envelope to `out`. If the call lacks the `jsonrpc` member, the answer lacks
+/// this member, too.
 pub fn envelope_refusal(out: &mut Vec<u8>, id: &Id, error: EnvelopeError) {
     let head = match error {
         EnvelopeError::UnsupportedVersion => ERROR_HEAD_UNVERSIONED,
@@ -42,7 +43,8 @@ fn error_object(code: i32, message: &str, data: Option<&str>) -> String {
     format!(r#"{{"code":{code},"message":{message}{data}}}"#)
 }
 
-/// Returns the text before and after a `result`, for results that are sent in separate chunks.
+/// Returns the text of an answer before and after its `result`, so that a long result can be sent between them in
+/// chunks.
 pub fn head_and_tail(id: &Id) -> (Bytes, Bytes) {
     let mut tail = Vec::with_capacity(32);
     write_tail(&mut tail, id);

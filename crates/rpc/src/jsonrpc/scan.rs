@@ -3,7 +3,7 @@
 //! It accepts plain ASCII strings, whole numbers and limited nesting. On any other text it gives up, and a full parser
 //! decides. Every accepted text means the same to all parsers.
 
-/// The maximum nesting of an accepted text. No method has params that are nested as deep.
+/// The maximum nesting of an accepted text. No method has params that are nested this deeply.
 const MAX_DEPTH: u32 = 8;
 /// The maximum number of digits of an accepted number. Every such number fits into `u64` and `i64`, and is far below
 /// the limit of `f64`.
@@ -116,7 +116,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Skips a value.
+    /// Skips a value of any type.
     pub(crate) fn skip(&mut self) -> Option<()> {
         self.skip_within(MAX_DEPTH)
     }

@@ -23,7 +23,7 @@ pub enum Commitment {
 }
 
 impl Commitment {
-    /// Every commitment, weakest first, by its [`Commitment::index`].
+    /// Every commitment, weakest first, which is the order of [`Commitment::index`].
     pub const ALL: [Self; 3] = [Self::Processed, Self::Confirmed, Self::Finalized];
 
     /// Returns the name in calls, metrics and settings.
@@ -35,7 +35,7 @@ impl Commitment {
         }
     }
 
-    /// Returns the position in a table of the three commitments, weakest first.
+    /// Returns the position of the commitment in [`Commitment::ALL`], for tables with one element for each commitment.
     pub const fn index(self) -> usize {
         self as usize
     }

@@ -14,8 +14,8 @@ pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
     /// A result with a `context` and a `value`, read only in order to see if `value` is null.
     #[derive(Deserialize)]
     struct Contextual {
-        /// The value, or `None` for null. A function reads it, because serde's default also treats a missing member as
-        /// null.
+        /// The value, or `None` for null. `deserialize_with` makes a missing member an error. By default, serde reads a
+        /// missing member as null.
         #[serde(deserialize_with = "Option::deserialize")]
         value: Option<IgnoredAny>,
     }
@@ -27,8 +27,8 @@ pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
     result
 }
 
-/// Returns true if a node's error code of getBlock means that there is no block. The slot was skipped, or the block
-/// does not exist yet or not any more.
+/// Returns true if `code`, from a node's error for getBlock, means that there is no block. The slot was skipped, or its
+/// block is not there yet or was removed.
 ///
 /// Under [`Profile::Spec`] the answer is then `null`.
 pub const fn absent_block(code: i32) -> bool {

@@ -50,8 +50,8 @@ pub(super) fn commitment() -> Value {
     json!({ "allOf": [schema("Commitment")], "default": Commitment::default() })
 }
 
-/// Returns `schema` with null as a further value. In params, null means absent. A default stays a member of the outer
-/// schema.
+/// Returns `schema` with null as a further value, because null means absent in params. A `default` of `schema` becomes
+/// a member of the returned schema.
 pub(super) fn nullable(mut schema: Value) -> Value {
     let default = schema.as_object_mut().and_then(|members| members.remove("default"));
     let mut either = json!({ "anyOf": [schema, { "type": "null" }] });

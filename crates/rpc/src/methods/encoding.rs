@@ -22,7 +22,7 @@ pub enum AccountEncoding {
     Base58,
     /// The form `[string, "base64"]`. The default of getMultipleAccounts.
     Base64,
-    /// A parsed object if the node knows the owner program, otherwise the base64 pair.
+    /// A parsed object if the node knows the owner program, otherwise the form `[string, "base64"]`.
     JsonParsed,
     /// The form `[string, "base64+zstd"]`.
     #[serde(rename = "base64+zstd")]
@@ -59,7 +59,7 @@ pub struct DataSlice {
     pub length: u64,
 }
 
-/// The requested form of account data: an encoding, and a slice if the encoding supports one.
+/// The requested form of account data: an encoding, and optionally a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AccountForm {
     /// The encoding of the data.

@@ -15,9 +15,10 @@ use crate::jsonrpc::scan::Scan;
 pub struct AccountQuery {
     /// The address of the account.
     pub pubkey: Pubkey,
-    /// The form of the account's data, as the caller asked for it. A slice stays even if the encoding supports none.
+    /// The form of the account's data, as the caller asked for it. A slice is kept even if the encoding does not
+    /// support slices.
     pub form: AccountForm,
-    /// The commitment.
+    /// The commitment at which the account is read.
     pub commitment: Commitment,
     /// The caller's `minContextSlot`. It is never part of a cache key.
     pub min_context_slot: Option<Slot>,
@@ -60,7 +61,8 @@ impl AccountQuery {
     }
 }
 
-/// The config of both account methods. The type's name occurs in a node's errors.
+/// The config param of getAccountInfo and getMultipleAccounts. The type has the name of a node's type, because that
+/// name occurs in a node's errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RpcAccountInfoConfig {
@@ -101,7 +103,7 @@ impl RpcAccountInfoConfig {
         scan.is_done().then_some(config)
     }
 
-    /// Returns the requested form. The default encoding depends on the method.
+    /// Returns the requested form of account data. A config without an encoding gets the encoding `default`.
     pub(super) fn form(&self, default: AccountEncoding) -> AccountForm {
         AccountForm {
             encoding: self.encoding.unwrap_or(default),
@@ -113,7 +115,7 @@ impl RpcAccountInfoConfig {
     }
 }
 
-/// Returns the config in canonical form.
+/// Returns the config param in canonical form, for a call to a node.
 pub(super) fn config_json(
     form: AccountForm,
     commitment: Commitment,
@@ -129,7 +131,7 @@ pub(super) fn config_json(
     config
 }
 
-/// Returns the schema of the config. The default encoding depends on the method.
+/// Returns the JSON Schema of the config param. `default` is the encoding if the config names none.
 pub(super) fn config_schema(default: AccountEncoding) -> Value {
     description::config(json!({
         "encoding": { "allOf": [schema("AccountEncoding")], "default": default.as_str() },

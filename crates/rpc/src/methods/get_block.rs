@@ -17,14 +17,15 @@ pub struct BlockQuery {
     pub slot: Slot,
     /// The level of detail of the transactions.
     pub details: BlockDetails,
-    /// The encoding of transactions. The canonical value is `Json` unless details are `Full`.
+    /// The encoding of the transactions. Only the details `Full` depend on the encoding. For other details it is always
+    /// `Json`.
     pub encoding: BlockEncoding,
     /// True if rewards are included.
     pub rewards: bool,
-    /// The highest transaction version that the caller reads. `None` means legacy only, and is the canonical value for
-    /// the details `Signatures` and `None`.
+    /// The highest transaction version that the caller accepts. `None` means that only legacy transactions are
+    /// accepted. For the details `Signatures` and `None`, which do not show the version, the value is always `None`.
     pub max_version: Option<u8>,
-    /// The commitment: confirmed or finalized.
+    /// The commitment that the block must have reached: confirmed or finalized.
     pub commitment: Commitment,
 }
 
@@ -68,7 +69,7 @@ impl BlockQuery {
     }
 }
 
-/// The second param. The type's name occurs in a node's errors.
+/// The second param of getBlock. The type has the name of a node's type, because that name occurs in a node's errors.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RpcEncodingConfigWrapper {

@@ -19,7 +19,7 @@ use crate::jsonrpc::Params;
 /// The maximum length of the base64 text of [`MAX_MESSAGE`] bytes.
 const MAX_TEXT: usize = 1644;
 
-/// The first base64 text, in ASCII order, that newer nodes (4.5) read as a message of version 1 or later.
+/// The first base64 text, in ASCII order, of a message of version 1 or later. Nodes from 4.5 on read such messages.
 const LATER_VERSIONS: &str = "gQ";
 
 /// The maximum number of bytes of a message of version 1 or later.
@@ -33,7 +33,7 @@ const LATER_MAX_TEXT: usize = 5464;
 pub struct FeeQuery {
     /// The bytes of the message, decoded from base64.
     pub message: Bytes,
-    /// The commitment.
+    /// The commitment of the state from which the fee is read.
     pub commitment: Commitment,
     /// The caller's `minContextSlot`. It is never part of a cache key.
     pub min_context_slot: Option<Slot>,
@@ -59,7 +59,8 @@ impl FeeQuery {
     }
 }
 
-/// The config. The type's name occurs in a node's errors.
+/// The config param of getFeeForMessage. The type has the name of a node's type, because that name occurs in a node's
+/// errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RpcContextConfig {
@@ -88,7 +89,8 @@ fn decode(text: &str) -> Result<Vec<u8>, ParamError> {
     }
 }
 
-/// Returns the error with the text of base64 0.22, which nodes use. Later releases of the crate have other texts.
+/// Returns a node's error for text that is not base64. Nodes use base64 0.22, and later releases of that crate have
+/// other texts.
 fn base64_error(error: &Base64Error) -> ParamError {
     let shown = match error {
         Base64Error::InvalidByte(offset, byte) => format!("InvalidByte({offset}, {byte})"),
@@ -105,7 +107,7 @@ fn is_later_version(text: &str) -> bool {
     text >= LATER_VERSIONS
 }
 
-/// Decodes a text that is too long for 4.0 but valid for newer nodes.
+/// Decodes the base64 text of a message that is too long for 4.0 nodes. Returns `None` if newer nodes refuse it, too.
 fn decode_later_version(text: &str) -> Option<Vec<u8>> {
     if !is_later_version(text) || text.len() > LATER_MAX_TEXT {
         return None;
@@ -148,7 +150,7 @@ pub(super) fn describe() -> Description {
 mod tests {
     use super::*;
 
-    /// Returns a legacy message without keys and instructions, followed by bytes, with `length` bytes in total.
+    /// Returns a legacy message without keys and instructions, padded with zeros to `length` bytes.
     fn message(length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         bytes[0] = 1;

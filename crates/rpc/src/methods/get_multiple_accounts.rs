@@ -21,9 +21,9 @@ pub const MAX_KEYS: usize = 100;
 pub struct AccountsQuery {
     /// The addresses of the accounts.
     pub pubkeys: Arc<[Pubkey]>,
-    /// The form of the data.
+    /// The form of the data of each account, as the caller asked for it.
     pub form: AccountForm,
-    /// The commitment.
+    /// The commitment at which the accounts are read.
     pub commitment: Commitment,
     /// The caller's `minContextSlot`. It is never part of a cache key.
     pub min_context_slot: Option<Slot>,

@@ -1,4 +1,5 @@
-//! `getRecentPerformanceSamples [limit?]`: a node's samples of throughput, newest first. There is no commitment or slot.
+//! `getRecentPerformanceSamples [limit?]`: a node's samples of throughput, newest first. A call has no commitment, and
+//! a result has no context slot.
 
 use serde_json::{Value, json};
 

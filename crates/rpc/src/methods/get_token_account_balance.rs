@@ -17,7 +17,7 @@ use crate::jsonrpc::Params;
 pub struct BalanceQuery {
     /// The address of the token account.
     pub pubkey: Pubkey,
-    /// The commitment.
+    /// The commitment at which the account is read.
     pub commitment: Commitment,
 }
 
@@ -35,7 +35,8 @@ impl BalanceQuery {
     }
 }
 
-/// The config. The type's name occurs in a node's errors.
+/// The second param of getTokenAccountBalance. The type has the name of a node's type, because that name occurs in a
+/// node's errors.
 #[derive(Deserialize)]
 struct CommitmentConfig {
     commitment: Commitment,

@@ -1,5 +1,5 @@
-//! `getVoteAccounts [config?]`: the validators' vote accounts, current and delinquent. There is no `minContextSlot`, and
-//! answers have no slot.
+//! `getVoteAccounts [config?]`: the validators' vote accounts, current and delinquent. A call has no `minContextSlot`,
+//! and a result has no context slot.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,17 +10,18 @@ use super::pubkey::Address;
 use super::{Commitment, Pubkey, commitment};
 use crate::jsonrpc::Params;
 
-/// A node's default distance. A validator that voted on none of the last 128 slots is delinquent.
+/// The default of `delinquentSlotDistance` on a node. A validator that voted on none of the last 128 slots is
+/// delinquent.
 const DELINQUENT_SLOT_DISTANCE: u64 = 128;
 
 /// getVoteAccounts: the validators' vote accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct VotesQuery {
-    /// The commitment.
+    /// The commitment at which the vote accounts are read.
     pub commitment: Commitment,
     /// The only vote account to list. `None` means all.
     pub vote_pubkey: Option<Pubkey>,
-    /// True if unstaked delinquents are listed.
+    /// True if delinquent validators without stake are listed, too.
     pub keep_unstaked_delinquents: bool,
     /// The number of slots without a vote after which a validator is delinquent. The default is 128.
     pub delinquent_slot_distance: u64,
@@ -50,7 +51,8 @@ impl VotesQuery {
     }
 }
 
-/// The config. The type's name occurs in a node's errors.
+/// The config param of getVoteAccounts. The type has the name of a node's type, because that name occurs in a node's
+/// errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RpcGetVoteAccountsConfig {

@@ -7,10 +7,10 @@ use thiserror::Error;
 
 use super::Pubkey;
 
-/// The path of a node's message type, which occurs in the node's errors.
+/// The Rust path of a node's message type, as the node's errors spell it.
 pub const TYPE: &str = "solana_message::non_bpf_modules::versions::VersionedMessage";
 
-/// The maximum number of bytes of a legacy or version 0 message, which is that of a network packet.
+/// The maximum size of a legacy or version 0 message in bytes: the size of a network packet.
 pub const MAX_MESSAGE: usize = 1232;
 
 /// The maximum number of accounts of a message, static and looked up. Instructions refer to an account by one byte.
@@ -45,7 +45,7 @@ pub struct Message<'a> {
     pub recent_blockhash: &'a [u8; 32],
     /// The instructions of the transaction, in order.
     pub instructions: Vec<Instruction<'a>>,
-    /// The lookups of other accounts. A legacy message has none.
+    /// The lookups of accounts that are not among the static keys. A legacy message has no lookups.
     pub lookups: Vec<AddressTableLookup<'a>>,
 }
 
@@ -71,7 +71,7 @@ pub struct AddressTableLookup<'a> {
     pub readonly: &'a [u8],
 }
 
-/// The reason why bytes are not a message, with the text after a node's "failed to deserialize".
+/// The reason why bytes are not a message. In a node's error, the text of the reason follows "failed to deserialize".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The bytes end before the message is complete.
@@ -91,7 +91,7 @@ pub enum DecodeError {
     /// A length exceeds 16 bits.
     #[error("invalid value: integer `{0}`, expected a value in the range [0, 65535]")]
     LengthOverflow(u32),
-    /// The version is 1 to 126, which 4.0 does not know. Later nodes may know it.
+    /// The version is from 1 to 126. Nodes of 4.0 do not know such a version, but later nodes may know it.
     #[error("invalid value: integer `{0}`, expected a valid transaction message version")]
     Version(u8),
     /// The first byte is 0xff, the mark of off-chain messages.
@@ -99,7 +99,8 @@ pub enum DecodeError {
     OffChain,
 }
 
-/// The reason why a message is invalid, with the text after a node's "invalid transaction message".
+/// The reason why a message is invalid. In a node's error, the text of the reason follows "invalid transaction
+/// message".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SanitizeError {
     /// A count or an index is out of range.

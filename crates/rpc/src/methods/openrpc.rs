@@ -105,7 +105,7 @@ fn method_object(method: Method, description: Description, service: &[ServiceErr
     })
 }
 
-/// The errors of nodes for these methods: name, code, message.
+/// The errors that nodes can return for the eight methods: the name under `components.errors`, the code, the message.
 const NODES: [(&str, i32, &str); 10] = [
     ("InvalidParams", -32602, "Invalid params"),
     ("BlockCleanedUp", -32001, "Block cleaned up, does not exist on node"),
@@ -131,7 +131,7 @@ fn errors(service: &[ServiceError]) -> Map<String, Value> {
         .collect()
 }
 
-/// Schemas that several methods share.
+/// Returns the schemas that several methods share, by name.
 fn schemas() -> Value {
     let u64 = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
     json!({

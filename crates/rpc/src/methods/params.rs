@@ -32,14 +32,14 @@ impl ParamError {
         Self { code: -32602, message: message.into(), data: None }
     }
 
-    /// Creates the error for a wrong number of params. `details` is in Rust's debug format.
+    /// Creates the error for a wrong number of params. Its `data` shows `details` in Rust's debug format.
     fn arity(message: &str, details: &impl Debug) -> Self {
         let data = Some(format!("{details:?}"));
         Self { data, ..Self::new(format!("Invalid parameters: {message}")) }
     }
 }
 
-/// Reads `[A, B?]`.
+/// Reads positional params `[A, B]`, of which `B` is optional.
 pub(super) fn one_or_two<A: DeserializeOwned, B: DeserializeOwned>(
     params: &Params,
 ) -> Result<(A, Option<B>), ParamError> {
@@ -57,7 +57,7 @@ pub(super) fn one_or_two<A: DeserializeOwned, B: DeserializeOwned>(
     Ok((first, typed(values.next().unwrap_or_default())?))
 }
 
-/// Reads `[A?]`.
+/// Reads positional params `[A]`. The param is optional.
 pub(super) fn at_most_one<A: DeserializeOwned>(params: &Params) -> Result<Option<A>, ParamError> {
     if let Params::Array(text) = params
         && let Ok((only,)) = serde_json::from_slice(text)
@@ -67,9 +67,9 @@ pub(super) fn at_most_one<A: DeserializeOwned>(params: &Params) -> Result<Option
     typed(tree(params, 0, 1)?.pop().unwrap_or_default())
 }
 
-/// Reads `[]`.
+/// Checks that the params are absent or `[]`.
 pub(super) fn none(params: &Params) -> Result<(), ParamError> {
-    /// The unexpected params. The names of the variants are part of a node's message.
+    /// The params of a call that takes none. The names of the variants are part of a node's message.
     #[derive(Debug)]
     #[expect(dead_code, reason = "shown by Debug")]
     enum Unexpected {
@@ -88,7 +88,7 @@ pub(super) fn none(params: &Params) -> Result<(), ParamError> {
     Err(ParamError::arity("No parameters were expected", &unexpected))
 }
 
-/// Returns the params as trees. Fewer than `required` or more than `total` params are an error.
+/// Returns each positional param as a JSON tree. Fewer than `required` or more than `total` params are an error.
 fn tree(params: &Params, required: usize, total: usize) -> Result<Vec<Value>, ParamError> {
     let values: Vec<Value> = match params {
         Params::None => Vec::new(),
@@ -106,7 +106,7 @@ fn tree(params: &Params, required: usize, total: usize) -> Result<Vec<Value>, Pa
     Ok(values)
 }
 
-/// Reads a param from its tree.
+/// Reads a param of type `T` from its JSON tree.
 pub(super) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ParamError> {
     serde_json::from_value(value).map_err(|error| type_error(&error))
 }

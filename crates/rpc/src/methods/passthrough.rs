@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{Commitment, Method, Slot};
 use crate::jsonrpc::Params;
 
-/// The methods of Agave 4.0. The flag is true if a method has a commitment.
+/// The read methods of Agave 4.0 that slotfront does not cache. The flag is true if a method has a commitment.
 const TABLE: [(&str, bool); 43] = [
     ("getBalance", true),
     ("getBlockCommitment", false),
@@ -58,7 +58,7 @@ const TABLE: [(&str, bool); 43] = [
     ("simulateTransaction", true),
 ];
 
-/// The methods that write, on a node or on a service in front of one.
+/// The methods that send transactions. Nodes have the first two. `sendBundle` belongs to services in front of nodes.
 const WRITES: [&str; 3] = ["sendTransaction", "requestAirdrop", "sendBundle"];
 
 /// Returns the write method of this name, if there is one.
@@ -66,7 +66,7 @@ pub fn write_method(name: &str) -> Option<&'static str> {
     WRITES.into_iter().find(|write| *write == name)
 }
 
-/// A read method other than the eight, which may be forwarded.
+/// A read method that slotfront does not cache, and forwards to a node if `[passthrough] methods` lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PassthroughMethod(u8);
 
@@ -74,7 +74,7 @@ impl PassthroughMethod {
     /// The number of passthrough methods.
     pub const COUNT: usize = TABLE.len();
 
-    /// Returns all passthrough methods, by their [`PassthroughMethod::index`].
+    /// Returns all passthrough methods, in the order of [`PassthroughMethod::index`].
     pub fn all() -> impl Iterator<Item = Self> {
         (0..).take(Self::COUNT).map(Self)
     }
@@ -84,7 +84,7 @@ impl PassthroughMethod {
         TABLE[self.index()].0
     }
 
-    /// Returns the position in a table of all passthrough methods.
+    /// Returns the position of the method among all passthrough methods, for tables with one element for each method.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -99,10 +99,10 @@ impl PassthroughMethod {
     }
 }
 
-/// A method that a plan or a key can allow: one of the eight, or a passthrough method.
+/// A method that a plan or a key can allow: one of the eight cached methods, or a passthrough method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AnyMethod {
-    /// One of the eight methods.
+    /// One of the eight methods that slotfront caches.
     Own(Method),
     /// A method that is forwarded if `[passthrough] methods` lists it.
     Passthrough(PassthroughMethod),
@@ -131,7 +131,7 @@ pub struct PassthroughCall {
     pub method: PassthroughMethod,
     /// The params of the caller.
     pub params: Params,
-    /// The commitment in the params, or finalized if they name none. `None` if the method has no commitment.
+    /// The commitment in the params, or finalized if the params have none. `None` if the method has no commitment.
     pub commitment: Option<Commitment>,
     /// The caller's `minContextSlot`.
     pub min_context_slot: Option<Slot>,
@@ -159,7 +159,8 @@ impl PassthroughCall {
         Self { method, params, commitment, min_context_slot }
     }
 
-    /// Returns the call with params in which every node reads the same commitment as this module.
+    /// Returns the call with its params rewritten, so that every node reads from them the commitment that slotfront has
+    /// read.
     #[must_use]
     pub fn canonical(mut self) -> Self {
         let own = self.commitment.map(Commitment::as_str);
@@ -200,7 +201,7 @@ impl PassthroughCall {
         self
     }
 
-    /// Returns the body of the upstream request.
+    /// Returns the JSON-RPC body of the call to a node, with this id.
     pub fn body(&self, id: u64) -> Bytes {
         let method = self.method.as_str();
         let mut body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}""#).into_bytes();
@@ -213,7 +214,7 @@ impl PassthroughCall {
     }
 }
 
-/// Returns positional params as values, or an empty list if they are not positional.
+/// Returns positional params as values. Returns an empty list for absent or named params.
 fn list(params: &Params) -> Vec<Value> {
     match params {
         // The envelope has validated the text.
@@ -222,7 +223,8 @@ fn list(params: &Params) -> Vec<Value> {
     }
 }
 
-/// Returns the commitment of a value. serde also reads a variant from an object with the variant's name as its only member.
+/// Returns the commitment that a JSON value names. Like serde, accepts `"confirmed"` and an object with the only member
+/// `confirmed`.
 fn commitment(value: &Value) -> Option<Commitment> {
     let name = match value {
         Value::String(name) => name,
@@ -232,7 +234,7 @@ fn commitment(value: &Value) -> Option<Commitment> {
     Commitment::ALL.into_iter().find(|commitment| commitment.as_str() == name)
 }
 
-/// Returns the commitment of a configuration in the form of an array, which serde reads as a struct.
+/// Returns the commitment of a configuration that is written as an array. serde reads such an array as a struct.
 fn by_position(config: &[Value]) -> Option<Commitment> {
     if let [only] = config { commitment(only) } else { None }
 }

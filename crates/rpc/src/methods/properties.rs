@@ -29,7 +29,7 @@ fn forms() -> impl Strategy<Value = AccountForm> {
         .prop_map(|(encoding, slice)| AccountForm { encoding, slice })
 }
 
-/// Returns canonical queries, as `parse` returns them.
+/// Generates canonical queries, as `parse` returns them.
 fn queries() -> impl Strategy<Value = Query> {
     use BlockDetails::{Accounts, Full, None, Signatures};
     use BlockEncoding::Json;
@@ -86,8 +86,8 @@ enum Defaults {
     LeftOut,
 }
 
-/// Returns the params of `query` in one of their spellings. Defaults are written, null or left out. There may be unknown
-/// members and whitespace. `order` determines the order of members.
+/// Returns the params of `query` as a caller may write them, with additional whitespace. `noise` adds an unknown
+/// member. `order` determines the order of members.
 fn written(query: &Query, defaults: Defaults, noise: bool, order: &[u8]) -> String {
     let Value::Array(mut params) = serde_json::from_str(&query.params_json()).unwrap() else {
         panic!("params are an array")
@@ -128,7 +128,7 @@ fn written(query: &Query, defaults: Defaults, noise: bool, order: &[u8]) -> Stri
     format!(" [ {} ] ", params.join(" , "))
 }
 
-/// Returns params with valid and invalid members, some of them twice.
+/// Generates params from valid and invalid members. A member may occur twice.
 fn odd_params() -> impl Strategy<Value = String> {
     let first = prop::sample::select(vec![
         r#""SysvarC1ock11111111111111111111111111111111""#,

@@ -1,4 +1,4 @@
-//! getBlock: the slots that have an answer, and the block around its transactions.
+//! getBlock: the errors for slots without a block to return, and the members of a block other than its transactions.
 
 use serde_json::{Value, json};
 use slotfront_rpc::methods::{BlockDetails, BlockQuery, Commitment, Pubkey};

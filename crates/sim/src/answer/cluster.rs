@@ -10,7 +10,7 @@ use crate::traits::VERSION;
 
 /// The feature set of the version that simulated nodes report.
 pub(crate) const FEATURE_SET: u32 = 3_718_597_879;
-/// The address of a node that is not served, from a range for documentation.
+/// The address that getClusterNodes lists for a node that does not listen. The IP range is reserved for documentation.
 const NOWHERE: ([u8; 4], u16) = ([192, 0, 2, 1], 8_899);
 
 /// Answers getRecentPerformanceSamples.
@@ -31,7 +31,7 @@ pub(super) fn samples(view: &View<'_>, limit: u16) -> Value {
 /// Answers getClusterNodes.
 pub(super) fn nodes(view: &View<'_>) -> Value {
     let shred_version = u16::from_le_bytes([view.chain.genesis.seed.to_le_bytes()[0], 0xa8]);
-    let peers = view.node.peers().iter().zip(&view.chain.cast.validators);
+    let peers = view.node.peers().iter().zip(&view.chain.addresses.validators);
     peers
         .map(|(address, validator)| {
             let rpc = address.get().copied().unwrap_or_else(|| SocketAddr::from(NOWHERE));

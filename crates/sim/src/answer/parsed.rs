@@ -240,7 +240,7 @@ fn sysvar(key: &Pubkey, data: &[u8]) -> Option<Value> {
     Some(named(kind, &info))
 }
 
-/// Returns the parsed form of an upgradeable program or of its code.
+/// Returns the parsed form of an upgradeable program, or of the account that holds the program's code.
 fn program_account(data: &[u8]) -> Option<Value> {
     let mut fields = FieldReader(data);
     match fields.u32()? {

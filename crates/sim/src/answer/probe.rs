@@ -1,4 +1,5 @@
-//! The small methods beside the eight, for probes and clients.
+//! The methods that simulated nodes answer in addition to the eight that slotfront caches. Probes and clients call
+//! them.
 
 use serde_json::{Value, json};
 use slotfront_rpc::jsonrpc::Params;
@@ -21,7 +22,7 @@ pub(crate) const PROBE_METHODS: [&str; 8] = [
     "minimumLedgerSlot",
     "getEpochInfo",
 ];
-/// The methods beside the eight that a simulated node answers.
+/// The methods that a simulated node answers in addition to the eight that slotfront caches.
 pub(crate) const OTHER_METHODS: [&str; 13] = [
     HEALTH,
     "getBlocks",
@@ -37,14 +38,14 @@ pub(crate) const OTHER_METHODS: [&str; 13] = [
     "getLatestBlockhash",
     "isBlockhashValid",
 ];
-/// The lag in slots from which on a node is unhealthy.
+/// The minimum lag, in slots, of an unhealthy node.
 const HEALTH_SLOTS: u64 = 128;
-/// The maximum number of slots in a range of getBlocks.
+/// The maximum difference between the first and the last slot of a getBlocks call.
 const MAX_BLOCKS: u64 = 500_000;
 /// The number of blocks for which a transaction can use a blockhash.
 const BLOCKHASH_AGE: u64 = 150;
 
-/// Answers a method beside the eight.
+/// Answers a call of one of [`OTHER_METHODS`].
 pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Value, Refusal> {
     let params = array(params)?;
     match method {
@@ -75,7 +76,8 @@ fn array(params: &Params) -> Result<Vec<Value>, Refusal> {
     }
 }
 
-/// Returns the slot for a `{commitment, minContextSlot}` object. Without a commitment, it is the finalized slot.
+/// Returns the slot to answer from, by the `commitment` and the `minContextSlot` of a config. A config without a
+/// commitment means the finalized slot.
 fn config(view: &View<'_>, config: Option<&Value>) -> Result<Slot, Refusal> {
     let member = |name| config.and_then(|config| config.get(name));
     let commitment = member("commitment").and_then(Value::as_str).and_then(Commitment::from_name);
@@ -83,7 +85,8 @@ fn config(view: &View<'_>, config: Option<&Value>) -> Result<Slot, Refusal> {
     view.slot_from(commitment.unwrap_or(Commitment::Finalized), minimum)
 }
 
-/// Returns `ok` for a healthy node, and the error -32005 with the lag for an unhealthy one.
+/// Returns `ok` for a healthy node, otherwise the error -32005. The error has the lag of the node in slots, unless a
+/// test has made the node unhealthy.
 pub(crate) fn health(view: &View<'_>) -> Result<&'static str, Refusal> {
     let behind = view.chain.slot().saturating_sub(view.tip.slot);
     let refuse = |message: String, behind: Option<u64>| {
@@ -125,7 +128,8 @@ fn epoch_schedule(view: &View<'_>) -> Value {
     })
 }
 
-/// Returns the slots of a range that have a block. The range ends at a slot or where the node's chain ends.
+/// Answers getBlocks: the slots of a range that have a block. The range ends at the given slot, or at the node's newest
+/// slot.
 fn blocks(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
     let start = params.first().and_then(Value::as_u64);
     let start = start.ok_or_else(|| Refusal::param("`params` should have at least 1 argument(s)"))?;

@@ -69,7 +69,7 @@ fn signatures(transaction: &Transaction) -> Value {
     transaction.signatures.iter().map(signature).collect()
 }
 
-/// Returns the members of meta that every shape has.
+/// Returns the members of `meta` that blocks with the details `full` and `accounts` share.
 fn meta(transaction: &Transaction) -> Value {
     let err = transaction.failure.map(|(at, _)| json!({ "InstructionError": [at, { "Custom": 1 }] }));
     let status = err.as_ref().map_or_else(|| json!({ "Ok": null }), |err| json!({ "Err": err }));
@@ -97,7 +97,8 @@ fn token_balance(balance: &TokenBalance) -> Value {
     })
 }
 
-/// Returns the block cost: signatures, write locks and data bytes at the prices of the cost model, and the execution.
+/// Returns the cost of a transaction in a block. It consists of signatures, write locks and data bytes at the prices of
+/// the cost model, and of compute units.
 fn cost_units(transaction: &Transaction) -> u64 {
     let message = &transaction.message;
     let writable = (0..message.keys.len()).filter(|at| message.is_writable(*at)).count();
@@ -106,7 +107,7 @@ fn cost_units(transaction: &Transaction) -> u64 {
     720 * u64::from(message.signatures()) + 300 * locks + data as u64 / 4 + transaction.units() + 8
 }
 
-/// Returns the log of the runtime.
+/// Returns the lines that the runtime logs while it executes the transaction.
 fn logs(transaction: &Transaction) -> Vec<String> {
     let mut logs = Vec::new();
     let mut left = transaction.unit_limit();
@@ -196,8 +197,8 @@ fn compiled(instruction: &Compiled) -> Value {
     })
 }
 
-/// Returns each account with its flags. A reserved account is never shown as writable. Nor is an account that is called
-/// as a program, unless the upgradeable loader is among the accounts.
+/// Returns each account with its flags. Reserved accounts are never shown as writable. Accounts that are called as
+/// programs are shown as writable only if the upgradeable loader is among the accounts.
 fn annotated_keys(transaction: &Transaction) -> Value {
     let message = &transaction.message;
     let upgradeable = transaction.accounts().any(|key| *key == address::LOADER_UPGRADEABLE);

@@ -7,7 +7,7 @@ use super::View;
 use crate::chain::vote::VoteState;
 use crate::draw::Draw;
 
-/// The number of epochs of credits in an answer.
+/// The maximum number of epochs for which an answer lists the credits of a validator.
 const CREDITS: usize = 5;
 
 /// Answers getVoteAccounts.
@@ -36,9 +36,11 @@ pub(super) fn answer(view: &View<'_>, query: &VotesQuery) -> Value {
     json!({ "current": current, "delinquent": delinquent })
 }
 
-/// Returns every vote account. The order differs between nodes, like that of a hash map.
+/// Returns every vote account. As on real nodes, the order is that of a hash map, and so differs between
+/// nodes.
 fn in_order(view: &View<'_>) -> Vec<Pubkey> {
-    let mut keys: Vec<Pubkey> = view.chain.cast.validators.iter().map(|validator| validator.vote).collect();
+    let mut keys: Vec<Pubkey> =
+        view.chain.addresses.validators.iter().map(|validator| validator.vote).collect();
     let salt = view.chain.genesis.seed ^ view.node.index() as u64;
     keys.sort_by_cached_key(|key| Draw::new(salt, &key.to_string(), 0).next());
     keys

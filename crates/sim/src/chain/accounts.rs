@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
 
-/// An account after a slot.
+/// The state of an account after a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     /// The balance. An account with 0 lamports does not exist.
     pub lamports: u64,
-    /// The data of the owner program.
+    /// The data, in the layout of the owner program.
     pub data: Bytes,
     /// The program that owns the account. No other program can change it.
     pub owner: Pubkey,
@@ -28,29 +28,29 @@ pub(crate) const fn rent_exempt(space: usize) -> u64 {
 }
 
 impl Account {
-    /// Creates an account of `owner` with the minimum balance for its data.
+    /// Creates an account of the program `owner`, with the lamports that make its data rent-exempt.
     pub(crate) fn exempt(owner: Pubkey, data: impl Into<Bytes>) -> Self {
         let data = data.into();
         Self { lamports: rent_exempt(data.len()), data, owner, executable: false, rent_epoch: u64::MAX }
     }
 
-    /// Creates a wallet.
+    /// Creates a wallet: a system account without data.
     pub(crate) fn wallet(lamports: u64) -> Self {
         Self { lamports, ..Self::exempt(super::address::SYSTEM, Bytes::new()) }
     }
 }
 
-/// A version of an account with the slot that wrote it. `None` if the account does not exist from then on.
+/// The slot of a write, and the account's state from this slot on. `None` means that the write removed the account.
 type AccountVersion = (Slot, Option<Arc<Account>>);
 
-/// Every account with its recent versions, oldest first.
+/// The recent versions of every account, oldest first.
 #[derive(Default)]
 pub(crate) struct AccountHistory {
     versions: BTreeMap<Pubkey, VecDeque<AccountVersion>>,
 }
 
 impl AccountHistory {
-    /// Returns the account after `slot`.
+    /// Returns an account's state after `slot`, or `None` if the account does not exist then.
     pub(crate) fn at(&self, key: &Pubkey, slot: Slot) -> Option<&Arc<Account>> {
         self.version(key, slot)?.1.as_ref()
     }
@@ -66,7 +66,7 @@ impl AccountHistory {
         versions.get(newer.checked_sub(1)?)
     }
 
-    /// Writes the account's version of `slot`, which must not be older than its newest one.
+    /// Writes an account at `slot`, which must not be older than the account's newest version.
     pub(crate) fn write(&mut self, key: Pubkey, slot: Slot, account: Account) {
         let version = (slot, (account.lamports > 0).then(|| Arc::new(account)));
         let versions = self.versions.entry(key).or_default();
@@ -76,7 +76,7 @@ impl AccountHistory {
         }
     }
 
-    /// Drops versions that only slots before `oldest` can see.
+    /// Drops the versions that no slot from `oldest` on shows.
     pub(crate) fn forget_before(&mut self, oldest: Slot) {
         self.versions.retain(|_, versions| {
             while versions.get(1).is_some_and(|(written, _)| *written <= oldest) {
@@ -86,7 +86,7 @@ impl AccountHistory {
         });
     }
 
-    /// Returns every account that exists at `slot`, by address.
+    /// Returns the address and the state of every account that exists at `slot`, in the order of addresses.
     #[cfg(test)]
     pub(crate) fn all_at(&self, slot: Slot) -> impl Iterator<Item = (&Pubkey, &Arc<Account>)> {
         self.versions.keys().filter_map(move |key| Some((key, self.at(key, slot)?)))

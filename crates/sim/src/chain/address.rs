@@ -34,7 +34,7 @@ pub(crate) const INSTRUCTIONS: Pubkey = key("Sysvar1nstructions11111111111111111
 
 /// The account whose lamports are burned.
 pub(crate) const INCINERATOR: Pubkey = key("1nc1nerator11111111111111111111111111111111");
-/// Alpenglow's clock, derived from the first id of its feature.
+/// The account of Alpenglow's clock. Its address is derived from the first id of the Alpenglow feature.
 pub(crate) const NANOSECOND_CLOCK: Pubkey = key("HQcg2uM8uUqfRprvypQGcU7qucUZJY3odWjJVYce2a6C");
 /// Alpenglow's account of vote rewards.
 pub(crate) const VOTE_REWARD: Pubkey = key("7G85SCUYfFkdPEM5ScoRQmKA5yARzJ9Kr6XrJjZcKgxm");

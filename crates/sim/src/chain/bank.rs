@@ -15,12 +15,12 @@ pub(crate) struct Bank<'a> {
 }
 
 impl<'a> Bank<'a> {
-    /// Creates a state on top of the state after `parent`.
+    /// Creates the state of a new slot, on top of the state after `parent`.
     pub(crate) fn on(accounts: &'a AccountHistory, parent: Slot) -> Self {
         Self { accounts, parent, changed: BTreeMap::new() }
     }
 
-    /// Returns an account as it is in this slot so far. `None` if it does not exist.
+    /// Returns an account's state so far in this slot, or `None` if the account does not exist.
     pub(crate) fn account(&self, key: &Pubkey) -> Option<&Account> {
         match self.changed.get(key) {
             Some(account) => Some(account).filter(|account| account.lamports > 0),
@@ -28,7 +28,7 @@ impl<'a> Bank<'a> {
         }
     }
 
-    /// Returns the lamports of an account as they are in this slot so far, or 0 if it does not exist.
+    /// Returns an account's lamports so far in this slot, or 0 if the account does not exist.
     pub(crate) fn lamports(&self, key: &Pubkey) -> u64 {
         self.account(key).map_or(0, |account| account.lamports)
     }
@@ -63,14 +63,14 @@ impl<'a> Bank<'a> {
     }
 }
 
-/// The changes of a transaction so far, on top of its bank.
+/// The changes that a transaction has made so far. All other accounts are as in the bank.
 pub(crate) struct Scratch<'a> {
     bank: &'a Bank<'a>,
     changed: BTreeMap<Pubkey, Account>,
 }
 
 impl Scratch<'_> {
-    /// Returns the account for changes, or an empty system account if it does not exist.
+    /// Returns an account that the caller may change. A missing account begins as an empty system account.
     pub(crate) fn account(&mut self, key: &Pubkey) -> &mut Account {
         self.changed.entry(*key).or_insert_with(|| {
             let empty = || Account { data: Bytes::new(), ..Account::wallet(0) };

@@ -9,7 +9,8 @@ use super::transaction::Transaction;
 pub(crate) struct Block {
     pub(crate) slot: Slot,
     pub(crate) parent_slot: Slot,
-    /// The number of earlier blocks, which is the slot number minus the number of skipped slots.
+    /// The block height: the number of earlier blocks. In the time before the simulation, one slot in 20 is taken as
+    /// skipped.
     pub(crate) height: u64,
     /// The Unix time in seconds.
     pub(crate) time: i64,
@@ -17,13 +18,13 @@ pub(crate) struct Block {
     pub(crate) previous_hash: [u8; 32],
     pub(crate) transactions: Vec<Transaction>,
     pub(crate) rewards: Vec<Reward>,
-    /// The number of partitions in which an epoch's rewards are paid. Only the first block of an epoch has it.
+    /// The number of partitions in which an epoch's rewards are paid. `None` unless the block is the first of an epoch.
     pub(crate) reward_partitions: Option<u64>,
     /// The newest confirmed slot while this block is the newest processed one.
     pub(crate) confirmed: Slot,
     /// The newest finalized slot while this block is the newest processed one.
     pub(crate) finalized: Slot,
-    /// The number of transactions in the whole ledger, including this block.
+    /// The number of transactions in the ledger up to and including this block.
     pub(crate) transaction_count: u64,
 }
 
@@ -34,11 +35,11 @@ pub(crate) struct Reward {
     pub(crate) pubkey: Pubkey,
     pub(crate) lamports: u64,
     pub(crate) post_balance: u64,
-    /// The commission of the vote account, for rewards of an epoch.
+    /// The commission of the vote account, in hundredths of a percent. `None` for a reward of fees.
     pub(crate) commission_bps: Option<u16>,
 }
 
-/// The reason of a reward.
+/// The reason for which an account gets a reward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RewardKind {
     /// The leader's share of the fees.
@@ -50,7 +51,7 @@ pub(crate) enum RewardKind {
 }
 
 impl RewardKind {
-    /// Returns the name in answers.
+    /// Returns the `rewardType` in the answers to getBlock.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Fee => "Fee",

@@ -1,11 +1,11 @@
-//! The slots at which epochs begin, with or without a warm-up of short ones.
+//! The slots at which epochs begin, with or without a warm-up of shorter epochs.
 
 use slotfront_rpc::methods::Slot;
 
 /// The number of slots in the shortest epoch, with which a warm-up begins.
 pub(crate) const SHORTEST: u64 = 32;
 
-/// The epochs of a chain. During a warm-up each epoch has twice the slots of the one before.
+/// The epochs of a chain. During a warm-up each epoch has twice as many slots as the epoch before.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Epochs {
     /// The number of slots in each epoch after the warm-up.
@@ -21,13 +21,14 @@ pub(crate) struct Epochs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch {
     pub(crate) number: u64,
-    /// The number of slots of the epoch before the slot.
+    /// The position of the slot in the epoch, from 0.
     pub(crate) index: u64,
     pub(crate) slots: u64,
 }
 
 impl Epochs {
-    /// Creates the epochs of a chain. Each has `slots` slots, at least 32. With `warmup`, shorter epochs come first.
+    /// Creates the epochs of a chain. Each epoch has `slots` slots, at least 32. With `warmup`, shorter epochs come
+    /// first.
     pub(crate) fn new(slots: u64, warmup: bool) -> Self {
         let slots = slots.max(SHORTEST);
         let ceiling = slots.next_power_of_two();

@@ -44,8 +44,8 @@ pub(crate) fn fee<'a>(
     }
 }
 
-/// Returns the compute unit limit of a transaction: its request, or 200,000 per call of a program and 3,000 per call of
-/// a builtin.
+/// Returns the compute unit limit of a transaction. Without a requested limit, it is 3,000 per call of a builtin and
+/// 200,000 per call of another program.
 pub(crate) fn unit_limit<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone) -> u64 {
     let asked = budget(instructions.clone()).and_then(|budget| budget.limit);
     asked
@@ -71,7 +71,7 @@ struct ComputeBudget {
     price: Option<u64>,
 }
 
-/// Reads the compute-budget instructions. `None` if one is malformed or occurs twice.
+/// Reads the compute-budget instructions. `None` if an instruction is malformed, or occurs twice.
 fn budget<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> Option<ComputeBudget> {
     let mut budget = ComputeBudget::default();
     for (_, data) in instructions.filter(|(program, _)| *program == address::COMPUTE_BUDGET) {

@@ -6,7 +6,7 @@ use slotfront_rpc::methods::{Pubkey, Slot};
 use super::GenesisConfig;
 use super::accounts::{Account, AccountHistory, rent_exempt};
 use super::address;
-use super::cast::{Cast, Coin, Validator, ValidatorRole};
+use super::cluster_addresses::{ClusterAddresses, Coin, Validator, ValidatorRole};
 use super::epochs::Epochs;
 use super::fee::LAMPORTS_PER_SIGNATURE;
 use super::layout::{self, LookupTable, Nonce, Stake};
@@ -18,48 +18,48 @@ use crate::draw::Draw;
 pub(crate) const SLOT_HASHES: usize = 512;
 /// The length of the stake history sysvar, which stays empty.
 const STAKE_HISTORY_LEN: usize = 16_392;
-/// The number of slots since the last vote of the delinquent validator. More than 128 make it delinquent.
+/// The number of slots from the last vote of the delinquent validator to the first slot. From 128 on, a validator is
+/// delinquent.
 const SILENT_SLOTS: u64 = 3_000;
 
-/// Writes every account of `cast` at the first slot.
-pub(crate) fn write(accounts: &mut AccountHistory, cast: &Cast, genesis: &GenesisConfig) {
+/// Writes the programs, the sysvars and the accounts of `addresses` at the first slot.
+pub(crate) fn write(accounts: &mut AccountHistory, addresses: &ClusterAddresses, genesis: &GenesisConfig) {
     let GenesisConfig { seed, first_slot: slot, epochs, .. } = *genesis;
     let mut put = |key: Pubkey, account: Account| accounts.write(key, slot, account);
-    programs(&mut put, seed, cast);
+    programs(&mut put, seed, addresses);
     sysvars(&mut put, seed, slot, epochs);
-    for (n, wallet) in (0..).zip(&cast.wallets) {
+    for (n, wallet) in (0..).zip(&addresses.wallets) {
         put(*wallet, Account::wallet(Draw::new(seed, "balance", n).range(50, 2_000) * 1_000_000_000));
     }
-    put(cast.authority, Account::wallet(1_000_000_000));
-    for coin in &cast.coins {
-        tokens(&mut put, seed, coin, cast.authority);
+    put(addresses.authority, Account::wallet(1_000_000_000));
+    for coin in &addresses.coins {
+        tokens(&mut put, seed, coin, addresses.authority);
     }
-    let (frozen, owner) = cast.frozen_token;
-    let state = TokenAccount { state: FROZEN, ..TokenAccount::new(cast.coins[0].mint, owner, 0) };
+    let (frozen, owner) = addresses.frozen_token;
+    let state = TokenAccount { state: FROZEN, ..TokenAccount::new(addresses.coins[0].mint, owner, 0) };
     put(frozen, Account::exempt(address::TOKEN, state.encode()));
-    put(cast.uninitialized_token, Account::exempt(address::TOKEN, vec![0; ACCOUNT_LEN]));
-    for validator in &cast.validators {
+    put(addresses.uninitialized_token, Account::exempt(address::TOKEN, vec![0; ACCOUNT_LEN]));
+    for validator in &addresses.validators {
         validators(&mut put, validator, genesis);
     }
-    for (key, addresses) in &cast.tables {
-        let addresses = addresses.clone();
+    for (key, listed) in &addresses.tables {
         let table = LookupTable {
-            authority: cast.authority,
+            authority: addresses.authority,
             last_extended_slot: slot.saturating_sub(9_000),
-            addresses,
+            addresses: listed.clone(),
         };
         put(*key, Account::exempt(address::LOOKUP_TABLE, table.encode()));
     }
     let nonce = Nonce {
-        authority: cast.wallets[0],
-        blockhash: cast.nonce_blockhash,
+        authority: addresses.wallets[0],
+        blockhash: addresses.nonce_blockhash,
         lamports_per_signature: LAMPORTS_PER_SIGNATURE,
     };
-    put(cast.nonce, Account::exempt(address::SYSTEM, nonce.encode()));
-    cast.paced.write(accounts, slot);
+    put(addresses.nonce, Account::exempt(address::SYSTEM, nonce.encode()));
+    addresses.paced.write(accounts, slot);
 }
 
-fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64, cast: &Cast) {
+fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64, addresses: &ClusterAddresses) {
     for (key, name) in address::BUILTINS {
         let data = Bytes::from_static(name.as_bytes());
         put(
@@ -68,10 +68,10 @@ fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64, cast: &Cast) {
         );
     }
     // A feature that becomes active at the next first block of an epoch.
-    put(cast.feature, Account::exempt(address::FEATURE, vec![0; 9]));
+    put(addresses.feature, Account::exempt(address::FEATURE, vec![0; 9]));
     let code = |n: u64| [&b"\x7fELF"[..], &Draw::new(seed, "code", n).bytes::<1_020>()].concat();
     put(address::MEMO, Account { executable: true, ..Account::exempt(address::LOADER_2, code(0)) });
-    let upgradeable = (1..).zip([address::TOKEN, address::TOKEN_2022]).zip(cast.program_data);
+    let upgradeable = (1..).zip([address::TOKEN, address::TOKEN_2022]).zip(addresses.program_data);
     for ((n, program), data_key) in upgradeable {
         let pointer = [&2u32.to_le_bytes()[..], &data_key.0].concat();
         let loader = address::LOADER_UPGRADEABLE;

@@ -1,7 +1,8 @@
 //! Hidden writes: the changes that a block makes to accounts outside of its transactions and rewards, as on real nodes.
 //!
-//! A reader of blocks cannot see these writes. The reader must know which accounts they can change: docs/following.md
-//! lists them, with the places in a node's source. Each rule has an account here that really changes.
+//! A reader of blocks cannot see these writes, and must know which accounts they can change. docs/following.md lists
+//! these accounts, with the places in a node's source. For each rule of [`HiddenRule`], the simulation changes an
+//! account.
 
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
@@ -10,36 +11,38 @@ use super::Chain;
 use super::accounts::Account;
 use super::address;
 use super::block::Block;
-use super::cast::{Cast, ValidatorRole};
+use super::cluster_addresses::{ClusterAddresses, ValidatorRole};
 use super::genesis::{SLOT_HASHES, sysvar};
 use super::layout::{self, Clock, Stake};
 
 /// The number of entries of the recent blockhashes sysvar.
 const RECENT_BLOCKHASHES: usize = 150;
-/// The number of slots at the beginning of an epoch in which stakes are paid. Real clusters take some hundred.
+/// The number of slots at the beginning of an epoch in which stake rewards are paid. Real clusters need some hundred
+/// slots.
 const PAYING_SLOTS: u64 = 16;
 /// The lamports that a hidden write adds to an account.
 const GIFT: u64 = 1_000;
 
-/// The rule by which a reader of blocks must not trust that an account is unchanged.
+/// The reason why an account may change although no transaction and no reward of a block names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HiddenRule {
     /// Sysvars change with every block.
     Sysvar,
-    /// Vote accounts get fees and Alpenglow's rewards.
+    /// Vote accounts get fees from the runtime, and rewards of Alpenglow. Blocks list neither.
     Vote,
-    /// Stakes with a reward of 0 are stored in the blocks in which an epoch's rewards are paid.
+    /// Stake accounts with a reward of 0 are written in the blocks that pay an epoch's rewards. The `rewards` of these
+    /// blocks do not name the accounts.
     Stake,
-    /// The incinerator is emptied. A real node does so at the end of the same block. Here the next block does so, which
-    /// lets readers see the lamports.
+    /// The incinerator is emptied. A real node empties it at the end of the block that filled it. The simulation
+    /// empties it in the next block, so that readers see the lamports.
     Incinerator,
-    /// Alpenglow's accounts, which belong to the system program.
+    /// Alpenglow writes accounts of its own, which belong to the system program.
     Alpenglow,
-    /// Built-in programs come and go at the first block of an epoch.
+    /// Built-in programs are added and removed at the first block of an epoch.
     BuiltIn,
     /// Features become active at the first block of an epoch.
     Feature,
-    /// Any account may change at the first block of an epoch: programs are migrated.
+    /// Any account may change at the first block of an epoch, because nodes then migrate programs.
     EpochStart,
 }
 
@@ -48,13 +51,13 @@ pub enum HiddenRule {
 pub struct HiddenWrite {
     /// The account.
     pub address: Pubkey,
-    /// The rule that tells a reader of blocks not to trust the account.
+    /// The reason why blocks write the account.
     pub rule: HiddenRule,
 }
 
-/// Returns the accounts that blocks write without naming them.
-pub(crate) fn all(cast: &Cast) -> Vec<HiddenWrite> {
-    let silent = cast.validators.iter().filter(|validator| validator.role == ValidatorRole::Delinquent);
+/// Returns the accounts that blocks write without naming them in a transaction or a reward.
+pub(crate) fn all(addresses: &ClusterAddresses) -> Vec<HiddenWrite> {
+    let silent = addresses.validators.iter().filter(|validator| validator.role == ValidatorRole::Delinquent);
     let silent = silent.flat_map(|v| [(v.vote, HiddenRule::Vote), (v.stake, HiddenRule::Stake)]);
     let fixed = [
         (address::CLOCK, HiddenRule::Sysvar),
@@ -64,14 +67,14 @@ pub(crate) fn all(cast: &Cast) -> Vec<HiddenWrite> {
         (address::NANOSECOND_CLOCK, HiddenRule::Alpenglow),
         (address::VOTE_REWARD, HiddenRule::Alpenglow),
         (address::LOADER_4, HiddenRule::BuiltIn),
-        (cast.feature, HiddenRule::Feature),
-        (cast.program_data[1], HiddenRule::EpochStart),
+        (addresses.feature, HiddenRule::Feature),
+        (addresses.program_data[1], HiddenRule::EpochStart),
     ];
     let all = fixed.into_iter().chain(silent);
     all.map(|(address, rule)| HiddenWrite { address, rule }).collect()
 }
 
-/// Makes the hidden writes of `block`. The writes of its transactions and rewards must come before.
+/// Makes the hidden writes of `block`. The writes by its transactions and rewards must have been made already.
 pub(super) fn write(chain: &mut Chain, block: &Block) {
     write_sysvars(chain, block);
     write_incinerator(chain, block);
@@ -102,7 +105,7 @@ pub(super) fn write_sysvars(chain: &mut Chain, block: &Block) {
     }
 }
 
-/// Adds lamports to the incinerator in every fourth block, and burns them in the next block.
+/// Adds lamports to the incinerator in every fourth block, and burns these lamports in the next block.
 fn write_incinerator(chain: &mut Chain, block: &Block) {
     match block.height % 4 {
         0 => chain.accounts.write(address::INCINERATOR, block.slot, Account::wallet(GIFT)),
@@ -121,10 +124,11 @@ fn write_alpenglow(chain: &mut Chain, block: &Block) {
     chain.accounts.write(address::VOTE_REWARD, block.slot, Account { lamports, ..reward });
 }
 
-/// Pays a fee to the vote accounts of validators that do not vote. No transaction names these accounts. If
-/// `pays_stakes`, also stores the stakes of these validators, with a reward of 0.
+/// Pays a fee to the vote accounts of staked validators that do not vote. No transaction names these accounts. If
+/// `pays_stakes`, also writes the stake accounts of these validators, with a reward of 0.
 fn pay_silent_validators(chain: &mut Chain, slot: Slot, pays_stakes: bool) {
-    let silent = chain.cast.validators.iter().filter(|validator| validator.role == ValidatorRole::Delinquent);
+    let silent =
+        chain.addresses.validators.iter().filter(|validator| validator.role == ValidatorRole::Delinquent);
     for (vote, stake) in silent.map(|validator| (validator.vote, validator.stake)).collect::<Vec<_>>() {
         if let Some(account) = chain.account(&vote, slot).map(|account| (**account).clone()) {
             let paid = Account { lamports: account.lamports + GIFT, ..account };
@@ -143,7 +147,7 @@ fn pay_silent_validators(chain: &mut Chain, slot: Slot, pays_stakes: bool) {
 /// Activates a feature, adds or removes a built-in program, and replaces the code of a program.
 fn begin_epoch(chain: &mut Chain, slot: Slot) {
     let active = [&[1][..], &slot.to_le_bytes()].concat();
-    chain.accounts.write(chain.cast.feature, slot, Account::exempt(address::FEATURE, active));
+    chain.accounts.write(chain.addresses.feature, slot, Account::exempt(address::FEATURE, active));
     let loader = Account {
         lamports: u64::from(chain.account(&address::LOADER_4, slot).is_none()),
         data: Bytes::from_static(b"loader_v4"),
@@ -152,7 +156,7 @@ fn begin_epoch(chain: &mut Chain, slot: Slot) {
         rent_epoch: 0,
     };
     chain.accounts.write(address::LOADER_4, slot, loader);
-    let key = chain.cast.program_data[1];
+    let key = chain.addresses.program_data[1];
     if let Some(account) = chain.account(&key, slot).map(|account| (**account).clone()) {
         let mut data = account.data.to_vec();
         data[4..12].copy_from_slice(&slot.to_le_bytes());

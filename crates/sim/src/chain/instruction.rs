@@ -1,7 +1,7 @@
 //! The instructions of simulated transactions: their encoding in a message, and their effects.
 //!
-//! They stay typed in a block, so that parsed answers and logs need no decoder. Answers in raw encodings use the
-//! compiled bytes.
+//! Instructions stay typed in a block, so that parsed answers and logs need no decoder. Answers in raw encodings use
+//! the compiled bytes.
 
 use slotfront_rpc::methods::Pubkey;
 
@@ -16,7 +16,7 @@ pub(crate) enum TypedInstruction {
     /// Moves lamports between system accounts. `claims` is a third account that the message lists as writable. The
     /// program ignores that account.
     Transfer { from: Pubkey, to: Pubkey, lamports: u64, claims: Option<Pubkey> },
-    /// Moves tokens. `checked` is the mint with its decimals.
+    /// Moves tokens. A checked transfer also names the mint and its decimals.
     TokenTransfer {
         program: Pubkey,
         source: Pubkey,
@@ -43,7 +43,7 @@ pub(crate) struct AccountRef {
     pub(crate) writable: bool,
 }
 
-/// The reason why an instruction failed. Both reasons are `Custom(1)` of their program.
+/// The reason why an instruction failed. Nodes report both reasons as the error `Custom(1)` of the called program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InstructionError {
     /// The transfer exceeds the balance in lamports.
@@ -64,7 +64,7 @@ impl TypedInstruction {
         }
     }
 
-    /// Returns the accounts in the order of the program.
+    /// Returns the accounts in the order that the program expects.
     pub(crate) fn accounts(&self) -> Vec<AccountRef> {
         let account = |key: &Pubkey, signer, writable| AccountRef { key: *key, signer, writable };
         match self {
@@ -87,7 +87,7 @@ impl TypedInstruction {
         }
     }
 
-    /// Returns the data in the layout of the program.
+    /// Returns the instruction data, in the layout of the program.
     pub(crate) fn data(&self) -> Vec<u8> {
         match self {
             Self::Transfer { lamports, .. } => [&2u32.to_le_bytes()[..], &lamports.to_le_bytes()].concat(),
@@ -102,8 +102,7 @@ impl TypedInstruction {
         }
     }
 
-    /// Returns the compute units that the instruction uses. Those of builtins are exact, and those of other programs
-    /// typical.
+    /// Returns the compute units that the instruction uses: exact for builtin programs, typical for other programs.
     pub(crate) fn units(&self) -> u64 {
         match self {
             Self::Transfer { .. } | Self::UnitLimit(_) | Self::UnitPrice(_) => 150,

@@ -44,18 +44,18 @@ impl<'a> FieldReader<'a> {
         self.array().map(Pubkey)
     }
 
-    /// Reads an optional key of SPL: a 4-byte tag that is true if the key is set, and 32 bytes in any case.
+    /// Reads an optional key in SPL's layout: a 4-byte tag and 32 bytes. Returns true and the key if the tag is set.
     pub(crate) fn tagged_key(&mut self) -> Option<(bool, Pubkey)> {
         Some((self.u32()? == 1, self.key()?))
     }
 
-    /// Reads the length of a bincode list. Returns `None` if the list does not fit into the rest.
+    /// Reads the number of elements of a bincode list. Returns `None` if the number exceeds the bytes that are left.
     pub(crate) fn len(&mut self) -> Option<usize> {
         usize::try_from(self.u64()?).ok().filter(|len| *len <= self.0.len())
     }
 }
 
-/// Writes a key for [`FieldReader::tagged_key`].
+/// Writes an optional key in the layout that [`FieldReader::tagged_key`] reads.
 pub(crate) fn put_tagged_key(out: &mut Vec<u8>, key: Option<Pubkey>) {
     out.extend(u32::from(key.is_some()).to_le_bytes());
     out.extend(key.unwrap_or(Pubkey([0; 32])).0);
@@ -77,7 +77,7 @@ impl Stake {
     /// The length of a stake account in bytes.
     pub(crate) const LEN: usize = 200;
 
-    /// Returns the 200 bytes of an account that is never locked up and never deactivated.
+    /// Returns the 200 bytes of account data, for a stake that is never locked up and never deactivated.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(Self::LEN);
         out.extend(2u32.to_le_bytes());
@@ -123,7 +123,7 @@ impl Nonce {
     /// The length of a nonce account in bytes.
     pub(crate) const LEN: usize = 80;
 
-    /// Returns the 80 bytes.
+    /// Returns the 80 bytes of account data.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(Self::LEN);
         out.extend([1, 0, 0, 0, 1, 0, 0, 0]);
@@ -153,7 +153,7 @@ pub(crate) struct LookupTable {
 }
 
 impl LookupTable {
-    /// Returns a head of 56 bytes, followed by 32 bytes per address.
+    /// Returns the account data: a head of 56 bytes, followed by 32 bytes per address.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(56 + 32 * self.addresses.len());
         out.extend(1u32.to_le_bytes());
@@ -166,7 +166,7 @@ impl LookupTable {
         out.into()
     }
 
-    /// Reads a table with an authority.
+    /// Reads account data with an authority, as [`LookupTable::encode`] returns it.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let mut fields = FieldReader(data);
         if fields.u32()? != 1 {
@@ -192,7 +192,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Returns the 40 bytes.
+    /// Returns the 40 bytes of account data.
     pub(crate) fn encode(self) -> Bytes {
         let mut out = Vec::with_capacity(40);
         out.extend(self.slot.to_le_bytes());
@@ -221,7 +221,7 @@ pub(crate) fn rent() -> Bytes {
     out.into()
 }
 
-/// The epoch schedule's 33 bytes.
+/// Returns the 33 bytes of the epoch schedule sysvar.
 pub(crate) fn epoch_schedule(epochs: Epochs) -> Bytes {
     let mut out = Vec::with_capacity(33);
     out.extend(epochs.slots.to_le_bytes());
@@ -232,8 +232,8 @@ pub(crate) fn epoch_schedule(epochs: Epochs) -> Bytes {
     out.into()
 }
 
-/// Adds `entry` to the front of a bincode list with `room` entries, and drops the oldest. The list of a sysvar has its
-/// full length from the start, filled with zeros.
+/// Adds `entry` to the front of a bincode list of at most `room` entries. A full list loses its oldest entry. The
+/// result has the length of a full list, and unused entries are zeros.
 pub(crate) fn prepend(list: &[u8], entry: &[u8], room: usize) -> Bytes {
     let count = FieldReader(list).len().unwrap_or(0).min(room - 1);
     let kept = list.get(8..8 + count * entry.len()).unwrap_or(&[]);

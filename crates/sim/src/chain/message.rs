@@ -14,7 +14,8 @@ pub(crate) struct Compiled {
     pub(crate) data: Vec<u8>,
 }
 
-/// The accounts of a version 0 message from one lookup table.
+/// The accounts that a version 0 message takes from one lookup table. `writable` and `readonly` hold positions in the
+/// table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AddressTableLookup {
     pub(crate) table: Pubkey,
@@ -42,13 +43,14 @@ pub(crate) struct Message {
     pub(crate) lookups: Vec<AddressTableLookup>,
 }
 
-/// A lookup table for a version 0 message: its address and its addresses.
+/// A lookup table for a version 0 message: the address of the table, and the addresses that the table lists.
 pub(crate) type Table<'a> = (&'a Pubkey, &'a [Pubkey]);
 
 impl Message {
-    /// Compiles `instructions`, paid for by `payer`, as clients do. The order is the payer, writable signers, read-only
-    /// signers, writable others and read-only others, each group by address. A table makes a message of version 0,
-    /// which looks up accounts of the table that neither sign nor are called.
+    /// Compiles `instructions`, paid for by `payer`, as clients do. The order of accounts is the payer, writable
+    /// signers, read-only signers, writable others and read-only others. Each group is sorted by address.
+    ///
+    /// With a `table`, the message has version 0. Accounts of the table are looked up, unless they sign or are called.
     pub(crate) fn compile(
         payer: Pubkey,
         instructions: &[TypedInstruction],
@@ -142,7 +144,7 @@ impl Message {
         }
     }
 
-    /// Returns the bytes that are signed.
+    /// Returns the wire form of the message: the bytes that signers sign.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         if self.v0 {

@@ -9,11 +9,12 @@ use super::token::{Mint, TokenAccount};
 use super::transaction::Draft;
 use crate::draw::Draw;
 
-/// The tokens in the account that pays all others.
+/// The tokens in the account from which all paced accounts are paid.
 const TREASURY_TOKENS: u64 = 1 << 62;
-/// The lamports of the wallet that pays the fees.
+/// The lamports of the wallet that pays the transaction fees.
 const PAYER_LAMPORTS: u64 = 1 << 55;
-/// The most accounts that one transaction pays. With more, it would exceed the size of a packet.
+/// The maximum number of accounts that one transaction pays. With more accounts, the transaction would exceed the size
+/// of a packet.
 const PAID_AT_ONCE: usize = 20;
 
 /// A number of token accounts, and the interval between two writes of each.
@@ -25,18 +26,18 @@ pub struct PacedAccounts {
     pub every_slots: Option<u64>,
 }
 
-/// The addresses of all paced accounts, and of those that pay them.
+/// The addresses of all paced accounts, of their mint, and of the accounts from which tokens and fees are paid.
 #[derive(Debug, Clone)]
-pub(crate) struct PacedCast {
-    /// The accounts of each group, with their interval.
+pub(crate) struct PacedAddresses {
+    /// The accounts of each group, and the number of slots between two writes of an account. `None` means no writes.
     pub(crate) groups: Vec<(Vec<Pubkey>, Option<u64>)>,
     mint: Pubkey,
     payer: Pubkey,
     treasury: Pubkey,
 }
 
-impl PacedCast {
-    /// Returns the addresses of `seed`.
+impl PacedAddresses {
+    /// Returns the addresses for `seed`, with one group for each element of `paced`.
     pub(crate) fn new(seed: u64, paced: &[PacedAccounts]) -> Self {
         let key = |label: &str, n: u64| Pubkey(Draw::new(seed, label, n).bytes());
         let group = |(at, group): (u64, &PacedAccounts)| {
@@ -51,7 +52,7 @@ impl PacedCast {
         }
     }
 
-    /// Writes the accounts at the first slot, if there are any.
+    /// Writes the initial states of the accounts at `slot`. Without groups, writes nothing.
     pub(crate) fn write(&self, accounts: &mut AccountHistory, slot: Slot) {
         if self.groups.is_empty() {
             return;
@@ -69,7 +70,8 @@ impl PacedCast {
         self.groups.iter().flat_map(|(keys, _)| keys).for_each(|key| put(*key, holder(0)));
     }
 
-    /// Returns the transactions of the block at `slot` on `parent`. Each pays one token to accounts that are due.
+    /// Returns the transactions for the block at `slot`, after its parent block at `parent`. Each transaction pays one
+    /// token to each of several accounts, which are due to be written.
     pub(crate) fn drafts(&self, parent: Slot, slot: Slot) -> Vec<Draft> {
         let pay = |to: &Pubkey| TypedInstruction::TokenTransfer {
             program: address::TOKEN,
@@ -88,7 +90,8 @@ impl PacedCast {
         due.chunks(PAID_AT_ONCE).map(draft).collect()
     }
 
-    /// Returns the accounts whose interval ends after `parent`, up to `slot`. The accounts of a group take turns.
+    /// Returns the accounts that must be written in one of the slots after `parent`, up to `slot`. The accounts of a
+    /// group take turns, so that the writes are spread evenly.
     fn due(&self, parent: Slot, slot: Slot) -> impl Iterator<Item = Pubkey> {
         let paced = self.groups.iter().filter_map(|(keys, every)| Some((keys, (*every)?.max(1))));
         paced.flat_map(move |(keys, every)| {
@@ -108,16 +111,16 @@ mod tests {
     #[test]
     fn skipped_writes_are_made_up_for() {
         let group = |every_slots| PacedAccounts { accounts: 7, every_slots };
-        let cast = PacedCast::new(1, &[group(Some(1)), group(Some(3)), group(None)]);
+        let addresses = PacedAddresses::new(1, &[group(Some(1)), group(Some(3)), group(None)]);
         let mut writes = BTreeMap::<Pubkey, u64>::new();
         // Slots without a block are as many as two in a row.
         for slots in [100, 101, 103, 104, 107, 109, 110, 113].windows(2) {
-            cast.due(slots[0], slots[1]).for_each(|key| *writes.entry(key).or_default() += 1);
+            addresses.due(slots[0], slots[1]).for_each(|key| *writes.entry(key).or_default() += 1);
         }
-        for (n, key) in cast.groups[0].0.iter().enumerate() {
+        for (n, key) in addresses.groups[0].0.iter().enumerate() {
             assert_eq!(writes[key], 7, "{n} is written by each block");
         }
-        for (n, key) in cast.groups[1].0.iter().enumerate() {
+        for (n, key) in addresses.groups[1].0.iter().enumerate() {
             assert!((4..=5).contains(&writes[key]), "{n} is written {} times in 13 slots", writes[key]);
         }
         assert_eq!(writes.len(), 14);

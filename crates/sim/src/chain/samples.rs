@@ -10,7 +10,7 @@ use crate::draw::Draw;
 
 /// The length of a sample in seconds.
 pub(crate) const PERIOD_S: u64 = 60;
-/// The maximum number of samples of a node, as on a real node.
+/// The maximum number of performance samples that a node keeps, as on a real node.
 const KEPT: usize = 720;
 /// The number of samples from before the simulation began.
 const EARLIER: u64 = 30;
@@ -32,8 +32,8 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Creates the samples of `nodes`, for a chain of `slots_per_period` that begins at `first`. Earlier samples are
-    /// invented.
+    /// Creates the samples of `nodes` nodes, on a chain that begins at the slot `first`. Samples from before `first`
+    /// are invented.
     pub(crate) fn new(seed: u64, nodes: usize, slots_per_period: u64, first: Slot) -> Self {
         let mut samples = Self { slots_per_period, nodes: vec![], open: vec![] };
         for node in (0..).take(nodes) {
@@ -58,7 +58,7 @@ impl Samples {
         samples
     }
 
-    /// Counts one slot, with or without a block.
+    /// Counts `slot`, with or without a block, for every node. `transactions` includes votes, `non_votes` does not.
     pub(crate) fn count(&mut self, slot: Slot, transactions: u64, non_votes: u64) {
         for (open, closed) in self.open.iter_mut().zip(&mut self.nodes) {
             open.slot = slot;

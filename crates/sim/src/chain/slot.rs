@@ -9,7 +9,7 @@ use slotfront_rpc::methods::{Pubkey, Slot};
 use super::accounts::Account;
 use super::bank::Bank;
 use super::block::{Block, Reward, RewardKind};
-use super::cast::{Validator, ValidatorRole};
+use super::cluster_addresses::{Validator, ValidatorRole};
 use super::hidden;
 use super::instruction::TypedInstruction;
 use super::layout::Stake;
@@ -18,13 +18,13 @@ use super::vote::{TowerSync, VoteState};
 use super::{Chain, FINAL_DEPTH, MAX_SKIPPED, STATE_SLOTS, traffic};
 use crate::draw::Draw;
 
-/// The number of consecutive slots of a leader.
+/// The number of consecutive slots that a leader gets.
 const LEADER_SLOTS: u64 = 4;
-/// The divisor for the yield of a stake in an epoch: about 7 % in the 180 epochs of a year.
+/// The number of staked lamports that earn one lamport in an epoch: about 7 % in the 180 epochs of a year.
 const EPOCH_YIELD: u64 = 2_600;
-/// The number of epochs whose stakes are kept.
+/// The number of newest epochs whose stakes are kept.
 const STAKE_EPOCHS: usize = 4;
-/// The number of slots after which old blocks and states are dropped.
+/// The interval, in slots, at which old blocks and states are dropped.
 const PRUNE_EVERY: u64 = 32;
 
 /// Advances the chain by one slot.
@@ -67,17 +67,17 @@ fn produce(chain: &mut Chain, draw: &mut Draw) -> Block {
     }
     let mut transactions: Vec<Transaction> = Vec::new();
     let count = draw.range(3, 9);
-    for validator in chain.cast.voting() {
+    for validator in chain.addresses.voting() {
         if let Some(draft) = vote(chain, &bank, validator, &parent) {
             transactions.push(execute(&mut bank, draft, None, parent.hash, draw));
         }
     }
     for _ in 0..count {
-        let draft = traffic::draft(&chain.cast, &bank, draw);
-        let table = draft.table.map(|n| &chain.cast.tables[n]).map(|(key, listed)| (key, &listed[..]));
+        let draft = traffic::draft(&chain.addresses, &bank, draw);
+        let table = draft.table.map(|n| &chain.addresses.tables[n]).map(|(key, listed)| (key, &listed[..]));
         transactions.push(execute(&mut bank, draft, table, parent.hash, draw));
     }
-    for draft in chain.cast.paced.drafts(parent.slot, slot) {
+    for draft in chain.addresses.paced.drafts(parent.slot, slot) {
         transactions.push(execute(&mut bank, draft, None, parent.hash, draw));
     }
     rewards.extend(pay_leader(chain, &mut bank, slot, &transactions));
@@ -104,7 +104,7 @@ fn produce(chain: &mut Chain, draw: &mut Draw) -> Block {
     block
 }
 
-/// Returns the vote of `validator` for the parent block.
+/// Returns the vote of `validator` for the parent block. `None` if the validator has voted for this or a later block.
 fn vote(chain: &Chain, bank: &Bank<'_>, validator: &Validator, parent: &Block) -> Option<Draft> {
     let mut tower = VoteState::decode(&bank.account(&validator.vote)?.data)?.tower;
     if tower.votes.back().is_some_and(|last| *last >= parent.slot) {
@@ -117,7 +117,7 @@ fn vote(chain: &Chain, bank: &Bank<'_>, validator: &Validator, parent: &Block) -
     Some(Draft { payer: authority, instructions: vec![vote], table: None })
 }
 
-/// Pays half of the base fees and all priority fees to the leader. The other half is burned.
+/// Pays half of the base fees and all priority fees to the leader of `slot`. The other half of the base fees is burned.
 fn pay_leader(
     chain: &Chain,
     bank: &mut Bank<'_>,
@@ -136,11 +136,11 @@ fn pay_leader(
 }
 
 fn leader(chain: &Chain, slot: Slot) -> Pubkey {
-    let voting: Vec<&Validator> = chain.cast.voting().collect();
+    let voting: Vec<&Validator> = chain.addresses.voting().collect();
     Draw::new(chain.genesis.seed, "leader", slot / LEADER_SLOTS).pick(&voting).identity
 }
 
-/// Pays each voting validator its commission for the ended epoch.
+/// Pays each voting validator its commission on the rewards of the ended epoch.
 fn pay_voting(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Vec<Reward>) {
     for (validator, vote, stake) in
         delegations(chain, parent).filter(|(v, ..)| v.role == ValidatorRole::Voting)
@@ -156,7 +156,8 @@ fn pay_voting(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Ve
     }
 }
 
-/// Pays each stake its reward without the commission, and adds it to the stake.
+/// Pays each stake of a voting validator its reward for the ended epoch, minus the commission. The reward is staked,
+/// too.
 fn pay_staking(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut Vec<Reward>) {
     for (validator, _, mut stake) in
         delegations(chain, parent).filter(|(v, ..)| v.role == ValidatorRole::Voting)
@@ -177,9 +178,9 @@ fn pay_staking(chain: &Chain, bank: &mut Bank<'_>, parent: Slot, rewards: &mut V
     }
 }
 
-/// Returns every validator's delegation after `slot`.
+/// Returns each staked validator with its vote account and its stake, as they are after `slot`.
 fn delegations(chain: &Chain, slot: Slot) -> impl Iterator<Item = (&Validator, Pubkey, Stake)> {
-    chain.cast.validators.iter().filter_map(move |validator| {
+    chain.addresses.validators.iter().filter_map(move |validator| {
         let stake = Stake::decode(&chain.account(&validator.stake, slot)?.data)?;
         Some((validator, validator.vote, stake))
     })

@@ -27,9 +27,9 @@ fn chain(seed: u64, slots: u64) -> Chain {
     chain
 }
 
-/// Returns the accounts that blocks write without naming them.
+/// Returns the accounts that blocks write without naming them in a transaction or a reward.
 fn hidden_addresses(chain: &Chain) -> BTreeSet<Pubkey> {
-    hidden::all(&chain.cast).iter().map(|write| write.address).collect()
+    hidden::all(&chain.addresses).iter().map(|write| write.address).collect()
 }
 
 /// Returns every account that exists at `slot`: lamports by address.
@@ -184,7 +184,7 @@ fn epoch_pays_voting_rewards_before_stakes() {
     for block in opening {
         assert!(chain.epoch(block.slot) > chain.epoch(block.parent_slot));
         let voting = block.rewards.iter().filter(|reward| reward.kind == RewardKind::Voting).count();
-        assert_eq!(voting, chain.cast.voting().count());
+        assert_eq!(voting, chain.addresses.voting().count());
         let next = chain.blocks.iter().find(|next| next.parent_slot == block.slot).unwrap();
         let staking = next.rewards.iter().filter(|reward| reward.kind == RewardKind::Staking).count();
         assert_eq!(staking, voting);

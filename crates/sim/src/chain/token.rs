@@ -27,7 +27,7 @@ pub(crate) struct Mint {
 }
 
 impl Mint {
-    /// Returns the 82 bytes.
+    /// Returns the 82 bytes of account data.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(MINT_LEN);
         layout::put_tagged_key(&mut out, self.authority);
@@ -37,7 +37,7 @@ impl Mint {
         out.into()
     }
 
-    /// Reads an initialized mint.
+    /// Reads the data of an initialized mint. Returns `None` for any other data.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let mut fields = FieldReader(data);
         let (has_authority, authority) = fields.tagged_key()?;
@@ -58,12 +58,12 @@ pub(crate) struct TokenAccount {
     pub(crate) mint: Pubkey,
     pub(crate) owner: Pubkey,
     pub(crate) amount: u64,
-    /// The account that may also spend tokens from this one, and the amount.
+    /// The delegate, which may also spend tokens of this account, and the amount that the delegate may spend.
     pub(crate) delegate: Option<(Pubkey, u64)>,
     pub(crate) state: u8,
-    /// The lamports reserved for rent, in an account of wrapped SOL.
+    /// The lamports that are reserved for rent. `None` unless the account holds wrapped SOL.
     pub(crate) native_reserve: Option<u64>,
-    /// True if the bytes end with Token-2022's immutable-owner extension.
+    /// True if the account data ends with Token-2022's immutable-owner extension.
     pub(crate) immutable_owner: bool,
 }
 
@@ -81,7 +81,7 @@ impl TokenAccount {
         }
     }
 
-    /// Returns the 165 bytes, or 170 with the extension.
+    /// Returns the account data: 165 bytes, or 170 with the immutable-owner extension.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(ACCOUNT_LEN + IMMUTABLE_OWNER.len());
         out.extend(self.mint.0);
@@ -99,7 +99,7 @@ impl TokenAccount {
         out.into()
     }
 
-    /// Reads an initialized or frozen account.
+    /// Reads the data of an initialized or frozen account. Returns `None` for any other data.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let mut fields = FieldReader(data);
         let (mint, owner, amount) = (fields.key()?, fields.key()?, fields.u64()?);

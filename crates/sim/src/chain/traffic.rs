@@ -4,34 +4,34 @@ use slotfront_rpc::methods::Pubkey;
 
 use super::address;
 use super::bank::Bank;
-use super::cast::{Cast, Coin};
+use super::cluster_addresses::{ClusterAddresses, Coin};
 use super::instruction::TypedInstruction;
 use super::token::TokenAccount;
 use super::transaction::Draft;
 use crate::draw::Draw;
 
-/// The lamports for a new pocket, slightly above the rent-exempt minimum of an empty account.
+/// The minimum lamports for a new account that is closed again later, slightly above the rent-exempt minimum.
 const POCKET_LAMPORTS: u64 = 900_000;
 /// An amount that exceeds every balance.
 const TOO_MUCH: u64 = 1_000_000_000_000_000_000;
 
-/// Returns the next transaction of a user on the current state.
-pub(crate) fn draft(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
-    let payer = *draw.pick(&cast.wallets);
+/// Returns a random transaction of a user, for the state that `bank` has.
+pub(crate) fn draft(addresses: &ClusterAddresses, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
+    let payer = *draw.pick(&addresses.wallets);
     let plain = |instructions| Draft { payer, instructions, table: None };
     match draw.below(100) {
-        0..=33 => plain(vec![transfer(cast, bank, payer, draw)]),
-        34..=62 => tokens(cast, bank, draw),
-        63..=72 => through_table(cast, bank, payer, draw),
+        0..=33 => plain(vec![transfer(addresses, bank, payer, draw)]),
+        34..=62 => tokens(addresses, bank, draw),
+        63..=72 => through_table(addresses, bank, payer, draw),
         73..=81 => plain(vec![memo(payer, draw)]),
-        82..=88 => pocket(cast, bank, payer, draw),
+        82..=88 => pocket(addresses, bank, payer, draw),
         89..=94 => {
-            let to = *draw.pick(&cast.wallets);
+            let to = *draw.pick(&addresses.wallets);
             plain(vec![TypedInstruction::Transfer { from: payer, to, lamports: TOO_MUCH, claims: None }])
         }
         // The system program ignores the third account, which is a sysvar that no transaction may write.
         _ => {
-            let (to, claims) = (*draw.pick(&cast.wallets), Some(address::CLOCK));
+            let (to, claims) = (*draw.pick(&addresses.wallets), Some(address::CLOCK));
             plain(vec![TypedInstruction::Transfer {
                 from: payer,
                 to,
@@ -42,8 +42,13 @@ pub(crate) fn draft(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
     }
 }
 
-fn transfer(cast: &Cast, bank: &Bank<'_>, from: Pubkey, draw: &mut Draw) -> TypedInstruction {
-    let to = *draw.pick(&cast.wallets);
+fn transfer(
+    addresses: &ClusterAddresses,
+    bank: &Bank<'_>,
+    from: Pubkey,
+    draw: &mut Draw,
+) -> TypedInstruction {
+    let to = *draw.pick(&addresses.wallets);
     TypedInstruction::Transfer { from, to, lamports: draw.range(1, bank.lamports(&from) / 50), claims: None }
 }
 
@@ -52,10 +57,10 @@ fn memo(signer: Pubkey, draw: &mut Draw) -> TypedInstruction {
     TypedInstruction::Memo { signer, text: format!("{subject} {}", draw.below(10_000)) }
 }
 
-/// Returns a transfer of tokens between two holders, paid by the sender. Most are checked, some have a priority fee,
-/// and some exceed the balance.
-fn tokens(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
-    let coin: &Coin = draw.pick(&cast.coins);
+/// Returns a transfer of tokens between two holders. The sender pays the fee. Most transfers are checked, some have a
+/// priority fee, and some exceed the balance.
+fn tokens(addresses: &ClusterAddresses, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
+    let coin: &Coin = draw.pick(&addresses.coins);
     let (source, payer) = *draw.pick(&coin.holders);
     let (destination, _) = *draw.pick(&coin.holders);
     let held = bank.account(&source).and_then(|account| TokenAccount::decode(&account.data));
@@ -79,12 +84,12 @@ fn tokens(cast: &Cast, bank: &Bank<'_>, draw: &mut Draw) -> Draft {
 }
 
 /// Returns transfers of lamports to several wallets, whose addresses come from a lookup table.
-fn through_table(cast: &Cast, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -> Draft {
+fn through_table(addresses: &ClusterAddresses, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -> Draft {
     let table = usize::from(draw.chance(500));
-    let listed: Vec<Pubkey> = cast.tables[table]
+    let listed: Vec<Pubkey> = addresses.tables[table]
         .1
         .iter()
-        .filter(|key| cast.wallets.contains(key) && **key != payer)
+        .filter(|key| addresses.wallets.contains(key) && **key != payer)
         .copied()
         .collect();
     let lamports = draw.range(1, bank.lamports(&payer) / 500);
@@ -96,9 +101,9 @@ fn through_table(cast: &Cast, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -
     Draft { payer, instructions, table: Some(table) }
 }
 
-/// Returns a transaction that opens an account, or empties and thereby closes it.
-fn pocket(cast: &Cast, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -> Draft {
-    let pocket = *draw.pick(&cast.pockets);
+/// Returns a transaction that opens an account, or closes an open one by emptying it.
+fn pocket(addresses: &ClusterAddresses, bank: &Bank<'_>, payer: Pubkey, draw: &mut Draw) -> Draft {
+    let pocket = *draw.pick(&addresses.pockets);
     let (from, to, lamports) = match bank.lamports(&pocket) {
         0 => (payer, pocket, POCKET_LAMPORTS + draw.below(1_000)),
         all => (pocket, payer, all),

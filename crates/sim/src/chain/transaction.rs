@@ -15,7 +15,10 @@ use crate::draw::Draw;
 pub(crate) struct Draft {
     pub(crate) payer: Pubkey,
     pub(crate) instructions: Vec<TypedInstruction>,
-    /// The index of the lookup table, which makes the message one of version 0. `None` for a legacy message.
+    /// The index of the lookup table to use in
+    /// [`ClusterAddresses::tables`](super::cluster_addresses::ClusterAddresses::tables), for a message of
+    /// version 0.
+    /// `None` for a legacy message.
     pub(crate) table: Option<usize>,
 }
 
@@ -27,16 +30,16 @@ pub(crate) struct Transaction {
     pub(crate) loaded: Loaded,
     /// The typed form of the message's compiled instructions.
     pub(crate) instructions: Vec<TypedInstruction>,
-    /// The position of the failed instruction, and the reason. `None` if all instructions succeeded.
+    /// The position of the failed instruction, and the reason of the failure. `None` if all instructions succeeded.
     pub(crate) failure: Option<(usize, InstructionError)>,
     pub(crate) fee: Fee,
-    /// The balances in lamports before and after the transaction, in the order of the accounts.
+    /// The lamports of all accounts of the transaction, in order: before the transaction, then after it.
     pub(crate) balances: [Vec<u64>; 2],
-    /// The token balances before and after the transaction, of the accounts that hold tokens.
+    /// The token balances of the accounts that hold tokens: before the transaction, then after it.
     pub(crate) tokens: [Vec<TokenBalance>; 2],
 }
 
-/// A token balance of the account at `index`.
+/// The token balance of one account of a transaction. `index` is the position of the account in the transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenBalance {
     pub(crate) index: usize,
@@ -48,7 +51,7 @@ pub(crate) struct TokenBalance {
 }
 
 impl Transaction {
-    /// Returns every account: those of the message, then those from tables.
+    /// Returns every account of the transaction: the keys in the message, then the keys from lookup tables.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = &Pubkey> {
         self.message.keys.iter().chain(&self.loaded.writable).chain(&self.loaded.readonly)
     }
@@ -63,7 +66,7 @@ impl Transaction {
         &self.instructions[..self.failure.map_or(self.instructions.len(), |(at, _)| at + 1)]
     }
 
-    /// Returns the used compute units.
+    /// Returns the compute units that the executed instructions used.
     pub(crate) fn units(&self) -> u64 {
         self.executed().iter().map(TypedInstruction::units).sum()
     }
@@ -118,7 +121,7 @@ pub(crate) fn execute(
     done
 }
 
-/// Stores the balances of a transaction's accounts, before (0) or after (1).
+/// Stores the current balances of a transaction's accounts. `moment` is 0 before the transaction, and 1 after it.
 fn record(bank: &Bank<'_>, transaction: &mut Transaction, moment: usize) {
     let balances = transaction.accounts().map(|key| bank.lamports(key)).collect();
     let tokens =

@@ -9,12 +9,12 @@ use super::layout::FieldReader;
 
 /// The number of votes in a full tower: the 31 blocks that can still be dropped.
 pub(crate) const TOWER: usize = 31;
-/// The credits for a vote on the previous block, which are the maximum.
+/// The credits for a vote: the maximum, which a vote on the previous block earns.
 const CREDITS: u64 = 16;
-/// The number of epochs of credits in a vote account.
+/// The maximum number of epochs for which a vote account keeps credits.
 const CREDIT_HISTORY: usize = 64;
 
-/// The votes of a validator: the newest ones, oldest first, and the newest block that it considers final.
+/// The votes of a validator, oldest first, and the newest block that the validator considers final.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tower {
     pub(crate) votes: VecDeque<Slot>,
@@ -48,7 +48,7 @@ pub(crate) struct VoteState {
     pub(crate) commission_bps: u16,
     pub(crate) tower: Tower,
     pub(crate) authorized: (u64, Pubkey),
-    /// The credits by epoch, oldest first: `(epoch, credits, credits before)`.
+    /// The credits by epoch, oldest first: `(epoch, credits, credits before the epoch)`. Credits add up over epochs.
     pub(crate) credits: Vec<(u64, u64, u64)>,
     /// The slot and time of the last vote.
     pub(crate) last_timestamp: (Slot, i64),
@@ -58,7 +58,7 @@ impl VoteState {
     /// The length of a vote account in bytes.
     pub(crate) const LEN: usize = 3_762;
 
-    /// Votes for `slot` at time `now`, and adds the credits of the vote that becomes final.
+    /// Votes for `slot` at the Unix time `now`. If an older vote becomes the root, adds the credits for it to `epoch`.
     pub(crate) fn vote(&mut self, slot: Slot, epoch: u64, now: i64) {
         if self.tower.vote(slot) {
             let before = self.credits.last().map_or(0, |(_, credits, _)| *credits);
@@ -73,7 +73,7 @@ impl VoteState {
         self.last_timestamp = (slot, now);
     }
 
-    /// Returns the 3,762 bytes.
+    /// Returns the 3,762 bytes of account data.
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(Self::LEN);
         out.extend(3u32.to_le_bytes());
@@ -132,7 +132,7 @@ impl VoteState {
     }
 }
 
-/// The vote of an instruction: the whole tower, the bank hash of the block, and the time.
+/// The content of a vote instruction: the whole tower, the bank hash of the newest block in it, and the Unix time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TowerSync {
     pub(crate) tower: Tower,
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(state.credits, [(7, 4 * CREDITS, 0), (8, 9 * CREDITS, 4 * CREDITS)]);
     }
 
-    /// Compares with the bytes of a real vote: root 2610 and 31 consecutive blocks after it.
+    /// Compares an encoded vote with the bytes of a real one: root 2610 and 31 consecutive blocks after it.
     #[test]
     fn tower_sync_is_written_like_a_validators() {
         let tower = Tower { votes: (2_611..=2_641).collect(), root: Some(2_610) };

@@ -147,7 +147,7 @@ fn blocks_are_refused_in_a_nodes_order() {
     assert!(call(other, "getVoteAccounts", &json!([]))["result"].is_object());
 }
 
-/// Checks a block in two shapes. Each part of the smaller shape must be in the larger one.
+/// Checks one block in several encodings and details. They must agree in every transaction.
 #[test]
 fn the_shapes_of_a_block_agree() {
     let cluster = cluster();
@@ -227,7 +227,8 @@ fn fees_depend_on_the_blockhash_at_the_commitment() {
     assert_eq!(refused["error"], json!({ "code": -32_602, "message": words }));
 }
 
-/// Checks a durable-nonce message. Its blockhash is stored in the nonce account, so it never expires.
+/// Checks a durable-nonce message. Its blockhash is stored in the nonce account, so the message never
+/// expires.
 #[test]
 fn nonce_message_has_a_fee_at_any_age() {
     let cluster = cluster();

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{HISTORY, result};
 
-/// A served cluster. It ends with this value.
+/// A served cluster. [`Self::end`] stops its servers.
 struct Served {
     cluster: Arc<Cluster>,
     tasks: TaskTracker,

@@ -1,4 +1,4 @@
-//! The nodes over the chain: their answers, the shapes of these, and their faults on a real socket.
+//! Tests of simulated nodes: their answers, the shapes of their answers, and their faults on a real socket.
 //!
 //! The package does not contain these tests, because some read `tests/fixtures` of the repository.
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use slotfront_sim::{Cluster, Node, Settings};
 
-/// The number of slots after which an epoch has begun and is final.
+/// The number of slots before the start, enough for the first block of an epoch to be final.
 const HISTORY: u64 = 110;
 
 /// A cluster that is stepped by hand.

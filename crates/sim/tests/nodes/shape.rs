@@ -9,7 +9,8 @@ use slotfront_sim::Cluster;
 
 use super::{cluster, result};
 
-/// The values that were seen at one place. Objects with different members are different variants.
+/// The types that recorded values have at one place of an answer. Objects with different members are different
+/// variants.
 #[derive(Default)]
 struct Shape {
     scalars: BTreeSet<&'static str>,
@@ -49,7 +50,8 @@ impl Shape {
         }
     }
 
-    /// Returns the places in which `value` differs from all learned values.
+    /// Returns the places at which the shape of `value` differs from the shapes of all recorded values. `at` is the
+    /// place of `value` in the answer.
     fn differences(&self, value: &Value, at: &str) -> Vec<String> {
         // `uiAmount` is null for a mint of 20 decimals, which the recorded blocks lack.
         let no_ui_amount = value.is_null() && self.scalars.contains("float");
@@ -77,7 +79,7 @@ impl Shape {
     }
 }
 
-/// Returns the shapes of recorded answers, by name.
+/// Returns the shapes of recorded answers. The name of a shape has the method first, as in `getBlock json`.
 fn recorded() -> BTreeMap<String, Shape> {
     let mut shapes: BTreeMap<String, Shape> = BTreeMap::new();
     for line in include_str!("../../../../tests/fixtures/node-answers.jsonl").lines() {
@@ -125,7 +127,7 @@ fn blocks_have_a_nodes_shapes() {
     }
 }
 
-/// Returns a getBlock config for a shape by name.
+/// Returns a getBlock config with `kind` as the details or the encoding.
 fn config(kind: &str) -> Value {
     match kind {
         "accounts" | "signatures" | "none" => {
@@ -146,7 +148,7 @@ fn drop_member(object: &mut Value, name: &str) {
     object.as_object_mut().unwrap().remove(name);
 }
 
-/// Checks that a block without rewards or versions equals the full block without these members, as on a node.
+/// Checks that a block requested without rewards or versions equals the full block without these members, as on a node.
 #[test]
 fn leaving_out_rewards_and_versions_changes_nothing_else() {
     let cluster = cluster();

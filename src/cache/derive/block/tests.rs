@@ -296,6 +296,8 @@ fn derives_rare_transactions_exactly_or_not_at_all() {
         &format!(r#"{{"meta":{{"new":1,{SHORT}}},{transaction},"version":0}}"#),
         &format!(r#"{{"meta":{{{SHORT}}},"new":1,{transaction},"version":0}}"#),
         &format!(r#"{{"meta":{{"err":null}},{transaction},"version":0}}"#),
+        r#"{"meta":null,"transaction":{"message":{"accountKeys":[]},"new":1,"signatures":["S"]}}"#,
+        r#"{"meta":null,"transaction":{"message":{"accountKeys":[]},"new":1}}"#,
         &format!(r#"{{"meta":{{{SHORT}}},"transaction":{{"signatures":["S"]}},"version":0}}"#),
         r#"{"meta":null,"transaction":["AA==","base64"]}"#,
         "null",

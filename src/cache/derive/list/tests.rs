@@ -15,6 +15,19 @@ use crate::node::NodeReply;
 const FORM: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
 const LIST: &str = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[{"data":["AQ==","base64"],"owner":"x","space":1},null]}"#;
 
+#[test]
+fn results_are_shown_at_another_slot() {
+    let balance = |slot: u64| {
+        Bytes::from(format!(
+            r#"{{"context":{{"apiVersion":"4.0.0","slot":{slot}}},"value":{{"amount":"9"}}}}"#
+        ))
+    };
+    assert_eq!(result_at(&balance(9), 1_234), Some(balance(1_234)));
+    for text in ["null", r#"{"value":{"amount":"9"}}"#, r#"{"context":{},"value":{"amount":"9"}}"#] {
+        assert_eq!(result_at(&Bytes::from_static(text.as_bytes()), 1_234), None, "{text}");
+    }
+}
+
 fn entry(single: SingleAccount, slot: u64) -> Arc<Entry> {
     let body = single.into_body(None);
     let class = Class::Account(Commitment::Finalized);

@@ -1,5 +1,5 @@
-//! The floors of accounts. The slot at which an account was shown is a floor for later callers, whatever form
-//! they ask for.
+//! The floors of accounts. The slot at which an account was shown is a floor: later callers get the account
+//! at that slot or above, whatever form they ask for.
 
 use super::*;
 
@@ -15,22 +15,22 @@ impl Purges {
         self.accounts.push(account);
     }
 
-    /// Returns the number of the last purge that removed an account, among the purges up to `until`, or 0.
-    /// With `None`, only purges of all accounts count.
+    /// Returns the number of the last purge of `account` among the purges up to number `until`. 0 if there is
+    /// none. If `account` is `None`, only purges of all accounts count.
     fn last_of(&self, account: Option<u8>, until: u32) -> u32 {
         let takes = |purged: &Option<u8>| purged.is_none() || *purged == account;
         let purges = (1..=until).zip(&self.accounts);
         purges.filter(|(_, purged)| takes(purged)).map(|(generation, _)| generation).max().unwrap_or(0)
     }
 
-    /// Returns true if an answer about an account, from a call of `generation`, is purged for callers of
-    /// `caller_generation`.
+    /// Returns true if a purge has removed an answer about `account` for a caller. `generation` is the number
+    /// of purges before the answer's call, and `caller_generation` that before the caller's call.
     pub(super) fn has_removed(&self, account: u8, generation: u32, caller_generation: u32) -> bool {
         generation < self.last_of(Some(account), caller_generation)
     }
 
-    /// Returns true if a purge of all accounts came after a call of `generation`, and before callers of
-    /// `caller_generation`.
+    /// Returns true if a purge of all accounts came after `generation` purges and before a caller's call.
+    /// `caller_generation` is the number of purges before the caller's call.
     pub(super) fn has_removed_all(&self, generation: u32, caller_generation: u32) -> bool {
         generation < self.last_of(None, caller_generation)
     }
@@ -48,7 +48,8 @@ pub(super) struct AccountShown {
     until: Instant,
 }
 
-/// A lowered floor of an account. No node reached the floor, so floors up to `from` fell to `slot`.
+/// The fall of an account's floor, the slot below which it is not shown. If the floor was at most `from`, it
+/// fell to `slot`, because no node reached it.
 #[derive(Debug)]
 pub(super) struct FloorFall {
     n: u8,
@@ -60,20 +61,21 @@ pub(super) struct FloorFall {
 }
 
 impl AccountModel {
-    /// Returns true if the account was purged since `generation`.
+    /// Returns true if account `n` was purged after the first `generation` purges.
     pub(super) fn is_purged(&self, n: u8, generation: u32) -> bool {
         self.purges.has_removed(n, generation, self.cache.generation)
     }
 
-    /// Notes that floors of the call's accounts up to `from` fall to `slot`, because no node is above it.
+    /// Notes that the accounts of `call` may be shown from `slot` on, because no node reaches their floors.
+    /// Floors above `from` stay.
     pub(super) fn lower_floors(&mut self, call: &TestCall, from: Slot, slot: Slot) {
         let (commitment, step, generation) = (call.commitment, self.cache.step, self.cache.generation);
         let fall = |n: &u8| FloorFall { n: *n, commitment, from, slot, step, generation };
         self.falls.extend(call.accounts.iter().map(fall));
     }
 
-    /// Returns the floor of an account: the highest slot at which earlier steps showed it, lowered by falls.
-    /// `None` if no answer of a lower slot can be stored.
+    /// Returns the slot below which an account must not be shown: the highest slot at which earlier steps
+    /// showed it, or the slot to which that has fallen. `None` if no answer of a lower slot can be stored.
     fn floor_of_account(&self, n: u8, commitment: Commitment) -> Option<Slot> {
         let shown = self.accounts_shown.iter().filter(|shown| {
             let is_same = shown.n == n && shown.commitment == commitment;
@@ -91,8 +93,8 @@ impl AccountModel {
         shown.map(fallen).max()
     }
 
-    /// Returns true if no node answers in time, so that an answer below the floors may stand in. In that
-    /// case, lowers the floors to the answer's slot.
+    /// Returns true if no node answers in time. In that case `answer` may be below the floors, the slots
+    /// below which its accounts must not be shown. The floors then fall to the answer's slot.
     pub(super) fn may_stand_in_below_floors(
         &mut self,
         caller: &TestCaller<TestCall>,
@@ -106,8 +108,8 @@ impl AccountModel {
         stands_in
     }
 
-    /// Returns true if two upstream calls for this question were answered since the caller asked. The second
-    /// answer is given even if it is below the floor.
+    /// Returns true if two upstream calls for the caller's question were answered since the caller asked. The
+    /// caller gets the second answer at any slot.
     fn was_asked_twice(&self, caller: &TestCaller<TestCall>) -> bool {
         let parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
         let answered = self.cache.calls.iter().filter(|sent| {
@@ -127,8 +129,8 @@ impl AccountModel {
         answered.count() > 1
     }
 
-    /// Checks that no account is shown below a slot at which it was shown before, and notes the shown
-    /// accounts. While the node is down, a stored answer may stand in.
+    /// Checks that no account is shown below a slot at which it was shown before, and notes the slots of this
+    /// answer. While the node is down, a stored answer may be at a lower slot.
     pub(super) fn check_account_floors(
         &mut self,
         caller: &TestCaller<TestCall>,

@@ -1,5 +1,5 @@
-//! The accounts of the simulated cluster, and the texts of answers about them. Each text shows the number of
-//! the call that fetched it.
+//! The accounts of the simulated cluster, and the texts of answers about them. Each text contains the number
+//! of the upstream call that fetched it.
 
 use super::*;
 use crate::methods::{AccountEncoding, AccountQuery, AccountsQuery, DataSlice};
@@ -21,7 +21,7 @@ pub(super) struct TestCall {
     pub(super) commitment: Commitment,
 }
 
-/// Returns the key of an account.
+/// Returns the key of account `n`.
 pub(super) fn pubkey(n: u8) -> Pubkey {
     Pubkey([n + 1; 32])
 }
@@ -41,8 +41,8 @@ fn space(n: u8, mark: usize) -> usize {
     if n == LARGE && mark.is_multiple_of(2) { 70_000 } else { data(n, mark).len() }
 }
 
-/// Returns an account as the node writes it in its answer to the call `mark`. `None` if the node refuses the
-/// form.
+/// Returns account `n` as a node writes it in `form`, in its answer to the upstream call with the number
+/// `mark`. `None` if nodes refuse the form.
 pub(super) fn account_text(n: u8, form: AccountForm, mark: usize) -> Option<String> {
     use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
     if n == ABSENT {
@@ -69,8 +69,8 @@ pub(super) fn account_text(n: u8, form: AccountForm, mark: usize) -> Option<Stri
     ))
 }
 
-/// Returns an answer with the context of the call `context` and the accounts of the calls `marks`. `None` if
-/// a node refuses the form.
+/// Returns the text of an answer at `slot`. `context` is the number of the upstream call that brought the
+/// context, and `marks` are the numbers of those that brought the accounts. `None` if nodes refuse the form.
 pub(super) fn answer_text(call: &TestCall, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
     let values = call.accounts.iter().zip(marks).map(|(n, mark)| account_text(*n, call.form, *mark));
     let values = values.collect::<Option<Vec<_>>>()?.join(",");
@@ -78,16 +78,16 @@ pub(super) fn answer_text(call: &TestCall, context: usize, slot: Slot, marks: &[
     Some(format!(r#"{{"context":{{"apiVersion":"4.0.{context}","slot":{slot}}},"value":{values}}}"#))
 }
 
-/// The numbers of the calls from which an answer is made.
+/// The numbers of the upstream calls from which an answer is made.
 pub(super) struct AnswerMarks {
-    /// The call that brought the answer's context.
+    /// The number of the call that brought the answer's context.
     pub(super) context: usize,
-    /// The call that brought each account. An account that does not exist shows no number, so it has that of
-    /// the context.
+    /// The number of the call that brought each account. The text about an account that does not exist has no
+    /// number, so `context` stands for it.
     pub(super) accounts: Vec<usize>,
 }
 
-/// Reads from an answer's text the numbers of the calls of which it is made.
+/// Reads from an answer's text the numbers of the upstream calls that brought its parts.
 pub(super) fn answer_marks(call: &TestCall, text: &str) -> AnswerMarks {
     let text: serde_json::Value = serde_json::from_str(text).unwrap();
     let context =
@@ -100,7 +100,7 @@ pub(super) fn answer_marks(call: &TestCall, text: &str) -> AnswerMarks {
     AnswerMarks { context, accounts: values.iter().map(mark).collect() }
 }
 
-/// Converts the query of an upstream call. Panics if it is not about accounts.
+/// Converts the query of an upstream call to a [`TestCall`]. Panics if the query is not about accounts.
 pub(super) fn described(query: &Query) -> TestCall {
     let n = |pubkey: &Pubkey| pubkey.0[0] - 1;
     match query {
@@ -115,7 +115,7 @@ pub(super) fn described(query: &Query) -> TestCall {
     }
 }
 
-/// Converts a call to the product's own type.
+/// Converts a test's call to a query.
 pub(super) fn query(call: &TestCall, min_context_slot: Option<Slot>) -> Query {
     let &TestCall { form, commitment, .. } = call;
     if call.list {
@@ -126,8 +126,8 @@ pub(super) fn query(call: &TestCall, min_context_slot: Option<Slot>) -> Query {
     }
 }
 
-/// Returns true if an account that the call `mark` fetched in the form `stored` serves callers of `asked`, by
-/// the table of docs/caching.md.
+/// Returns true if a stored account serves callers who ask for the form `asked`, by the table of
+/// docs/caching.md. The upstream call with the number `mark` has fetched account `n` in the form `stored`.
 pub(super) fn serves_form(n: u8, stored: AccountForm, mark: usize, asked: AccountForm) -> bool {
     if stored == asked {
         return true;

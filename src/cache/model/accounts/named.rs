@@ -12,7 +12,7 @@ fn run(settings: Settings, steps: Vec<ModelStep>) {
     on_a_stepped_clock(async { AccountModel::new(settings).run(steps).await }).unwrap();
 }
 
-/// Returns the bounds of the answers in these cases, which are all at finalized.
+/// Returns the limits of age and slots of the answers in these cases, which are all at finalized.
 fn bounds() -> AnswerBounds {
     AnswerBounds::of_accounts(Finalized)
 }
@@ -51,8 +51,8 @@ fn ask_list(accounts: &[u8], encoding: AccountEncoding) -> ModelStep {
     ModelStep::Ask { call, conditions: Conditions::default() }
 }
 
-/// Returns the step in which a node answers a call under way, from `behind` slots behind the frontier.
-/// `choice` picks the call.
+/// Returns the step in which a node answers a call under way, at the slot `behind` slots below the newest
+/// known one. `choice` picks the call.
 fn reply(choice: usize, behind: i64) -> ModelStep {
     ModelStep::NodeReply { choice, behind }
 }
@@ -71,7 +71,8 @@ fn purge_of_one_account_removes_its_lists() {
     run(ONE_SLOT, vec![list(), reply(0, 0), PurgeAccount { account: 0 }, list()]);
 }
 
-/// Checks a purge of one of two accounts: nothing stored about it is served, and the other one stays.
+/// Checks that after a purge of one of two accounts nothing stored about it is served, and the other account
+/// is served from the cache.
 #[test]
 fn purge_of_one_account_keeps_the_others() {
     let purge = || PurgeAccount { account: 1 };
@@ -83,7 +84,7 @@ fn purge_of_one_account_keeps_the_others() {
     run(ONE_SLOT, vec![list(), reply(0, 0), purge(), ask(0, form(Base64))]);
 }
 
-/// Checks that the floor of an account outlasts the purge of another one.
+/// Checks that the slot below which an account must not be shown outlasts the purge of another account.
 #[test]
 fn purge_of_one_account_keeps_other_floors() {
     let steps = vec![
@@ -165,6 +166,23 @@ fn assembled_list_is_not_behind_a_shown_one() {
     let steps =
         vec![list(), reply(0, -1), wait_until_stale(), asks(0), reply(0, 0), asks(1), reply(0, 0), list()];
     run(ONE_SLOT, steps);
+}
+
+/// Checks that a younger list replaces an older one of the same slot.
+#[test]
+fn assembled_list_replaces_one_of_its_slot() {
+    let asks = |account| ask(account, form(Base64));
+    let list = || ask_list(&[0, 1], Base64);
+    on_a_stepped_clock(async {
+        let mut model = AccountModel::new(ONE_SLOT);
+        for step in
+            [list(), reply(0, 0), wait_until_stale(), asks(0), reply(0, 0), asks(1), reply(0, 0), list()]
+        {
+            let must_hit = model.apply(step).await;
+            model.settle_and_check(must_hit, false).await.unwrap();
+        }
+        assert_eq!(model.cache.calls.len(), 3, "the second list asks no node");
+    });
 }
 
 #[test]

@@ -7,13 +7,14 @@ use super::*;
 pub(super) enum ModelStep {
     /// Time passes.
     Wait { ms: u64 },
-    /// The frontier of a commitment advances.
+    /// The newest known slot of a commitment rises by `slots`.
     AdvanceFrontier { commitment: Commitment, slots: Slot },
     /// A caller asks.
     Ask { call: TestCall, conditions: Conditions },
-    /// A call under way is answered, from `behind` slots behind the frontier. `choice` picks the call.
+    /// A node answers a call under way, at the slot `behind` slots below the newest known one. `choice` picks
+    /// the call.
     NodeReply { choice: usize, behind: i64 },
-    /// A call under way ends with a failure of the node.
+    /// A node fails to answer a call under way. `choice` picks the call.
     NodeFailure { choice: usize },
     /// All entries are purged.
     PurgeAll,
@@ -21,12 +22,12 @@ pub(super) enum ModelStep {
     PurgeAccount { account: u8 },
 }
 
-/// The conditions of a caller. Slots are given as distances behind the frontier.
+/// The conditions of a caller. Slots are given as distances below the newest known slot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Conditions {
-    /// The caller's minContextSlot.
+    /// The caller's minContextSlot, in slots below the newest known one.
     pub(super) min_behind: Option<i64>,
-    /// The floor of the caller's key: the slot that the key was shown.
+    /// The highest slot that was shown to the caller's key, in slots below the newest known one.
     pub(super) floor_behind: Option<i64>,
     /// True if the caller bypasses the cache.
     pub(super) bypass: bool,

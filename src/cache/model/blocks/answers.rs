@@ -1,8 +1,9 @@
-//! The texts of blocks. Each text shows the number of the call that fetched it.
+//! The texts of blocks. Each text contains the number of the upstream call that fetched it.
 
 use super::*;
 
-/// Returns a block of one legacy transaction, as the node writes it in its answer to the call `mark`.
+/// Returns a block of one legacy transaction, as a node writes it in its answer to the upstream call with the
+/// number `mark`.
 pub(super) fn block_text(query: &BlockQuery, mark: usize) -> String {
     let (slot, hash) = (query.slot, Pubkey([7; 32]));
     let head = format!(r#""blockHeight":{mark},"blockTime":{slot},"blockhash":"{hash}""#);

@@ -7,7 +7,7 @@ use super::*;
 pub(super) enum ModelStep {
     /// Time passes.
     Wait { ms: u64 },
-    /// The frontier of a commitment advances.
+    /// The newest known slot of a commitment rises by `slots`.
     AdvanceFrontier { commitment: Commitment, slots: Slot },
     /// A caller asks for a block, through the cache or past it.
     Ask { query: BlockQuery, bypass: bool },

@@ -1,4 +1,4 @@
-//! The true state of a cluster, and the questions about it.
+//! The true state of the simulated cluster, and the questions that callers ask about it.
 
 use super::super::*;
 
@@ -8,19 +8,19 @@ const TOKEN_PROGRAM: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
 const TOKEN_2022: &str = "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb";
 const SYSVAR: &str = "Sysvar1111111111111111111111111111111111111";
 
-/// A plain account, which does not exist before its first write.
+/// The number of the model's wallet: an account of the system program that does not exist before its first write.
 pub(super) const PLAIN: u8 = 0;
-/// An account of the classic token program.
+/// The number of an account of the classic token program.
 pub(super) const TOKEN: u8 = 1;
-/// An account of Token-2022. Its jsonParsed form and its balance change with each slot.
+/// The number of an account of Token-2022. Its jsonParsed form and its balance change with each slot.
 pub(super) const CLOCKED: u8 = 2;
-/// An account that changes with each slot although no block lists it.
+/// The number of an account that changes with each slot although no block lists it.
 pub(super) const UNSEEN: u8 = 3;
 
 pub(super) const ACCOUNTS: [u8; 4] = [PLAIN, TOKEN, CLOCKED, UNSEEN];
 pub(super) const LISTS: [&[u8]; 5] =
     [&[PLAIN, TOKEN], &[TOKEN, PLAIN, CLOCKED], &[PLAIN, UNSEEN], &[CLOCKED], &[TOKEN, CLOCKED]];
-/// The slots before the first step, none of which writes an account.
+/// The number of slots before the first step. Their blocks write no account.
 pub(super) const HISTORY: Slot = 40;
 
 /// A question about accounts.
@@ -41,10 +41,10 @@ pub(super) fn pubkey(account: u8) -> Pubkey {
     Pubkey([account + 1; 32])
 }
 
-/// The true state of the cluster.
+/// The blocks of the simulated cluster, from which the state at every slot follows.
 pub(super) struct Cluster {
     pub(super) blocks: Vec<Block>,
-    /// The position of the newest final block.
+    /// The position of the newest final block in `blocks`.
     pub(super) finalized: usize,
 }
 
@@ -91,7 +91,7 @@ impl Cluster {
         )
     }
 
-    /// Returns the value of the answer to a question at a slot.
+    /// Returns the value that the answer to a question shows at `slot`.
     pub(super) fn value(&self, question: AccountQuestion, slot: Slot) -> String {
         match question {
             Single { account, parsed } => self.account(account, parsed, slot),
@@ -140,7 +140,8 @@ impl AccountQuestion {
     }
 }
 
-/// Returns the question that a node is asked. The cache may ask for some accounts of a list.
+/// Returns the accounts of an upstream query, true if they are asked for in jsonParsed, and the account of a
+/// balance query. The cache may ask for only some accounts of a list.
 pub(super) fn asked(query: &Query) -> (Vec<u8>, bool, Option<u8>) {
     let account = |pubkey: &Pubkey| pubkey.0[0] - 1;
     let is_parsed =

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Asks, and returns the answer's status and slot. A call that goes to a node is answered from the newest block.
+/// Asks the cache, and returns the answer's status and slot. A call that goes to a node is answered from the newest
+/// block.
 async fn ask(
     model: &mut CarryModel,
     question: AccountQuestion,
@@ -51,21 +52,22 @@ fn unwritten_account_is_carried_for_minutes() {
 
 #[test]
 fn answer_at_confirmed_serves_finalized_once_final() {
-    on_a_stepped_clock(async {
-        let mut model = CarryModel::new(Assemble::SameSlot);
-        let question = List { list: 0, parsed: false };
-        let (_, read) = ask(&mut model, question, Commitment::Confirmed).await;
-        for _ in 0..9 {
-            model.apply(block(&[]));
-        }
-        model.apply(ModelStep::Finalize { behind: 3 });
-        model.follow(usize::MAX);
-        let finalized = model.newest_slot(Commitment::Finalized);
-        assert!(finalized > read);
-        let answer = ask(&mut model, question, Commitment::Finalized).await;
-        assert_eq!(answer, (CacheStatus::Carried, finalized));
-        assert_eq!(model.cache.calls.len(), 1);
-    });
+    for question in [List { list: 0, parsed: false }, Single { account: TOKEN, parsed: true }] {
+        on_a_stepped_clock(async {
+            let mut model = CarryModel::new(Assemble::SameSlot);
+            let (_, read) = ask(&mut model, question, Commitment::Confirmed).await;
+            for _ in 0..9 {
+                model.apply(block(&[]));
+            }
+            model.apply(ModelStep::Finalize { behind: 3 });
+            model.follow(usize::MAX);
+            let finalized = model.newest_slot(Commitment::Finalized);
+            assert!(finalized > read);
+            let answer = ask(&mut model, question, Commitment::Finalized).await;
+            assert_eq!(answer, (CacheStatus::Carried, finalized), "{question:?}");
+            assert_eq!(model.cache.calls.len(), 1);
+        });
+    }
 }
 
 #[test]
@@ -176,4 +178,63 @@ fn lists_wait_for_a_tip_that_is_near() {
             assert_eq!(model.cache.calls.len(), if arrives { 2 } else { 3 });
         });
     }
+}
+
+#[test]
+fn written_accounts_are_not_waited_for() {
+    on_a_stepped_clock(async {
+        let mut model = CarryModel::new(Assemble::SameSlot);
+        let (list, other) = (List { list: 0, parsed: false }, List { list: 4, parsed: false });
+        ask(&mut model, list, Commitment::Confirmed).await;
+        model.apply(block(&[PLAIN]));
+        model.follow(1);
+        // The follower has not read this block yet, but a node shows an account of both lists there.
+        model.apply(block(&[]));
+        ask(&mut model, other, Commitment::Confirmed).await;
+        let call = TestCall { question: list, commitment: Commitment::Confirmed };
+        model.cache.ask(call, list.query(Commitment::Confirmed, None), options(false, None));
+        assert!(model.cache.settle().await.is_empty());
+        assert_eq!(model.cache.calls.len(), 3, "the tip would not help");
+    });
+}
+
+#[test]
+fn refetch_prefers_nodes_past_the_last_write() {
+    for commitment in [Commitment::Confirmed, Commitment::Finalized] {
+        on_a_stepped_clock(async {
+            let mut model = CarryModel::new(Assemble::SameSlot);
+            let question = Single { account: TOKEN, parsed: false };
+            ask(&mut model, question, commitment).await;
+            model.apply(block(&[TOKEN]));
+            let written = model.newest_slot(Commitment::Confirmed);
+            model.apply(block(&[]));
+            model.follow(2);
+            advance(Duration::from_mins(1)).await;
+            model.cache.ask(
+                TestCall { question, commitment },
+                question.query(commitment, None),
+                options(false, None),
+            );
+            model.cache.settle().await;
+            let expected = (commitment == Commitment::Confirmed).then_some(written);
+            assert_eq!(model.cache.calls[1].request.prefer, expected, "{commitment:?}");
+        });
+    }
+}
+
+#[test]
+fn shadow_mode_counts_what_it_would_carry() {
+    on_a_stepped_clock(async {
+        let mut model = CarryModel::in_mode(FollowMode::Shadow, Assemble::SameSlot);
+        let question = Single { account: TOKEN, parsed: false };
+        for (writes, expected) in [(&[][..], 0), (&[], 1), (&[TOKEN], 1), (&[CLOCKED], 2)] {
+            model.apply(block(writes));
+            model.follow(1);
+            advance(Duration::from_mins(1)).await;
+            model.chain.renew();
+            let (status, _) = ask(&mut model, question, Commitment::Confirmed).await;
+            assert!(matches!(status, CacheStatus::Forwarded { .. }), "{status:?}");
+            assert_eq!(model.cache.carried_accounts(), expected, "after a write of {writes:?}");
+        }
+    });
 }

@@ -2,7 +2,7 @@
 //!
 //! A purge is superfluous once later purges match all that it matches. If the list is still too long, its
 //! oldest purges become one summary for each method that they concern. A summary has a digest of the purges
-//! that it stands for. A gateway that knew exactly those purges has applied them, and ignores the summary.
+//! that it replaces. A gateway that knew exactly those purges has applied them, and ignores the summary.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 use crate::redis_store::{StoreTime, micros};
 
-/// The length above which a list is too long. The oldest purges are then summed up, and the newest half
-/// stays.
+/// The length above which a list of purges is too long. Summaries then replace its oldest purges, and the
+/// newest half stays.
 pub(super) const MAX_PURGES: usize = 128;
-/// The least age of purges to sum up. By then, every gateway that still reads the store has read a list with
-/// them.
+/// The least age of purges that a summary may replace. By then, every gateway that still reads the store has
+/// seen them in the list.
 const SETTLED: Duration = LIST_VALID_FOR;
-/// The number of digits with which a time is written.
+/// The number of digits with which the time of a purge is written.
 const DIGITS: usize = 20;
 
 /// A purge and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Purge {
-    /// The time by the store's clock.
+    /// The time of the purge by the store's clock.
     pub(super) time: StoreTime,
     pub(super) filter: Filter,
-    /// The digest of the purges that a summary stands for. `None` for a plain purge.
+    /// The digest of the purges that this purge replaces, if it is a summary. `None` for a plain purge.
     pub(super) summary: Option<u64>,
 }
 
@@ -40,8 +40,8 @@ impl Purge {
         (self.time, method.map(Method::index), account.map(|account| account.0), *slot, self.summary)
     }
 
-    /// Returns the line for the list: the time, the filter's fields with a dash for each unset one, and a
-    /// summary's digest.
+    /// Returns the purge as a line of the list: its time, the fields of its filter, and the digest of a
+    /// summary. A dash stands for a field that is not set.
     pub(super) fn text(&self) -> String {
         let Filter { method, account, slot } = &self.filter;
         let word = |word: Option<String>| word.unwrap_or_else(|| "-".to_owned());
@@ -71,8 +71,8 @@ impl Purge {
         Some(Self { time, filter: Filter { method, account, slot }, summary })
     }
 
-    /// Returns the purge's part of a summary's digest. Parts are combined without order, so a summary of
-    /// summaries has the digest of all purges that they stand for.
+    /// Returns the digest of a plain purge, or that of all purges that a summary replaces. Digests are
+    /// combined in any order, so a summary of summaries has the digest of all purges behind them.
     fn digest(&self) -> u64 {
         self.summary.unwrap_or_else(|| {
             let mut first = [0; 8];
@@ -117,13 +117,15 @@ pub(super) fn summary(purges: &[Purge], method: Method, until: StoreTime) -> Opt
     Some(Purge { time, filter: Filter::of(method), summary: Some(digest) })
 }
 
-/// Returns true if `purge` is a summary of exactly those of `known` that concern its method.
+/// Returns true if the summary `purge` replaces exactly the purges in `known` that concern its method, up to
+/// its time.
 pub(super) fn is_summary_of(purge: &Purge, known: &[Purge]) -> bool {
     let own = purge.filter.method.and_then(|method| summary(known, method, purge.time));
     own.is_some_and(|own| own.summary == purge.summary)
 }
 
-/// Sums up the oldest purges of a sorted list that is too long. The list was read at `read_at`.
+/// Replaces the oldest purges of a sorted list by summaries, if the list is too long. The list was read at
+/// `read_at`.
 pub(super) fn sum_up(purges: &mut Vec<Purge>, read_at: StoreTime) {
     if purges.len() <= MAX_PURGES {
         return;

@@ -10,7 +10,7 @@ fn clusters_have_separate_purges() {
     let takes = |genesis| purges.is_purged(genesis, &key, 0, now);
     assert_eq!(purges.clusters_to_sync(Some("one")), ["one"]);
     assert!(!takes("one") && takes("other"), "the other cluster has no purges");
-    purges.begin_everywhere(now);
+    purges.begin_in_all_lists(now);
     let mut followed = purges.clusters_to_sync(Some("other"));
     followed.sort();
     assert_eq!(followed, ["one", "other"], "a purge is owed to the cluster that the pool has left");

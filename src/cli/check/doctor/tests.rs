@@ -1,4 +1,4 @@
-//! Tests of the findings.
+//! Tests of the problems that `check` finds.
 
 use super::*;
 use crate::cli::check::advice;
@@ -32,7 +32,8 @@ fn healthy() -> Examined {
     }
 }
 
-/// Returns the findings about a faulty node beside a healthy one. `change` makes the fault.
+/// Returns the problems found with a faulty node beside a healthy one. `change` turns the healthy results of
+/// probing into those of the faulty node.
 fn found(change: impl FnOnce(&mut Examined)) -> String {
     let mut one = healthy();
     change(&mut one);
@@ -70,36 +71,36 @@ fn every_finding_has_a_fix() {
 
     fault    upstream n1 is not healthy: Node is behind by 200 slots (-32005)
              fix: wait until it has caught up (solana catchup --our-localhost); calls go to other nodes meanwhile
-    fault    upstream n1 belongs to another cluster: H, not G
-             fix: remove it, or set pool.genesis_hash to the cluster that you mean
-    fault    upstream n1 belongs to another cluster: H, not G
-             fix: remove it, or set pool.genesis_hash to the cluster that you mean
+    fault    upstream n1 belongs to another cluster: its genesis hash is H, the pool's is G
+             fix: remove it, or set pool.genesis_hash to the genesis hash of the cluster that you want
+    fault    upstream n1 belongs to another cluster: its genesis hash is H, the pool's is G
+             fix: remove it, or set pool.genesis_hash to the genesis hash of the cluster that you want
     fault    upstream n1 does not report its genesis hash, so it gets no calls
              fix: set genesis = "unchecked" for it if it belongs to the same cluster
     fault    upstream n1 is 21 slots (5.2 s) behind the others
-             fix: let it catch up; beyond pool.max_slot_lag (20) it is only a last resort
+             fix: let it catch up; beyond pool.max_slot_lag (20 slots) it gets calls only if no other upstream is usable
     warning  upstream n1 is 11 slots (2.8 s) behind the others
-             fix: watch it: beyond pool.max_slot_lag (20) it gets no calls
+             fix: watch it; beyond pool.max_slot_lag (20 slots) it gets calls only if no other upstream is usable
 
     warning  upstream n1 does not serve getBlock
-             fix: start an Agave node with --full-rpc-api; until then getBlock goes to other nodes
+             fix: start the node with --full-rpc-api if it is an Agave node; until then getBlock goes to other nodes
     warning  upstream n1 keeps no transaction history, so getBlock goes to other nodes
              fix: start the node with --enable-rpc-transaction-history
     warning  upstream n1 holds only the blocks of the last 1000 slots (4 min)
-             fix: raise --limit-ledger-size, or add an upstream with older blocks
-    warning  upstream n1 takes 180 ms for getSlot; a slot takes 250 ms
-             fix: run slotfront closer to it, or give it a higher tier, so that it is asked last
-    warning  upstream n1 takes 70 ms for getSlot; a slot takes 250 ms
-             fix: run slotfront closer to it, or give it a higher tier, so that it is asked last
-    warning  upstream n1 refused 7 of 30 simultaneous calls with 429, retry after 5 s
-             fix: set upstream.rps to the rate that it allows, so that further calls go to other nodes
+             fix: raise --limit-ledger-size of the node, or add an upstream with older blocks
+    warning  upstream n1 takes 180 ms for getSlot; expected at most 62 ms, a quarter of a slot
+             fix: run slotfront closer to it, or give it a higher upstream.tier, so that it is asked last
+    warning  upstream n1 takes 70 ms for getSlot; expected at most 62 ms, a quarter of a slot
+             fix: run slotfront closer to it, or give it a higher upstream.tier, so that it is asked last
+    warning  upstream n1 refused 7 of 30 simultaneous calls with HTTP 429 (Retry-After: 5 s)
+             fix: set upstream.rps to the rate that the node allows, so that further calls go to other nodes
     warning  the clock of upstream n1 is 90 s behind this machine's
-             fix: set up NTP on the machine that is wrong (chronyc tracking); quotas, key expiry and certificates use this machine's clock
+             fix: set up NTP on the machine whose clock is wrong (see chronyc tracking); quotas, key expiry and certificates use this machine's clock
 
     warning  the upstreams run different versions: 3.1, 4.0
              fix: run one version everywhere; otherwise error texts differ from call to call
     warning  upstream n1 does not report its version
-             fix: nothing if a provider hides the version; otherwise check that its url is a node's RPC address
+             fix: none if a provider hides the version; otherwise check that its url is a node's RPC address
     "#);
 }
 
@@ -132,38 +133,10 @@ fn advice_depends_on_addresses_and_blocks() {
     ];
     insta::assert_snapshot!(advice.join("\n"), @r#"
     advice   set follow.mode = "on": n1 has a private address, and its blocks can be followed
-             cost: 12 calls a second and 5.6 MB a second (1.40 MB a block), at any traffic; follow.mode = "shadow" first counts what "on" would save
-    advice   leave follow.mode = "off": no upstream at a private address can be followed
+             cost: 12 calls a second and 5.6 MB a second (1.40 MB a block), whatever the traffic; try follow.mode = "shadow" first, which only counts what "on" would save
+    advice   leave follow.mode = "off": no upstream whose blocks can be followed has a private address
              cost with n0: 12 calls a second and 5.6 MB a second (1.40 MB a block); following pays if it saves more than 1.0 million calls a day
-    advice   leave follow.mode = "off": no upstream is an Agave node of a known version that holds blocks
-    advice   leave follow.mode = "off": no upstream is an Agave node of a known version that holds blocks
+    advice   leave follow.mode = "off": no upstream is an Agave node that returns blocks and has a version known to slotfront
+    advice   leave follow.mode = "off": no upstream is an Agave node that returns blocks and has a version known to slotfront
     "#);
-}
-
-#[test]
-fn exposed_files_are_reported() {
-    let file = |mode, secret| CheckedFile { what: "auth.keys_file", path: "k.toml".into(), mode, secret };
-    for (mode, secret, expected) in [
-        (0o600, true, None),
-        (0o640, true, None),
-        (0o644, false, None),
-        (0o644, true, Some((false, "chmod o-r k.toml"))),
-        (0o620, false, Some((true, "chmod go-w k.toml"))),
-        (0o666, true, Some((true, "chmod go-w k.toml"))),
-    ] {
-        let findings = of_files(&[file(mode, secret)]);
-        let found = findings.first().map(|finding| (finding.fault, finding.fix.as_str()));
-        assert_eq!(found, expected, "{mode:o}");
-    }
-}
-
-#[test]
-fn open_file_limit_is_checked_against_settings() {
-    let mut config = config(2);
-    config.server.max_connections = 1_000;
-    assert!(of_open_files(&config, Some(1_024)).is_some_and(|finding| finding.what.contains("2088")));
-    assert_eq!(of_open_files(&config, Some(2_088)), None);
-    assert_eq!(of_open_files(&config, None), None);
-    let text = "Limit   Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files\n";
-    assert_eq!((soft_limit(text), soft_limit("")), (Some(1_024), None));
 }

@@ -16,25 +16,25 @@ use crate::node::{Fault, NodeReply};
 pub(super) struct Block {
     pub(super) slot: Slot,
     pub(super) parent: Slot,
-    /// The hash. `None` for the one that is made of the slot.
+    /// The hash of the block. `None` stands for `h` and the slot, such as `h101`.
     pub(super) hash: Option<String>,
-    /// The parent's hash. `None` for the one that is made of the parent's slot.
+    /// The hash of the block's parent. `None` stands for `h` and the parent's slot, such as `h100`.
     pub(super) previous: Option<String>,
     pub(super) writes: Vec<u8>,
     /// The account that gets the fees. `None` for a block whose rewards are missing.
     pub(super) fee: Option<u8>,
-    /// Further members of the block.
+    /// JSON text that is inserted at the end of the block's object.
     pub(super) more: &'static str,
 }
 
 impl Block {
-    /// Returns the block at the slot after `parent`.
+    /// Returns a block at the slot after `parent`, which it continues.
     pub(super) fn after(parent: Slot) -> Self {
         let (hash, previous) = (None, None);
         Self { slot: parent + 1, parent, hash, previous, writes: vec![200], fee: Some(201), more: "" }
     }
 
-    /// Returns the block with a write of this account.
+    /// Returns the block with one more written account.
     pub(super) fn writing(mut self, account: u8) -> Self {
         self.writes.push(account);
         self
@@ -59,38 +59,46 @@ impl Block {
     }
 }
 
-/// Returns an error of a node.
+/// Returns a node's JSON-RPC error with this code.
 #[expect(clippy::unnecessary_wraps, reason = "other answers are faults")]
 pub(super) fn error(code: i32) -> Result<NodeReply, Fault> {
     Ok(NodeReply::Error { code, body: "{}".into() })
 }
 
-/// The answers of one node.
+/// The number of calls of a method that no test makes.
+const MAX_CALLS: u64 = 10_000;
+
+/// The blocks and errors with which one scripted node answers.
 pub(super) struct NodeScript {
     pub(super) blocks: BTreeMap<Slot, String>,
     pub(super) newest: Slot,
     pub(super) slots_per_epoch: u64,
-    /// True while each call fails.
+    /// True while every call to the node fails.
     pub(super) is_down: bool,
     pub(super) tier: u8,
-    /// The next answers to getBlock, by slot.
+    /// The slots of each answer to getBlocks. `None` means those of the blocks.
+    pub(super) listed: Option<Vec<Slot>>,
+    /// The answers to the next getBlock calls for each slot, oldest first. Later calls get the block at the
+    /// slot.
     refusals: HashMap<Slot, VecDeque<Result<NodeReply, Fault>>>,
     asked: HashMap<&'static str, u64>,
 }
 
 impl NodeScript {
-    /// Sets the next answers to getBlock about a block.
+    /// Queues `answers` for the next calls of getBlock for `slot`.
     pub(super) fn refuse(&mut self, slot: Slot, answers: impl IntoIterator<Item = Result<NodeReply, Fault>>) {
         self.refusals.entry(slot).or_default().extend(answers);
     }
 
-    /// Returns the number of calls of a method.
+    /// Returns the number of calls of `method` that the node has received.
     pub(super) fn asked(&self, method: &str) -> u64 {
         self.asked.get(method).copied().unwrap_or_default()
     }
 
     fn answer(&mut self, method: &'static str, params: &Value) -> Result<NodeReply, Fault> {
-        *self.asked.entry(method).or_default() += 1;
+        let asked = self.asked.entry(method).or_default();
+        *asked += 1;
+        assert!(*asked < MAX_CALLS, "{method} is asked for without a pause");
         if self.is_down {
             return Err(Fault::Connect);
         }
@@ -104,7 +112,7 @@ impl NodeScript {
             "getBlocks" => {
                 let end = slot(1).min(self.newest);
                 let slots = self.blocks.keys().filter(|block| (slot(0)..=end).contains(block));
-                json!(slots.collect::<Vec<_>>()).to_string()
+                json!(self.listed.clone().unwrap_or(slots.copied().collect())).to_string()
             }
             "getBlock" => {
                 if let Some(refusal) = self.refusals.get_mut(&slot(0)).and_then(VecDeque::pop_front) {
@@ -118,7 +126,7 @@ impl NodeScript {
     }
 }
 
-/// A node with a script.
+/// A node that answers by its script. Holds the node's id and the script.
 #[derive(Clone)]
 pub(super) struct ScriptedNode(usize, Arc<Mutex<NodeScript>>);
 
@@ -151,23 +159,23 @@ pub(super) struct ScriptedStore {
 }
 
 impl ScriptedStore {
-    /// Stores the record of a block.
+    /// Stores the record of `block`, as if another replica had read the block.
     pub(super) fn put(&self, block: &Block) {
         let writes = BlockWrites::parse(block.text().as_bytes()).unwrap();
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(block.slot, Some(writes));
     }
 
-    /// Lets another replica claim the block at `slot`.
+    /// Marks the block at `slot` as claimed by another replica.
     pub(super) fn claim(&self, slot: Slot) {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, None);
     }
 
-    /// Ends the claim or the record of the block at `slot`.
+    /// Removes the claim or the record of the block at `slot`.
     pub(super) fn remove(&self, slot: Slot) {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
     }
 
-    /// Returns true if the store has the record of a block.
+    /// Returns true if a replica has stored the record of `block`.
     pub(super) fn has(&self, block: &Block) -> bool {
         let writes = BlockWrites::parse(block.text().as_bytes()).unwrap();
         let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,6 +217,7 @@ impl Scene {
             slots_per_epoch: 432_000,
             is_down: false,
             tier: 0,
+            listed: None,
             refusals: HashMap::new(),
             asked: HashMap::new(),
         };
@@ -222,14 +231,14 @@ impl Scene {
         }
     }
 
-    /// Returns a scene with a chain at slot 100.
+    /// Creates `nodes` scripted nodes, and a chain that begins at their block at slot 100.
     pub(super) async fn begun(nodes: usize) -> (Self, ChainInProgress) {
         let scene = Self::new(nodes);
         let chain = scene.reader().begin().await.unwrap_or_else(|reason| panic!("{reason:?}"));
         (scene, chain)
     }
 
-    /// Shares blocks through a new store, which is returned.
+    /// Makes the reader share blocks through a new store, and returns the store.
     pub(super) fn share(&mut self) -> Arc<ScriptedStore> {
         let store = Arc::<ScriptedStore>::default();
         self.shared = SharedBlocks::new(Some(Arc::clone(&store)));
@@ -255,7 +264,7 @@ impl Scene {
         self.add_to(&(0..self.nodes.len()).collect::<Vec<_>>(), block);
     }
 
-    /// Adds a block to the chain of some nodes.
+    /// Adds a block to the chains of the nodes with the indexes `nodes`.
     pub(super) fn add_to(&self, nodes: &[usize], block: &Block) {
         for node in nodes {
             let mut node = self.node(*node);

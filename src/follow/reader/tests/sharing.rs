@@ -3,14 +3,15 @@
 use super::script::ScriptedStore;
 use super::*;
 
-/// Returns a scene with a chain at slot 100, and its shared store.
+/// Creates `nodes` scripted nodes, a chain that begins at slot 100, and a store that shares blocks with other
+/// replicas.
 async fn sharing(nodes: usize) -> (Scene, ChainInProgress, Arc<ScriptedStore>) {
     let (mut scene, chain) = Scene::begun(nodes).await;
     let store = scene.share();
     (scene, chain, store)
 }
 
-/// Returns the number of calls for blocks since the chain began.
+/// Returns the number of getBlock calls that node 0 has received since the chain began.
 fn asked(scene: &Scene) -> u64 {
     scene.node(0).asked("getBlock") - 1
 }
@@ -131,7 +132,8 @@ async fn records_without_rewards_blame_no_claim() {
     assert_eq!(asked(&scene), 1, "the second claim is waited for");
 }
 
-/// Waits in vain for a claimed block. `leave` is called 800 ms after the claim, and may end it.
+/// Checks that a long wait for a block that another replica has claimed is followed by ten seconds without
+/// such waits. `leave` is called 800 ms after each claim, and may remove the claim.
 async fn wait_in_vain(leave: impl Fn(&ScriptedStore)) {
     let (scene, mut chain, store) = sharing(1).await;
     let elapsed = async |chain: &mut ChainInProgress| {

@@ -75,7 +75,7 @@ mod model {
     }
 }
 
-/// Returns an element as text, for comparison with [`show_ours`].
+/// Returns a call of the model as text, for comparison with [`show_ours`].
 fn show_model(call: model::Call) -> String {
     let show_id = |id| match id {
         model::Id::Null => "null".to_owned(),
@@ -213,7 +213,7 @@ fn body_without_utf8_is_a_parse_error() {
     assert_eq!(parse(&Bytes::from_static(b"{\xff}")), Request::ParseError);
 }
 
-/// Returns calls with common and rare members in any order, some of them twice.
+/// Generates calls from common and rare members in any order. A member may occur twice.
 fn almost_a_call() -> impl Strategy<Value = String> {
     let member = prop_oneof![
         8 => prop_oneof![Just(r#""2.0""#), Just(r#""1.0""#), Just("2"), Just("null")].prop_map(|v| format!(r#""jsonrpc":{v}"#)),
@@ -227,7 +227,7 @@ fn almost_a_call() -> impl Strategy<Value = String> {
     prop::collection::vec(member, 0..6).prop_map(|members| format!("{{{}}}", members.join(",")))
 }
 
-/// Returns calls by position, with common and rare elements.
+/// Generates calls in the form of an array, from common and rare elements.
 fn almost_positional() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         Just(r#""2.0""#),

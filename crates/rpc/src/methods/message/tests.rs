@@ -1,4 +1,4 @@
-//! Messages that are encoded and decoded, truncated messages, and invalid messages.
+//! Decoding of encoded messages, of truncated messages and of invalid messages.
 
 use proptest::prelude::*;
 

@@ -8,15 +8,16 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{Cluster, Settings};
 
-/// The number of slots that are walked. It is below the number of slots whose states are kept.
+/// The number of slots that the test checks. It is below the number of slots whose states are kept.
 const WALKED: u64 = 300;
 
-/// Makes a cluster with these settings, and lets slots pass until all blocks to be walked are final.
+/// Makes a cluster with these settings and enough history, so that all blocks to check are final.
 fn cluster(settings: &Settings) -> Arc<Cluster> {
     Cluster::new(Settings { slot_time: None, history_slots: WALKED + 60, ..settings.clone() })
 }
 
-/// Returns the accounts that a node says a block may write: writable ones of all transactions, and those of rewards.
+/// Returns the accounts that a block names in the node's answer: writable accounts of transactions, and accounts of
+/// rewards.
 fn write_set(cluster: &Cluster, slot: Slot) -> BTreeSet<String> {
     let config = json!({
         "commitment": "confirmed", "transactionDetails": "accounts", "rewards": true,
@@ -39,8 +40,8 @@ fn changed(chain: &Chain, before: Slot, slot: Slot) -> BTreeSet<Pubkey> {
     old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).map(|key| **key).collect()
 }
 
-/// Walks a chain. Returns for each rule the blocks of an epoch that wrote by the rule. 0 is the first block, 1 the
-/// second, and 2 any later one.
+/// Checks every block of a chain. For each rule, returns the positions in the epoch of the blocks with hidden writes of
+/// that rule. 0 is the first block of an epoch, 1 the second, and 2 any later one.
 fn walk(settings: &Settings) -> BTreeMap<HiddenRule, BTreeSet<u64>> {
     let cluster = cluster(settings);
     let rules: BTreeMap<Pubkey, HiddenRule> =

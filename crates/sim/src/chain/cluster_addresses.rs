@@ -3,7 +3,7 @@
 use slotfront_rpc::methods::Pubkey;
 
 use super::address;
-use super::paced::{PacedAccounts, PacedCast};
+use super::paced::{PacedAccounts, PacedAddresses};
 use crate::draw::Draw;
 
 /// The number of wallets.
@@ -12,7 +12,7 @@ const WALLETS: u64 = 60;
 const TABLES: u64 = 2;
 /// The number of addresses in each lookup table: two sysvars, a mint, some token accounts, then wallets.
 const TABLE_LEN: usize = 24;
-/// The number of accounts that are opened and closed.
+/// The number of accounts that are opened and closed repeatedly.
 const POCKETS: u64 = 12;
 /// The number of wallets that hold each token.
 const HOLDERS: u64 = 12;
@@ -23,7 +23,7 @@ pub(crate) struct Coin {
     pub(crate) mint: Pubkey,
     pub(crate) program: Pubkey,
     pub(crate) decimals: u8,
-    /// The token accounts with their owners. Never empty.
+    /// The token accounts, each with its owner. Never empty.
     pub(crate) holders: Vec<(Pubkey, Pubkey)>,
 }
 
@@ -52,28 +52,30 @@ pub(crate) struct Validator {
 
 /// Every address of the cluster.
 #[derive(Debug, Clone)]
-pub(crate) struct Cast {
+pub(crate) struct ClusterAddresses {
     pub(crate) wallets: Vec<Pubkey>,
     pub(crate) coins: Vec<Coin>,
     pub(crate) validators: Vec<Validator>,
-    /// The lookup tables with their addresses.
+    /// The lookup tables: the address of each table, and the addresses that the table lists.
     pub(crate) tables: Vec<(Pubkey, Vec<Pubkey>)>,
     pub(crate) pockets: Vec<Pubkey>,
     pub(crate) nonce: Pubkey,
     pub(crate) nonce_blockhash: [u8; 32],
     pub(crate) frozen_token: (Pubkey, Pubkey),
     pub(crate) uninitialized_token: Pubkey,
-    /// A feature that becomes active when an epoch begins.
+    /// The account of a feature that becomes active when an epoch begins.
     pub(crate) feature: Pubkey,
-    /// The code of the token program, and of Token-2022.
+    /// The accounts that hold the code of the token program and of Token-2022.
     pub(crate) program_data: [Pubkey; 2],
-    /// The authority over mints and lookup tables, which is also a delegate of token accounts. It pays for nothing.
+    /// The authority over mints and lookup tables, which is also a delegate of token accounts. This account pays no
+    /// fees.
     pub(crate) authority: Pubkey,
-    pub(crate) paced: PacedCast,
+    pub(crate) paced: PacedAddresses,
 }
 
-impl Cast {
-    /// Returns the addresses of `seed`, with a validator for each of `nodes` and some others.
+impl ClusterAddresses {
+    /// Returns the addresses for `seed`. There is a validator for each of the `nodes` nodes, and there are four further
+    /// validators.
     pub(crate) fn new(seed: u64, nodes: usize, paced: &[PacedAccounts]) -> Self {
         let key = |label: &str, n: u64| Pubkey(Draw::new(seed, label, n).bytes());
         let wallets: Vec<Pubkey> = (0..WALLETS).map(|n| key("wallet", n)).collect();
@@ -120,7 +122,7 @@ impl Cast {
             feature: key("feature", 0),
             program_data: [1, 2].map(|n| key("program data", n)),
             authority: key("authority", 0),
-            paced: PacedCast::new(seed, paced),
+            paced: PacedAddresses::new(seed, paced),
             wallets,
         }
     }

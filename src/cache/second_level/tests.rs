@@ -1,0 +1,81 @@
+//! Tests of the second level over a store that is never connected.
+
+use super::super::carry::Carrier;
+use super::*;
+use crate::config::{Config, FollowMode, GenesisCheck, Secret, SharedSettings, Upstream};
+use crate::frontier::Frontier;
+
+const GENESIS: &str = "genesis";
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Returns a second level whose store is unreachable, with the look-up and the pool that it works for.
+fn unreachable_store() -> (SecondLevel, Arc<Lookup>, Pool) {
+    let any = ([127, 0, 0, 1], 0).into();
+    let url = || Secret::new("redis://store.invalid");
+    let mut config = Config::dev(any, any, vec![Upstream::plain("node", Secret::new("http://node.invalid"))]);
+    config.upstreams[0].genesis = GenesisCheck::Unchecked;
+    config.pool.genesis_hash = Some(GENESIS.to_owned());
+    let settings = SharedSettings {
+        urls: vec![url()],
+        cluster: false,
+        namespace: "test".to_owned(),
+        timeout: SECOND,
+        ca_file: None,
+        secret: None,
+    };
+    let (metrics, frontier, tasks) = (Metrics::new(), Arc::new(Frontier::new(1)), TaskTracker::new());
+    let store = Store::new(&settings, Arc::clone(&metrics), tasks.clone()).unwrap();
+    config.shared = Some(settings);
+    let freshness = Arc::new(FreshnessPolicy::new(config.cache.clone(), Arc::clone(&frontier)));
+    let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap();
+    let carrier = Carrier::new(Arc::default(), FollowMode::Off, Arc::clone(&freshness), Arc::clone(&metrics));
+    let lookup = Lookup::new(&config.cache, carrier, Arc::clone(&freshness), frontier, Arc::clone(&metrics));
+    (SecondLevel::new(&config, freshness, store, &metrics, &tasks), Arc::new(lookup), pool)
+}
+
+fn reply(bytes: usize) -> PoolReply {
+    let body = NodeReply::Result(vec![b' '; bytes].into());
+    PoolReply { node: 0, body, sent_at: Instant::now(), slot: 5, is_settled: true }
+}
+
+#[tokio::test]
+async fn unreachable_store_gets_nothing() {
+    let (second_level, lookup, pool) = unreachable_store();
+    assert!(pool.is_of_cluster(0) && pool.genesis().is_some());
+    second_level.queue_write_back(&pool, &Key::Samples, &reply(9), Class::Samples);
+    assert_eq!(second_level.waiting.load(Ordering::Relaxed), 0);
+    second_level.purge(Some(GENESIS), &Filter::default(), Instant::now());
+    assert!(!second_level.share_purges(&lookup, Some(GENESIS)).await, "the store lacks the purge");
+}
+
+#[tokio::test]
+async fn queue_of_answers_is_bounded_in_bytes() {
+    let (second_level, ..) = unreachable_store();
+    let name = second_level.mac.name("test", GENESIS, &Key::Samples).unwrap();
+    let enqueue = |bytes| {
+        second_level.enqueue(WriteBack { name: name.clone(), reply: reply(bytes), life: SECOND });
+        let dropped = second_level.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped));
+        (second_level.waiting.load(Ordering::Relaxed), dropped.get())
+    };
+    assert_eq!(enqueue(1024), (1024, 0));
+    assert_eq!(enqueue(QUEUE_BYTES), (1024, 1));
+    assert_eq!(enqueue(QUEUE_BYTES - 1024), (QUEUE_BYTES, 1));
+    assert_eq!(enqueue(1), (QUEUE_BYTES, 2));
+}
+
+#[tokio::test]
+async fn higher_age_of_two_clocks_counts() {
+    let read_at = 1_000_000_000;
+    for (name, by_store_s, by_wall_s) in [("the store's clock", 7, 2), ("the wall clocks", 2, 7)] {
+        let before = Instant::now();
+        let value = SharedValue {
+            slot: 5,
+            sent_at: read_at - by_store_s * 1_000_000,
+            wall_us: wall_us() - by_wall_s * 1_000_000,
+            is_settled: true,
+            body: NodeReply::Result(Bytes::new()),
+        };
+        let sent_at = sent_at(&value, read_at, before).unwrap();
+        assert!(before - 6 * SECOND > sent_at, "{name}");
+    }
+}

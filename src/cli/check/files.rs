@@ -1,0 +1,205 @@
+//! The findings of `check` about keys, files and the limit of open files, each with a fix.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::doctor::Finding;
+use crate::config::Config;
+use crate::gateway::check_writable;
+use crate::gateway::keys::ApiKey;
+
+/// The number of files that the gateway has open beside connections: logs, listeners, the key file, and those of the
+/// runtime.
+const OTHER_FILES: u64 = 64;
+
+/// Returns a warning for each name that several keys of `path` have. Revoked keys are left out.
+pub(super) fn of_keys(path: &Path, keys: &[ApiKey]) -> Vec<Finding> {
+    let mut ids: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for key in keys.iter().filter(|key| key.revoked.is_none()) {
+        ids.entry(&key.name).or_default().push(&key.id);
+    }
+    let finding = |(name, ids): (&str, Vec<&str>)| {
+        let (path, count, list) = (path.display(), ids.len(), ids.join(", "));
+        Finding::warning(
+            format!("{count} keys of {path} have the name {name:?}: {list}"),
+            "revoke those that are not needed, or change their names in the file; until then rotate and revoke need an id",
+        )
+    };
+    ids.into_iter().filter(|(_, ids)| ids.len() > 1).map(finding).collect()
+}
+
+/// A file that the configuration names, and its permission bits.
+pub(super) struct CheckedFile {
+    /// The setting that names the file.
+    pub(super) what: &'static str,
+    pub(super) path: PathBuf,
+    pub(super) mode: u32,
+    /// True if other users must not read the file.
+    pub(super) secret: bool,
+}
+
+/// Returns the configuration file `file`, and the key file, the usage file and the TLS key that `config` names, if
+/// they exist.
+pub(super) fn files(config: &Config, file: Option<&Path>) -> Vec<CheckedFile> {
+    let tls = config.server.tls.as_ref();
+    [
+        ("the configuration", file, false),
+        ("auth.keys_file", config.auth.keys_file.as_deref(), true),
+        ("auth.usage_file", config.auth.usage_file.as_deref(), false),
+        ("server.tls.key", tls.map(|tls| tls.key.as_path()), true),
+    ]
+    .into_iter()
+    .filter_map(|(what, path, secret)| {
+        let path = path?.to_owned();
+        Some(CheckedFile { what, mode: mode(&path)?, path, secret })
+    })
+    .collect()
+}
+
+#[cfg(unix)]
+fn mode(path: &Path) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    Some(std::fs::metadata(path).ok()?.mode() & 0o777)
+}
+
+#[cfg(not(unix))]
+fn mode(_: &Path) -> Option<u32> {
+    None
+}
+
+/// Returns the problems with the permissions of files.
+pub(super) fn of_files(files: &[CheckedFile]) -> Vec<Finding> {
+    let finding = |file: &CheckedFile| {
+        let CheckedFile { what, path, mode, secret } = file;
+        let (path, shown) = (path.display(), format!("{mode:03o}"));
+        if mode & 0o022 != 0 {
+            let fix = format!("chmod go-w {path}");
+            return Some(Finding::fault(
+                format!("{what} ({path}, mode {shown}) can be changed by other users"),
+                fix,
+            ));
+        }
+        (*secret && mode & 0o004 != 0).then(|| {
+            let fix = format!("chmod o-r {path}");
+            Finding::warning(format!("{what} ({path}, mode {shown}) can be read by every user"), fix)
+        })
+    };
+    files.iter().filter_map(finding).collect()
+}
+
+/// Returns a warning if the limit `open_files` is too low for the connections that the settings allow. `None` if it is
+/// high enough or unknown.
+pub(super) fn of_open_files(config: &Config, open_files: Option<u64>) -> Option<Finding> {
+    let upstream: usize = config.upstreams.iter().map(|upstream| upstream.max_in_flight).sum();
+    let most = config.server.max_connections + upstream.min(config.server.max_in_flight);
+    let needed = most as u64 + OTHER_FILES;
+    let limit = open_files.filter(|limit| *limit < needed)?;
+    Some(Finding::warning(
+        format!("the limit of open files is {limit}, but the settings need up to {needed}"),
+        "raise the limit (LimitNOFILE= of a systemd unit, ulimits of a container, ulimit -n), \
+         or lower server.max_connections",
+    ))
+}
+
+/// Returns this process's soft limit of open files. `None` if the system has no `/proc`.
+pub(super) fn open_files() -> Option<u64> {
+    soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
+}
+
+fn soft_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+/// Returns a fault if this user cannot write the usage file at `path`. Leaves the file as it is.
+pub(super) fn of_usage_file(path: &Path) -> Option<Finding> {
+    let cause = check_writable(path).err()?;
+    let folder = path.parent().unwrap_or(path).display();
+    Some(Finding::fault(
+        format!("auth.usage_file ({}) cannot be written: {cause}", path.display()),
+        format!(
+            "create {folder}, and let the user of the gateway write there; run check as this user. \
+             auth.usage_file = \"off\" keeps no usage over a restart"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Secret, Upstream};
+    use crate::gateway::keys::file::{KeyFile, NewKey};
+
+    #[test]
+    fn repeated_key_names_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = KeyFile::new(dir.path().join("keys.toml"));
+        let now = jiff::Timestamp::now();
+        let create = |name: &str| file.create(&NewKey::of(name, "standard"), now).unwrap().id;
+        let found = || of_keys(Path::new("k.toml"), &file.list().unwrap());
+        let (first, _) = (create("alice"), create("bob"));
+        assert_eq!(found(), []);
+        let second = create("alice");
+        let [finding] = &found()[..] else { panic!("one finding: {:?}", found()) };
+        assert!(!finding.fault, "a warning");
+        assert_eq!(finding.what, format!("2 keys of k.toml have the name \"alice\": {first}, {second}"));
+        file.revoke(&first, now).unwrap();
+        assert_eq!(found(), [], "the revoked key does not count");
+    }
+
+    #[test]
+    fn unwritable_usage_files_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let usage = dir.path().join("usage.json");
+        let files = || {
+            std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect::<Vec<_>>()
+        };
+        assert_eq!((of_usage_file(&usage), files()), (None, vec![]));
+        std::fs::write(&usage, "{}").unwrap();
+        assert_eq!((of_usage_file(&usage), files()), (None, vec!["usage.json".into()]));
+        assert_eq!(std::fs::read_to_string(&usage).unwrap(), "{}");
+        for path in
+            [dir.path().join("missing/usage.json"), usage.join("usage.json"), "/proc/usage.json".into()]
+        {
+            let finding = of_usage_file(&path).unwrap();
+            assert!(finding.fault && finding.what.contains("cannot be written: "), "{finding:?}");
+            assert!(finding.fix.contains(&path.parent().unwrap().display().to_string()), "{finding:?}");
+        }
+        // A folder where the gateway writes the new content.
+        std::fs::create_dir(dir.path().join("usage.json.new")).unwrap();
+        assert!(of_usage_file(&usage).is_some());
+    }
+
+    #[test]
+    fn exposed_files_are_reported() {
+        let file = |mode, secret| CheckedFile { what: "auth.keys_file", path: "k.toml".into(), mode, secret };
+        for (mode, secret, expected) in [
+            (0o600, true, None),
+            (0o640, true, None),
+            (0o644, false, None),
+            (0o644, true, Some((false, "chmod o-r k.toml"))),
+            (0o620, false, Some((true, "chmod go-w k.toml"))),
+            (0o666, true, Some((true, "chmod go-w k.toml"))),
+        ] {
+            let findings = of_files(&[file(mode, secret)]);
+            let found = findings.first().map(|finding| (finding.fault, finding.fix.as_str()));
+            assert_eq!(found, expected, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn open_file_limit_is_checked_against_settings() {
+        let any = ([127, 0, 0, 1], 0).into();
+        let upstream = |i| Upstream::plain(format!("n{i}"), Secret::new("http://n.example"));
+        let mut config = Config::dev(any, any, (0..2).map(upstream).collect());
+        config.server.max_connections = 1_000;
+        assert!(of_open_files(&config, Some(1_024)).is_some_and(|finding| finding.what.contains("2088")));
+        assert_eq!(of_open_files(&config, Some(2_088)), None);
+        assert_eq!(of_open_files(&config, None), None);
+        let text = "Limit   Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files\n";
+        assert_eq!((soft_limit(text), soft_limit("")), (Some(1_024), None));
+    }
+}

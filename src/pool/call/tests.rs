@@ -1,0 +1,120 @@
+//! Tests of the course of a call, with outcomes of attempts that were never made.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::methods::{Method, Pubkey};
+use crate::pool::health::Health;
+use crate::pool::probe::Genesis;
+use crate::pool::tests::{passthrough, pool, request};
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// Returns the course of a call that has asked no node yet.
+fn course<'a, C>(pool: &'a Pool, call: &'a C) -> CallCourse<'a, C> {
+    CallCourse {
+        pool,
+        call,
+        tried: Vec::new(),
+        attempts: Vec::new(),
+        first_of_two: None,
+        unlisted: None,
+        last_resort: None,
+        reconnect: false,
+    }
+}
+
+fn reply(node: usize, body: NodeReply) -> PoolReply {
+    PoolReply { node, body, sent_at: Instant::now(), slot: 5, is_settled: false }
+}
+
+fn result(node: usize) -> PoolReply {
+    reply(node, NodeReply::Result(Bytes::from_static(b"{}")))
+}
+
+fn error(node: usize, code: i32) -> PoolReply {
+    reply(node, NodeReply::Error { code, body: Bytes::from_static(b"{}") })
+}
+
+#[tokio::test]
+async fn unlisted_error_yields_to_a_certain_result() {
+    let (pool, call) = (pool(2, |_| {}), request(Method::GetClusterNodes, "[]"));
+    let members = pool.members();
+    for (name, second, expected) in [
+        ("a result", Ok((Verdict::Answer, result(1))), 1),
+        ("a doubtful result", Ok((Verdict::NeedsSecondNode, result(1))), 0),
+        ("an error", Ok((Verdict::Answer, error(1, -32602))), 0),
+        ("a fault", Err(Fault::Connect), 0),
+    ] {
+        let mut course = course(&pool, &call);
+        let first = course.process_outcome(&members[0], Ok((Verdict::UnlistedError, error(0, -32099))));
+        assert!(matches!(first, CallStep::Ask(NextAttempt::SecondNode)), "{name}");
+        let CallStep::Done(reply) = course.process_outcome(&members[1], second) else { panic!("{name}") };
+        assert_eq!(reply.node, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn refusals_of_all_nodes_are_the_answer() {
+    let (pool, own, passthrough) = (pool(2, |_| {}), request(Method::GetBlock, "[5]"), passthrough());
+    let members = pool.members();
+    let refused = || Ok((Verdict::TryElsewhere(AttemptResult::Incapable), error(0, -32601)));
+
+    let mut course_of_own = course(&pool, &own);
+    course_of_own.process_outcome(&members[0], refused());
+    assert!(course_of_own.conclude().is_err(), "the other node may serve the method");
+    let mut course_of_own = course(&pool, &own);
+    members.iter().for_each(|member| drop(course_of_own.process_outcome(member, refused())));
+    assert_eq!(course_of_own.conclude().unwrap().code(), Some(-32601));
+
+    // No node is known to lack a passthrough method, so those that were asked decide.
+    let mut course_of_passthrough = course(&pool, &passthrough);
+    course_of_passthrough.process_outcome(&members[0], refused());
+    assert_eq!(course_of_passthrough.conclude().unwrap().code(), Some(-32601));
+    let mut course_of_passthrough = course(&pool, &passthrough);
+    course_of_passthrough.process_outcome(&members[0], refused());
+    course_of_passthrough.process_outcome(&members[1], Err(Fault::Connect));
+    assert!(course_of_passthrough.conclude().is_err(), "one node did not answer");
+}
+
+#[tokio::test]
+async fn too_many_requests_silence_a_node() {
+    let pool = pool(2, |_| {});
+    let members = pool.members();
+    for (member, asked, expected) in [(0, None, QUIET_BY_DEFAULT), (1, Some(MINUTE), MINUTE)] {
+        let before = Instant::now();
+        after_fault(&members[member], Fault::TooManyRequests(asked));
+        let left = members[member].quiet_left(before).unwrap();
+        assert!(left >= expected && left < expected + MINUTE, "{left:?}");
+        assert_eq!(pool.reasons(&members[member], before), [Unusable::Quiet]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_wait_for_the_first_probe() {
+    let pool = pool(1, |_| {});
+    let (members, call) = (pool.members(), request(Method::GetClusterNodes, "[]"));
+    let (node, course) = (&members[0], course(&pool, &call));
+    let genesis = || Genesis::Hash(Pubkey([1; 32]).to_string());
+    let set_unprobed = || {
+        node.set_health(Health::Unprobed);
+        pool.nodes.cluster.identify(node, node.used(), genesis());
+        node.cluster().set_unidentified();
+    };
+    set_unprobed();
+    let probe = async {
+        node.cluster().set_identified(node.used());
+        node.set_health(Health::Healthy);
+        pool.nodes.note_probed();
+    };
+    let (picked, ()) = tokio::join!(course.pick_in_time(Some(Unusable::Incapable)), probe);
+    assert!(picked.is_ok_and(|picked| picked.id == node.id));
+    assert!(Instant::now() < call.context.deadline);
+
+    set_unprobed();
+    let Err(failed) = course.pick_in_time(Some(Unusable::Incapable)).await else {
+        panic!("no node is usable")
+    };
+    assert_eq!(failed[0].reason, Unusable::Unidentified.as_str());
+    assert!(Instant::now() >= call.context.deadline, "no probe has ended in time");
+}

@@ -1,0 +1,227 @@
+//! Tests of the pool's nodes without a connection: the state of a node, and the choice between nodes.
+
+use std::time::Duration;
+
+use super::member::InFlight;
+use super::passthrough::PassthroughRequest;
+use super::probe::Genesis;
+use super::upstream_call::UpstreamCall as _;
+use super::*;
+use crate::config::{Config, GenesisCheck, Secret, Upstream};
+use crate::jsonrpc::Params;
+use crate::methods::{
+    AnyMethod, Commitment, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query, Slot,
+};
+use crate::node::Fault;
+use crate::telemetry::AttemptResult;
+use health::Health;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Returns a configuration with this number of nodes, `node-0` and so on.
+fn config(nodes: usize, change: impl FnOnce(&mut Config)) -> Config {
+    let any = ([127, 0, 0, 1], 0).into();
+    let upstream = |id| Upstream::plain(format!("node-{id}"), Secret::new("http://upstream.invalid"));
+    let mut config = Config::dev(any, any, (0..nodes).map(upstream).collect());
+    change(&mut config);
+    config
+}
+
+/// Returns a pool of healthy nodes that are never called.
+pub(super) fn pool(nodes: usize, change: impl FnOnce(&mut Config)) -> Pool {
+    let frontier = Arc::new(Frontier::new(nodes));
+    let pool = Pool::new(&config(nodes, change), frontier, Metrics::new()).unwrap();
+    for member in &*pool.members() {
+        member.set_health(Health::Healthy);
+    }
+    pool
+}
+
+/// Returns a call of one of the eight methods, for a caller who waits for a second.
+pub(super) fn request(method: Method, params: &str) -> UpstreamRequest {
+    let params = Params::Array(bytes::Bytes::copy_from_slice(params.as_bytes()));
+    let query = Query::parse(method, &params, Profile::Node).unwrap();
+    let context = CallContext::own(Instant::now() + SECOND);
+    UpstreamRequest { query, min_slot: None, prefer: None, one_node: false, context }
+}
+
+/// Returns a call of a passthrough method.
+pub(super) fn passthrough() -> PassthroughRequest {
+    let call =
+        PassthroughCall::new(PassthroughMethod::from_name("getSignatureStatuses").unwrap(), Params::None);
+    PassthroughRequest { call, context: CallContext::own(Instant::now() + SECOND) }
+}
+
+/// Begins a call of an account at `member`.
+fn begin(member: &Member, caller: usize, now: Instant) -> InFlight<'_> {
+    InFlight::begin(member, Some(Method::GetAccountInfo), CallerId::numbered(caller), now)
+}
+
+#[tokio::test]
+async fn each_trouble_of_a_node_is_named() {
+    let pool = pool(1, |config| config.upstreams[0].max_in_flight = 2);
+    let (members, now) = (pool.members(), Instant::now());
+    let node = &members[0];
+    let reasons = |now| pool.reasons(node, now);
+    assert_eq!(reasons(now), []);
+
+    node.set_health(Health::Unhealthy("behind".to_owned()));
+    assert_eq!(reasons(now), [Unusable::Unhealthy]);
+    node.set_health(Health::Healthy);
+    assert_eq!(reasons(now), []);
+
+    node.quiet_for(SECOND, now);
+    assert_eq!(reasons(now), [Unusable::Quiet]);
+    assert_eq!(reasons(now + SECOND), []);
+
+    node.set_drained(true);
+    assert_eq!(reasons(now), [Unusable::Drained]);
+    node.set_drained(false);
+
+    let first = begin(node, 1, now);
+    assert_eq!((reasons(now), node.in_flight()), (vec![], 1));
+    let second = begin(node, 1, now);
+    assert_eq!((reasons(now), node.in_flight()), (vec![Unusable::Busy], 2));
+    drop((first, second));
+    assert_eq!((reasons(now), node.in_flight()), (vec![], 0));
+}
+
+#[tokio::test]
+async fn failed_call_is_counted_and_opens_the_breaker() {
+    let pool = pool(1, |config| config.pool.breaker.failures = 1);
+    let (members, now) = (pool.members(), Instant::now());
+    let node = &members[0];
+    let (ok, given_up, failed) = (None, Some(Fault::GivenUp), Some(Fault::Connect));
+    assert!(!begin(node, 1, now).ended(ok, SECOND, now));
+    assert!(!begin(node, 1, now).ended(given_up, SECOND, now), "the caller gave up");
+    assert_eq!((node.counts(), node.last_failure()), ((2, 0), None));
+
+    assert!(begin(node, 1, now).ended(failed, SECOND, now));
+    assert_eq!((node.counts(), node.last_failure()), ((3, 1), Some((AttemptResult::Connect, now))));
+    assert_eq!((pool.reasons(node, now), node.is_on_trial(now)), (vec![Unusable::BreakerOpen], false));
+
+    let later = now + members.settings.breaker.open;
+    assert_eq!((pool.reasons(node, later), node.is_on_trial(later)), (vec![], true));
+    let trial = begin(node, 1, later);
+    assert!(trial.is_trial());
+    assert_eq!(pool.reasons(node, later), [Unusable::BreakerOpen], "one trial at a time");
+    trial.ended(None, SECOND, later);
+    assert_eq!((pool.reasons(node, later), node.is_on_trial(later)), (vec![], false));
+}
+
+#[tokio::test]
+async fn hangs_of_two_callers_open_the_breaker() {
+    let pool = pool(1, |config| config.pool.breaker.failures = 1);
+    let (members, now) = (pool.members(), Instant::now());
+    let [mut first, mut again, mut other] = [1, 1, 2].map(|caller| begin(&members[0], caller, now));
+    assert!(!first.note_hang(now));
+    assert!(!again.note_hang(now), "one caller may ask for something slow");
+    assert!(other.note_hang(now));
+    assert!(!other.note_hang(now), "a call counts once");
+}
+
+#[tokio::test]
+async fn rate_of_a_node_is_a_seconds_calls() {
+    let pool = pool(2, |config| config.upstreams[0].rps = Some(4));
+    let (members, now) = (pool.members(), Instant::now());
+    let (limited, unlimited) = (&members[0], &members[1]);
+    for left in [4.0, 3.0] {
+        assert_eq!(limited.rate_left(now), Some(left));
+        assert!(limited.take_spare_rate(now), "more than half is left");
+    }
+    assert!(!limited.take_spare_rate(now), "the other half is for callers");
+    assert!(limited.take_rate(now) && limited.take_rate(now) && !limited.take_rate(now));
+    assert_eq!((unlimited.rate_left(now), unlimited.take_rate(now)), (None, true));
+}
+
+#[tokio::test]
+async fn lacking_methods_are_noted_one_by_one() {
+    let pool = pool(1, |_| {});
+    let members = pool.members();
+    let lacking =
+        || -> Vec<_> { Method::ALL.into_iter().filter(|method| members[0].lacks(*method)).collect() };
+    assert_eq!(lacking(), []);
+    for method in [Method::GetBlock, Method::GetAccountInfo] {
+        members[0].set_lacking(AnyMethod::Own(method));
+    }
+    let noted = lacking();
+    assert!(noted.len() == 2 && noted.contains(&Method::GetBlock) && noted.contains(&Method::GetAccountInfo));
+    let call = request(Method::GetBlock, "[5]");
+    let candidates = pool.nodes.candidates(&members, &call, &[], Instant::now());
+    assert_eq!(candidates[0].unusable, Some(Unusable::Incapable));
+    members[0].forget_lacking();
+    assert_eq!(lacking(), []);
+}
+
+#[tokio::test]
+async fn nodes_must_show_the_known_cluster() {
+    let pool = pool(3, |config| config.upstreams[2].genesis = GenesisCheck::Unchecked);
+    let (members, cluster) = (pool.members(), &pool.nodes.cluster);
+    let hash = |byte| Pubkey([byte; 32]).to_string();
+    let identify = |node: usize, genesis| cluster.identify(&members[node], members[node].used(), genesis);
+    let unidentified = || -> Vec<_> { members.iter().map(|member| cluster.unidentified(member)).collect() };
+    assert_eq!(identify(2, Genesis::Hash(hash(9))), None, "an unchecked node names no cluster");
+    assert_eq!((cluster.genesis(), unidentified()), (None, vec![None, None, None]));
+
+    assert_eq!(identify(0, Genesis::Hash(hash(1))), None);
+    assert_eq!(cluster.genesis(), Some(hash(1)));
+    assert_eq!(unidentified(), [None, Some(Unusable::Unidentified), None]);
+
+    let foreign = Health::Foreign { theirs: hash(2), ours: hash(1) };
+    assert_eq!(identify(1, Genesis::Hash(hash(2))), Some(foreign));
+    assert_eq!(identify(1, Genesis::Refused), Some(Health::NoGenesisHash));
+    assert_eq!(identify(1, Genesis::Hash(hash(1))), None);
+    assert_eq!(unidentified(), [None, None, None]);
+}
+
+#[tokio::test]
+async fn blocks_need_nodes_with_their_history() {
+    let pool = pool(3, |_| {});
+    let (members, now, frontier) = (pool.members(), Instant::now(), &pool.nodes.frontier);
+    for (node, slot) in [(0, 200), (1, 150), (2, 200)] {
+        frontier.set_usable(node, true, now);
+        frontier.probed(node, Commitment::Finalized, slot, now);
+    }
+    members[1].set_first_available(100);
+    let lacks_history = |slot: Slot| {
+        let call = request(Method::GetBlock, &format!("[{slot}]"));
+        call.lacks_history(&members[1], frontier)
+    };
+    for (name, slot, expected) in [
+        ("deleted", 99, true),
+        ("the oldest", 100, false),
+        ("the newest", 150, false),
+        ("final elsewhere", 151, true),
+        ("the newest elsewhere", 200, true),
+        ("not final anywhere", 201, false),
+    ] {
+        assert_eq!(lacks_history(slot), expected, "{name}");
+    }
+    // A passthrough call may read anything, so no node lacks its history.
+    let candidates = pool.nodes.candidates(&members, &passthrough(), &[], now);
+    assert!(candidates.iter().all(|candidate| candidate.unusable.is_none()));
+}
+
+#[tokio::test]
+async fn reload_puts_new_nodes_in_force() {
+    let pool = pool(2, |_| {});
+    let kept = Arc::clone(&pool.members()[0]);
+    let prepared = pool.prepare(&config(3, |config| drop(config.upstreams.remove(1)))).unwrap();
+    pool.put_in_force(prepared);
+    let members = pool.members();
+    let names: Vec<_> = members.iter().map(|member| member.name.as_str()).collect();
+    assert_eq!(names, ["node-0", "node-2"]);
+    assert!(Arc::ptr_eq(&members[0], &kept));
+    assert_eq!(*members[1].health(), Health::Unprobed);
+}
+
+#[tokio::test]
+async fn draws_are_even_in_each_bit() {
+    let pool = pool(0, |_| {});
+    let draws: Vec<u64> = (0..4096).map(|_| pool.selector.draw()).collect();
+    for bit in 0..64 {
+        let ones = draws.iter().filter(|draw| **draw >> bit & 1 == 1).count();
+        // Six standard deviations around the half.
+        assert!((1850..2250).contains(&ones), "bit {bit}: {ones} of 4096");
+    }
+}
