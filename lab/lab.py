@@ -14,6 +14,9 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests" / "real"))
+from ports import free_port  # noqa: E402
+
 SERVER_CORE, LOAD_CORE = 0, 1
 
 
@@ -62,12 +65,6 @@ def machine():
     model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return f"{model.group(1) if model else platform.machine()}, {os.cpu_count()} cores, commit {commit.stdout.strip()}"
-
-
-def free_port():
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return any_port.getsockname()[1]
 
 
 def make_key(slotfront, file):

@@ -37,17 +37,7 @@ pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Ans
     if C::WEIGHT_IS_KNOWN {
         pool.hedges.deposit(now);
     }
-    let course = CallCourse {
-        pool,
-        call,
-        tried: Vec::new(),
-        attempts: Vec::new(),
-        first_of_two: None,
-        unlisted: None,
-        last_resort: None,
-        reconnect: false,
-    };
-    course.run().await.map(C::answer)
+    CallCourse::new(pool, call).run().await.map(C::answer)
 }
 
 /// One call with its attempts so far.
@@ -89,7 +79,21 @@ enum NextAttempt {
     Retry(Option<AttemptResult>),
 }
 
-impl<C: UpstreamCall> CallCourse<'_, C> {
+impl<'a, C: UpstreamCall> CallCourse<'a, C> {
+    /// Returns the course of a call that has asked no node yet.
+    fn new(pool: &'a Pool, call: &'a C) -> Self {
+        Self {
+            pool,
+            call,
+            tried: Vec::new(),
+            attempts: Vec::new(),
+            first_of_two: None,
+            unlisted: None,
+            last_resort: None,
+            reconnect: false,
+        }
+    }
+
     async fn run(mut self) -> Result<PoolReply, Error> {
         let pool = self.pool;
         let mut retries_left = pool.nodes.load().settings.retries;

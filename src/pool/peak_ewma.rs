@@ -171,6 +171,7 @@ mod tests {
         assert_eq!(p95.at(0.95), Some(Duration::from_millis(20)));
         assert_eq!(p95.at(1.0), Some(Duration::from_secs(9)));
     }
+
     #[test]
     fn old_latencies_leave_the_window() {
         let (slow, fast) = (Duration::from_secs(9), Duration::from_millis(20));

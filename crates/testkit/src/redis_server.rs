@@ -1,7 +1,9 @@
 //! A real redis-server, or a cluster of them, that a test can pause, kill and fill.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use redis::Connection;
@@ -18,9 +20,22 @@ pub struct Redis {
     dir: tempfile::TempDir,
 }
 
-/// Returns a port of 127.0.0.1 that is free now. Another process may take it later.
+/// Returns a port of 127.0.0.1 on which nothing listens, and which this process did not get before.
+///
+/// The port lies below the ephemeral ports of Linux. The system gives those to outgoing connections, which could
+/// take the port before its server starts, or while its server restarts.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+    const PORTS: Range<u32> = 10_000..32_768;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // A prime step, so that processes that run side by side begin far apart.
+    let first = std::process::id().wrapping_mul(7_919);
+    loop {
+        let port = PORTS.start + first.wrapping_add(GIVEN.fetch_add(1, Relaxed)) % (PORTS.end - PORTS.start);
+        let port = u16::try_from(port).expect("every number in PORTS is a port");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl Redis {
@@ -159,10 +174,9 @@ impl RedisCluster {
         cluster
     }
 
-    /// Starts a node of the cluster. The node's cluster bus uses the port 10,000 above the node's own, so
-    /// that port must be valid, too. The node serves its part of the keys while other nodes are missing.
+    /// Starts a node of the cluster, which also uses the port 10,000 above its own. The node serves its part of
+    /// the keys while other nodes are missing.
     fn node() -> Redis {
-        let port = std::iter::repeat_with(free_port).find(|port| *port < 55_000).expect("ports without end");
         let arguments = [
             "--cluster-enabled",
             "yes",
@@ -171,7 +185,7 @@ impl RedisCluster {
             "--cluster-require-full-coverage",
             "no",
         ];
-        Redis::on(port, &arguments)
+        Redis::on(free_port(), &arguments)
     }
 
     /// Returns the setting `shared` of a gateway for the cluster.

@@ -10,20 +10,6 @@ use crate::pool::tests::{passthrough, pool, request};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// Returns the course of a call that has asked no node yet.
-fn course<'a, C>(pool: &'a Pool, call: &'a C) -> CallCourse<'a, C> {
-    CallCourse {
-        pool,
-        call,
-        tried: Vec::new(),
-        attempts: Vec::new(),
-        first_of_two: None,
-        unlisted: None,
-        last_resort: None,
-        reconnect: false,
-    }
-}
-
 fn reply(node: usize, body: NodeReply) -> PoolReply {
     PoolReply { node, body, sent_at: Instant::now(), slot: 5, is_settled: false }
 }
@@ -46,7 +32,7 @@ async fn unlisted_error_yields_to_a_certain_result() {
         ("an error", Ok((Verdict::Answer, error(1, -32602))), 0),
         ("a fault", Err(Fault::Connect), 0),
     ] {
-        let mut course = course(&pool, &call);
+        let mut course = CallCourse::new(&pool, &call);
         let first = course.process_outcome(&members[0], Ok((Verdict::UnlistedError, error(0, -32099))));
         assert!(matches!(first, CallStep::Ask(NextAttempt::SecondNode)), "{name}");
         let CallStep::Done(reply) = course.process_outcome(&members[1], second) else { panic!("{name}") };
@@ -60,18 +46,18 @@ async fn refusals_of_all_nodes_are_the_answer() {
     let members = pool.members();
     let refused = || Ok((Verdict::TryElsewhere(AttemptResult::Incapable), error(0, -32601)));
 
-    let mut course_of_own = course(&pool, &own);
+    let mut course_of_own = CallCourse::new(&pool, &own);
     course_of_own.process_outcome(&members[0], refused());
     assert!(course_of_own.conclude().is_err(), "the other node may serve the method");
-    let mut course_of_own = course(&pool, &own);
+    let mut course_of_own = CallCourse::new(&pool, &own);
     members.iter().for_each(|member| drop(course_of_own.process_outcome(member, refused())));
     assert_eq!(course_of_own.conclude().unwrap().code(), Some(-32601));
 
     // No node is known to lack a passthrough method, so those that were asked decide.
-    let mut course_of_passthrough = course(&pool, &passthrough);
+    let mut course_of_passthrough = CallCourse::new(&pool, &passthrough);
     course_of_passthrough.process_outcome(&members[0], refused());
     assert_eq!(course_of_passthrough.conclude().unwrap().code(), Some(-32601));
-    let mut course_of_passthrough = course(&pool, &passthrough);
+    let mut course_of_passthrough = CallCourse::new(&pool, &passthrough);
     course_of_passthrough.process_outcome(&members[0], refused());
     course_of_passthrough.process_outcome(&members[1], Err(Fault::Connect));
     assert!(course_of_passthrough.conclude().is_err(), "one node did not answer");
@@ -94,7 +80,7 @@ async fn too_many_requests_silence_a_node() {
 async fn calls_wait_for_the_first_probe() {
     let pool = pool(1, |_| {});
     let (members, call) = (pool.members(), request(Method::GetClusterNodes, "[]"));
-    let (node, course) = (&members[0], course(&pool, &call));
+    let (node, course) = (&members[0], CallCourse::new(&pool, &call));
     let genesis = || Genesis::Hash(Pubkey([1; 32]).to_string());
     let set_unprobed = || {
         node.set_health(Health::Unprobed);
