@@ -12,11 +12,12 @@ fn main() {
     println!("cargo::rustc-env=SLOTFRONT_REVISION={}", revision.trim());
 }
 
-/// The revision of the checkout, or of the package that cargo made of one.
+/// Returns the git revision of the checkout, or the revision that `cargo package` recorded in the package. A debug
+/// build gets `debug`.
 fn found() -> Option<String> {
     let root = std::env::var("CARGO_MANIFEST_DIR").ok()?;
     if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
-        // A debug build is not built anew for each commit, and would name an old one.
+        // A debug build is not repeated after each commit, so a revision in it could be outdated.
         return Some("debug".to_owned());
     }
     if Path::new(&root).join(".git").exists() {
@@ -24,7 +25,7 @@ fn found() -> Option<String> {
             let out = Command::new("git").args(["-C", &root]).args(arguments).output().ok()?;
             out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
         };
-        // Grows with each commit and each checkout.
+        // Git appends to this log at each commit and each checkout. Cargo then runs this script again.
         if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
             println!("cargo::rerun-if-changed={}", Path::new(&root).join(log).display());
         }

@@ -1,7 +1,7 @@
 //! The cost of an answer that is derived from a cached answer of another form: accounts, lists, blocks, votes, samples.
 //!
 //! `cargo bench --bench derive`. The cached answers are those of a simulated node. The large account and the long block
-//! are extended copies.
+//! are lengthened copies of such answers.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -27,11 +27,12 @@ use tokio::time::Instant;
 const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
 /// The number of accounts of a list.
 const LIST: usize = 100;
-/// The bytes of the large account, and the transactions of the long block.
+/// The number of bytes in the large account.
 const LARGE: usize = 60_000;
+/// The number of transactions in the long block.
 const TRANSACTIONS: usize = 1_500;
 
-/// Returns the result of a node without its envelope.
+/// Returns the `result` of a node's answer, without the JSON-RPC envelope.
 fn result(cluster: &Cluster, method: &str, params: &Value) -> Bytes {
     #[derive(serde::Deserialize)]
     struct Answer<'a> {

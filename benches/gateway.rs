@@ -1,8 +1,8 @@
-//! The cost of a key for a call, among 100,000 keys: the lookup, the limit check, and the delay by a reload of all
-//! keys.
+//! The cost of an API key for a call, among 100,000 keys: the lookup of the key, the check of its limits, and the
+//! delay that a reload of all keys causes.
 //!
-//! The delay must stay below 5 ms. The benchmark needs about 100 MB of memory. Only the clock is left out, because a
-//! call reads it once for all steps.
+//! This delay must stay below 5 ms. The benchmark needs about 100 MB of memory. The measured time leaves out the
+//! clock, which a call reads only once for all its steps.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
@@ -24,11 +24,11 @@ const KEYS: usize = 100_000;
 const KEY_LEN: usize = 46;
 const STEP: usize = 7919;
 const RELOADS: u32 = 5;
-/// A duration far beyond that of a call.
+/// The duration above which a call counts as slow.
 const SLOW: Duration = Duration::from_millis(1);
 const CLIENT: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
 
-/// Returns a key of the real length.
+/// Returns the key with the number `i`, in the length of a real API key.
 fn key(i: usize) -> String {
     format!("sf_{i:0>43}")
 }
@@ -61,8 +61,9 @@ fn benches(c: &mut Criterion) {
     let gateway = Gateway::new(&config).expect("a gateway");
     let now = Instant::now();
 
-    // The step shares no factor with the number of keys, so all keys are visited, and never two in the same cache line
-    // in a row. The texts are in the order of calls, because a real request has just read its key from the connection.
+    // `STEP` shares no factor with the number of keys, so the calls use all keys. The gateway's entries for two
+    // successive keys never share a cache line. The texts of the keys lie in the order of the calls, because a
+    // real request has just read its key from the connection.
     let keys: Vec<[u8; KEY_LEN]> =
         (0..KEYS).map(|i| key(i * STEP % KEYS).into_bytes().try_into().expect("the length")).collect();
     let text = |key| std::str::from_utf8(key).expect("ASCII");
@@ -101,7 +102,7 @@ fn benches(c: &mut Criterion) {
     });
 }
 
-/// Calls until `work` has ended. Prints the number of calls and their durations.
+/// Makes calls until `work` has ended. Prints the number of all calls and of slow ones, and the longest duration.
 fn beside(what: &str, gateway: &Gateway, keys: &[[u8; KEY_LEN]], now: Instant, work: impl FnOnce() + Send) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {

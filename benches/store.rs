@@ -1,7 +1,7 @@
 //! The cost of a lookup and of an insert, in a store of a thousand entries and of a million.
 //!
-//! `cargo bench --bench store`. The order of lookups visits all entries, so that a large store is not in the
-//! processor's caches, as in production. Needs about 500 MB of memory.
+//! `cargo bench --bench store`. The lookups reach all entries in turn. As in production, a large store
+//! then does not fit into the processor's caches. The benchmark needs about 500 MB of memory.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};
 use slotfront::telemetry::Metrics;
 use tokio::time::Instant;
 
-/// The step through the entries. It shares no factor with their numbers.
+/// The distance, in entries, between two successive operations. It shares no factor with the number of entries, so
+/// the operations reach all entries.
 const STEP: u64 = 7_919;
 
 fn key(number: u64) -> Key {

@@ -42,8 +42,8 @@ use history::{History, Point, Traffic};
 /// The interval at which the health of nodes is compared with the health that open pages show. A failure is thus shown
 /// at once.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(200);
-/// The number of comparisons of the nodes' health for each tick. A tick comes once a second, and sends the newest
-/// status to open pages.
+/// The number of comparisons of the nodes' health between two ticks. A tick comes once a second, and sends the
+/// newest status to open pages.
 const COMPARES_PER_TICK: u32 = 5;
 /// The maximum number of event streams. Pages beyond this number poll `/api/status`.
 const MAX_STREAMS: usize = 64;
@@ -178,7 +178,7 @@ pub fn router(state: Arc<AdminState>) -> Router {
         }
     }
     let token = axum::middleware::from_fn_with_state(Arc::clone(&state), control::require_token);
-    // Does not panic, because there are routes that need the token.
+    // Without guarded routes `route_layer` would panic, but some routes need the token.
     open.merge(guarded.route_layer(token))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(axum::middleware::from_fn(host::guard))

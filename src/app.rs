@@ -76,7 +76,7 @@ impl Listeners {
     /// Binds both listeners of `config`.
     ///
     /// # Errors
-    /// The first address that cannot be bound, with its setting.
+    /// An address cannot be bound. The error names the first such address and its setting.
     pub async fn bind(config: &Config) -> Result<Self, BindError> {
         Ok(Self {
             public: bind("server.listen", config.server.listen).await?,
@@ -88,7 +88,8 @@ impl Listeners {
 /// Binds one listener.
 ///
 /// # Errors
-/// The address cannot be bound. The error names the setting and the address, and the fix for a port in use.
+/// The address cannot be bound. The error names the setting and the address. If the port is in use, the error also
+/// says what to do.
 pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(address).await.map_err(|cause| {
         let in_use = cause.kind() == std::io::ErrorKind::AddrInUse;
@@ -257,15 +258,15 @@ impl App {
         })
     }
 
-    /// Stops the gateway: readiness fails, accepting stops, requests in flight finish. Requests that take
-    /// longer than `server.drain_timeout` are cut. A second call waits for the same stop.
+    /// Stops the gateway: readiness fails, accepting stops, and requests in flight finish. Requests that take
+    /// longer than `server.drain_timeout` are cut. A second call waits for the stop that is already under way.
     pub async fn stop(&self) {
         let drain = self.front.config.server.drain_timeout;
         let deadline = Instant::now() + drain;
         let Phases { notice, stop, idle_close, abort, periods } = &self.ending.public;
         notice.trigger();
         // The notice period passes even without connections. A balancer that opens a connection for each request
-        // sends some until it sees that readiness fails.
+        // continues to send requests until it sees that readiness fails.
         tokio::time::sleep(periods.notice).await;
         stop.trigger();
         self.connections.close();
@@ -286,13 +287,14 @@ impl App {
         self.tasks.close();
         // Upstream calls have their own deadlines, and no caller waits for them.
         let _ = tokio::time::timeout(TASKS_GRACE, self.tasks.wait()).await;
-        // Calls whose callers have gone may have been charged since the usage file was last written.
+        // The price of calls whose callers have gone may have been added since the usage file was last written.
         let gateway = Arc::clone(&self.front.gateway);
         let _ = low_priority::run(move || gateway.save()).await;
     }
 }
 
-/// Creates the tracer. If a trace collector is configured, a new task of `tasks` exports the spans until `stop`.
+/// Creates the tracer. If a trace collector is configured, a task spawned on `tasks` exports the spans until
+/// `stop` is cancelled.
 fn tracer(
     config: &Config,
     metrics: &Arc<Metrics>,
@@ -333,8 +335,8 @@ fn follow_chain(
 }
 
 /// Watches for a change of the cluster to which the pool's nodes belong. Each change purges the cache, and then
-/// forgets the newest slots that API keys have seen. In the other order, a hit on an entry of the old cluster could
-/// record its slot again.
+/// removes the record of the newest slot that each API key has seen. In the other order, a hit on an entry of the
+/// old cluster could record its slot again.
 fn purge_on_cluster_change(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {

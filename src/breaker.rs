@@ -1,7 +1,7 @@
 //! A circuit breaker: closed lets calls pass, open rejects them, half-open lets one trial through.
 //!
-//! The pool has one breaker for each node, and the shared store has one for each of its parts. Functions that
-//! depend on the time take the present time as `now`.
+//! The pool has one breaker for each node. The shared store has one, and a Redis cluster has one for each part of
+//! its keys. Functions that depend on the time take the present time as `now`.
 
 use std::collections::VecDeque;
 

@@ -78,13 +78,13 @@ use crate::pool::Pool;
 use crate::redis_store;
 use crate::telemetry::{Metrics, Outcome};
 
-/// The cache over a pool. `cache/answer.rs` leads each call through these parts.
+/// A cache in front of a pool of nodes. `cache/answer.rs` leads each call through these parts.
 pub struct Cache {
     /// The stored entries, and the rules for serving them.
     lookup: Arc<Lookup>,
     /// Fetches answers that are not stored.
     fetcher: Arc<Fetcher>,
-    /// Writes an entry in the caller's form and coding.
+    /// Writes an entry in the encoding, slice and compression that the caller wants.
     renderer: Arc<Renderer>,
     /// Removes entries from this cache and from the shared store.
     purger: Arc<Purger>,
@@ -95,8 +95,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Creates an empty cache over `pool`. An account is served at later slots if the blocks in `followed`
-    /// prove it unchanged. Fetches run as tasks of `tasks`.
+    /// Creates an empty cache in front of `pool`. An account is served at later slots if the blocks in `followed`
+    /// prove the account unchanged. Fetches run as tasks of `tasks`.
     pub fn new(
         config: &config::Config,
         frontier: Arc<Frontier>,
@@ -144,8 +144,8 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if none answers in time, and
-    /// [`Error::Overloaded`] if memory for the answer is short. A stored answer that may stand in takes the
-    /// place of the error.
+    /// [`Error::Overloaded`] if memory for the answer is short. If a stored answer may stand in, that answer is
+    /// returned instead of the error.
     pub async fn answer(
         &self,
         query: &Query,
@@ -167,7 +167,7 @@ impl Cache {
         let basis = match status {
             CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::FoundByFlight,
             CacheStatus::StaleIfError { .. } => Basis::StandIn,
-            // The answer came from another caller's call, or was assembled partly of stored entries.
+            // The answer came from another caller's call, or was put together partly from stored entries.
             other => Basis::SharedFetch(other, Outcome::Collapsed),
         };
         let plan = self.lookup.plan(query);

@@ -51,8 +51,8 @@ impl BodyBuffer {
         Ok(())
     }
 
-    /// Returns the whole body. A single chunk is not copied, so the returned bytes keep the whole buffer in
-    /// memory into which they were read.
+    /// Returns the whole body. A single chunk is not copied. It keeps in memory the whole buffer into which it
+    /// was read.
     pub fn finish(self) -> Bytes {
         if self.rest.is_empty() { self.first } else { self.rest.into() }
     }

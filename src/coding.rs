@@ -163,7 +163,7 @@ pub fn splice(coding: Coding, parts: &[SplicePart<'_>]) -> Option<Vec<Bytes>> {
             };
             let log = parts.iter().map(length).sum::<usize>().max(1).next_power_of_two().ilog2();
             out.short.extend_from_slice(&ZSTD_MAGIC);
-            // No content size, no checksum, no dictionary, a window descriptor.
+            // This header byte means: no content size, no checksum, no dictionary. A window descriptor follows.
             out.short.put_u8(0);
             out.short
                 .put_u8(((log.clamp(*WINDOW_LOG.start(), *WINDOW_LOG.end()) - 10) << 3).to_le_bytes()[0]);
@@ -261,7 +261,7 @@ fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
         let size = if bytes >> 1 & 3 == 1 { 1 } else { bytes >> 3 };
         at += 3 + size;
         if is_last {
-            // A checksum of this text alone may follow, which is dropped.
+            // If a checksum follows, it covers only this text, so it is dropped.
             blocks.truncate(at);
             blocks.shrink_to_fit();
             return (blocks.len() == at).then_some(blocks);
@@ -286,7 +286,7 @@ mod tests {
     fn decoded(coding: Coding, bytes: &[u8]) -> Vec<u8> {
         let mut plain = Vec::new();
         match coding {
-            // The decoder of a single member: everything must be in one.
+            // This decoder reads one gzip member only, so the member must hold the whole text.
             Coding::Gzip => flate2::read::GzDecoder::new(bytes).read_to_end(&mut plain).unwrap(),
             Coding::Zstd => {
                 zstd::stream::Decoder::new(bytes).unwrap().single_frame().read_to_end(&mut plain).unwrap()
@@ -303,7 +303,7 @@ mod tests {
     fn check(head: &[u8], text: &[u8], tail: &[u8]) {
         for coding in Coding::ALL {
             let coded = CompressedText::new(coding, text).unwrap();
-            // Twice, because the compressed text serves many callers.
+            // The compressed text is sent twice, because it serves many callers.
             for tail in [tail, b"another"] {
                 let sent =
                     splice(coding, &[plain(head), SplicePart::Coded(&coded), plain(tail)]).unwrap().concat();

@@ -136,7 +136,7 @@ pub struct Auth {
     pub mode: AuthMode,
     /// The path of the key file, which may not exist yet. `None` if no keys are used.
     pub keys_file: Option<PathBuf>,
-    /// The path of the file that keeps quota usage over a restart. `None` keeps no usage.
+    /// The path of the file that keeps quota usage across restarts. `None` keeps no usage.
     pub usage_file: Option<PathBuf>,
     /// The maximum number of refused keys per client address and minute. Valid keys from a wrong origin or address
     /// count as well.
@@ -210,7 +210,7 @@ pub struct Upstream {
     pub rps: Option<u32>,
     /// The maximum number of calls in flight.
     pub max_in_flight: usize,
-    /// The path of certificates in PEM of an additional certificate authority.
+    /// The path of a PEM file with the certificates of an additional certificate authority.
     pub ca_file: Option<PathBuf>,
     /// True for HTTP/2, false for HTTP/1.1.
     pub http2: bool,
@@ -291,7 +291,8 @@ pub struct BreakerSettings {
     pub failures: u32,
     /// The share of failures over at least 20 calls that opens the breaker.
     pub failure_rate: f64,
-    /// The multiple of the pool's 95th-percentile latency of the method. An attempt that takes longer counts as failed.
+    /// The factor on the pool's 95th-percentile latency of a method. An attempt that takes longer than the product
+    /// counts as failed.
     pub slow: f64,
     /// The time for which the breaker stays open before one call passes as a trial.
     pub open: Duration,
@@ -308,8 +309,8 @@ pub struct CacheSettings {
     pub assemble: Assemble,
     /// The maximum number of slots by which an answer may be behind the newest known slot at its commitment.
     pub max_lag_slots: PerCommitment<u64>,
-    /// The extra share of its TTL and of the maximum lag for which an entry may be served while a refresh runs. Always
-    /// 0 at processed.
+    /// The share by which an entry may exceed its TTL and the maximum lag while a refresh runs. Always 0 at
+    /// processed.
     pub stale_while_revalidate: PerCommitment<f64>,
     /// The maximum age of an answer while no node answers.
     pub stale_if_error: StaleIfError,
@@ -322,8 +323,8 @@ pub struct CacheSettings {
 pub enum Assemble {
     /// Lists are assembled only from entries of one slot.
     SameSlot,
-    /// Lists are assembled from entries of several slots. Missing accounts are fetched alone. The context slot of the
-    /// list is the lowest slot of its accounts.
+    /// Lists are assembled from entries of several slots. Only the missing accounts are fetched. The context slot
+    /// of the list is the lowest slot of its accounts.
     WithinBound,
     /// Lists are never assembled.
     Off,
@@ -388,8 +389,8 @@ pub struct FollowSettings {
 pub enum FollowMode {
     /// Blocks are not read.
     Off,
-    /// Blocks are read, but callers get the same answers as in mode `off`. The answers of mode `on` are only counted
-    /// and compared.
+    /// Blocks are read, but callers get the same answers as in mode `off`. The answers that mode `on` would
+    /// carry are only counted, and compared with the nodes' answers.
     Shadow,
     /// Cached accounts are served until a block writes them.
     On,
@@ -407,7 +408,7 @@ pub struct SharedSettings {
     pub namespace: String,
     /// The longest time for an operation on the store.
     pub timeout: Duration,
-    /// The path of certificates in PEM of an additional certificate authority.
+    /// The path of a PEM file with the certificates of an additional certificate authority.
     pub ca_file: Option<PathBuf>,
     /// The secret that authenticates cached answers. Without a secret, only accidental damage is detected.
     pub secret: Option<Secret>,

@@ -29,7 +29,8 @@ pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 /// The longest lead over all other usable nodes at which a node's reported slot is believed. The measured slot time
 /// converts the lead into slots.
 pub(crate) const SINGLE_NODE_LEAD: Duration = Duration::from_millis(25_600);
-/// The lowest and the highest value of [`SINGLE_NODE_LEAD`] in slots. These are its values at 1 s and at 100 ms a slot.
+/// The lowest and the highest value of [`SINGLE_NODE_LEAD`] in slots. These are its values for slots of 1 s and of
+/// 100 ms.
 const SINGLE_NODE_LEAD_SLOTS: (u64, u64) = (26, 256);
 /// The highest slot that is believed, even of a pool's only node. Slots of 400 ms take 100 million years to get there.
 const HIGHEST_SLOT: Slot = 1 << 53;
@@ -119,8 +120,8 @@ impl Frontier {
         }
     }
 
-    /// Returns the newest slots that a node has reported, which the caller may keep and read without a lock. For an
-    /// unknown id, the returned slots stay unknown.
+    /// Returns a handle to the newest slots that a node has reported. The caller may keep the handle and read the
+    /// slots without a lock. For an unknown id, the slots stay unknown.
     pub fn slots_of(&self, node: usize) -> Arc<NodeSlots> {
         let inner = self.lock();
         inner.position(node).map(|position| Arc::clone(&inner.nodes[position].slots)).unwrap_or_default()
@@ -171,8 +172,8 @@ impl Frontier {
         self.lag_of(&self.slots_of(node), commitment)
     }
 
-    /// Returns the number of slots by which a node with `slots` is behind the newest known slot. `None` if the node has
-    /// reported no slot since [`Self::forget`].
+    /// Returns the number of slots by which a node is behind the newest known slot. `slots` are the slots that the
+    /// node has reported. `None` if the node has reported no slot since [`Self::forget`].
     pub fn lag_of(&self, slots: &NodeSlots, commitment: Commitment) -> Option<u64> {
         Some(self.slot(commitment).saturating_sub(slots.slot(commitment)?))
     }
@@ -226,8 +227,9 @@ impl Frontier {
         self.answered_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns true if an answer within the last `period` had the newest slot of the node with `slots`. An answer at a
-    /// lower slot does not count, because a newer one overtook it or the node has fallen back.
+    /// Returns true if an answer of a node within the last `period` had the node's newest slot. `slots` are the
+    /// slots that the node has reported. An answer at a lower slot does not count, because a newer answer overtook
+    /// it or the node has fallen back.
     pub fn reported_within(
         &self,
         slots: &NodeSlots,
@@ -293,7 +295,7 @@ impl Frontier {
         }
         let Some(position) = inner.position(node) else { return };
         let report = &mut inner.commitments[c.index()].reports[position];
-        // `None` compares as the least.
+        // `None` is less than every slot.
         report.slot = if by_answer { report.slot.max(Some(reported)) } else { Some(reported) };
         let slot = report.slot;
         let slots = &inner.nodes[position].slots;

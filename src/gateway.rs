@@ -90,8 +90,8 @@ pub struct Gateway {
     keys_file: Mutex<Option<Watched>>,
     /// True if the last attempt to write the usage file failed.
     unsaved: AtomicBool,
-    /// The client of the shared store, and the queue of rates for which it takes calls in advance. `None` without a
-    /// shared store, and after [`Gateway::share`].
+    /// The client that takes calls in advance from the rates in the shared store, and the queue of its next
+    /// requests to the store. `None` without a shared store, and after [`Gateway::share`].
     leases: Mutex<Option<(Arc<LeaseClient>, LeaseQueue)>>,
 }
 
@@ -338,7 +338,7 @@ impl Gateway {
         self.free_superseded();
         let saved = if running { self.ledger.save_if_due(wall) } else { Some(self.ledger.save(wall)) };
         match (saved, self.unsaved.load(Ordering::Relaxed)) {
-            // Logged once per outage.
+            // Only the first of several failures in a row is logged.
             (Some(Err(error)), false) => {
                 self.unsaved.store(true, Ordering::Relaxed);
                 tracing::error!(%error, "cannot write the usage file; a crash would lose the units used since the last write");

@@ -1,8 +1,8 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
-//! The hot route is `POST /v3/<API_KEY>`, which carries the JSON-RPC calls. `request::serve` answers it: the fast path
-//! calls it for plain HTTP/1.1 requests, and `post` for the requests that hyper has read. The other routes belong to
-//! axum's router. Only this module, `admin` and `app` use axum.
+//! The hot route is `POST /v3/<API_KEY>`, which carries the JSON-RPC calls. `request::serve` answers its requests.
+//! The fast path calls this function for plain HTTP/1.1 requests, and `post` calls it for the requests that hyper
+//! has read. The other routes belong to axum's router. Only this module, `admin` and `app` use axum.
 //!
 //! Requests are checked in a node's order: verb, content type, size, UTF-8, then JSON-RPC. A request that a node would
 //! refuse gets the node's status and text.
@@ -91,7 +91,7 @@ pub struct Front {
     pub in_flight: Arc<AtomicUsize>,
     /// The tasks of calls that continue after their callers have disconnected.
     pub tasks: TaskTracker,
-    /// The limit on the bytes of all answers that are not sent yet, and the bytes taken.
+    /// The budget for the bytes of all unsent answers, and the bytes reserved from it.
     pub outgoing: Arc<Outgoing>,
 }
 

@@ -219,9 +219,9 @@ impl Pool {
         self.nodes.load().of(node).is_some_and(|member| member.is_of_cluster())
     }
 
-    /// Returns true if answers of the node with this id may be carried: served at newer slots than they were fetched
-    /// at. The node must belong to the pool's cluster, and the blocks of its kind and version must list every write of
-    /// an account.
+    /// Returns true if answers of the node with this id may be carried: served at newer slots than they were
+    /// fetched at. The node must belong to the pool's cluster, and be of a kind and version whose blocks list
+    /// every write of an account.
     pub fn is_followable(&self, node: usize) -> bool {
         #[cfg(test)]
         if self.fake_node.get().is_some() {

@@ -4,9 +4,9 @@
 //! The store only provides operations. The cache defines keys and values, the gateway defines limits. A background
 //! task checks each second whether a failed store is back.
 //!
-//! **Time** is the store's own, because the clocks of machines differ. A writer stamps a value with a lower bound of
-//! the store's time at which a node was asked for it. A reader gets the store's time of the read. The unknown delay of
-//! messages makes an answer look older, never younger.
+//! **Time** is the store's own, because the clocks of machines differ. A writer stamps a value with a lower bound
+//! of the store's time at the moment when it asked a node for the value. A reader gets the store's time of the
+//! read. The unknown delay of messages makes an answer look older, never younger.
 
 pub mod blocks;
 mod clock;
@@ -40,10 +40,10 @@ use purges::{PurgeList, PurgeListChange};
 
 /// The interval between two checks of the store, which is also the pause after a failure.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The assumed transfer rate in bytes per millisecond, by which the timeout for writing a long value is extended.
+/// The assumed transfer rate in bytes per millisecond. A long value extends the timeout of its write at this rate.
 const BYTES_A_MS: usize = 64 * 1024;
 
-/// The error of an invalid `shared.url` or certificate.
+/// The error that reports an invalid `shared.url` or certificate.
 #[derive(Debug, thiserror::Error)]
 #[error("shared.url: {0}")]
 pub struct SharedError(String);
@@ -100,10 +100,10 @@ pub struct PutRequest {
 pub struct Failed(pub SharedResult);
 
 impl Store {
-    /// Creates the store of `settings`. Connects only when [`Store::watch`] runs.
+    /// Prepares the store of `settings`, without connecting. [`Store::watch`] connects.
     ///
     /// # Errors
-    /// The client does not accept a URL or certificate.
+    /// The Redis client library does not accept a URL or certificate.
     pub fn new(
         settings: &config::SharedSettings,
         metrics: Arc<Metrics>,
@@ -140,7 +140,7 @@ impl Store {
     /// Checks that the store answers and accepts reads and writes.
     ///
     /// # Errors
-    /// The reason, without a URL.
+    /// The store fails this check. The error is the reason, without a URL.
     pub async fn probe(self: &Arc<Self>) -> Result<(), &'static str> {
         let mut lookout = Lookout::new(Arc::clone(self));
         lookout.check().await;
@@ -204,18 +204,19 @@ impl Store {
     /// Reads the values of `keys`, which must be in one part. Counts failures; the caller counts successes.
     ///
     /// # Errors
-    /// The result of the failed operation.
+    /// The operation fails. The error says how.
     pub async fn get(&self, keys: &[String]) -> Result<StoredValues, Failed> {
         let part = self.part(keys.first().map_or("", String::as_str));
         self.get_from(SharedOperation::Get, part, keys).await
     }
 
-    /// Writes a value. The store refuses a value that has expired or is not newer than the stored value. The store also
-    /// refuses a value if the store's clock is behind the writer's estimate, because the value would look too young. A
-    /// refusal is counted and is `Ok`, too. No client's request waits for this operation.
+    /// Writes a value. The store refuses a value that has expired or is not newer than the stored value. The store
+    /// also refuses a value if the store's clock is behind the writer's estimate, because the value would look too
+    /// young. A refusal is counted, and the function returns `Ok` for it. No client's request waits for this
+    /// operation.
     ///
     /// # Errors
-    /// The result of the failed operation.
+    /// The operation fails. The error says how.
     pub async fn put(&self, put: &PutRequest) -> Result<(), Failed> {
         let operation = SharedOperation::Put;
         let Some(shows) = self.clock.shows(Instant::now()) else {
@@ -241,7 +242,7 @@ impl Store {
     /// waits for this operation.
     ///
     /// # Errors
-    /// The result of the failed operation.
+    /// The operation fails. The error says how.
     pub async fn purges(&self, genesis: &str, part: usize) -> Result<PurgeList, Failed> {
         let operation = SharedOperation::Purge;
         let mut found = self.get_from(operation, part, &[self.purge_list(genesis, part)]).await?;
@@ -254,7 +255,7 @@ impl Store {
     /// waits for this operation.
     ///
     /// # Errors
-    /// The result of the failed operation.
+    /// The operation fails. The error says how.
     pub async fn change_purges(
         &self,
         genesis: &str,
@@ -272,12 +273,12 @@ impl Store {
         Ok(())
     }
 
-    /// Counts the calls of `request.used` against a rate limit that all gateways share, and leases (reserves) further
-    /// calls for this gateway. `of` is the id of the key, or names the client address, that the limit is for. No
-    /// client's request waits for this operation.
+    /// Counts `request.used` calls against a rate limit that all gateways share, and leases (reserves) further
+    /// calls for this gateway. `of` names the limit by the id of its API key or by its client address. No client's
+    /// request waits for this operation.
     ///
     /// # Errors
-    /// The result of the failed operation. The calls may have been added.
+    /// The operation fails. The error says how. The store may have counted the calls all the same.
     pub async fn lease(&self, of: &str, request: LeaseRequest) -> Result<Leased, Failed> {
         let operation = SharedOperation::Limit;
         let key = format!("{}:limit:{{{of}}}", self.namespace);
@@ -296,7 +297,7 @@ impl Store {
     /// client's request waits for this operation.
     ///
     /// # Errors
-    /// The result of the failed operation. The booking may be repeated unchanged.
+    /// The operation fails. The error says how. The caller may repeat the booking unchanged.
     pub async fn book(&self, of: &str, booking: &Booking) -> Result<Booked, Failed> {
         let operation = SharedOperation::Quota;
         let key = format!("{}:units:{{{of}}}", self.namespace);
@@ -310,12 +311,12 @@ impl Store {
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
     }
 
-    /// Reads the record of the accounts that a block writes, at most `max_bytes` bytes. If there is no record, stores a
-    /// claim for the time `life`: this gateway will write the record. Counts failures; the caller counts successes. No
-    /// client's request waits for this operation.
+    /// Reads at most `max_bytes` bytes of the record of the accounts that a block writes. If there is no record,
+    /// stores a claim for the time `life`, which announces that this gateway will write the record. Counts
+    /// failures; the caller counts successes. No client's request waits for this operation.
     ///
     /// # Errors
-    /// The result of the failed operation.
+    /// The operation fails. The error says how.
     pub async fn claim_block(
         &self,
         key: &str,
@@ -329,8 +330,8 @@ impl Store {
         Ok(BlockRecord::read(answer))
     }
 
-    /// Writes the record of a block in place of a claim. A complete record replaces an older record, too. Counts the
-    /// result.
+    /// Writes the record of the accounts that a block writes, and counts the result. A complete record replaces
+    /// any earlier value. An incomplete record replaces only a claim.
     pub async fn put_block(&self, key: &str, record: &[u8], is_complete: bool, life: Duration) {
         let operation = SharedOperation::Block;
         let mut call = self.scripts.set.key(key);

@@ -1,8 +1,8 @@
 //! Logs, traces and metrics.
 //!
-//! The log has slotfront's own events only, because a library may log an upstream's address, which may be a secret. No
-//! label of a metric holds text from a request: methods and outcomes are closed sets, keys are ids, and upstreams are
-//! configured names.
+//! The log has slotfront's own events only, because a library may log an upstream's address, which may be a
+//! secret. No label of a metric holds text from a request. Methods and outcomes are closed sets. Keys appear by
+//! their ids, and upstreams by their configured names.
 
 pub mod family;
 mod fold;
@@ -48,7 +48,7 @@ pub enum InitError {
     Filter {
         /// The configured filter.
         value: String,
-        /// The fault of the filter.
+        /// The reason why the filter cannot be parsed.
         reason: String,
     },
     /// Logging is already set up in this process.
@@ -99,8 +99,8 @@ pub fn init(settings: &Telemetry) -> Result<(), InitError> {
     Ok(())
 }
 
-/// Logs reports about repeated lines until `stop`: a count for each interval, and one line when a line has stopped
-/// repeating. Returns at once in a process that does not log.
+/// Logs reports about repeated lines, and returns at `stop`. A report has the number of repetitions in an
+/// interval, or says that a line has stopped repeating. Returns at once in a process that does not log.
 pub async fn report_folds(stop: CancellationToken) {
     let Some(log) = LOG.get() else { return };
     while stop.run_until_cancelled(tokio::time::sleep(FOLD_REPORT_INTERVAL)).await.is_some() {

@@ -1,7 +1,8 @@
-//! Hits per second of two threads compared with one, from the body of a request to its reply.
+//! The cache hits per second of two threads, compared with those of one thread.
 //!
-//! `cargo bench --package slotfront-lab --bench cores`. The ratio shows how much the cores wait for shared memory. No call
-//! goes over a socket. The ratio of a whole server is higher, because the cores share little of the kernel's work.
+//! `cargo bench --package slotfront-lab --bench cores`. Each hit is measured from the request's body to the reply,
+//! without a socket. The ratio shows how much the cores wait for shared memory. A whole server has a higher ratio,
+//! because the cores share little of the kernel's work.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
@@ -58,7 +59,7 @@ async fn start_scene() -> HitScene {
 
 /// Parses `body`. Returns its id and its query.
 fn parse_call(body: &Bytes) -> (Id, Query) {
-    // The copy is not shared with other threads, like a body that was read from a connection.
+    // No other thread shares this copy. A body that was read from a connection is not shared either.
     let Request::One(Element::Call(call)) = envelope::parse(&Bytes::copy_from_slice(body)) else {
         panic!("no call")
     };
@@ -97,8 +98,8 @@ impl HitScene {
         out.len()
     }
 
-    /// Returns the calls per second of all `callers` together, with a thread for each. A caller is a pair: the position
-    /// of its key, and the position of its first body.
+    /// Returns the calls per second of all `callers` together, with a thread for each. A caller is a pair of
+    /// positions: of its key in `keys`, and of its first body in `bodies`.
     fn rate(&self, callers: &[(usize, usize)]) -> f64 {
         let (stop, calls) = (AtomicBool::new(false), AtomicU64::new(0));
         let begun = Instant::now();

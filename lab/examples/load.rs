@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 /// The default number of accounts in a list. A call for a list fills the cache entries of all its accounts.
 const LIST: u64 = 100;
-/// The number of repeated calls in a hundred calls of `churn`.
+/// The number of calls in a hundred calls of `churn` that repeat an earlier call.
 const AGAIN: u64 = 20;
-/// The greatest distance between a call and its repetition, in calls.
+/// The number of the newest calls among which the call to repeat is chosen.
 const BACK: u64 = 2_000;
 
 #[derive(Parser)]

@@ -4,8 +4,9 @@
 //! to the last byte of the answer, so it includes the wait for a connection.
 //!
 //! Each line of the output is one request: its method, its commitment, the source of the answer, its latency in
-//! microseconds and its lag in slots. The lag is relative to the newest slot of the cluster at its commitment when the
-//! answer arrived. A field without a value is `-`. Lines that begin with `#` describe the run.
+//! microseconds and its lag in slots. The lag counts back from the cluster's newest slot, at the request's
+//! commitment, when the answer arrived. A field without a value is `-`. Lines that begin with `#` describe the
+//! run.
 
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
@@ -24,8 +25,8 @@ use tokio_util::task::TaskTracker;
 
 /// The interval between two reads of the cluster's newest slots.
 const LOOK: Duration = Duration::from_millis(20);
-/// The maximum delay of a request. After a longer delay, the machine and the cluster have stalled, and all later
-/// requests are postponed.
+/// The maximum delay of a request. A longer delay means that the machine and the cluster have stalled. All later
+/// requests are then postponed.
 const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Parser)]

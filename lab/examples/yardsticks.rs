@@ -1,14 +1,15 @@
 //! Servers for comparison with slotfront, and the node behind all measured servers.
 //!
 //! - `constant` reads a body and always sends the same answer.
-//! - `floor` parses, limits, looks up in moka and splices. It has no keys, methods, freshness or metrics.
+//! - `floor` parses a call, applies a rate limit, looks up the result in a moka cache, and writes the answer. It
+//!   has no keys, methods, freshness or metrics.
 //! - `node` answers as a node whose chain does not advance.
 //!
 //! Account data of `node` has the length that the address encodes ([`sized::address`]), or `LENGTH` bytes. A block has
 //! about as many bytes as its slot number: transactions for the encoding `jsonParsed`, otherwise one long string. The
 //! method `calls` returns the number of calls for accounts and lists.
 //!
-//! The last argument is the port. Each server prints a line when it listens.
+//! The arguments are the name of the server and the port. Each server prints a line when it listens.
 
 #![expect(clippy::print_stdout, reason = "the caller waits for the output")]
 

@@ -9,7 +9,8 @@ use crate::dice::Dice;
 const DIFFERENT: u64 = 1024;
 const BASE58: &[u8] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
-/// Returns the elements of `transactions`: at least `length` bytes, and at most one transaction more.
+/// Returns the elements of a block's `transactions` as JSON text: at least `length` bytes, and at most one
+/// transaction more than that.
 pub fn transactions(length: usize) -> String {
     static ALL: OnceLock<Vec<String>> = OnceLock::new();
     let all =

@@ -36,8 +36,8 @@ impl Dice {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns one of `choices`, which must not be empty. The probability of each choice is in proportion to
-    /// its number.
+    /// Returns one of `choices`, which must not be empty. The probability of a choice is in proportion to the
+    /// number beside it.
     pub fn choose(&mut self, choices: &[(&'static str, u64)]) -> &'static str {
         let mut drawn = self.below(choices.iter().map(|(_, share)| share).sum());
         for (choice, share) in choices {

@@ -12,7 +12,7 @@ use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 /// The form of a cached account: true if a node parsed it.
 type Parsed = bool;
 
-/// The ideal cache: for each cached account, the slot of the last write that the cached state shows.
+/// The ideal cache. It holds, for each cached account, the slot of the last block that wrote the cached state.
 #[derive(Default)]
 pub struct IdealCache {
     held: HashMap<(Pubkey, Parsed), HashMap<Commitment, Slot>>,
@@ -21,7 +21,7 @@ pub struct IdealCache {
 impl IdealCache {
     /// Reads one or several accounts at a commitment. Returns true if that takes a fetch.
     ///
-    /// Each account comes with a slot: that of the last block that wrote the account and has reached the commitment.
+    /// The slot beside each account is that of the last block, at this commitment, that wrote the account.
     pub fn read(
         &mut self,
         accounts: impl IntoIterator<Item = (Pubkey, Slot)>,
@@ -54,7 +54,7 @@ mod tests {
             (&[(one, 5)][..], false, Confirmed, true),
             (&[(one, 5)], false, Confirmed, false),
             (&[(one, 5)], true, Confirmed, true),
-            // The write is final by now, or the confirmed answer is older than the finalized slot.
+            // The finalized state is the state that was cached at confirmed.
             (&[(one, 5)], false, Finalized, false),
             (&[(one, 9)], false, Confirmed, true),
             (&[(one, 5)], false, Finalized, false),

@@ -1,4 +1,5 @@
-//! The parts that the programs of the lab share: the calls of the loads, a client, and the answers of the measured node.
+//! The parts that the lab's benchmarks and examples share: the calls that they send, an HTTP client, and the
+//! answers of their nodes.
 
 pub mod block;
 pub mod dice;

@@ -1,7 +1,7 @@
 //! A made-up chain with blocks as large as main-net's. Only the current time determines the chain's newest slot.
 //!
-//! The blocks take the transactions of [`TEMPLATES`] templates in turn. The slot of the last write of each requested
-//! account is therefore known. The account's balance is that slot.
+//! Each block has the transactions of one of [`TEMPLATES`] templates. The blocks use the templates in turn, so the
+//! slot of the last write of each requested account is known. The account's balance is that slot.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,13 +10,13 @@ use slotfront_rpc::methods::Pubkey;
 
 use crate::dice::Dice;
 
-/// The number of different sets of transactions.
+/// The number of templates. A template is the list of transactions that every block made from it contains.
 pub const TEMPLATES: u64 = 32;
 /// The number of slots in an epoch.
 pub const EPOCH: u64 = 432_000;
 /// The slot in which the chain begins. No epoch begins for a day after it.
 const FIRST: u64 = 900 * EPOCH + 1000;
-/// The number of accounts of each kind that callers request.
+/// The number of requested accounts for each variant of [`Writes`].
 const ASKED: u64 = 70;
 /// The number of slots after which a block is confirmed.
 const CONFIRMED_AFTER: u64 = 2;
@@ -30,9 +30,9 @@ const PROGRAMS: u64 = 40;
 const POOLS: u64 = 600;
 /// The number of wallets that transactions name.
 const WALLETS: u64 = 200_000;
-/// The number of transactions in the pattern that blocks repeat: some votes, then another transaction.
+/// The number of transactions in the group that blocks repeat: [`VOTES`] votes, then other transactions.
 const VOTES_OF: usize = 3;
-/// The number of votes at the beginning of the pattern of [`VOTES_OF`] transactions.
+/// The number of votes at the beginning of each group of [`VOTES_OF`] transactions.
 const VOTES: usize = 2;
 
 /// The clock of the chain.
@@ -106,7 +106,7 @@ pub fn asked() -> Vec<(String, Writes)> {
     (0..3).flat_map(of_kind).collect()
 }
 
-/// Returns an address of an account, by its kind and number.
+/// Returns 32 random bytes in base58, for an address or a hash. Equal arguments give equal texts.
 fn address(kind: u64, number: u64) -> String {
     let mut dice = Dice::new(kind, number);
     let mut bytes = [0; 32];
@@ -129,11 +129,11 @@ pub fn head(slot: u64) -> String {
     )
 }
 
-/// Returns the transactions of a template with `transactionDetails: "accounts"`, as JSON elements. They take at least
-/// `length` bytes, and more if the requested accounts need it.
+/// Returns the transactions of a template as JSON elements, as in a block with `transactionDetails: "accounts"`.
+/// They take at least `length` bytes, and more if the requested accounts need it.
 pub fn transactions(template: u64, length: usize) -> String {
     let mut dice = Dice::new(11, template);
-    // Each of the requested accounts is written by one of the first transactions.
+    // Each requested account that blocks of this template write is in one of the first transactions.
     let written =
         asked().into_iter().filter(|(_, writes)| writes.last(template + TEMPLATES) == template + TEMPLATES);
     let mut written: Vec<String> = written.map(|(address, _)| address).collect();
@@ -186,7 +186,8 @@ fn token_balance(dice: &mut Dice, index: u64) -> String {
     )
 }
 
-/// Appends a transaction over `keys`: addresses, each with the marks for writable and signer.
+/// Appends a transaction with the accounts `keys`. The flags of an account tell if it is writable, and if it is a
+/// signer.
 fn transaction(text: &mut String, dice: &mut Dice, keys: &[(String, bool, bool)], token_balances: &str) {
     let mut balances = || {
         let all = keys.iter().map(|_| (dice.bits() >> dice.range(20, 44)).to_string());

@@ -1,4 +1,5 @@
-//! The calls of a replay, drawn by a seed. Accounts, blocks and messages follow Zipf's law.
+//! The calls of a replay, chosen at random from a seed. The popularity of accounts, blocks and messages follows
+//! Zipf's law.
 //!
 //! A second instance of the simulated chain advances with the planned times. Blocks and blockhashes are therefore current,
 //! and the calls still depend only on the seed.
@@ -34,13 +35,13 @@ const DETAILS: [(&str, u64); 3] = [("full", 60), ("signatures", 25), ("none", 15
 const BATCHES: u64 = 5;
 /// The number of calls with a dataSlice in a hundred account calls.
 const SLICES: u64 = 10;
-/// The number of calls with a minContextSlot in a hundred calls that may have one.
+/// The number of calls with a minContextSlot in a hundred calls for accounts or lists.
 const MINIMA: u64 = 3;
 /// The number of addresses. About 150 of them exist in the simulation and are the most popular.
 const ADDRESSES: usize = 10_000;
 /// The number of different lists of addresses. A list has 2 to 50 addresses.
 const LISTS: u64 = 200;
-/// The greatest age of a requested block or message, in slots.
+/// The number of newest slots whose blocks are requested, and the number of newest messages that are requested.
 const BACK: usize = 64;
 
 /// A request: one call, or a batch.

@@ -57,7 +57,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns the number of accounts that a cluster needs for these reads, for each write rate.
+    /// Returns, for each write rate, the number of accounts that the simulated cluster must have.
     pub fn accounts(&self) -> Vec<PacedAccounts> {
         let rates = self.split(ADDRESSES);
         let group = |rate: WriteRate| PacedAccounts {

@@ -2,11 +2,11 @@
 
 use crate::dice::Dice;
 
-/// A distribution in which rank r has a probability in proportion to 1/r.
+/// A distribution in which the r-th most popular rank has a probability in proportion to 1/r.
 pub struct Zipf(Vec<f64>);
 
 impl Zipf {
-    /// Returns the distribution over this many ranks, at least 1.
+    /// Returns the distribution over this number of ranks, at least 1.
     pub fn new(ranks: usize) -> Self {
         let sums = (1..=ranks).scan(0.0, |sum, rank| {
             *sum += weight(rank);
@@ -15,7 +15,7 @@ impl Zipf {
         Self(sums.collect())
     }
 
-    /// Returns a random rank, from 0.
+    /// Returns a random rank. 0 is the most popular.
     pub fn draw(&self, dice: &mut Dice) -> usize {
         let total = self.0.last().copied().unwrap_or(0.0);
         let drawn = dice.fraction() * total;

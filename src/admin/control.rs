@@ -93,7 +93,7 @@ async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
 /// than the caller intended.
 ///
 /// # Errors
-/// A text with the parameter and its expected form.
+/// A parameter is unknown, malformed or repeated. The text names the parameter and its expected form.
 fn parse_filter(query: &str) -> Result<Filter, String> {
     fn once<T>(
         part: &mut Option<T>,
@@ -172,7 +172,8 @@ impl IntoResponse for AdminError {
 /// Parses the JSON body of a request.
 ///
 /// # Errors
-/// A 400 with the fault. Types with `deny_unknown_fields` also refuse unknown members.
+/// The text is not a `T` in JSON. The error is a 400 with the reason. Types with `deny_unknown_fields` also refuse
+/// unknown members.
 pub(super) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T, AdminError> {
     serde_json::from_slice(text)
         .map_err(|error| AdminError::new(StatusCode::BAD_REQUEST, format!("body: {error}")))

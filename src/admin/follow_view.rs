@@ -8,15 +8,15 @@ use crate::methods::Slot;
 /// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FollowView {
-    /// True if cached answers are served at a newer slot than they were fetched at (carried). False in shadow mode,
-    /// which only compares, and once a carried answer was found wrong.
+    /// True if cached answers are served at a newer slot than they were fetched at (carried). False if
+    /// `follow.mode` is `shadow`, and after a carried answer was found wrong.
     pub serves: bool,
     /// True from the time at which an answer carried to a newer slot was found wrong, until a restart.
     pub contradicted: bool,
-    /// The state: `starting`, `following`, `parked` or `paused`. A follower is parked if no account was requested for
-    /// minutes.
+    /// The state: `starting`, `following`, `parked` or `paused`. Following is parked when no account was requested
+    /// for minutes.
     pub state: &'static str,
-    /// The reason of a pause. `None` unless the state is `paused`.
+    /// The reason for a pause. `None` unless the state is `paused`.
     pub reason: Option<&'static str>,
     /// The newest followed slot. Cached answers at confirmed can be served at this slot if they are unchanged. `None`
     /// while no chain is followed.

@@ -16,7 +16,8 @@ use crate::telemetry::totals::{KeyTotals, Totals};
 const POINTS: usize = 300;
 /// The period before the newest reading over which rates and quantiles are computed.
 const WINDOW: Duration = Duration::from_mins(1);
-/// The interval between two readings of the counters that are kept for a minute. A reading takes about 4 KiB of memory.
+/// The interval between two kept readings of the counters. A reading is kept for a minute and takes about 4 KiB of
+/// memory.
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum number of API keys that the status page lists.
 const TOP_KEYS: usize = 8;
@@ -36,7 +37,7 @@ pub struct Point {
     pub hits: f64,
     /// The calls a second for which a node was asked: outcomes miss and bypass.
     pub asked: f64,
-    /// The attempts on upstreams a second. They include retries, hedges and refreshes, but not passthrough calls and
+    /// The calls to upstreams a second. They include retries, hedges and refreshes, but not passthrough calls and
     /// probes.
     pub upstream: f64,
     /// The calls a second that were refused: outcomes invalid, denied and limited.
@@ -54,15 +55,15 @@ pub struct Traffic {
     pub calls_per_s: f64,
     /// The share of answers with the outcome hit, stale or derived. `None` without answers.
     pub hit_ratio: Option<f64>,
-    /// The share of answers that cost no attempt on an upstream. Retries and refreshes lower this share. `None` without
-    /// answers.
+    /// The share of upstream calls that the cache saves: 1 minus the upstream calls per answer, and at least 0.
+    /// `None` without answers.
     pub saved_ratio: Option<f64>,
     /// The share of answers that were carried: served at a newer slot than they were fetched at. In shadow mode, the
     /// share of answers that following would carry. `None` without answers.
     pub carried_ratio: Option<f64>,
     /// The number of answers since the start.
     pub answers_total: u64,
-    /// The number of attempts on upstreams since the start, without passthrough calls and probes.
+    /// The number of calls to upstreams since the start, without passthrough calls and probes.
     pub upstream_calls_total: u64,
     /// The outcomes of the calls in the last minute.
     pub outcomes: Vec<OutcomeTraffic>,
@@ -101,7 +102,7 @@ pub struct MethodTraffic {
 /// The calls with one API key in the last minute.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KeyTraffic {
-    /// The key's id. `other` stands for all keys beyond the number that have metrics of their own.
+    /// The key's id. `other` stands together for all keys that have no metrics of their own.
     pub key: String,
     /// The calls a second with this key.
     pub calls_per_s: f64,
@@ -137,7 +138,8 @@ impl History {
         if self.marks.back().is_none_or(|(then, _)| now - *then >= MARK_INTERVAL) {
             self.marks.push_back((now, totals.clone()));
         }
-        // The front is the newest reading that is at least as old as the window. If there is none, it is the oldest.
+        // The front is the newest reading that is at least as old as the window. Without such a reading, the front
+        // is the oldest reading.
         while self.marks.get(1).is_some_and(|(then, _)| now - *then >= WINDOW) {
             self.marks.pop_front();
         }

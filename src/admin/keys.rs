@@ -217,8 +217,8 @@ pub(super) async fn usage(
     Ok(json_response(StatusCode::OK, usage))
 }
 
-/// Makes the gateway read the key file again. Returns true if the new secret `issued` is then valid. From a faulty file
-/// the gateway takes only revocations, so the secret is then not valid.
+/// Makes the gateway read the key file again. Returns true if the new secret `issued` is then valid. The secret is
+/// not valid if the file is faulty, because the gateway then takes only revocations from it.
 fn reload_and_check(state: &AdminState, issued: &IssuedKey) -> bool {
     state.controls.gateway.take_keys();
     state.controls.gateway.holds(issued.key.expose())

@@ -1,7 +1,7 @@
 //! The state of an upstream node, as the admin listener shows it.
 //!
-//! `/api/status` and the status page show a summary, and `/api/upstreams` shows the details. Both are serialized from
-//! [`NodeView`]. The order of the JSON members is part of the API.
+//! `/api/status` and the status page show some members of [`NodeView`], and `/api/upstreams` shows the details.
+//! The order of the JSON members is part of the API.
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -33,11 +33,12 @@ pub struct NodeView {
     pub first_available_block: Slot,
     /// The state of the node's circuit breaker, which keeps calls off a failing node.
     pub breaker: BreakerState,
-    /// The number of attempts in flight on the node.
+    /// The number of calls in flight to the node.
     pub in_flight: usize,
-    /// The configured limit on attempts in flight.
+    /// The configured limit on calls in flight to the node.
     pub max_in_flight: usize,
-    /// The latency of the node in milliseconds: a moving average that rises at once with a slow answer (peak EWMA).
+    /// The latency of the node in milliseconds, as a moving average that rises at once with a slow answer (peak
+    /// EWMA).
     pub latency_ms: f64,
     /// The calls left in the node's rate limit. `None` without a limit.
     pub rps_left: Option<f64>,
@@ -45,31 +46,31 @@ pub struct NodeView {
     pub lacks: Vec<&'static str>,
     /// True if an operator has drained the node, so that it gets no new calls.
     pub drained: bool,
-    /// The number of attempts on the node since the start, excluding probes.
+    /// The number of calls to the node since the start, excluding probes.
     pub requests: u64,
-    /// The number of failed attempts on the node since the start.
+    /// The number of failed calls to the node since the start.
     pub failures: u64,
-    /// The last failed attempt. `None` if no attempt has failed.
+    /// The last failed call to the node. `None` if no call has failed.
     pub last_failure: Option<FailureView>,
 }
 
-/// A failed attempt on a node.
+/// A failed call to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FailureView {
-    /// The label `result` of the attempt in `slotfront_upstream_requests_total`.
+    /// The kind of failure, as in the label `result` of the metric `slotfront_upstream_requests_total`.
     pub kind: &'static str,
     /// The time since the failure, in milliseconds.
     pub age_ms: u64,
 }
 
 impl NodeView {
-    /// Returns true if the node gets calls. A node gets none if there is any reason against it.
+    /// Returns true if the node gets calls. A node with any reason in `reasons` gets none.
     pub fn is_usable(&self) -> bool {
         self.reasons.is_empty()
     }
 }
 
-/// Serializes nodes as summaries, for `/api/status`.
+/// Serializes the members of nodes that `/api/status` shows.
 pub(super) fn serialize_summaries<S: Serializer>(
     nodes: &[NodeView],
     serializer: S,
@@ -77,7 +78,7 @@ pub(super) fn serialize_summaries<S: Serializer>(
     serializer.collect_seq(nodes.iter().map(NodeSummary))
 }
 
-/// Serializes nodes with all details, for `/api/upstreams`.
+/// Serializes the members of nodes that `/api/upstreams` shows, with all details.
 pub(super) fn serialize_details<S: Serializer>(nodes: &[NodeView], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(nodes.iter().map(NodeDetail))
 }
@@ -95,7 +96,7 @@ impl Serialize for NodeSummary<'_> {
         object.serialize_field("reason", &node.worst.and_then(|worst| node.reasons.get(worst)))?;
         object.serialize_field("slots", &node.slots)?;
         object.serialize_field("lag_slots", &node.lag_slots.processed)?;
-        // Before the first attempt the latency is only an assumption.
+        // Before the first call the latency is only an assumption.
         object.serialize_field("latency_ms", &(node.requests > 0).then_some(node.latency_ms))?;
         object.serialize_field("in_flight", &node.in_flight)?;
         object.serialize_field("breaker", &node.breaker)?;

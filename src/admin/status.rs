@@ -24,7 +24,7 @@ pub trait StatusSource: Send + Sync + 'static {
     fn readiness(&self) -> Readiness;
     /// Removes the cached answers that `filter` matches, and returns their number. May block for long.
     fn purge(&self, filter: &Filter) -> u64;
-    /// Writes the purges that this gateway has begun so far to the shared store. Returns true if the store has all of
+    /// Writes to the shared store the purges that this gateway has begun. Returns true if the store has all of
     /// them. `None` if no shared store is configured.
     fn share_purges(&self) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>>;
     /// Drains the upstream with the name `upstream`, or restores it if `drained` is false. Returns false if no upstream
@@ -38,8 +38,8 @@ pub trait StatusSource: Send + Sync + 'static {
 pub enum Readiness {
     /// At least one upstream is usable. `/readyz` answers 200.
     Ready,
-    /// No upstream is usable. Calls get stale answers, or go to the least bad node. `/readyz` answers 200. Otherwise a
-    /// balancer would remove all replicas because of a fault behind them.
+    /// No upstream is usable. Calls get stale answers, or go to the least bad node. `/readyz` answers 200, because
+    /// a balancer would otherwise remove all replicas for a fault of the nodes behind them.
     Degraded {
         /// The reasons why no upstream is usable, as sentences.
         reasons: Vec<String>,

@@ -18,8 +18,8 @@ use crate::cache::purge::Filter;
 use crate::methods::{Commitment, Method, PerCommitment};
 use crate::telemetry::Outcome;
 
-/// The time between two events `tick` of the status page's event stream. The counters are read for each of
-/// them.
+/// The time between two `tick` events in the event stream of the status page. The counters are read once for each
+/// event.
 const TICK: Duration = COMPARE_INTERVAL.saturating_mul(COMPARES_PER_TICK);
 
 struct FakeSource {

@@ -16,7 +16,7 @@ pub struct Upstreams {
     /// The configured upstreams, in the order of the configuration.
     #[serde(serialize_with = "serialize_details")]
     pub upstreams: Vec<NodeView>,
-    /// The latest recorded choice for each method. At most ten choices a second are recorded.
+    /// The latest recorded choice of a node, for each method. At most ten choices a second are recorded.
     pub choices: Vec<ChoiceView>,
 }
 
@@ -47,6 +47,6 @@ pub struct CandidateView {
     pub near: bool,
     /// The configured tier of the node. Nodes of lower tiers are asked first.
     pub tier: u8,
-    /// The load of the node: its peak-EWMA latency in milliseconds × (its attempts in flight + 1).
+    /// The load of the node: its peak-EWMA latency in milliseconds × (its calls in flight + 1).
     pub load: f64,
 }

@@ -1,7 +1,7 @@
 //! The process signals that a running gateway handles.
 //!
-//! Signals are handled from [`Signals::catch`] on. A signal that arrives before that ends the process, which
-//! is the system's default.
+//! Signals are handled once [`Signals::catch`] has returned. An earlier signal ends the process, which is the
+//! system's default.
 
 use std::io;
 

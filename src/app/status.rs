@@ -31,8 +31,7 @@ impl AppStatus {
     }
 }
 
-/// Returns for the status page how far the gateway follows the cluster's blocks. `None` if `follow.mode` is
-/// off.
+/// Returns the state of following the cluster's blocks, for the status page. `None` if `follow.mode` is off.
 fn follow_view(front: &Front) -> Option<FollowView> {
     let (mode, followed) = (front.config.follow.mode, &front.followed);
     let (state, contradicted) = (followed.state(), followed.is_contradicted());

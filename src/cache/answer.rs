@@ -1,4 +1,4 @@
-//! The way of one call through the cache: look up, fetch, and fall back to an entry that may stand in.
+//! The way of one call through the cache: a look-up, a fetch, and a stored entry instead if no node answers.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
     }
 }
 
-/// Serves a stored answer: the entry `found`, or a list assembled of other entries.
+/// Serves a stored answer: the entry `found`, or a list put together from other entries.
 async fn serve_stored(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -87,8 +87,8 @@ async fn serve_stored(
     })
 }
 
-/// Returns the entry to serve: a fresh one, a list assembled of fresh ones, or a stale one, which is
-/// revalidated meanwhile. `None` if a node must be asked first.
+/// Returns the entry to serve: a fresh one, a list put together from fresh ones, or a stale one. A stale entry is
+/// served while a new answer is fetched. `None` if a node must be asked first.
 fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> Option<Arc<Entry>> {
     if let CacheLookup::Hit(entry) = found {
         return Some(Arc::clone(entry));
@@ -103,8 +103,8 @@ fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> 
     Some(Arc::clone(entry))
 }
 
-/// Fetches an answer. The node may be asked for a larger form than the caller's, from which other forms can
-/// be made. If that answer is too large, the node is asked once more for the caller's form.
+/// Fetches an answer. The node may be asked for a larger form of the answer than the caller's, from which other
+/// forms can be made. If the larger form is too large, the node is asked once more for the caller's form.
 async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
     let answer = fetch(cache, call).await;
     if let Err(NotServed::Failed(Error::NoUpstream(attempts))) = &answer
@@ -121,7 +121,8 @@ async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Re
 /// the missing accounts of a list.
 async fn fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
     let commitment = call.query.commitment();
-    // A monotonic slot above the frontier is ignored, because no node is known to have reached it.
+    // The slot that the caller's key has seen is ignored while it is above the frontier, because no node is known
+    // to have reached it.
     let is_reached = |slot: &Slot| commitment.is_some_and(|c| cache.frontier.slot(c) >= *slot);
     let monotonic_slot = call.options.monotonic_slot.filter(is_reached);
     if call.reason == ForwardReason::Request {
@@ -152,8 +153,8 @@ async fn fetch_past_cache(
 }
 
 /// Fetches an answer for a caller without minContextSlot. The answer of a shared fetch may be below
-/// `monotonic_slot`, or too old for a caller who joined the fetch. In that case a second answer is fetched,
-/// and taken at any slot.
+/// `monotonic_slot`, the slot that the caller's key has already seen. The answer may also be too old for a caller
+/// who joined the fetch. In both cases a second answer is fetched, and taken at any slot.
 async fn fetch_at_any_slot(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -193,15 +194,15 @@ async fn fetch_at_min_context_slot(
 }
 
 /// Fetches an answer in a shared fetch, and takes the answer at any slot. A caller who joined another
-/// caller's fetch may get an answer that is too old, or in a form that does not serve it. That caller shares
-/// one more fetch.
+/// caller's fetch may get an answer that is too old, or in a form that does not fit the call. That caller joins or
+/// starts one more shared fetch.
 async fn fetch_last(
     cache: &Cache,
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
 ) -> Result<CacheAnswer, NotServed> {
     let since = Instant::now();
-    // The second flight begins after the first has ended, so the second answer is young enough.
+    // The second fetch begins after the first has ended, so the second answer is young enough.
     let too_old = |entry: &Entry| {
         entry.meta.sent_at < since && !cache.freshness.allows(&entry.meta, Tolerance::Fresh, Instant::now())
     };
@@ -221,12 +222,12 @@ pub(super) enum FlightRole {
     Leader,
     /// The caller joined a fetch that had begun for another caller.
     Joiner {
-        /// True if the node was asked after this caller's last attempt to get an answer began.
+        /// True if the node was asked after this caller began its latest attempt to get an answer.
         asked_since: bool,
     },
 }
 
-/// The result of a fetch that callers share, for one of them.
+/// The result of a shared fetch, as one of its callers gets it.
 struct SharedFlight {
     fetched: Fetched,
     is_leader: bool,
@@ -294,10 +295,10 @@ async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<C
     cache.renderer.render(call, &list, basis).await.map(Some)
 }
 
-/// Renders the result of a fetch for this caller. On the call's second try, another answer about the same
-/// accounts may have been sent to a caller at a higher slot. In that case a stored entry is rendered, if one
-/// may stand in. If none may, the caller gets the fetched answer, because a slot shown to other callers never
-/// causes an error.
+/// Renders the result of a fetch for this caller. Meanwhile another caller may have got an answer about the same
+/// accounts at a higher slot. On the second try of the call, a stored entry that may stand in is then rendered
+/// instead. Without such an entry the caller gets the fetched answer, because slots shown to other callers never
+/// cause an error.
 pub(super) async fn render_fetched(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -331,9 +332,8 @@ pub(super) async fn render_fetched(
     cache.renderer.render(call, entry, basis).await
 }
 
-/// Serves a stored entry because no node answers. An entry that is below a slot at which one of its accounts
-/// was shown is used last. The floors of these accounts, below which they are not shown, then fall to the
-/// entry's slot.
+/// Serves a stored entry because no node answers. An entry below the floor of one of its accounts is served only
+/// if no other entry may stand in. The floors of its accounts then fall to the entry's slot.
 async fn serve_stand_in(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
     let mut entry = find_or_derive_stand_in(cache, call, Tolerance::InFault).await;
     if entry.is_none() {

@@ -1,4 +1,4 @@
-//! Lists of accounts that are assembled of single ones.
+//! Answers for lists of accounts, put together from the cached answers for single accounts.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::stored_entries::StoredEntries;
 use crate::config::Assemble;
 use crate::methods::{AccountsQuery, Pubkey, Query, Slot};
 
-/// Assembles lists from stored accounts.
+/// Puts lists together from the stored entries of single accounts.
 pub(super) struct AssembledLists<'a> {
     pub(super) entries: &'a StoredEntries,
     pub(super) carrier: &'a Carrier,
@@ -25,8 +25,8 @@ pub(super) struct AssembledLists<'a> {
 }
 
 impl AssembledLists<'_> {
-    /// Returns a list assembled of single accounts, if all of them may be used. The list is stored, so that
-    /// later answers to the same call are not at a lower slot.
+    /// Returns a list put together from the entries of single accounts, if the entries of all its accounts may be
+    /// used. The list is stored, so that later answers to the same call are not at a lower slot.
     pub(super) fn assemble(
         &self,
         query: &Query,
@@ -42,15 +42,15 @@ impl AssembledLists<'_> {
         let singles = self.find_singles(query, tolerance, min_slot, &guard);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
         let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
-        // A mixed list has the slot of its oldest account. A carried account is known at its own slot only.
+        // A list of accounts at several slots gets the lowest slot. A carried account is known at its own slot
+        // only.
         let may_mix = mode == Assemble::WithinBound && !singles.iter().any(|single| single.meta.carried);
         let list = (one_slot || may_mix).then(|| list::joined(&singles))??;
         self.insert_unless_newer(query, list)
     }
 
-    /// Returns the accounts of `query` that must be fetched, because no entry from which they can be served
-    /// is fresh. `None` unless `cache.assemble` is `within-bound`, or if all or none of the accounts are
-    /// stored.
+    /// Returns the accounts of `query` that must be fetched, because they have no fresh entry in a usable form.
+    /// `None` if all or none of the accounts have such an entry, or if `cache.assemble` is not `within-bound`.
     pub(super) fn missing_accounts(
         &self,
         query: &AccountsQuery,
@@ -69,8 +69,8 @@ impl AssembledLists<'_> {
         (!missing.is_empty() && stored.iter().any(Option::is_some)).then_some(missing)
     }
 
-    /// Returns a list assembled of fresh single accounts. Their slots may differ, unless one of the accounts
-    /// was carried along the followed chain.
+    /// Returns a list put together from the fresh entries of single accounts. Their slots may differ, unless one
+    /// of the entries is carried.
     pub(super) fn complete_list(&self, query: &AccountsQuery, min_slot: Option<Slot>) -> Option<Arc<Entry>> {
         let guard = self.entries.lock_generation();
         let singles: Option<Vec<_>> =
@@ -91,8 +91,8 @@ impl AssembledLists<'_> {
         self.insert_list(query, list)
     }
 
-    /// Returns true if a newer list of the same accounts is stored and may still be served. That list is
-    /// above the slot of `list`, and in a form that serves `query`.
+    /// Returns true if a stored list of the same accounts is newer than `list`, fits the form of `query`, and may
+    /// still be served.
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
         let mut stored = forms::serving_forms(query.form).filter_map(|form| self.entries.get(&key(form)));
@@ -107,14 +107,14 @@ impl AssembledLists<'_> {
         let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
         let now = Instant::now();
         if self.entries.floors_under(&key, now).0 < list.meta.slot {
-            // Floors that have fallen below the slot of the list rise again, because the list is shown.
+            // The list is shown, so floors that have fallen below the slot of the list rise again.
             self.entries.raise_floors(&key, list.meta.slot, now);
         }
         (!matches!(self.entries.insert(key, &list), Insert::KeptNewer(_))).then_some(list)
     }
 
-    /// Returns the newest usable entry of each account of `list`, or `None` for an account without one. Only
-    /// entries from which the form of `list` can be written are usable.
+    /// Returns the newest usable entry of each account of `list`, or `None` for an account without one. An entry
+    /// is usable only if the account can be written from it in the form that `list` asks for.
     pub(super) fn find_singles(
         &self,
         list: &AccountsQuery,

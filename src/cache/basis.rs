@@ -19,9 +19,8 @@ pub(super) enum Basis {
     /// The answer, or a part of it, was fetched for another caller and is fresh. The two values are the
     /// `Cache-Status` and the outcome for metrics.
     SharedFetch(CacheStatus, Outcome),
-    /// A node was asked after the caller arrived. Only the time from the end of the fetch until the answer is
-    /// rendered counts as the answer's age. The two values are the `Cache-Status` and the outcome for
-    /// metrics.
+    /// A node was asked after the caller arrived. The answer's age counts only from the end of the fetch until the
+    /// answer is rendered. The two values are the `Cache-Status` and the outcome for metrics.
     FetchedSinceArrival(CacheStatus, Outcome),
 }
 
@@ -35,9 +34,9 @@ impl Basis {
 /// The reason why an entry or a fetch gives a caller no answer.
 #[derive(Debug)]
 pub(super) enum NotServed {
-    /// No entry may serve the caller: none is stored, the entry became too old, or a newer answer was sent to
-    /// a caller meanwhile. An entry may also be in a form that serves only the caller for whom a shared fetch
-    /// began.
+    /// No entry may serve the caller: none is stored, the entry became too old, or a newer answer was sent to a
+    /// caller meanwhile. The result of a shared fetch may also be in a form that serves only the caller for whom
+    /// the fetch began.
     Unusable,
     /// The entry cannot be rendered, or the fetch failed.
     Failed(Error),

@@ -2,9 +2,9 @@
 //! has written it since.
 //!
 //! The followed chain, which the gateway reads block by block, proves this. A carried entry is a copy with
-//! the later slot in its context, and replaces the original entry. Its age counts from the poll in which a
-//! node named the later slot. The limits of slots and ages hold for it as for a node's answer. A fresh entry
-//! is replaced at most once for each slot.
+//! the later slot in its context, and replaces the original entry. Its age counts from the time at which the
+//! gateway asked a node for its newest slot and learned the later slot. The limits of slot and age apply to it as
+//! to a node's answer. A fresh entry is replaced at most once for each slot.
 //!
 //! An account that was read at confirmed may also serve callers at finalized, and the other way round. The
 //! chain must prove that the account is the same at the later slot. At processed nothing is carried, because
@@ -30,10 +30,10 @@ use crate::follow::{Carry, Chain, FollowedChain, Tip};
 use crate::methods::{AccountsQuery, Commitment, Query, Slot};
 use crate::telemetry::Metrics;
 
-/// The longest wait for the newest block of the followed chain to arrive at a slot.
+/// The longest wait for the followed chain to reach a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
-/// The most slots that the newest block of the followed chain may be behind a slot that a caller wants. If
-/// the block is further behind, the caller does not wait for the chain.
+/// The largest number of slots by which the newest block of the followed chain may be below a slot that a caller
+/// waits for. If the block is further below, the caller does not wait.
 const NEAR_SLOTS: u64 = 2;
 
 /// Carries stored entries along the followed chain, if the settings allow it: serves them at later slots,
@@ -66,10 +66,9 @@ impl Carrier {
         self.mode == FollowMode::On && !self.followed.is_contradicted()
     }
 
-    /// Returns a copy of `stored` at the newest slot up to which the followed chain proves its accounts
-    /// unchanged. The copy replaces `stored` in the cache. Returns `stored` itself if nothing is proved.
-    /// `key_of` returns the key under which `stored` is found: `key`, or the key of another form of the same
-    /// accounts.
+    /// Returns a copy of `stored` at the newest slot up to which the followed chain proves the accounts unchanged.
+    /// The copy replaces `stored` in the cache. Returns `stored` itself if nothing is proved. `key_of` returns the
+    /// key under which `stored` is found: `key`, or the key of another form of the same accounts.
     pub(super) fn carry_to_tip(
         &self,
         entries: &StoredEntries,
@@ -86,13 +85,13 @@ impl Carrier {
         let Some(carried) = carried.and_then(|tip| show_at(&stored, tip, commitment)) else { return stored };
         let carried = Arc::new(carried);
         self.followed.touch();
-        // A purge, or an answer that came meanwhile, is not undone.
+        // A purge or a new answer that came meanwhile stays in effect.
         entries.replace(key_of(&stored), &stored, &carried);
         carried
     }
 
-    /// Returns an entry for `key`, and stores it. The entry is made of a stored one for the same accounts at
-    /// the other commitment, confirmed or finalized. The guard keeps a purge from running in between. Without
+    /// Makes an entry for `key` from the entry for the same accounts at the other commitment, confirmed or
+    /// finalized. Stores the new entry and returns it. The guard keeps a purge from running in between. Without
     /// the guard, an entry that was read before a purge could be stored after it.
     pub(super) fn carry_across(
         &self,
@@ -110,7 +109,8 @@ impl Carrier {
         Some(carried)
     }
 
-    /// Returns a fresh entry for `plan`, made of a stored entry for the same accounts at another commitment.
+    /// Returns a fresh entry for the look-up `plan`, made from a stored entry for the same accounts at another
+    /// commitment.
     pub(super) fn find_across(
         &self,
         entries: &StoredEntries,
@@ -137,13 +137,14 @@ impl Carrier {
         })
     }
 
-    /// Counts an answer to `query` that was carried. In shadow mode, counts an answer that would be carried.
+    /// Counts a carried answer to `query`. In shadow mode, which carries nothing, counts an answer that would be
+    /// carried.
     pub(super) fn count_carried(&self, query: &Query) {
         self.metrics.follow_carried.at((Some(query.method()), query.commitment())).inc();
     }
 
-    /// Returns true if carried answers are served, and `stored` is out of date at confirmed. That is so if a
-    /// block above the slot of `stored` may have written one of its accounts.
+    /// Returns true if a block above the slot of `stored` may have written one of its accounts, so that `stored`
+    /// is out of date. False at other commitments than confirmed, and if no carried answers are served.
     pub(super) fn is_overwritten(&self, stored: &Entry) -> bool {
         let Some(stamp) = stored.stamp.as_deref().filter(|_| self.is_serving()) else { return false };
         stored.meta.class == Class::Account(Commitment::Confirmed)
@@ -153,8 +154,9 @@ impl Carrier {
             })
     }
 
-    /// Returns the slot of the last known block that may have written an account of the stored answer to
-    /// `plan`. `None` at other commitments than confirmed, or if no stored answer can be carried.
+    /// Returns the slot of the last followed block that may have written one of the accounts in the look-up
+    /// `plan`. `None` at other commitments than confirmed, or if no stored answer was read while this chain was
+    /// followed.
     pub(super) fn last_write(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
         let current = self.followed.current();
@@ -176,17 +178,18 @@ impl Carrier {
         }
     }
 
-    /// Waits for the followed chain to reach the highest slot at which an account of `plan` was shown. Does
-    /// not wait if no stored answer to `plan` can be carried there. Returns true if the chain has reached
-    /// that slot.
+    /// Waits for the followed chain to reach the floor of the accounts in the look-up `plan`, the highest slot at
+    /// which one was shown. Does not wait if no stored answer can be carried there. Returns true if the chain has
+    /// reached that slot.
     pub(super) async fn await_floor(&self, entries: &StoredEntries, plan: &LookupPlan) -> bool {
         let floor = entries.floor(&plan.key, Instant::now());
         let Some(chain) = self.chain_that_carries(entries, plan, floor) else { return false };
         matches!(timeout(TIP_WAIT, self.followed.reached(chain, floor)).await, Ok(Some(_)))
     }
 
-    /// Returns the number of the followed chain if a stored answer to `plan` can be carried to its newest
-    /// block. `None` if no answer can, or if that block is too far below `slot` to wait for.
+    /// Returns the identifying number of the followed chain, if a stored answer to the look-up `plan` can be
+    /// carried to the chain's newest block. `None` if no answer can, or if that block is too far below `slot` to
+    /// wait for.
     pub(super) fn chain_that_carries(
         &self,
         entries: &StoredEntries,
@@ -208,7 +211,8 @@ impl Carrier {
         candidates.any(is_unwritten).then(|| chain.number())
     }
 
-    /// Returns true if the mode is `shadow`, and an answer to `plan` would be carried in the mode `on`.
+    /// Returns true if the mode is `shadow`, and an answer to the look-up `plan` would be carried in the mode
+    /// `on`.
     pub(super) fn would_carry(&self, entries: &StoredEntries, plan: &LookupPlan, now: Instant) -> bool {
         self.mode == FollowMode::Shadow && {
             let keys = [Some(&plan.key), plan.alternate_key.as_ref()].into_iter().flatten();
@@ -244,7 +248,8 @@ impl Carrier {
             Commitment::Finalized => chain.target()?,
         };
         let is_same_commitment = stored.meta.class == Class::Account(commitment);
-        // At the same slot, a later poll matters only once the entry is no longer fresh.
+        // At the same slot, carrying only lowers the age of the entry, which matters once the entry is no longer
+        // fresh.
         let is_fresh = || self.freshness.assess(&stored.meta, now) == Freshness::Fresh;
         if is_same_commitment && (newest < stored.meta.slot || (newest == stored.meta.slot && is_fresh())) {
             return None;

@@ -15,16 +15,17 @@ pub enum Class {
     Samples,
     /// Cluster nodes.
     ClusterNodes,
-    /// A final block, or the error -32015 (unsupported transaction version) about one.
+    /// A final block, or the error -32015 (unsupported transaction version) about a final block.
     BlockFinal,
-    /// A block that is confirmed only, or the error -32015 (unsupported transaction version) about one.
+    /// A block that is confirmed but not final, or the error -32015 (unsupported transaction version) about such a
+    /// block.
     BlockConfirmed,
     /// The error -32004: the block does not exist yet at this commitment. The entry expires when the newest
     /// known slot reaches the block's slot.
     NotYet(Slot, Commitment),
-    /// A skipped slot that two nodes report.
+    /// A skipped slot, reported by two nodes.
     Skipped,
-    /// A skipped slot that only one node reports, or that nodes may still add to long-term storage. The
-    /// setting `cache.ttl.no_block` calls it `unconfirmed`.
+    /// A skipped slot that only one node reports, or whose block may still reach long-term storage. Its TTL is
+    /// `unconfirmed` in the setting `cache.ttl.no_block`.
     SkippedUnconfirmed,
 }

@@ -1,4 +1,4 @@
-//! The compression of answers by a bounded [`Compressor`].
+//! The compression of answers by a [`Compressor`], which compresses a limited number of long texts at a time.
 //!
 //! The compressed form of a stored text belongs to the entry and is counted in the entry's weight. A text
 //! that is written for one caller is compressed for that caller only.

@@ -22,7 +22,7 @@ use crate::methods::Pubkey;
 pub(super) enum Derivation {
     /// One vote account from the list of all.
     VoteAccount(Pubkey),
-    /// A block in the second shape from a block in the first.
+    /// A block in the second shape, made from the same block in the first shape.
     Block(block::BlockShape, block::BlockShape),
 }
 

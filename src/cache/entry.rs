@@ -1,5 +1,5 @@
-//! The entries of the cache. An entry is an answer's bytes with the answer's slot and the moment at which the
-//! answer was asked for.
+//! The entries of the cache. An entry is the bytes of an answer, the answer's slot, and the moment at which the
+//! node was asked.
 
 use std::sync::{Arc, OnceLock};
 
@@ -141,8 +141,8 @@ impl EntryBody {
             Self::Verbatim(payload) => payload.weight(),
             Self::Account { result, .. } => result.len(),
             Self::Accounts { context, values, .. } => {
-                // Each value keeps the bytes of its single answer alive, which also hold a context and the
-                // envelope.
+                // Each value keeps the whole answer about its single account in memory: the value, a context, and
+                // the text around them.
                 let texts: usize = values.iter().map(|value| value.text().len()).sum();
                 let beside = values.len() * (context.len() + size_of::<AccountValue>() + ENVELOPE_BYTES);
                 context.len() + texts + beside
@@ -161,7 +161,7 @@ pub struct EntryMeta {
     pub sent_at: Instant,
     /// The class, which decides how long the answer may be served.
     pub class: Class,
-    /// True if the answer was made of stored answers to other calls.
+    /// True if the answer was made from stored answers to other calls.
     pub derived: bool,
     /// True if the answer was read at another slot or commitment. A followed block chain proves that the
     /// accounts are the same at the slot and commitment that the answer shows.
@@ -175,14 +175,14 @@ pub struct Entry {
     pub body: EntryBody,
     /// The slot, age and class.
     pub meta: EntryMeta,
-    /// The slot and chain at which the accounts were read. They allow the answer to be served at later slots.
-    /// `None` if the answer is served at its own slot only.
+    /// The slot and the followed chain at which the accounts were read, which allow the answer to be served at
+    /// later slots. `None` if the answer is served at its own slot only.
     pub stamp: Option<Arc<FollowStamp>>,
     /// The compressed forms of the text, for callers who accept them.
     pub compressed: CompressedForms,
 }
 
-/// The compressed forms of one text. Each form is made once and shared by all holders of the text. Most texts
+/// The compressed forms of one text. Each form is made once and shared by all callers who get the text. Most texts
 /// have none, so the memory for the forms is allocated on first use.
 #[derive(Debug, Clone, Default)]
 pub struct CompressedForms(OnceLock<Arc<[OnceCell<Arc<CompressedText>>; 2]>>);

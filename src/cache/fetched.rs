@@ -15,12 +15,12 @@ pub(super) type FlightResult = Result<Fetched, Error>;
 pub(super) enum Fetched {
     /// A node's answer, and true if it is stored.
     New(Arc<Entry>, bool),
-    /// The stored entry, because the node's answer is older. The key is set if the entry is stored under the
-    /// alternate key of the caller who started the fetch.
+    /// A stored entry, which is given because the node's answer is older. The key is set if the entry is stored
+    /// under the [`LookupPlan::alternate_key`] of the caller who started the fetch.
     KeptNewer(Arc<Entry>, Option<Key>),
-    /// A fresh entry for which no node was asked. The entry was stored, was derived from a stored one, or
-    /// came from the shared store. The key is set if the entry is stored under the alternate key of the
-    /// caller who started the fetch.
+    /// A fresh entry for which no node was asked. The entry was stored, was derived from a stored one, or came
+    /// from the shared store. The key is set if the entry is stored under the [`LookupPlan::alternate_key`] of
+    /// the caller who started the fetch.
     AlreadyFresh(Arc<Entry>, Option<Key>),
 }
 

@@ -50,8 +50,8 @@ const LONGEST_FRONTIER_WAIT: Duration = Duration::from_secs(1);
 pub(super) enum AnswerSource {
     /// A node. The answer is offered to the other gateways of the shared store.
     Node {
-        /// The number of the block chain that the gateway followed when the node was asked. 0 if it followed
-        /// none.
+        /// The unique number of the block chain that the gateway followed when the node was asked. 0 if it
+        /// followed none.
         chain: u64,
     },
     /// The shared store.
@@ -139,7 +139,7 @@ impl Fetcher {
         self.flights.join(&key, fetch, is_worth_retry)
     }
 
-    /// Asks the pool for this caller alone, past the cache.
+    /// Starts a fetch for this caller alone, which asks a node even if an answer is stored.
     pub(super) fn fetch_unshared(
         self: &Arc<Self>,
         plan: &LookupPlan,
@@ -150,9 +150,9 @@ impl Fetcher {
         self.flights.start_unshared(async move { fetcher.fetch(&plan, requirement, options).await })
     }
 
-    /// Waits until a usable node has reached `slot`, for about the duration of one slot. Returns true if one
-    /// has. An answer to `plan` that is served at later slots needs the followed chain. In that case this
-    /// waits for the chain to reach `slot`, too.
+    /// Waits about the duration of one slot for a usable node to reach `slot`. Returns true if a node has
+    /// reached it. If a stored answer to `plan` can be carried, also waits for the followed chain to reach
+    /// `slot`.
     pub(super) async fn await_frontier(&self, plan: &LookupPlan, slot: Slot, commitment: Commitment) -> bool {
         if slot > self.frontier.slot(commitment).saturating_add(self.freshness.max_lag_slots(commitment)) {
             return false;
@@ -163,7 +163,7 @@ impl Fetcher {
             return false;
         }
         if let Some(chain) = self.lookup.carrier.chain_that_carries(&self.lookup.entries, plan, slot) {
-            // The tip follows the frontier. If the tip does not arrive in time, a node is asked.
+            // The followed chain reaches a slot later than the frontier. If it is not in time, a node is asked.
             let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed().reached(chain, slot)).await;
         }
         true
@@ -213,7 +213,7 @@ impl Fetcher {
         let FetchStart { generation, space, chain, .. } = start;
         // At processed a fork may be dropped with its slots, so the newest slot is only a preference there.
         let (newest_slot, prefer) = match commitment {
-            // A node that has not seen the write would give the answer that is stored.
+            // A node that has not seen the write would only repeat the stored answer.
             Some(Commitment::Confirmed | Commitment::Finalized) => (start.newest_slot, start.last_write),
             _ => (None, start.newest_slot),
         };
@@ -241,7 +241,7 @@ impl Fetcher {
         self.store_answer(plan, &reply, account_floor, generation, AnswerSource::Node { chain }).await
     }
 
-    /// Compares fetched accounts with the stored ones, if the followed chain knows when either was written. A
+    /// Compares fetched accounts with the stored ones. Accounts without a [`FollowStamp`] are left out. A
     /// difference that no known block explains is examined in a task.
     fn check_refetch(&self, key: Option<&Key>, entry: &Entry, singles: &[SingleEntry]) {
         let whole = key.map(|key| (key, &entry.body, &entry.stamp));

@@ -1,8 +1,8 @@
 //! Single-flight: all callers with the same question at the same time share one upstream call.
 //!
-//! The fetch is a task that outlives its leader. A failed fetch is tried once more if callers still wait.
-//! Callers bring their own deadlines and never cancel a flight. A caller who leaves may leave a callback for
-//! the result, and no longer counts as waiting.
+//! The fetch is a task that goes on even if the caller who started it, the leader, leaves. A failed fetch is
+//! tried once more if callers still wait. Callers bring their own deadlines and never cancel a flight. A caller
+//! who leaves may leave a callback for the result, and no longer counts as waiting.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -82,8 +82,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         Arc::new(Self { shards, hasher: RandomState::new(), tasks })
     }
 
-    /// Joins the fetch under way for `key`, or starts `fetch`. If `retry_if` returns true for a result,
-    /// `fetch` runs once more while callers wait.
+    /// Joins the fetch under way for `key`, or starts `fetch`. If `retry_if` returns true for the result,
+    /// `fetch` runs once more, provided that a caller still waits.
     pub fn join<F>(
         self: &Arc<Self>,
         key: &K,

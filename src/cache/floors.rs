@@ -20,8 +20,8 @@ use crate::methods::{Commitment, Pubkey, Slot};
 
 /// The number of shards for each commitment, so that two threads seldom contend.
 const SHARDS: usize = 64;
-/// The bytes of cache capacity for which the table has memory for one floor. The smallest entry of an account
-/// weighs more than half as much.
+/// The cache capacity, in bytes, for each floor that the table can hold. The smallest entry of an account
+/// weighs more than half of that, so there are fewer than two such entries for each floor.
 const BYTES_A_FLOOR: u64 = 1024;
 /// The least number of floors that one half of a shard can hold.
 const MIN_HALF: usize = 32;

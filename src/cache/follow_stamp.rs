@@ -17,7 +17,7 @@ use crate::methods::{AccountEncoding, AccountForm, Pubkey, Slot};
 /// later slot if no later block of that chain has written these accounts.
 #[derive(Debug)]
 pub struct FollowStamp {
-    /// The number of the block chain that the gateway followed when the node was asked.
+    /// The unique number of the block chain that the gateway followed when the node was asked.
     pub chain: u64,
     /// The slot of the node's answer.
     pub read: Slot,
@@ -37,7 +37,7 @@ pub struct FollowStamp {
 #[derive(Debug, Clone)]
 pub(super) struct StampInput {
     pub(super) followed: Arc<FollowedChain>,
-    /// The number of the block chain that the gateway followed when the node was asked.
+    /// The unique number of the block chain that the gateway followed when the node was asked.
     pub(super) chain: u64,
     /// The newest confirmed slot that was known when the answer had arrived.
     pub(super) confirmed: Slot,
@@ -105,15 +105,15 @@ impl Stamper {
         is_listed.then(|| self.stamp(is_token, [self.followed.bucket(address)].into()))
     }
 
-    /// Returns the [`FollowStamp`] of a token balance. Its `is_token` is false, because the answer does not say which
-    /// program owns the account. `None` if the account may change although no block lists a write to it.
+    /// Returns the [`FollowStamp`] of a token balance. Its `is_token` is false, because the answer does not say
+    /// which program owns the account. `None` if the account may change although no block lists a write to it.
     pub(super) fn balance(&self, address: &Pubkey) -> Option<Arc<FollowStamp>> {
         let is_listed = !follow::is_excluded_address(address);
         is_listed.then(|| self.stamp(false, [self.followed.bucket(address)].into()))
     }
 
-    /// Combines the [`FollowStamp`]s of a list's accounts into one for the whole list, as a node has answered
-    /// it. `None` if an account has none.
+    /// Combines the [`FollowStamp`]s of a list's accounts into one for the list, which a node has answered as a
+    /// whole. `None` if an account has no stamp.
     pub(super) fn list<'a>(
         &self,
         stamps: impl Iterator<Item = Option<&'a Arc<FollowStamp>>>,
@@ -127,8 +127,8 @@ impl Stamper {
     }
 }
 
-/// Combines the [`FollowStamp`]s of a list's accounts into one for the list, which shows them at `slot`.
-/// `None` if an account has none, or if two accounts were read while different chains were followed.
+/// Combines the [`FollowStamp`]s of a list's accounts into one for the list. `slot` is the slot of the list.
+/// `None` if an account has no stamp, or if two accounts were read while different chains were followed.
 pub(super) fn of_list<'a>(
     slot: Slot,
     mut stamps: impl Iterator<Item = Option<&'a Arc<FollowStamp>>>,

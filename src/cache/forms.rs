@@ -18,10 +18,10 @@
 //!
 //! | stored under | serves callers who ask for |
 //! | --- | --- |
-//! | base64, whole | base64, base64+zstd, base58 and binary, with each slice and without |
+//! | base64, whole | base64, base64+zstd, base58 and binary, with any slice or none |
 //! | base64, a slice | base64, base58 and binary with that slice |
 //! | base64+zstd | base64+zstd with that slice |
-//! | jsonParsed, whole | jsonParsed, with each slice and without |
+//! | jsonParsed, whole | jsonParsed, with any slice or none |
 //! | jsonParsed, a slice | jsonParsed with that slice |
 //!
 //! A list of accounts follows the rules of one account. The size of a list is that of its largest account. A
@@ -55,13 +55,13 @@ pub(super) fn fetch_form(asked: AccountForm, size: SizeClass) -> AccountForm {
 /// comes first.
 pub(super) fn serving_forms(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
     let widest = fetch_form(asked, SizeClass::Small);
-    // The account may have been larger, or of unknown size, when it was fetched. At most one of the two forms
-    // differs from the widest one.
+    // The account may have been larger, or of unknown size, when it was fetched. At most one of the forms for
+    // these two cases differs from `widest`.
     let others = [SizeClass::Unknown, SizeClass::Large].map(|size| fetch_form(asked, size));
     std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
 }
 
-/// Returns the forms of stored accounts that usually show an account's owner.
+/// Returns the forms in which a stored account usually shows its owner.
 pub(super) fn owner_forms() -> impl Iterator<Item = AccountForm> {
     [WHOLE, AccountForm { encoding: JsonParsed, slice: None }].into_iter()
 }

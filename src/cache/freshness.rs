@@ -74,7 +74,7 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns true if an entry may still be served, even if only while no node answers. Such an entry is not
+    /// Returns true if an entry may still be served, at least while no node answers. Such an entry is not
     /// replaced by an older one.
     pub(super) fn may_serve(&self, meta: &EntryMeta) -> bool {
         let now = Instant::now();
@@ -121,7 +121,7 @@ impl FreshnessPolicy {
         *self.settings.max_lag_slots.get(commitment)
     }
 
-    /// Returns the setting `cache.assemble`: the rule for lists that are assembled of stored accounts.
+    /// Returns the setting `cache.assemble`: the rule for lists that are assembled from stored accounts.
     pub(super) fn assemble(&self) -> Assemble {
         self.settings.assemble
     }
@@ -143,8 +143,8 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns the longest time for which an answer that shows accounts at `commitment` may be served. The
-    /// time while no node answers is included.
+    /// Returns the longest time for which an answer that shows accounts at `commitment` may be served, whether
+    /// nodes answer or not.
     pub(super) fn longest_life(&self, commitment: Commitment) -> Duration {
         let stretch = 1.0 + *self.settings.stale_while_revalidate.get(commitment);
         let ttl = self.ttl(Class::Account(commitment)).mul_f64(stretch);
@@ -181,9 +181,8 @@ impl FreshnessPolicy {
     }
 }
 
-/// Returns the commitment whose newest known slot limits how far answers of the class may be behind. `None`
-/// for classes that are limited in time only. Vote accounts are among them, although they change with every
-/// slot.
+/// Returns the commitment at which answers of the class are compared with the newest known slot. `None` for
+/// classes that are limited in time only. Vote accounts are such a class, although they change with every slot.
 const fn commitment(class: Class) -> Option<Commitment> {
     match class {
         Class::Account(c) | Class::Fee(c) => Some(c),

@@ -14,8 +14,8 @@ pub(super) struct Generation(RwLock<u64>);
 pub(super) struct GenerationGuard<'a>(RwLockReadGuard<'a, u64>);
 
 impl Generation {
-    /// Waits until no guard is left, and then counts a purge. Entries must be removed after this call, not
-    /// before.
+    /// Waits until no [`GenerationGuard`] is left, and then counts a purge. Entries must be removed after this
+    /// call, not before.
     pub(super) fn advance(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) += 1;
     }

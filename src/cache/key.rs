@@ -1,5 +1,5 @@
-//! Cache keys, and the plan for a query: a [`LookupPlan`] is made of a [`Query`], the newest known slots and
-//! the known sizes of accounts.
+//! Cache keys and look-up plans. A [`LookupPlan`] is made from a [`Query`], the newest known slots and the
+//! known sizes of accounts.
 //!
 //! `minContextSlot` is a condition of one caller and never part of a key. The key of a block depends on its
 //! finality. At or below the newest known finalized slot, all commitments share one key. Above that slot the
@@ -67,8 +67,8 @@ impl Key {
         }
     }
 
-    /// Returns true if calls of `method` are answered from this key. Single accounts and lists answer both
-    /// account methods.
+    /// Returns true if calls of `method` are answered from this key. The key of a single account or of a list
+    /// answers both account methods.
     pub fn answers(&self, method: Method) -> bool {
         match self {
             Self::Account(..) | Self::Accounts(..) => {

@@ -44,14 +44,14 @@ pub(super) enum CacheLookup {
     Expired,
 }
 
-/// A stored entry. The key is the second key of the plan for a query, if the entry is stored under that key.
+/// A stored entry. The key is set if the entry is stored under the [`LookupPlan::alternate_key`].
 pub(super) type KeyedEntry = (Arc<Entry>, Option<Key>);
 
 /// The state of the cache when a fetch begins.
 pub(super) struct FetchStart {
     /// The number of purges so far. An answer to a call from before a purge is not stored.
     pub(super) generation: u64,
-    /// The highest slot at which one of the answer's accounts was shown. 0 if none was shown.
+    /// The highest slot at which one of the call's accounts was shown. 0 if none was shown.
     pub(super) account_floor: Slot,
     /// The highest slot of the stored answers to the call, or `account_floor` if that is higher. `None` if no
     /// answer is stored and no account was shown.
@@ -59,7 +59,7 @@ pub(super) struct FetchStart {
     /// The account's size in bytes. `None` if the size is not known, or if the call is not for a single
     /// account.
     pub(super) space: Option<u64>,
-    /// The number of the block chain that the gateway follows. 0 if it follows none.
+    /// The unique number of the block chain that the gateway follows. 0 if it follows none.
     pub(super) chain: u64,
     /// The slot of the last block that may have written one of the call's accounts. `None` if the followed
     /// chain does not know, or at other commitments than confirmed.
@@ -178,7 +178,7 @@ impl Lookup {
         }
     }
 
-    /// Returns the assembled lists.
+    /// Returns the assembler of lists from stored accounts.
     pub(super) fn lists(&self) -> AssembledLists<'_> {
         AssembledLists { entries: &self.entries, carrier: &self.carrier, freshness: &self.freshness }
     }
@@ -209,8 +209,8 @@ impl Lookup {
         self.lists().assemble(query, tolerance, min_slot)
     }
 
-    /// Lowers the floors of the accounts under `plan`, below which they are not shown, to the slot of `meta`.
-    /// The entry with this `meta` is served although it is below those floors.
+    /// Lowers the floors of the accounts of `plan` to the slot of `meta`, because an entry with this `meta` is
+    /// served below them.
     pub(super) fn lower_floors_to(&self, plan: &LookupPlan, meta: &EntryMeta) {
         self.entries.lower_floors(&plan.key, self.entries.floor(&plan.key, Instant::now()), meta.slot);
     }
@@ -293,7 +293,8 @@ impl Lookup {
         let newer = entries.filter(|entry| entry.meta.slot > slot && self.freshness.may_serve(&entry.meta));
         let newest = newer.max_by_key(|entry| entry.meta.slot);
         let newest_slot = newest.as_ref().map_or(slot, |entry| entry.meta.slot);
-        // If neither the node's answer nor the newest entry reaches the floor, a list of single accounts may.
+        // If neither the node's answer nor the newest entry reaches the floor, a list assembled from single
+        // accounts may reach it.
         let list = if newest_slot < account_floor {
             self.lists().assemble(&plan.upstream, Tolerance::InFault, Some(account_floor))
         } else {

@@ -17,8 +17,7 @@ use crate::methods::{AccountForm, AccountQuery, AccountsQuery, Commitment, MAX_K
 use crate::node::NodeReply;
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 
-/// The number of calls under way, of one form and commitment, from which on later calls are queued to be
-/// merged.
+/// The number of calls under way, for one form and commitment, at which further calls are queued to be merged.
 const BUSY: usize = 4;
 
 /// The calls for single accounts, grouped by form and commitment.

@@ -1,8 +1,8 @@
-//! Models of the cache. Random steps run the real cache, and each answer is checked against a model's
-//! promises.
+//! Model-based tests of the cache. Random steps, such as calls, answers of nodes and purges, are applied to the
+//! real cache. A model checks each answer.
 //!
-//! docs/models.md says what each model covers, and how to add a step. `PROPTEST_CASES=300000` runs more
-//! cases.
+//! docs/models.md says what each model covers, and how to add a step. Setting `PROPTEST_CASES=300000` generates
+//! more test cases.
 
 mod accounts;
 mod blocks;
@@ -33,5 +33,5 @@ use bounds::{AnswerBounds, EntryLife};
 use questions::{Question, TestQuery};
 use stepped_cache::{SteppedCache, TestCaller, on_a_stepped_clock, options};
 
-/// The newest known slot at processed when a case begins.
+/// The newest processed slot at the beginning of a generated test case.
 const FIRST: Slot = 1_000;

@@ -44,7 +44,7 @@ pub struct CacheAnswer {
     pub compressed: Option<Arc<CompressedText>>,
 }
 
-/// The conditions of a caller that can change after its call has begun.
+/// A caller's conditions, which can change while its call is under way.
 pub trait Conditions: Send + Sync {
     /// Returns the slot below which this caller gets no answer from a look-up at present. A fetched answer
     /// may be below that slot.

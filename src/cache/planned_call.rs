@@ -24,7 +24,7 @@ pub(super) struct PlannedCall<'a> {
 
 impl PlannedCall<'_> {
     /// Returns the slot that a stored answer must reach to serve this caller. It is the minContextSlot or the
-    /// monotonic slot, whichever is higher.
+    /// [`CallOptions::monotonic_slot`], whichever is higher.
     pub(super) fn min_slot(&self) -> Option<Slot> {
         self.query.min_context_slot().max(self.options.monotonic_slot)
     }

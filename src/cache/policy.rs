@@ -46,7 +46,8 @@ pub(super) fn cache_policy(
         }
         NodeReply::Error { code, body } => {
             let placement = match (&plan.upstream, *code) {
-                // Errors that depend on an account or a block live as long as its data.
+                // An error that depends on an account or a block is stored for as long as the account or block
+                // would be.
                 (Query::Account(_) | Query::Accounts(_), code::INVALID_REQUEST)
                 | (Query::Balance(_), code::INVALID_PARAMS)
                 | (Query::Block(_), code::UNSUPPORTED_TRANSACTION_VERSION) => keep(plan.class),

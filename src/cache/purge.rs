@@ -25,8 +25,8 @@ impl Filter {
         Self { method: Some(method), ..Self::default() }
     }
 
-    /// Returns this filter and all filters that can be made of it by leaving fields unset. Each of them
-    /// matches at least as much as this filter.
+    /// Returns this filter and all filters that can be made from it by clearing fields. Each of them matches at
+    /// least as much as this filter.
     pub fn wider(self) -> impl Iterator<Item = Self> {
         (0..8).map(move |parts| Self {
             method: self.method.filter(|_| parts & 1 != 0),

@@ -15,14 +15,14 @@ use crate::pool::Pool;
 
 /// The interval between two reads of the purge lists in the shared store, which all gateways write.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval between two checks if the pool knows the genesis hash of its cluster yet.
+/// The interval between two checks of the pool for the genesis hash of its cluster.
 const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Removes entries from this gateway's cache and from the shared store.
 pub struct Purger {
     lookup: Arc<Lookup>,
     second_level: Option<Arc<SecondLevel>>,
-    /// The pool, whose cluster has the purge list to write to. The genesis hash names that list.
+    /// The pool. The genesis hash of its cluster names the purge list to which this gateway writes.
     pool: Arc<Pool>,
 }
 
@@ -59,10 +59,9 @@ impl Purger {
     }
 
     /// Removes all entries, and purges the shared store for each cluster whose purge list this gateway keeps.
-    /// These are the pool's cluster, and the earlier ones that still lack a purge. Needed after a node of
-    /// another cluster was asked, because its answers may have been shared as those of the pool's cluster.
-    /// A cluster without a list needs no purge: the pool has left it, and the store has the purge of that
-    /// moment.
+    /// These are the pool's cluster, and its earlier clusters whose lists in the store still lack a purge.
+    /// Needed after a node of another cluster was asked, because its answers may have been shared as answers of
+    /// the pool's cluster. The other earlier clusters were purged in the store when the pool left them.
     pub fn purge_listed_clusters(&self) {
         if let Some(second_level) = &self.second_level {
             second_level.purge_listed_clusters(Instant::now());
@@ -86,8 +85,8 @@ impl Purger {
                 loop {
                     let is_identified = purger.pool.genesis().is_some();
                     purger.share().await;
-                    // The store is not read before its purges for this cluster are known, so a new cluster is
-                    // looked up at once.
+                    // Answers are not read from the store before its purges for the cluster are known. The
+                    // purge list of a newly identified cluster is therefore read at once.
                     let reason_to_look = async {
                         tokio::select! {
                             () = second_level.connected() => {}

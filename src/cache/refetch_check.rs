@@ -3,7 +3,7 @@
 //! Whenever an account is fetched again, the new answer is compared with the stored one. If the two differ, a
 //! block between their slots must have written the account. If none has, the account may change unseen, and
 //! answers served at later slots may be wrong. The account is then fetched once more. If that answer differs
-//! from the stored one, too, stored answers are served at their own slots only.
+//! from the stored one, too, and no block explains it, answers are not carried any more until a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,7 +147,8 @@ fn difference(key: &Key, stored: &Sighting<'_>, fetched: &Sighting<'_>) -> Optio
         return None;
     }
     let (old, new) = (stored.stamp, fetched.stamp);
-    // At finalized, old nodes may show data of a slot above that of the answer, or even above the tip.
+    // At finalized, old nodes may show data of a slot above that of the answer, or even above the newest block
+    // of the followed chain.
     let is_exact = *commitment == Commitment::Confirmed || !(old.may_be_newer || new.may_be_newer);
     let is_comparable = old.chain == new.chain && is_exact;
     let (stored_text, fetched_text) = (text(stored.body)?, text(fetched.body)?);
@@ -162,8 +163,8 @@ fn difference(key: &Key, stored: &Sighting<'_>, fetched: &Sighting<'_>) -> Optio
 }
 
 /// Returns true if two account values agree in lamports, owner, executable and data. Other members do not
-/// count, because only some versions of nodes write them. The texts may be long, so they are parsed beside
-/// the async workers.
+/// count, because only some versions of nodes write them. The texts may be long, so they are parsed on a
+/// blocking thread.
 async fn is_same(one: Bytes, other: Bytes) -> bool {
     let members = |text: &[u8]| {
         let value: Value = serde_json::from_slice(text).ok()?;
@@ -205,7 +206,7 @@ mod tests {
         slot: Slot,
     }
 
-    /// Returns true if the two answers differ in a way that proves something.
+    /// Returns true if only a write to the account can explain how the two answers differ.
     fn differ(encoding: AccountEncoding, commitment: Commitment, stored: Answer, fetched: Answer) -> bool {
         let form = AccountForm { encoding, slice: None };
         let of = |answer: Answer| {

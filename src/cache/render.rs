@@ -45,8 +45,8 @@ fn base58_too_long() -> Payload {
     Payload::Error { code: BASE58_TOO_LONG_CODE, body: Bytes::from(body) }
 }
 
-/// Returns the most memory that `entry` takes beyond its stored text once it is written in the form that
-/// `query` asks for, in bytes.
+/// Returns the most memory, in bytes, that `entry` takes once it is written in the form that `query` asks for.
+/// The stored text does not count.
 pub(super) fn max_written_bytes(query: &Query, entry: &Entry) -> usize {
     match (&entry.body, query) {
         (EntryBody::Account { value, .. }, Query::Account(q)) => value.max_written_bytes(q.form),
@@ -107,7 +107,7 @@ mod tests {
     async fn reserved_memory_covers_the_written_text() {
         const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
         let address = Pubkey([2; 32]);
-        // More bytes than an answer has beside its data.
+        // The data is longer than all the rest of an answer.
         let data = STANDARD.encode((0..=255).collect::<Vec<u8>>());
         let value = format!(
             r#"{{"data":["{data}","base64"],"executable":false,"lamports":1,"owner":"{address}","rentEpoch":0,"space":256}}"#

@@ -41,8 +41,7 @@ const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Renderer {
     lookup: Arc<Lookup>,
     freshness: Arc<FreshnessPolicy>,
-    /// The permits for writing long texts, which happens beside the async workers. They limit the number of
-    /// texts at once.
+    /// The permits for writing long texts on blocking threads. They limit how many texts are written at once.
     render_permits: Arc<Semaphore>,
     compressor: Arc<Compressor>,
     verifier: Arc<Verifier>,
@@ -91,8 +90,8 @@ impl Renderer {
         Arc::clone(&self.render_permits).acquire_many_owned(all).await.unwrap()
     }
 
-    /// Returns an entry as this caller's answer. A long text waits for a permit until the caller's deadline,
-    /// and memory for the text is reserved meanwhile.
+    /// Returns an entry as this caller's answer. Memory for a long text is reserved first. The text then waits
+    /// for a permit until the caller's deadline.
     ///
     /// # Errors
     /// [`NotServed::Unusable`] if the entry may no longer be served once it is written. [`NotServed::Failed`]
@@ -170,7 +169,7 @@ impl Renderer {
         if outcome.is_hit() {
             self.observe_lag(&entry.meta);
         }
-        // From here on the receiver accounts for the memory of the answer.
+        // From here on the code that receives the answer accounts for its memory.
         drop(memory);
         Ok(CacheAnswer { payload, meta: entry.meta, status, outcome, compressed })
     }
@@ -206,9 +205,9 @@ impl Renderer {
         in_time && meta.reaches(min_slot)
     }
 
-    /// Returns true if an entry must not be sent because a caller got a newer answer. On the last try this
-    /// applies only to an entry that the look-up found, because a slot shown to other callers never causes an
-    /// error.
+    /// Returns true if an entry must not be sent because a newer answer is stored or was sent to a caller. On
+    /// the last try, this applies only to an entry that the look-up found. A newer answer to another caller
+    /// thus never causes an error.
     fn would_go_back(&self, call: &PlannedCall<'_>, entry: &Entry, basis: Basis) -> bool {
         (!call.is_retry || matches!(basis, Basis::LookedUp))
             && self.lookup.entries.is_overtaken(&call.plan, entry, basis)

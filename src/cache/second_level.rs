@@ -44,10 +44,10 @@ const QUEUE: usize = 1024;
 const QUEUE_BYTES: usize = 64 << 20;
 /// The most answers that are written to the shared store at the same time.
 const AT_ONCE: usize = 8;
-/// The assumed factor by which compressing and signing a text takes longer than other work on it. Texts
-/// longer than [`OFF_WORKER_BYTES`] divided by this factor are processed beside the async workers.
+/// The assumed factor by which compressing and signing a text takes longer than other work on it. Texts longer
+/// than [`OFF_WORKER_BYTES`] divided by this factor are processed on blocking threads.
 const LONG_PART: usize = 4;
-/// The index that stands for no node, for an answer that came from the shared store.
+/// The node index of an answer that came from the shared store, not from a node.
 const NO_NODE: usize = usize::MAX;
 
 /// The shared store as the second level of the cache.

@@ -16,36 +16,36 @@ pub enum ForwardReason {
 /// The source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheStatus {
-    /// A stored entry.
+    /// The source is a stored entry.
     Hit {
         /// The rest of the entry's time to live in seconds, rounded towards zero. Zero or negative while
         /// stale.
         ttl_s: i64,
-        /// True if the answer was derived from an entry of another form.
+        /// True if the answer was made from stored answers to other calls.
         derived: bool,
-        /// True if the entry is past a bound and a fresh answer is being fetched.
+        /// True if the entry is past its time to live or its maximum lag, and a fresh answer is being fetched.
         stale: bool,
     },
     /// A stored entry, served at a later slot than the one at which it was read, because no block has written
     /// its accounts since.
     Carried,
-    /// A stored entry past its bounds, because no node answers.
+    /// A stored entry past its time to live or its maximum lag, served because no node answers.
     StaleIfError {
         /// The rest of the entry's time to live in seconds: zero or negative.
         ttl_s: i64,
     },
-    /// A node.
+    /// The source is a node.
     Forwarded {
         /// The reason why the node was asked.
         reason: ForwardReason,
         /// True if the answer is stored.
         stored: bool,
     },
-    /// A node. The call's method is one whose answers are never stored.
+    /// The source is a node, because answers of the call's method are never stored.
     Bypassed,
-    /// A node, which was asked in a fetch that another caller had started.
+    /// The source is another caller's fetch from a node, which was already under way.
     Collapsed,
-    /// The answers of a batch.
+    /// A batch, whose answers may have different sources.
     Batch {
         /// The number of answers from stored entries.
         hits: usize,
@@ -83,7 +83,7 @@ impl fmt::Display for CacheStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("slotfront; ")?;
         match *self {
-            // If the answer is stale by less than a second, its `ttl` of 0 does not show that.
+            // A `ttl` of 0 does not show that the answer is already stale, so the detail says it.
             Self::Hit { ttl_s: 0, stale: true, derived: false } => f.write_str("hit; ttl=0; detail=stale"),
             Self::Hit { ttl_s, derived, .. } => {
                 write!(f, "hit; ttl={ttl_s}{}", if derived { "; detail=derived" } else { "" })

@@ -1,5 +1,5 @@
-//! The entry store: a moka cache bounded in bytes. A stored entry is replaced by one of a lower slot only
-//! once the stored entry may not be served any more.
+//! The entry store: a moka cache bounded in bytes. An entry of a lower slot replaces a stored one only once
+//! the stored one may not be served any more.
 //!
 //! moka's `Expiry` and time to live are not used. Freshness depends on the newest known slot, too, and tests
 //! step their own clock.

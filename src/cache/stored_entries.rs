@@ -106,8 +106,8 @@ impl StoredEntries {
     }
 
     /// Returns the entries stored under the two keys of `plan`. If both keys have an entry about accounts,
-    /// only the one of the higher slot is returned. The entry of a block comes before the error that the
-    /// block is missing.
+    /// only the one of the higher slot is returned. For a block, the first element is the block, and the
+    /// second is the error that the block is missing.
     pub(super) fn candidates(&self, plan: &LookupPlan) -> [Option<Arc<Entry>>; 2] {
         let first = self.store.get(&plan.key);
         let alternate = plan.alternate_key.as_ref().and_then(|key| self.store.get(key));
@@ -157,7 +157,8 @@ impl StoredEntries {
     /// Stores `entry`, unless the entry stored under `key` is newer and may still be served.
     pub(super) fn insert(&self, key: Key, entry: &Arc<Entry>) -> Insert {
         let inserted = self.store.insert(key, entry, |stored| self.freshness.may_serve(stored));
-        // At processed a fork may be dropped with its slots, so a lower slot is not counted as a reset.
+        // At processed a fork may be dropped with its slots. A lower slot is normal there, and not counted as
+        // a reset.
         let processed = matches!(
             entry.meta.class,
             Class::Account(Commitment::Processed)
@@ -188,8 +189,8 @@ impl StoredEntries {
         };
         let newer =
             |stored: Arc<Entry>| stored.meta.slot > meta.slot && self.freshness.may_serve(&stored.meta);
-        // A list that was just assembled of several slots has the lowest of them. Its accounts were checked
-        // against their floors one by one. The accounts of a list that was assembled earlier were not.
+        // A list that was just assembled from accounts at several slots has the lowest of these slots. Each of
+        // its accounts was checked against its own floor. A list that was assembled earlier was not.
         let is_just_assembled = meta.derived && matches!(basis, Basis::LookedUp | Basis::SharedFetch(..));
         let is_mixed = is_just_assembled && self.freshness.assemble() == Assemble::WithinBound;
         let is_below = || !is_mixed && meta.slot < self.floor(&plan.key, Instant::now());
@@ -227,8 +228,8 @@ impl StoredEntries {
         }
     }
 
-    /// Notes that a stored entry for `plan` is shown at `slot`. Does nothing if all of its accounts were
-    /// already shown at that slot or above: `lowest` is the lowest of those slots.
+    /// Raises the floors of the accounts in `plan` to `slot`, at which a stored entry for `plan` is served.
+    /// `lowest` is the lowest of these floors. Does nothing if `slot` is not above `lowest`.
     pub(super) fn raise_fallen_floors(&self, plan: &LookupPlan, slot: Slot, lowest: Slot) {
         if slot <= lowest {
             return;
@@ -268,7 +269,7 @@ mod tests {
         let resets = || entries.metrics.cache_floor_resets.at(()).get();
         let started = Instant::now();
         tokio::time::advance(std::time::Duration::from_hours(1)).await;
-        // The first entry is too old to be served.
+        // In each round, the entry at slot 9 is too old to be served.
         for (commitment, expected) in [(Commitment::Processed, 0), (Commitment::Confirmed, 1)] {
             let (key, class) = (Key::Balance(Pubkey([1; 32]), commitment), Class::Account(commitment));
             entries.insert(key.clone(), &entry(9, class, started));

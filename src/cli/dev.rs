@@ -40,7 +40,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
-    // Before any output, because a reader of the addresses may send a signal at once.
+    // Signals are caught before any output, because a program that waits for the output may send a signal at once.
     let signals = Signals::catch()?;
     let listeners = Listeners {
         public: app::bind("--listen", args.listen).await.map_err(Failure::runtime)?,
@@ -57,7 +57,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let mut config = Config::dev(args.listen, args.admin, upstreams);
     // A tenth of this time is the notice period of a shutdown, which a developer wants to be short.
     config.server.drain_timeout = Duration::from_secs(1);
-    // Client libraries call further methods at first, such as getLatestBlockhash.
+    // Client libraries also call methods that are not cached, such as getLatestBlockhash.
     config.passthrough = passthrough_methods();
     config.follow.mode = FollowMode::On;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;

@@ -94,8 +94,7 @@ struct KeyFileArg {
     file: PathBuf,
 }
 
-/// The options that restrict the use of a new key. Each may be repeated, and each that is missing leaves its part
-/// unrestricted.
+/// The options that restrict the use of a new key. Each may be repeated. A missing option restricts nothing.
 #[derive(Debug, clap::Args)]
 struct Restrictions {
     /// A web origin from which the key may be used, as browsers send it; repeat for more [default: any]

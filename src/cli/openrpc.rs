@@ -12,7 +12,7 @@ use crate::http::openrpc;
     after_help = "Example:\n    slotfront openrpc --server https://rpc.example/v3/KEY > openrpc.json"
 )]
 pub(super) struct Args {
-    /// The URL of the gateway that the document names
+    /// The gateway's URL to write into the document
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8899/v3/dev")]
     server: String,
 }

@@ -26,7 +26,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
-    // Before any output, because a reader of the addresses may send a signal at once.
+    // Signals are caught before any output, because a program that waits for the output may send a signal at once.
     let signals = Signals::catch()?;
     let file = world.config_file(args.config);
     let (path, env) = (file.clone(), world.env.clone());

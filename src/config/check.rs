@@ -77,7 +77,7 @@ fn client_ip_header(config: &Config, found: &Findings) -> Option<Problem> {
     })
 }
 
-/// Warns about each upstream that has the URL and the headers of an earlier one.
+/// Warns about each upstream that has the same URL and headers as an earlier one.
 fn repeated_urls(config: &Config, found: &Findings) -> Vec<Problem> {
     let url = |upstream: &Upstream| url::Url::parse(upstream.url.expose()).ok();
     let repeats = |(i, upstream): (usize, &Upstream)| {

@@ -18,7 +18,7 @@ const OTHER_VARIABLES: [&str; 2] = ["SLOTFRONT_UPSTREAMS", "SLOTFRONT_CONFIG"];
 /// Relative paths are relative to the file's directory, or to the working directory without a file.
 ///
 /// # Errors
-/// All problems at once. They show no secret and no upstream URL.
+/// The configuration is invalid. The error has all problems at once, and shows no secret and no upstream URL.
 pub fn load(file: Option<&Path>, env: &BTreeMap<String, String>) -> Result<Config, Problems> {
     let base = file.and_then(Path::parent).unwrap_or(Path::new(""));
     let text = match file.map(std::fs::read_to_string) {
@@ -37,8 +37,8 @@ pub fn from_text(text: &str, env: &BTreeMap<String, String>, base: &Path) -> Res
     parse(text, env, base).map(|(config, _)| config).map_err(|list| Problems::new(None, list))
 }
 
-/// Loads the configuration from the text of a file. Also returns the findings of the reader, with the names of all
-/// known settings.
+/// Loads the configuration from the text of a file. Also returns the names of all known settings, and the
+/// origins of their values.
 pub(super) fn parse(
     text: &str,
     env: &BTreeMap<String, String>,

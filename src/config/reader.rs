@@ -84,7 +84,7 @@ impl<'a> TableReader<'a> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Returns the values that settings are read from, and the findings so far.
+    /// Returns the values that settings are read from, with the problems and names found so far.
     pub(super) fn layers(&self) -> &'a ConfigLayers<'a> {
         self.layers
     }
@@ -264,7 +264,7 @@ impl<'a> TableReader<'a> {
     pub(super) fn tables(&self, key: &str) -> Option<Vec<TableReader<'a>>> {
         self.written(key)?;
         let path = self.path(key);
-        // Borrowed from the file, which outlives this reader. A list of tables has no variable.
+        // The tables are borrowed from the file, which outlives this reader. No variable sets a list of tables.
         let Some(RawValue { raw: Raw::List(items), .. }) = self.table.and_then(|table| table.get(key)) else {
             self.problem(
                 key,

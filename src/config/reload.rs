@@ -27,7 +27,7 @@ impl ConfigSource {
     }
 
     /// Returns true if the file has changed and settled: two checks must find the same new content. An unreadable
-    /// file has not changed.
+    /// file counts as unchanged.
     pub fn changed(&mut self) -> bool {
         self.file.as_mut().is_some_and(|file| file.look_twice().is_ok_and(|text| text.is_some()))
     }

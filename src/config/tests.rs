@@ -54,14 +54,14 @@ fn example_equals_the_defaults() {
     let mut example = valid(EXAMPLE, &[]);
     let minimal = valid("[[upstream]]\nname = \"validator-1\"\nurl = \"http://127.0.0.1:8899\"\n", &[]);
     assert_eq!(example, minimal);
-    // The comparison covers plans, too.
+    // The comparison covers plans, too: without its plans, the example differs.
     example.plans.clear();
     assert_ne!(example, minimal);
 }
 
 #[test]
 fn example_lists_every_setting() {
-    // Every commented setting is known when it is switched on.
+    // Every setting that the example has commented out is known.
     let on: String = EXAMPLE.lines().map(|line| commented(line).unwrap_or(line).to_owned() + "\n").collect();
     let on = on.replace("env:", "").replace("ca_file = \"ca.pem\"", "");
     let problems = parse(&on, &[]).err().unwrap_or_default();

@@ -75,7 +75,7 @@ impl Watched {
         Ok(self.read_reporting_once(true)?.is_some())
     }
 
-    /// Returns true if the last check found a new content that is not reported yet, because it may be half written.
+    /// Returns true if the last check found new content that is not reported yet, because it may be half written.
     pub fn is_unsettled(&self) -> bool {
         self.unsettled.is_some() && self.unsettled != self.content
     }

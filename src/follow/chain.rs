@@ -44,8 +44,8 @@ pub struct Chain {
     /// The finalized target: the newest slot that is known to be final and whose writes are recorded as
     /// final. 0 if there is no such slot.
     target: AtomicU64,
-    /// The lowest slot at which an answer may have been read to be served for the slot `target`. Final writes
-    /// below `target_from` may not be recorded.
+    /// The lowest slot at which an answer that is carried to `target` may have been read. Final writes up to this
+    /// slot may be missing from `writes`.
     target_from: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ pub struct Tip {
     pub polled_at: Instant,
 }
 
-/// The slot that an answer is carried to, that is, served for although its account was read at a lower slot.
+/// The slot for which a carried answer is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carry {
     /// The answer is served for the newest slot of the chain, to a caller at confirmed.
@@ -196,7 +196,7 @@ impl ChainWriter {
         Self { chain: Arc::new(Chain::new(number, first, polled_at)), pending: VecDeque::new() }
     }
 
-    /// Returns the chain, for readers.
+    /// Returns the chain for reading.
     pub(super) fn chain(&self) -> &Arc<Chain> {
         &self.chain
     }
@@ -226,7 +226,8 @@ impl ChainWriter {
         if self.pending.len() > MAX_PENDING_BLOCKS
             && let Some((dropped, _)) = self.pending.pop_front()
         {
-            // The writes of the dropped block matter only to answers that were read below its slot.
+            // The writes of the dropped block are never recorded as final. Only answers that were read below
+            // its slot depend on them.
             chain.target.store(0, Ordering::Release);
             chain.target_from.store(dropped, Ordering::Release);
         }

@@ -1,4 +1,4 @@
-//! The calls that the reader sends to nodes, and the meaning of the answers.
+//! The calls with which the follower reads blocks from nodes, and the meaning of the answers.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::methods::Slot;
 use crate::node::{Fault, NodeReply, OFF_WORKER_BYTES, code};
 use crate::telemetry::{BlockResult, Metrics};
 
-/// The highest transaction version that the reader accepts in a block.
+/// The highest version of transactions that the follower accepts in a block.
 const MAX_TRANSACTION_VERSION: u8 = 0;
 /// The longest wait for an answer other than a block.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -144,7 +144,7 @@ pub(super) async fn block(
                 code: code::BLOCK_NOT_AVAILABLE | code::BLOCK_STATUS_NOT_AVAILABLE_YET, ..
             },
         ) => (BlockResult::NotYet, Ok(FetchedBlock::Absent)),
-        // Another answer would be as long.
+        // Another node's answer would be as long.
         Err(Fault::TooLarge) => (BlockResult::Unreadable, Err(FollowEnd::GAP)),
         Err(Fault::Timeout) => (BlockResult::Failed, Ok(FetchedBlock::TimedOut)),
         Ok(NodeReply::Error { .. }) | Err(_) => (BlockResult::Failed, Ok(FetchedBlock::Absent)),

@@ -35,7 +35,7 @@ struct ModelTransfer {
     has_failed: bool,
 }
 
-/// A step of the node, the follower or a caller.
+/// One action of the node, the follower or a caller, in a random sequence of actions.
 #[derive(Debug, Clone)]
 enum ModelStep {
     /// The node's chain gets a block after `skipped` slots without one.

@@ -40,10 +40,11 @@ const REWARDS_AFTER: Duration = Duration::from_secs(2);
 const BEHIND_FOR: Duration = Duration::from_secs(2);
 /// The time without a new block after which the chain ends and a new one begins.
 const STALLED_AFTER: Duration = Duration::from_mins(1);
-/// The number of slots above the newest block that a poll asks for. A chain counts as stalled before so many
-/// slots pass, so any number of skipped slots fits.
+/// The number of slots above the newest block in which a poll looks for blocks. Even if all of them are
+/// skipped, the chain counts as stalled before they have passed.
 const LISTED_SLOTS: u64 = 1024;
-/// After a new block, no poll is sent for this fraction of a slot's duration.
+/// After a new block, no poll is sent for this fraction of a slot's duration, unless a node is known
+/// to have a newer block.
 const QUIET_PART: f64 = 0.6;
 /// The number of blocks after which the hash of the newest block is again compared with a second node's.
 const CROSS_CHECK_EVERY: u64 = 64;
@@ -308,8 +309,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
             chain.queue[0] = ReadBlock { slot: block.slot, writes, node: None, read_at: block.read_at };
             return Ok(true);
         }
-        // A node writes the rewards of its blocks in order, so a later block with rewards proves that these
-        // are written.
+        // A node writes the rewards of its blocks in order. If a later block of the same node has rewards,
+        // the node has written the rewards of this block, too.
         let from_same_node = |later: &ReadBlock| later.node == block.node && !later.writes.lacks_fee_reward;
         let is_written = chain.queue.iter().skip(1).any(from_same_node);
         let is_late = block.read_at.elapsed() >= REWARDS_AFTER;

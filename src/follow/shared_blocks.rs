@@ -26,9 +26,9 @@ const WAIT: Duration = Duration::from_secs(1);
 const CLAIM_LIFE: Duration = Duration::from_millis(800);
 /// The pause before the store is asked again for a block that another replica has claimed.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
-/// The length of a wait for a claimed block after which the replica that claimed the block counts as slow.
+/// The longest wait that does not count as slow, for a block that another replica has claimed.
 const SLOW_WAIT: Duration = Duration::from_millis(250);
-/// The time without waits for blocks that other replicas have claimed, after such a wait was long or in vain.
+/// The time for which this replica does not wait for blocks that others have claimed, after a slow or vain wait.
 const IMPATIENT_FOR: Duration = Duration::from_secs(10);
 /// The lifetime of a block's record in the shared store. Replicas need only the newest blocks.
 const RECORD_LIFE: Duration = Duration::from_secs(30);
@@ -54,7 +54,7 @@ pub(super) trait BlockStore: Sync {
     fn look_up(&self, slot: Slot) -> impl Future<Output = SharedBlock> + Send;
 
     /// Publishes the block at `slot`. `node` is the id of the node that gave the block. A block without its
-    /// rewards ends a claim, and replaces no other record.
+    /// rewards replaces a claim, but no other record of the block.
     fn publish(&self, slot: Slot, node: usize, block: &BlockWrites) -> impl Future<Output = ()> + Send;
 }
 
@@ -62,13 +62,13 @@ pub(super) trait BlockStore: Sync {
 pub(super) struct SharedBlocks<S> {
     /// The shared store. `None` if blocks are not shared.
     store: Option<S>,
-    /// The time until which the reader waits for no block that another replica has claimed, because an
-    /// earlier wait was long or in vain. `None` if no wait was.
+    /// The time until which the reader waits for no block that another replica has claimed, because an earlier
+    /// wait was slow or in vain. `None` if no wait was slow or in vain so far.
     impatient_until: Mutex<Option<Instant>>,
 }
 
 impl<S: BlockStore> SharedBlocks<S> {
-    /// Creates a handle of the blocks in `store`. `None` shares no blocks.
+    /// Creates a handle to the blocks in `store`. If `store` is `None`, no blocks are shared.
     pub(super) fn new(store: Option<S>) -> Self {
         Self { store, impatient_until: Mutex::default() }
     }
@@ -161,7 +161,7 @@ impl BlockStore for StoredBlocks {
     }
 
     async fn publish(&self, slot: Slot, node: usize, block: &BlockWrites) {
-        // The node may have proved to belong to another cluster meanwhile.
+        // Since the node gave the block, the pool may have found that the node belongs to another cluster.
         let Some(key) = self.key(slot).filter(|_| self.pool.is_followable(node)) else { return };
         if let Some(record) = record::encode(&self.mac, &key, block) {
             self.store.put_block(&key, &record, !block.lacks_fee_reward, RECORD_LIFE).await;

@@ -47,7 +47,7 @@ impl FollowState {
 /// The reason for a pause in which no chain is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseReason {
-    /// No usable node can be asked for blocks, or none gives its newest slot and the block there.
+    /// No usable node can be asked for blocks, or none gives its newest slot and the block at this slot.
     NoNode,
     /// No node answers `getEpochSchedule`, so the slots at which epochs begin are unknown.
     NoEpochs,

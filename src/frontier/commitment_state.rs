@@ -1,5 +1,5 @@
-//! The rules by which the slots that nodes report give the newest known slot of one commitment. The rules take nodes
-//! and time as arguments.
+//! The rules that derive the newest known slot at one commitment from the slots that nodes report. The rules take
+//! nodes and time as arguments.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::methods::Slot;
 /// The time after which a node that is far ahead of all others and keeps advancing is believed. While two other nodes
 /// advance together, such a node counts as faulty and is not believed.
 const LEAD_BELIEVED_AFTER: Duration = Duration::from_secs(10);
-/// The time after which the newest known slot is lowered, if no usable node has reached it. The reports then give its
-/// value.
+/// The time after which the newest known slot is lowered, if no usable node has reached this slot meanwhile. The
+/// nodes' reports then give the lower value.
 const UNREACHED_FALLS_AFTER: Duration = Duration::from_secs(30);
 
 /// The newest slot that one node has reported at one commitment, and the data that decide if this slot is believed.
@@ -27,8 +27,8 @@ pub(super) struct Report {
     doubt: Option<Doubt>,
 }
 
-/// The first report of a node that was not believed. Once two other nodes have advanced together, the node's next
-/// report replaces it.
+/// The first of a node's reports that were not believed. Once two other nodes have advanced together, the node's
+/// next report takes its place.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     since: Instant,
@@ -41,8 +41,8 @@ impl Report {
     /// Returns true if the node's report of `slot` is believed. `is_shared` is true if another node is close to `slot`,
     /// or if there is no other node. `others` is the highest slot to which two other nodes are close.
     ///
-    /// A slot is believed if it is shared, or at most `lead` above the node's last believed slot. A node that keeps
-    /// advancing alone is believed after [`LEAD_BELIEVED_AFTER`], unless `others` advances.
+    /// A slot is believed if it is shared, or at most `lead` above the node's last believed slot. A node that
+    /// keeps advancing alone is believed after [`LEAD_BELIEVED_AFTER`], unless `others` rises meanwhile.
     fn decide(&mut self, slot: Slot, is_shared: bool, others: Option<Slot>, lead: u64, now: Instant) -> bool {
         let continues = self.believed.is_some_and(|believed| slot <= believed.saturating_add(lead));
         let fresh = Doubt { since: now, slot, others };
@@ -56,7 +56,8 @@ impl Report {
     }
 }
 
-/// The newest slots that all nodes have reported at one commitment, and the newest known slot that follows.
+/// The newest slots that all nodes have reported at one commitment, and the newest known slot that follows from
+/// them.
 #[derive(Debug)]
 pub(super) struct CommitmentState {
     /// The report of each node, in the order of the nodes in [`Frontier`](super::Frontier).
@@ -89,8 +90,8 @@ impl CommitmentState {
         Self { reports, frontier: 0, trusted: false, reached_at: None }
     }
 
-    /// Decides the newest known slot from the reports of the usable `nodes`. `lead` is the maximum number of slots by
-    /// which a single node is believed ahead of all others.
+    /// Decides the newest known slot from the reports of the usable `nodes`. `lead` is the maximum number of slots
+    /// by which a single node may be ahead of all others and be believed.
     pub(super) fn decide(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> FrontierChange {
         let mut reset = false;
         if let Some(FrontierCandidate { slot, believed }) = self.candidate(nodes, lead, now) {
@@ -105,8 +106,8 @@ impl CommitmentState {
         FrontierChange { frontier: self.frontier, reset }
     }
 
-    /// Returns the highest reported slot if it is believed, otherwise the second highest. If there is only one, returns
-    /// it, believed or not. `None` without a report.
+    /// Returns the highest reported slot if it is believed, otherwise the second highest. If only one usable node
+    /// has reported a slot, returns this slot, believed or not. `None` without a report.
     fn candidate(&mut self, nodes: &[FrontierNode], lead: u64, now: Instant) -> Option<FrontierCandidate> {
         let mut usable: Vec<(usize, Slot)> = (0..self.reports.len())
             .filter(|&i| nodes[i].usable)

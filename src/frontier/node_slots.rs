@@ -10,7 +10,7 @@ use crate::methods::{Commitment, Slot};
 pub struct NodeSlots {
     /// The newest reported slot at each commitment.
     slots: [AtomicU64; 3],
-    /// The time at which an answer last had the newest slot at each commitment, in milliseconds after
+    /// The time at which an answer last had the slot in `slots`, for each commitment, in milliseconds after
     /// [`Frontier`](super::Frontier) was created.
     reported_ms: [AtomicU64; 3],
 }

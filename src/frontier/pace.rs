@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use crate::methods::Slot;
 
-/// The shortest time over which the length of a slot is measured once. Each such step begins and ends with a move of
-/// the newest known slot.
+/// The minimum duration of a measuring step, in which the length of a slot is measured once. A step begins and
+/// ends when the newest known slot moves.
 const STEP: Duration = Duration::from_secs(5);
 /// The number of newest measuring steps that are kept. Together they cover at least a minute.
 const STEPS: usize = 12;
-/// The largest ratio between the slot length in one measuring step and the median of all steps. Steps beyond it are
-/// ignored.
+/// The largest factor by which the slot length in one measuring step may differ from the median of all steps.
+/// Steps that differ more are ignored.
 const USUAL: f64 = 2.0;
 
 /// Measures the length of a slot from the moves of the newest known slot.
@@ -70,25 +70,25 @@ mod tests {
 
     use super::*;
 
-    /// A period of a test chain, as a pool sees the chain.
+    /// A period of a test chain, described by the moves of the newest known slot.
     #[derive(Debug, Clone, Copy)]
     enum Stretch {
-        /// For the given seconds (first value), slots of the given milliseconds (second value) pass.
+        /// Slots pass for a number of seconds (first value). Each takes a number of milliseconds (second value).
         Runs(u64, u64),
-        /// For the given seconds (first value), slots of the given milliseconds (second value) pass. Every
-        /// fourth slot is skipped.
+        /// Slots pass for a number of seconds (first value). Each slot takes a number of milliseconds (second
+        /// value). Every fourth slot is skipped.
         Skips(u64, u64),
         /// The newest known slot stands still for the given seconds.
         Stands(u64),
         /// The newest known slot jumps by the given number of slots, forwards or back, in no time.
         Jumps(i64),
-        /// The nodes are unreachable for the given seconds (first value). Meanwhile slots of the given
-        /// milliseconds (second value) pass.
+        /// The nodes are unreachable for a number of seconds (first value). Meanwhile slots pass, and each takes a
+        /// number of milliseconds (second value).
         Unseen(u64, u64),
     }
     use Stretch::{Jumps, Runs, Skips, Stands, Unseen};
 
-    /// Returns the pace after the periods `stretches`, one after the other. The newest slot is read every `poll`
+    /// Returns the pace measured over the periods `stretches` in turn. The newest slot is read every `poll`
     /// milliseconds.
     fn after(stretches: &[Stretch], poll: u64) -> SlotPace {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Converts monotonic time to wall time, so that a decision needs one `now` and tests can set both clocks.
+//! Converts monotonic time to wall time, so that a decision needs only one `now`, and tests can set both clocks.
 //!
 //! Rates use the monotonic clock, which cannot be set back. Only calendar times use the wall clock: the end of a key,
 //! of a UTC day and of a month.

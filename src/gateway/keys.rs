@@ -165,7 +165,7 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ap
         if !ids.insert(raw.id.clone()) {
             reader.wrong("id: another key has the same id; ids must be unique");
         }
-        // A revoked key needs no plan, so a key with a mistyped one can be revoked.
+        // A revoked key needs no plan, so a key with a mistyped plan can be revoked.
         if raw.revoked.is_none() && !is_plan(&raw.plan) {
             reader.wrong(&format!(
                 "plan: no plan is named {:?}; add it to the configuration, or use another",
@@ -199,7 +199,7 @@ impl Revocations {
         let keys = || file.get("key").and_then(toml::Value::as_array).into_iter().flatten();
         let text = |key: &toml::Value, name: &str| Some(key.get(name)?.as_str()?.to_owned());
         let mut revocations = Self::default();
-        // A copied key may have the id of another one by mistake.
+        // An id that several keys have is not used, because a copied key may still have the id of the original.
         let mut uses = HashMap::<_, usize>::new();
         for id in keys().filter_map(|key| text(key, "id")) {
             *uses.entry(id).or_default() += 1;
@@ -216,8 +216,8 @@ impl Revocations {
         revocations
     }
 
-    /// Returns true if the file revokes the key with this id, or a key with one of these hashes. The id suffices,
-    /// because the file may also have replaced the hashes by a rotation that is not in force.
+    /// Returns true if the file revokes the key with this id, or a key with one of these hashes. The id alone
+    /// suffices, because the faulty file may also list new hashes for the key, which are not in force.
     pub(crate) fn contain(&self, id: &str, mut hashes: impl Iterator<Item = KeyHash>) -> bool {
         self.ids.contains(id) || hashes.any(|hash| self.hashes.contains(&hash))
     }
@@ -244,7 +244,7 @@ impl KeyReader<'_> {
         self.problems.push(format!("key {}: {what}", self.id));
     }
 
-    /// Returns `value`. If it is `None`, records the fault `rule`.
+    /// Returns `value`. If it is `None`, records a fault with the text `rule`.
     fn need<T>(&mut self, value: Option<T>, rule: &str) -> Option<T> {
         if value.is_none() {
             self.wrong(rule);

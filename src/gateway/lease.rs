@@ -1,16 +1,16 @@
 //! A rate that all gateways share. Calls are leased from the shared store in advance, so that no request waits for the
 //! store.
 //!
-//! A call takes a leased call, which no other gateway can use. If no leased call is left, the call takes credit. Credit
-//! is the calls that were left at the last answer of the store, and those that the rate has added since. Without credit
-//! the call is refused. Used credit is reported with the next request to the store, so a gateway pays back what it has
-//! overspent.
+//! A call takes a leased call, which no other gateway can use. If no leased call is left, the call takes credit.
+//! Credit consists of the calls that were left at the last answer of the store, and those that the rate has added
+//! since. Without credit the call is refused. Used credit is reported with the next request to the store, so a
+//! gateway pays back what it has overspent.
 //!
-//! At first all calls that are estimated to be left are credit. If the store reports an overdraft, that is, more used
-//! calls than the rate allows, other gateways use the same key. For five minutes only an eighth of these calls is then
-//! credit, so that up to eight gateways together stay within the rate. Calls between two requests to the store may
-//! exceed the rate. The gateway's own limiter applies as well. While the store is unreachable, that limiter alone
-//! decides.
+//! Usually all calls that are estimated to be left count as credit. If the store reports an overdraft, that is,
+//! more used calls than the rate allows, other gateways use the same key. For the next five minutes only an eighth
+//! of the estimated calls counts as credit. Up to eight gateways together then stay within the rate. Calls between
+//! two requests to the store may exceed the rate. The gateway's own limiter applies as well. While the store is
+//! unreachable, that limiter alone decides.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -30,10 +30,11 @@ const QUEUE: usize = 16_384;
 /// The divisor of the estimated number of calls left, after all gateways together have exceeded a shared rate. The
 /// quotient is the number of calls that this gateway lets pass without reserving them in the store first.
 const CAUTIOUS_PART: i64 = 8;
-/// The time for which this gateway is careful after all gateways together have exceeded a shared rate: it lets fewer
-/// calls pass that are not reserved (leased) in the store.
+/// The time for which this gateway is careful after all gateways together have exceeded a shared rate. During this
+/// time it lets fewer calls pass that are not reserved (leased) in the store.
 const CAUTIOUS: Duration = Duration::from_mins(5);
-/// The time for which calls are at least leased in advance, at the full rate.
+/// The period that determines the minimum number of leased calls: as many as pass in this time at the full rate,
+/// up to the burst.
 const AHEAD: Duration = Duration::from_millis(50);
 
 /// The shared store, and the queue through which leases ask for their next request to the store.
@@ -65,19 +66,19 @@ impl LeaseClient {
         self.store.get().filter(|store| store.takes_writes())
     }
 
-    /// Sends `ask` to the store, which counts used calls of the rate named `of` and leases further calls. `None` if the
-    /// request fails.
+    /// Sends `ask` to the store. The store counts the used calls of the rate named `of`, and leases further calls.
+    /// `None` if the request fails.
     async fn lease(&self, of: &str, ask: LeaseRequest) -> Option<Leased> {
         self.store.get()?.lease(of, ask).await.ok()
     }
 
-    /// Returns the present time of [`WallClock::steady`].
+    /// Returns [`WallClock::steady`] for the current time.
     fn now(&self) -> Duration {
         self.clock.steady(Instant::now())
     }
 }
 
-/// The calls that this gateway has leased from the rate of one key or client address, which all gateways share.
+/// The calls that this gateway has leased from one shared rate. The rate belongs to a key or a client address.
 pub(crate) struct Lease {
     /// The name of the shared rate in the store.
     of: String,
@@ -92,7 +93,7 @@ struct LeaseState {
     held: u32,
     /// The number of calls that passed without being leased, and that the store has not counted yet.
     owed: u32,
-    /// The number of calls that passed since the last request to the store.
+    /// The number of calls that passed since [`Lease::ask`] or [`Lease::settle`] last ran.
     used: u32,
     /// The number of leased calls that this gateway should have after the last request to the store.
     wanted: u32,
@@ -109,8 +110,8 @@ struct LeaseState {
 }
 
 impl LeaseState {
-    /// Returns the estimated number of calls of the rate that are left for all gateways. Negative if they have
-    /// overdrawn it.
+    /// Returns the estimated number of calls of the rate that are left for all gateways. Negative if the gateways
+    /// have used more calls than the rate allows.
     fn left(&self, rate: Rate, now: Duration) -> i64 {
         let burst = i64::from(rate.burst);
         self.known.map_or(burst, |(left, at)| {
@@ -143,8 +144,8 @@ impl LeaseState {
         Ok(())
     }
 
-    /// Returns true if the store should be asked: to count calls that passed without a leased call, or because few
-    /// leased calls are left.
+    /// Returns true if a request to the store is due. The request reports calls that passed without a leased call,
+    /// or leases more calls because few are left.
     fn is_due(&self, rate: Rate, now: Duration) -> bool {
         let low = self.held <= self.wanted / 2;
         !self.asking && (self.owed > 0 || (low && self.left(rate, now) > 0))
@@ -185,8 +186,8 @@ impl Lease {
         Arc::new(Self { of, client: Arc::clone(client), state: Mutex::default() })
     }
 
-    /// Takes one call, and queues this lease for a request to the store if it is due. Returns false if the store is
-    /// unreachable. The call then passes without being counted here.
+    /// Takes one call. Also queues this lease for a request to the store if a request is due. Returns false if the
+    /// store is unreachable. The call then passes without being counted here.
     ///
     /// # Errors
     /// The shared rate is used up. The error is the time until a call may pass.

@@ -33,7 +33,7 @@ impl LimiterState {
     /// Returns the time at which the whole burst is free again, counted from the start of the clock. Zero before the
     /// first call.
     fn at_rest(&self) -> Duration {
-        // The state is not changed if the function returns an `Err`.
+        // The state is not changed, because the function that is passed to governor returns an `Err`.
         let rest = self.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
         rest.err().flatten().map_or(Duration::ZERO, Duration::from)
     }
@@ -87,8 +87,8 @@ pub(crate) struct Remaining {
 }
 
 impl Limiter {
-    /// Creates a limiter of `rate` calls in each `period` and `burst` calls at once, which continues from `state`. A
-    /// `rate` or `burst` of 0 counts as 1.
+    /// Creates a limiter that continues from `state`. The limiter allows `rate` calls in each `period`, and
+    /// `burst` calls at once. A `rate` or `burst` of 0 counts as 1.
     pub(crate) fn new(rate: u32, period: Duration, burst: u32, state: LimiterState) -> Self {
         let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
         let cell = (period / rate.max(1)).max(Duration::from_nanos(1));

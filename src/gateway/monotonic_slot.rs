@@ -1,4 +1,4 @@
-//! The highest slot shown to a key at each commitment, for `monotonic` plans, which show no lower slot later.
+//! The highest slot shown to a key at each commitment. A key with a `monotonic` plan is shown no lower slot later.
 //!
 //! This module only stores the slots. The cache decides how to answer. At processed, a slot stays recorded even if its
 //! fork is dropped. That is harmless, because a slot here only asks for a newer answer and is never an error. When the
@@ -11,10 +11,10 @@ use arc_swap::ArcSwap;
 
 use crate::methods::{Commitment, PerCommitment, Slot};
 
-/// The highest slot at each commitment that an answer to one key has had. 0 before the first answer.
+/// The highest slot, at each commitment, of the answers to one key. 0 before the first answer.
 type Slots = PerCommitment<AtomicU64>;
 
-/// The highest slots that answers to one key have had. Clones share the slots, so that the slots survive a reload.
+/// The highest slots of the answers to one key. Clones share the slots, so that the slots survive a reload.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShownSlots(Arc<ArcSwap<Slots>>);
 
@@ -30,7 +30,7 @@ impl ShownSlots {
     }
 }
 
-/// The highest slot that answers at one commitment have shown to the caller of one call.
+/// A handle to the highest slot that answers at one commitment have shown to the caller.
 #[derive(Debug)]
 pub struct MonotonicSlot {
     slots: Arc<Slots>,

@@ -95,9 +95,9 @@ pub(crate) fn passthrough_units(units: &Units, call: &PassthroughCall) -> f64 {
 
 /// Returns the price of a call in units, as a hit or a miss. The price of a hit may be a fraction.
 ///
-/// The configured price of getMultipleAccounts is that of a list of [`FULL_LIST`] accounts. A shorter list costs its
-/// part, rounded up to a whole unit. No call costs more than its configured price. The configuration check that each
-/// quota suffices for one call relies on this.
+/// The configured price of getMultipleAccounts is that of a list of [`FULL_LIST`] accounts. A shorter list costs
+/// its part, rounded up to a whole unit. No call costs more than its configured price. The configuration check
+/// relies on this: it requires that each quota suffices for one call.
 pub(crate) fn units(units: &Units, query: &Query, hit: bool) -> f64 {
     let mut price = units.by_method[query.method().index()];
     if let Query::Accounts(accounts) = query {

@@ -86,7 +86,7 @@ impl KeyValidity {
     /// Checks that the secret with the hash `hash` may be used now, from the address `client` and the origin `origin`.
     ///
     /// # Errors
-    /// The reason why the secret may not be used.
+    /// The secret may not be used. The error is the reason.
     pub(crate) fn check(
         &self,
         hash: &KeyHash,
@@ -133,8 +133,8 @@ impl PlanLimits {
         self.shown.forget();
     }
 
-    /// Takes one call from the shared rate, if there is one, and from this gateway's own rate. `steady` is the present
-    /// time of [`WallClock::steady`].
+    /// Takes one call from the shared rate, if there is one, and from this gateway's own rate. `steady` is the
+    /// current time as [`WallClock::steady`] returns it.
     ///
     /// # Errors
     /// A rate is used up. The error is the time until the next call may pass. No call is taken from either rate then.
@@ -206,7 +206,7 @@ impl Principal {
         self.limits.as_ref().map_or_else(|| SharePermit::uncounted(free), |limits| limits.share.hold(free))
     }
 
-    /// Takes `bytes` of the `free` bytes for answers that are not sent yet, until the result is dropped. `None` if that
+    /// Takes `bytes` of the `free` bytes for unsent answers. Dropping the result gives them back. `None` if they
     /// would exceed the key's fair share. The bytes of a caller without a plan are not counted.
     pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
         let Some(limits) = &self.limits else { return Some(SharedBytes::uncounted()) };
@@ -260,8 +260,8 @@ impl Principal {
         }
     }
 
-    /// Returns the highest slot that answers have shown to this caller, below which no answer to `query` may be. `None`
-    /// if the plan is not `monotonic`, or if the answer to `query` has no context slot.
+    /// Returns the highest slot that answers have shown to this caller. An answer to `query` must not have a lower
+    /// slot. `None` if the plan is not `monotonic`, or if the answer to `query` has no context slot.
     pub fn monotonic_slot(&self, query: &Query) -> Option<MonotonicSlot> {
         let limits = self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
         query.commitment().filter(|_| query.has_context()).map(|commitment| limits.shown.at(commitment))

@@ -1,7 +1,8 @@
 //! Quotas: the units used in the current UTC day and month, which a file keeps over restarts.
 //!
 //! Units are charged after the answer, so calls in flight may exceed a quota. No task resets the usage of a day or
-//! month that has ended. A reader compares the stored number of the day or month with the current one.
+//! month that has ended. Each access compares the stored number of the day or month with the current number
+//! instead.
 
 mod ledger;
 
@@ -176,7 +177,7 @@ impl Used {
             };
         }
         (booking.units, booking.number) = (attempt.units, attempt.number);
-        // The store already has these totals. If the store has lost them, they restore it.
+        // The store should already have these totals. A store that has lost its data takes them from this request.
         let (day, month) = (self.day.used(period.day), self.month.used(period.month));
         let unbooked = attempt.units + pending.waiting.load(Ordering::Acquire);
         booking.known = [day.saturating_sub(unbooked), month.saturating_sub(unbooked)];
@@ -199,8 +200,8 @@ impl Used {
         }
     }
 
-    /// Returns true if the shared store must be asked: to add units, or because the totals of all gateways were
-    /// requested. Clears this request for the totals.
+    /// Returns true if a request to the shared store is due: to add units, or to read the totals of all gateways
+    /// after [`Self::request_totals`]. Clears the flag that [`Self::request_totals`] sets.
     fn needs_booking(&self) -> bool {
         self.pending.get().is_some_and(|pending| {
             pending.totals_requested.swap(false, Ordering::Relaxed)
@@ -293,7 +294,7 @@ mod tests {
     #[test]
     fn repeated_booking_counts_once() {
         let (ledger, day) = (Ledger::open(None).unwrap(), "2026-11-30T12:00:00Z");
-        // Known before the store was connected.
+        // The ledger has this key before the store is connected.
         let used = ledger.of(&Arc::from("key"));
         ledger.share();
         let period = Period::of(at(day));

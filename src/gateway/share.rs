@@ -13,7 +13,7 @@ pub(crate) struct Share(Arc<Holdings>);
 /// The permits and bytes that one key or client address has taken.
 #[derive(Debug)]
 struct Holdings {
-    /// The number that identifies the holder in this process.
+    /// The number that identifies the key or client address in this process.
     holder: usize,
     permits: AtomicUsize,
     bytes: AtomicUsize,
@@ -29,21 +29,21 @@ impl Default for Holdings {
 }
 
 impl Share {
-    /// Returns the number that identifies the holder, unique in this process and never 0.
+    /// Returns the number that identifies the key or client address, unique in this process and never 0.
     pub(crate) fn holder(&self) -> usize {
         self.0.holder
     }
 
-    /// Takes one of the `free` permits that limit requests or connections. `None` if that would exceed the holder's
-    /// fair share.
+    /// Takes one of the `free` permits that limit requests or connections. `None` if that would exceed the fair
+    /// share of the key or client address.
     pub(crate) fn hold(&self, free: usize) -> Option<SharePermit> {
         let before = self.0.permits.fetch_add(1, Ordering::Relaxed);
         let permit = SharePermit(Some(Arc::clone(&self.0)));
         may_hold_more(before, free).then_some(permit)
     }
 
-    /// Takes `bytes` of the `free` bytes for answers that are not sent yet. `None` if that would exceed the holder's
-    /// fair share.
+    /// Takes `bytes` of the `free` bytes for answers that are not sent yet. `None` if that would exceed the fair
+    /// share of the key or client address.
     pub(crate) fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
         let before = self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         let held = SharedBytes { bytes, holding: Some(Arc::clone(&self.0)) };
@@ -74,7 +74,8 @@ impl Drop for SharedBytes {
     }
 }
 
-/// A permit for a request or connection, counted for its key or client address. Dropping the value gives it back.
+/// A permit for a request or connection. It counts towards the share of the key or client address. Dropping the
+/// value gives it back.
 #[derive(Debug)]
 pub struct SharePermit(Option<Arc<Holdings>>);
 
@@ -97,8 +98,8 @@ impl Drop for SharePermit {
 mod tests {
     use super::*;
 
-    /// Lets `keys` holders take permits in turn until no holder gets another. `places` is the number of all permits.
-    /// Returns the number of permits of each holder, and the number of free permits.
+    /// Lets `keys` keys take permits in turn until no key gets another. `places` is the number of all permits.
+    /// Returns the number of permits of each key, and the number of free permits.
     fn filled(keys: usize, places: usize) -> (Vec<usize>, usize) {
         let shares: Vec<_> = (0..keys).map(|_| Share::default()).collect();
         let mut held: Vec<Vec<SharePermit>> = (0..keys).map(|_| Vec::new()).collect();

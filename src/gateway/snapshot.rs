@@ -133,8 +133,8 @@ fn table(
 /// `in_force` is the number of the file's keys that are in force.
 ///
 /// # Errors
-/// The file cannot be read, or is invalid. A blank file is refused while keys are in force, because an editor may be
-/// about to write it.
+/// The file cannot be read, is invalid, or is blank while keys are in force. Such a blank file may be one that an
+/// editor is about to write.
 pub(crate) fn read_keys(
     text: &io::Result<Option<String>>,
     path: &Path,
@@ -168,7 +168,7 @@ fn open_plan(terms: &Arc<PlanTerms>, context: &KeyTableContext, old: Option<&Key
 /// Logs a warning about a missing key file, which may appear later.
 ///
 /// # Errors
-/// The key file must not be missing if `in_force`, the number of its keys in force, is above 0.
+/// The key file is missing although `in_force` of its keys are in force.
 fn missing(path: &Path, in_force: usize) -> Result<(), KeyFileError> {
     if in_force > 0 {
         let problems = vec![format!(

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The end of the name of the file in which new content is written.
+/// The suffix of the name under which a new file is written, before it replaces the old file.
 const NEW: &str = ".new";
 
 /// Replaces the content of `path`: writes a new file beside it, syncs it, and renames it to `path`. If `path` is a
@@ -45,10 +45,10 @@ pub(crate) fn lock(path: &Path) -> io::Result<File> {
 /// `path` as it is.
 ///
 /// # Errors
-/// The error that a write would meet.
+/// No file can be created beside `path`, or the new file of an interrupted write cannot be opened for writing.
 pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    // A gateway that is running may be writing this file.
+    // A running gateway may be writing this file, so the check does not change its content.
     match OpenOptions::new().write(true).open(with_suffix(&path, NEW)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -15,7 +15,8 @@ use crate::methods::{Commitment, Method};
 use crate::telemetry::trace::{RequestAttributes, RequestSpan};
 use crate::telemetry::{Outcome, Trace};
 
-/// The duration from which a request counts as slow. A usual node answers five attempts in less time.
+/// The duration from which a request counts as slow. Even five attempts to get an answer from a usual node take
+/// less time.
 const SLOW: Duration = Duration::from_secs(1);
 /// The maximum number of lines a second at info level. In an outage every request may fail, and the log must not add
 /// load.
@@ -31,7 +32,7 @@ struct SampledSecond {
     began: Option<Instant>,
     /// The number of lines written at info level in the current second.
     lines: u32,
-    /// The number of lines suppressed at info level since the last one that was written there.
+    /// The number of lines suppressed at info level since the last line was written at this level.
     left_out: u64,
 }
 

@@ -125,7 +125,7 @@ fn respond(
     request.take_bytes(&body)?;
     let outcome =
         CallOutcome { method: Some(query.method()), commitment: query.commitment(), outcome: answer.outcome };
-    // An answer that a node was asked for after the request arrived is not checked again, however long it waits.
+    // If the node was asked after the request arrived, the answer is new enough, however long it waits to be sent.
     let is_pending = request.waits && answer.meta.sent_at < request.started;
     let pending = || PendingAnswer {
         id: id.clone(),

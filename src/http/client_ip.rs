@@ -14,8 +14,8 @@ const X_FORWARDED_FOR: &str = "x-forwarded-for";
 /// The standard header (RFC 7239).
 const FORWARDED: &str = "forwarded";
 
-/// Returns the client's address. `None` if the address is unknown, which a metric counts. `peer` is the address at the
-/// other end of the connection, or the one in its PROXY header.
+/// Returns the client's address. If the address is unknown, returns `None` and counts the request in a metric.
+/// `peer` is the address at the other end of the connection, or the address in the connection's PROXY header.
 pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
     let client = client_ip(peer, fields, &front.config.server);
     if client.is_none() {
@@ -75,12 +75,12 @@ fn plain(element: &[u8]) -> Option<IpAddr> {
 /// Parses the elements of a `Forwarded` header, from left to right. An element without a valid address is `None`.
 fn forwarded(value: &[u8]) -> Vec<Option<IpAddr>> {
     let elements = str::from_utf8(value).ok().and_then(|text| split_unquoted(text, ','));
-    // An unterminated quoted string may contain elements that proxies appended.
+    // An unterminated quoted string may hide elements that proxies appended, so the whole value is malformed.
     elements.map_or_else(|| vec![None], |elements| elements.into_iter().map(forwarded_for).collect())
 }
 
-/// Returns the address in an element such as `for="[2001:db8::1]:80";proto=https`. `None` if the element is malformed,
-/// or has no or two `for` parameters.
+/// Returns the address in an element such as `for="[2001:db8::1]:80";proto=https`. `None` if the element is
+/// malformed, has no `for` parameter, or has two.
 fn forwarded_for(element: &str) -> Option<IpAddr> {
     let mut named = None;
     for pair in split_unquoted(element, ';')? {

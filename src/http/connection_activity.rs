@@ -46,13 +46,13 @@ struct State {
     heads: u64,
     /// The number of requests whose answers are not finished.
     answering: usize,
-    /// The highest value of `answering` so far. HTTP/2 writes concurrent answers in turn, so an answer may wait for so
-    /// many others.
+    /// The highest value of `answering` so far. HTTP/2 writes concurrent answers in turn, so an answer may wait
+    /// for this number of others.
     peak_answering: u32,
     /// The time since which an HTTP/2 connection has no request. `None` while it has one, and over HTTP/1.1.
     quiet_since: Option<Instant>,
     is_http2: bool,
-    /// The last progress of each unfinished HTTP/2 answer, by request number.
+    /// The time of the last progress of each unfinished HTTP/2 answer, by request number.
     last_progress: BTreeMap<u64, Instant>,
     /// True once a request of this HTTP/2 connection had a valid key.
     key_shown: bool,

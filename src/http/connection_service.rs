@@ -37,7 +37,7 @@ impl ConnectionService {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<PacedBody>, h2::Error>> {
         let (head, body) = request.into_parts();
-        // Boxed, so that a refused request and an idle connection are small.
+        // Boxed, so that a refused request and an idle connection take little memory.
         let begun =
             self.begin(&head, &body).map(|(summary, guard)| Box::pin(self.serve(summary, guard, body)));
         async move { Ok(begun.ok_or(Reason::REFUSED_STREAM)?.await) }

@@ -86,7 +86,7 @@ mod tests {
         let (mut client, mut socket) = tokio::io::duplex(16);
         let begun = Instant::now();
         let closes = async {
-            // The gateway closes its direction first.
+            // slotfront shuts down its writing half first.
             assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
             client.write_all(&[0; 100]).await.unwrap();
             tokio::time::sleep(TIME / 2).await;

@@ -60,9 +60,9 @@ impl InFlightPermit {
 
 /// One request in flight, counted until this value is dropped.
 ///
-/// One counter serves all cores, because the limit is exact. The value holds the counter's own `Arc`, whose reference
-/// count is beside the counter in memory. With the `Arc` of [`Front`], all cores would contend for a second place in
-/// memory.
+/// One counter serves all cores, because the limit is exact. The value holds an `Arc` of the counter, and not one
+/// of [`Front`]. The counter and the reference count of its `Arc` are side by side in memory. The reference count
+/// of [`Front`] would be a second place in memory for which all cores contend.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {

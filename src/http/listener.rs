@@ -45,8 +45,8 @@ const HEAD_BYTES: u32 = 16 * 1024;
 const WINDOW_BYTES: u32 = 64 * 1024;
 /// The maximum number of concurrent streams on one HTTP/2 connection. RFC 9113 (6.5.2) recommends at least 100.
 const STREAMS: u32 = 128;
-/// The interval of HTTP/2 pings on a silent connection, and the time that a client has to answer a ping. A ping also
-/// bounds the time for a request head, because a client cannot answer before the head's end.
+/// The interval of HTTP/2 pings on a silent connection, and the time that a client has to answer a ping. A ping
+/// also bounds the time for a request head, because a client cannot answer a ping in the middle of a head.
 const PING: Duration = Duration::from_secs(20);
 /// The interval at which an HTTP/2 connection is checked for idling, and for responses that the client does not read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -172,7 +172,7 @@ impl Listener {
             } else {
                 Err(ProxyHeaderError::UntrustedPeer)
             };
-            // A warning, because the operator may have enabled the protocol at one end only.
+            // Logged as a warning, because the operator may have enabled the PROXY protocol at one end only.
             let named = header
                 .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "refused a connection"))?;
             client = match named {
@@ -181,8 +181,8 @@ impl Listener {
                 NamedClient::Unknown => None,
             };
         }
-        // A trusted proxy needs no share, because it connects for many clients. Clients without an address have one
-        // share together.
+        // Each client address may hold only a share of the connections. A trusted proxy may hold more, because it
+        // connects for many clients. All clients of unknown address together have one share.
         let _share = if client.is_some_and(|client| server.trusts(client)) {
             None
         } else {
@@ -210,7 +210,7 @@ impl Listener {
         Box::pin(self.serve(socket, client, Some(is_http2))).await
     }
 
-    /// Serves the connection of `client`, on the fast path until a request needs hyper. `is_http2` is true if TLS has
+    /// Serves the connection of `client`, without hyper until a request needs hyper. `is_http2` is true if TLS has
     /// negotiated HTTP/2. Without TLS it is `None`, and the first bytes decide the protocol.
     #[cfg(feature = "h1-fast-path")]
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -385,7 +385,7 @@ mod tests {
         size_of::<F>()
     }
 
-    /// The memory of an idle connection is this future, the socket and a timer.
+    /// An idle connection takes the memory of the future of `identify_and_serve`, of the socket and of a timer.
     #[test]
     fn an_idle_connection_is_small() {
         let bytes = size(|(server, socket, peer): (&'static Listener, TcpStream, IpAddr)| {

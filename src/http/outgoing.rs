@@ -3,9 +3,9 @@
 //! An answer stays in memory until it is written or its connection ends. Without a budget, clients that send requests
 //! and read no answers could exhaust the memory.
 //!
-//! Answers may contain the same long piece of cached text. The piece is in memory once, so the budget counts it once. A
-//! key's share counts it in each of the key's answers, so that the share does not depend on other keys. As with
-//! requests in flight, a key may hold at most eight times as many bytes as are free.
+//! Answers may contain the same long piece of cached text. The piece is in memory once, so the budget counts it
+//! once. Each key may hold a share of the budget: at most eight times as many bytes as are left. A piece counts
+//! towards the share in each of the key's answers, so that other keys do not change the count.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

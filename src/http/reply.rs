@@ -18,11 +18,11 @@ use crate::gateway::Principal;
 /// The header field with the code and reason of a refusal. Client libraries drop the body of a response that is not
 /// 2xx.
 pub(super) const ERROR: &str = "x-slotfront-error";
-/// The value of `WWW-Authenticate`, which status 401 requires (RFC 9110, 11.6.1). The scheme is not registered, because
-/// slotfront reads the key from the path.
+/// The value of `WWW-Authenticate`, which status 401 requires (RFC 9110, 11.6.1). No registered scheme fits,
+/// because slotfront reads the key from the path.
 pub(super) const CHALLENGE: &str = "ApiKey realm=\"slotfront\"";
 
-/// A reply to a request. Either hyper or the fast path writes it.
+/// A reply to a request. Either hyper or the module `h1` writes it to the connection.
 pub(super) struct HttpReply {
     pub(super) status: StatusCode,
     pub(super) body: Pieces,

@@ -1,4 +1,4 @@
-//! Answers one HTTP request to the hot route: parses the body, answers its calls, and makes the reply.
+//! Answers one HTTP request that carries JSON-RPC calls: parses the body, answers the calls, and makes the reply.
 
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ async fn compress(request: &RequestContext<'_>, responses: &mut Responses) -> Op
         return None;
     }
     let body = encoding::encoded(request.front.cache.compressor(), coding, responses.text()).await;
-    // A renewed answer differs from the compressed text.
+    // If an answer was renewed, the compressed text is outdated, and the body is sent uncompressed.
     let renewed = renew_aged(request, responses).await;
     body.filter(|_| !renewed).map(|body| (coding, vec![body]))
 }

@@ -15,7 +15,7 @@ pub(super) const NAME: &str = "x-request-id";
 /// The longest id of a caller that is kept, in bytes. Tracing systems use shorter ids, and longer ones would fill the
 /// logs.
 const MAX_LEN: usize = 128;
-/// The number of low bits of a new id that one thread counts up by itself. A thread does not serve 2^40 requests.
+/// The number of low bits of a new id in which each thread counts its own ids. No thread serves 2^40 requests.
 const BLOCK_BITS: u32 = 40;
 
 /// The first half of each new id, random for each process.

@@ -20,14 +20,15 @@ pub(super) struct CallResponse {
     pub(super) compressed: Option<Arc<CompressedText>>,
     /// The value for `Cache-Status`. `None` for a refusal by slotfront.
     pub(super) status: Option<CacheStatus>,
-    /// The data to answer the call again. `None` if the answer cannot expire before it is sent.
+    /// The data that is needed to answer the call again. `None` if the answer cannot expire before it is sent.
     pub(super) pending: Option<Box<PendingAnswer>>,
     pub(super) refusal: Option<Error>,
     pub(super) outcome: CallOutcome,
 }
 
-/// An answer that is checked again before it is sent, because it may expire while it waits. An answer waits for the
-/// rest of a batch, or for compression. Answers that a node was asked for after the request arrived need no check.
+/// An answer that is checked again before it is sent, because it may expire while it waits. An answer waits for
+/// the rest of a batch, or for compression. An answer for which a node was asked after the request arrived needs
+/// no check.
 pub(super) struct PendingAnswer {
     pub(super) id: Id,
     pub(super) query: Query,

@@ -1,4 +1,5 @@
-//! The routes other than the hot route: `/health` as on a node, the `OpenRPC` document, and the usage of a key.
+//! The routes that carry no JSON-RPC calls: `/health` as on a node, the `OpenRPC` document, and the usage of a
+//! key.
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -22,8 +23,8 @@ use crate::error::Error;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
-/// The caller of a route other than the hot route, which carries the JSON-RPC calls. Each request to such a route
-/// carries this value as an extension.
+/// The caller of a route that carries no JSON-RPC calls. Each request to such a route has this value as an
+/// extension.
 #[derive(Clone)]
 pub(super) struct RouteCaller {
     /// The client's address. `None` if it is unknown.
@@ -34,7 +35,7 @@ pub(super) struct RouteCaller {
     pub(super) accepts: Option<Coding>,
 }
 
-/// Returns the axum router of the routes other than the hot route.
+/// Returns the axum router of the routes that carry no JSON-RPC calls.
 pub fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/health", any(health))
@@ -59,8 +60,8 @@ async fn health(State(front): State<Arc<Front>>) -> &'static str {
     }
 }
 
-/// The `OpenRPC` document, uncompressed and in each content coding. The document is made once, because callers need no
-/// key for it.
+/// The `OpenRPC` document, uncompressed and in each content coding. The document is made only once, because
+/// callers without a key may request it, too.
 static DOCUMENT: LazyLock<StaticDocument> = LazyLock::new(|| {
     let plain = Bytes::from(format!("{:#}\n", openrpc::document("/v3/${apiKey}")));
     let coded = Coding::ALL.map(|coding| coding.encode(&plain));
@@ -101,8 +102,8 @@ pub(super) fn no_websocket() -> Response {
     HttpReply::text(StatusCode::NOT_IMPLEMENTED, NO_WEBSOCKET).into_response()
 }
 
-/// Answers with the usage of the key in the path. The key is checked as on the hot route, so a wrong key counts as a
-/// failed attempt of the client's address.
+/// Answers with the usage of the key in the path. The key is checked as for a JSON-RPC call, so a wrong key counts
+/// as a failed attempt of the client's address.
 async fn usage(
     State(front): State<Arc<Front>>,
     Extension(client): Extension<RouteCaller>,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// The notice period is `server.drain_timeout` divided by this number. By default the notice period covers two health
-/// checks of a usual balancer.
+/// The divisor of `server.drain_timeout` that gives [`GracePeriods::notice`]. By default the result covers two
+/// health checks of a usual balancer.
 const NOTICE_PART: u32 = 10;
 /// The longest time for which a kept-alive connection may be idle. Balancers close idle connections after 60 to 90 s,
 /// and should do so first. If slotfront closes one while a request is on its way, the balancer answers 502.
@@ -19,8 +19,8 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// The value of [`GracePeriods::linger`]: several round trips of a client.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The times that clients are given during a shutdown. Operators cannot set these times, but tests choose their own.
-/// The default of each is zero.
+/// The times that clients are given during a shutdown. [`Self::of`] returns those of a serving gateway, and tests
+/// choose their own. `GracePeriods::default()` gives clients no time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GracePeriods {
     /// The time from the start of a shutdown until the listener closes. Meanwhile `/readyz` answers 503, and each
@@ -83,7 +83,7 @@ pub struct Signal {
 impl Signal {
     /// Triggers the signal.
     pub fn trigger(&self) {
-        // Set before the token is cancelled, because the tasks that it wakes read the flag.
+        // Set before the token is cancelled, because the tasks that the token wakes read this flag.
         self.is_triggered.store(true, Ordering::Release);
         self.token.cancel();
     }

@@ -54,7 +54,7 @@ pub(super) struct Stream<S> {
 
 /// The next request head of an HTTP/1.1 connection.
 struct AwaitedHead {
-    /// The number of the head on its connection, from 0.
+    /// The number of request heads that came before this one on the connection.
     number: u64,
     /// True if a part of the head has arrived.
     has_begun: bool,

@@ -38,7 +38,7 @@ pub(super) enum Wants {
     WebSocket,
     /// An OPTIONS request on any route.
     Options,
-    /// A request on the hot route with a verb other than POST and OPTIONS.
+    /// A request to the route of the JSON-RPC calls, with a verb other than POST and OPTIONS.
     OtherVerb,
     /// A request for another route, without its header fields and body.
     Other(Box<Request<Body>>),

@@ -254,7 +254,7 @@ impl Client {
     /// lacks the field.
     ///
     /// # Errors
-    /// As for [`Client::post`].
+    /// As for [`Client::post`]. HTTP 501 is an error here, too.
     pub async fn post_for_header(
         &self,
         body: Bytes,

@@ -129,7 +129,7 @@ mod tests {
             (&one("base64"), "null", true),
             (&one("base64"), account, true),
             (&one("base64"), &with(r#","rentEpoch":18446744073709551615,"space":0"#, ""), true),
-            // A gateway that reads numbers as floating point writes this one.
+            // A gateway that reads numbers as floating point rounds `rentEpoch` to this number.
             (&one("base64"), &with("18446744073709551615", "18446744073709552000"), true),
             (&one("base64"), &with(r#""data":["","base64"],"#, ""), false),
             (&one("base64"), &with("base64", "base58"), false),

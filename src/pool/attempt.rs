@@ -123,7 +123,7 @@ fn slow_after(pool: &Pool, method: Method, settings: &config::PoolSettings) -> O
 }
 
 /// Notes that the call hangs, and returns true if the attempt is given up. Only the trial of a half-open
-/// breaker is given up, and only if another node can answer.
+/// breaker is given up, and only if its answer is not arriving yet and another node may answer the call.
 fn give_up_slow<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
@@ -147,8 +147,8 @@ fn give_up_slow<C: UpstreamCall>(
 fn counts_for_health<C: UpstreamCall>(end: Result<Verdict, Fault>) -> bool {
     match end {
         Ok(Verdict::TryElsewhere(AttemptResult::Incapable) | Verdict::UnlistedError) => false,
-        // If answers behind the wanted slot are accepted, such an answer is complete. Otherwise it is a
-        // refusal.
+        // The answer is behind the wanted slot. It counts for calls that accept such answers. For other calls
+        // it is a refusal.
         Ok(Verdict::TryElsewhere(_)) => C::ACCEPTS_BEHIND,
         Err(Fault::Timeout | Fault::UnknownCode) => C::WEIGHT_IS_KNOWN,
         Ok(_) | Err(_) => true,

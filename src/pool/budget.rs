@@ -1,7 +1,7 @@
 //! Token buckets: for retries, for hedges, and for the rate limit of a node.
 //!
-//! Without a budget, retries would triple the load of a pool that is down, and hedges would double that of a
-//! slow one.
+//! Without a budget, retries would triple the load of a pool that is down, and hedges would double the load of
+//! a slow pool.
 
 use std::sync::Mutex;
 

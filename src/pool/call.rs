@@ -74,8 +74,9 @@ enum NextAttempt {
     /// A second node may improve or confirm the answer. This happens at most once in a call, in addition to the
     /// retries.
     SecondNode,
-    /// No node has answered yet, or the second node does not hold the block. Holds the result of the last attempt,
-    /// under which metrics count the retry. With `None`, the retry is not counted and uses no retry budget.
+    /// The node that was asked last gave no usable answer. Holds the result of that attempt, under which metrics
+    /// count the retry. `None` if a second node only lacks the block: the retry is then not counted and uses no
+    /// retry budget.
     Retry(Option<AttemptResult>),
 }
 
@@ -143,7 +144,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
 
     /// Records the outcome of one attempt at `member`, and returns the next step of the call.
     fn process_outcome(&mut self, member: &Member, outcome: AttemptOutcome) -> CallStep {
-        // An unlisted error is replaced only by a result of a second node that needs no further node.
+        // The second node's answer replaces an unlisted error only if it is a result that no third node would have
+        // to confirm.
         if let Some(first) = self.unlisted.take() {
             return CallStep::Done(match outcome {
                 Ok((verdict, reply @ PoolReply { body: NodeReply::Result(_), .. }))
@@ -196,7 +198,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
                 if alone || !fault.may_retry() {
                     return CallStep::Enough;
                 }
-                // A second node that failed is not asked again, because another node may have the block.
+                // The same node may be asked again only if no answer is held. If one is held, another node may
+                // improve the answer.
                 self.reconnect = C::WEIGHT_IS_KNOWN
                     && fault == Fault::Connect
                     && self.attempts.len() == 1

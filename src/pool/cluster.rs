@@ -78,7 +78,8 @@ impl ClusterIdentity {
             Genesis::Unsupported if member.is_of_cluster() && !member.has_new_connections() => {}
             Genesis::Unsupported => {
                 member.cluster().set_unidentified();
-                // The node answers the same until another node has its address, which needs new connections.
+                // The node would answer the same again. Only another node at its address may answer otherwise, and
+                // that takes new connections.
                 member.cluster().set_asked_over(used);
             }
             Genesis::Refused => {}

@@ -90,8 +90,8 @@ mod tests {
     fn node_is_asked_after_silence() {
         const MS: fn(u64) -> Duration = Duration::from_millis;
         let start = Instant::now();
-        // Each answer: the number of times, the time in milliseconds, and the time since a node last reported
-        // the slot.
+        // Each element of `answers`: a number of answers, the time at which they arrive, and the time since a
+        // node last reported the newest confirmed slot. Both times are in milliseconds.
         for (name, slot_ms, answers, expected) in [
             ("heard just now", 250, &[(9, 0, 62)][..], 0),
             ("the fourth answer asks", 250, &[(4, 0, 63)], 1),

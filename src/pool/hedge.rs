@@ -2,9 +2,9 @@
 //! given up.
 //!
 //! Hedging is off by default. Hedges are bounded as a share of all calls, so that a slow pool does not get
-//! twice the load. A call whose own minContextSlot is above the newest known slot is not hedged, because the
-//! answer of one node stands. Neither is a method whose answer is a node's own view, nor a call whose answer
-//! is arriving already.
+//! twice the load. A call is not hedged if the answer of one node stands, whatever it is. An example is a call
+//! whose own minContextSlot is above the newest known slot. Calls whose answer is a node's own view, passthrough
+//! calls, and calls whose answer is arriving already are not hedged either.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ pub(super) async fn attempt_hedged<C: UpstreamCall>(
             return vec![ended(outcome)];
         }
         if let Some(other) = pick_second(pool, call, member, &heard) {
-            // Boxed, because few calls are hedged, and the future of every call would otherwise be twice as
-            // large.
+            // The second attempt is boxed, because few calls are hedged. Otherwise the future of every call would
+            // be twice as large.
             let unheard = AtomicBool::new(false);
             let mut second = Box::pin(attempt(pool, call, &other, MinSlotUse::Sent, &unheard));
             let (by_second, outcome) = tokio::select! {

@@ -251,7 +251,8 @@ impl Member {
         !self.is_checked() || self.cluster().is_identified()
     }
 
-    /// Returns the number of calls sent to the node so far, and of connections that have brought an answer.
+    /// Returns the number of calls sent to the node so far, and the number of connections that have brought an
+    /// answer.
     pub(super) fn used(&self) -> NodeUsage {
         NodeUsage { calls: self.counts().0, connections: Some(self.client.connections()) }
     }
@@ -340,8 +341,8 @@ impl Member {
         (self.state.requests.load(Ordering::SeqCst), self.state.failures.load(Ordering::Relaxed))
     }
 
-    /// Returns the oldest block that the node is known to hold. 0 if the node holds all blocks, or none is
-    /// known.
+    /// Returns the oldest block that the node holds. 0 if the node holds all blocks, or if its oldest block is
+    /// unknown.
     pub fn first_available(&self) -> Slot {
         self.state.first_available.load(Ordering::Relaxed)
     }

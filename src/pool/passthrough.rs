@@ -76,8 +76,8 @@ impl UpstreamCall for PassthroughRequest {
         }
     }
 
-    /// Accepts a refusal if every node that was asked has refused. The capabilities of the other nodes are
-    /// unknown.
+    /// Accepts a refusal as the answer if every node that was asked has refused. The capabilities of the other
+    /// nodes are unknown.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], _: &Members) -> bool {
         let refusals = [AttemptResult::Incapable.as_str(), AttemptResult::Behind.as_str()];
         attempts.iter().all(|attempt| refusals.contains(&attempt.reason.as_str()))

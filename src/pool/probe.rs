@@ -1,4 +1,4 @@
-//! The requests of a probe, which ask for a node's health, slots, identity and length of a slot.
+//! The requests of a probe: for a node's health, slots and identity, and for the length of a slot.
 
 use std::time::Duration;
 

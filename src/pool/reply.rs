@@ -19,9 +19,9 @@ pub struct PoolReply {
     /// The slot in the answer's context. Without a context, the newest slot that the node was known to have
     /// reached before the request was sent.
     pub slot: Slot,
-    /// True if no other node could improve the answer. That holds for plain answers, and for a missing block that two
-    /// nodes report for the same reason. It does not hold for a null block, for an answer below the minimum slot, or
-    /// for a block that one node reports missing.
+    /// True if no other node could improve the answer. False for an answer below the minimum slot or at an
+    /// implausibly high slot, for an error with an unknown code, for a `null` block, and for a missing block. A
+    /// missing block is settled once two nodes report it for the same reason.
     pub is_settled: bool,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct LastResort {
 }
 
 impl LastResort {
-    /// Returns the better of both, or `held` if they are equally good.
+    /// Returns the better of the two answers, or `held` if they are equally good.
     pub(super) fn better(held: Option<Self>, other: Self) -> Self {
         let rank = |resort: &Self| {
             let behind = resort.why == AttemptResult::Behind;

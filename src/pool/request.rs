@@ -36,8 +36,9 @@ pub struct UpstreamRequest {
     /// A slot that the asked node should have reached. An answer at a lower slot is accepted, too, because the
     /// preferred slot may belong to a dropped fork.
     pub prefer: Option<Slot>,
-    /// True if the first node's answer stands, whatever it is, because the caller's minContextSlot is above the newest
-    /// known slot. Only nodes that do not serve the method are skipped.
+    /// True if the first node's answer stands, whatever it is. Only nodes that do not serve the method are
+    /// skipped. Used for a caller's minContextSlot above the newest known slot, and for the verification of cached
+    /// answers.
     pub one_node: bool,
     /// The caller and its deadline.
     pub context: CallContext,
@@ -124,7 +125,7 @@ impl UpstreamCall for UpstreamRequest {
         sent: SentRequest,
         frontier: &Frontier,
     ) -> Result<Verdict, Fault> {
-        // One node decides about a caller's own minContextSlot.
+        // With `one_node` the first node's answer stands, even if it is behind the minimum slot.
         let behind =
             if self.one_node { Verdict::Answer } else { Verdict::TryElsewhere(AttemptResult::Behind) };
         let (code, error) = match body {
@@ -140,8 +141,8 @@ impl UpstreamCall for UpstreamRequest {
                         Err(Fault::BadJson)
                     }
                     (true, Some(slot)) if self.min_slot.is_some_and(|min_slot| slot < min_slot) => Ok(behind),
-                    // At processed no minimum slot is required, so only this check keeps callers from old answers
-                    // there.
+                    // At processed the newest known slot is no minimum. Only this check then rejects the answers
+                    // of a node that has fallen back.
                     (true, Some(slot)) if sent.shows_fall(slot) => Ok(behind),
                     (true, Some(slot)) if self.needs_second_node(slot, frontier) => {
                         Ok(Verdict::NeedsSecondNode)
@@ -212,7 +213,7 @@ impl UpstreamCall for UpstreamRequest {
         }
     }
 
-    /// Accepts a refusal only if no other node of the pool may serve the method.
+    /// Accepts a refusal as the answer only if no other node of the pool may serve the method.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool {
         let refused = |name: &str| {
             let reason = AttemptResult::Incapable.as_str();

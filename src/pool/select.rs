@@ -106,8 +106,8 @@ pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Selection> {
         return Some(Selection { node: least_bad.node, rival: None });
     };
     let best = usable().filter(|c| c.near == near && c.tier == tier);
-    // A trial goes first, whatever the node's load was before. A call that has failed once already is not
-    // used as a trial.
+    // A trial goes first, whatever the node's load was before. A call for which a node was asked before
+    // is not used as a trial, unless all of the best nodes are on trial.
     let retry = candidates.iter().any(|c| c.unusable == Some(Unusable::Tried));
     if !retry && let Some(trial) = best.clone().find(|c| c.trial) {
         return Some(Selection { node: trial.node, rival: None });

@@ -221,7 +221,7 @@ async fn draws_are_even_in_each_bit() {
     let draws: Vec<u64> = (0..4096).map(|_| pool.selector.draw()).collect();
     for bit in 0..64 {
         let ones = draws.iter().filter(|draw| **draw >> bit & 1 == 1).count();
-        // Six standard deviations around the half.
+        // Six standard deviations below and above half of the draws.
         assert!((1850..2250).contains(&ones), "bit {bit}: {ones} of 4096");
     }
 }

@@ -33,9 +33,9 @@ pub(super) trait UpstreamCall: Sync {
     /// node, and a broken connection is tried again at the same node. Other calls may be slow by themselves.
     const WEIGHT_IS_KNOWN: bool;
 
-    /// True if an answer below [`Self::preferred_slot`] is still an answer. The minimum slot is a
-    /// preference: an answer just below it beats one from a node in a worse state. A slot in the caller's own
-    /// params is a condition: a node below it refuses the call.
+    /// True if an answer below [`Self::preferred_slot`] is accepted when no usable node gives a newer one. Nodes
+    /// in a bad state are then not asked. False if the slot comes from the caller's params: a node below it
+    /// refuses the call.
     const ACCEPTS_BEHIND: bool;
 
     /// Returns the method of the call.
@@ -51,8 +51,8 @@ pub(super) trait UpstreamCall: Sync {
     /// a commitment.
     fn commitment(&self) -> Option<Commitment>;
 
-    /// Returns the slot that a node should have reached. Nodes known to be below it come last. `None` if any
-    /// slot will do.
+    /// Returns the slot that a node should have reached. Nodes known to be below it are asked only if no other
+    /// node is usable. `None` if any slot will do.
     fn preferred_slot(&self) -> Option<Slot>;
 
     /// Returns true if the node is known not to hold the history that the call reads.
@@ -114,13 +114,14 @@ pub(super) trait UpstreamCall: Sync {
     }
 }
 
-/// The use that one request makes of the gateway's own minimum slot for the answer.
+/// The way in which one request uses the gateway's own minimum slot for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MinSlotUse {
-    /// The minimum slot is sent as `minContextSlot` if the node is known to have reached it, so that the node cannot
-    /// answer with less.
+    /// The minimum slot is sent as `minContextSlot` if the node is known to have reached it, so that the node
+    /// cannot answer at a lower slot.
     Sent,
-    /// The minimum slot is only compared with the answer: every node is below it, and the highest answer is wanted.
+    /// The minimum slot is only compared with the slot of the answer. Used once nodes refuse the minimum slot, to
+    /// get the answer at the highest slot.
     Withheld,
 }
 

@@ -1,7 +1,8 @@
-//! The meaning of an answer for its call: the answer, a reason to ask another node, or a fault of the node.
+//! The judgement of a node's answer to a call: the answer is final, another node should be asked, or the node has
+//! a fault.
 //!
-//! Each kind of call applies its own rules first, and then the table of codes here. The table ignores message
-//! texts, because nodes may change them.
+//! Each kind of call applies its own rules first, and then the table of error codes here. The table ignores
+//! message texts, because nodes may change them.
 
 use super::reply::PoolReply;
 use crate::node::{Fault, code};
@@ -10,20 +11,20 @@ use crate::telemetry::AttemptResult;
 /// The meaning of a node's answer for its call, if the answer is not a fault of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The answer of the call.
+    /// The final answer of the call.
     Answer,
     /// An answer that another node may improve. A second node is asked, and both answers are combined.
     NeedsSecondNode,
     /// An error with a code that nodes are not known to use. A second node is asked, and a result of that
     /// node replaces the error.
     UnlistedError,
-    /// Not an answer while another node is left: the node that was asked is [`AttemptResult::Behind`] or
-    /// [`AttemptResult::Incapable`].
+    /// An answer that is used only if no other node is left to ask. The node that gave it is
+    /// [`AttemptResult::Behind`] or [`AttemptResult::Incapable`].
     TryElsewhere(AttemptResult),
 }
 
 impl Verdict {
-    /// Returns the meaning of an error code that is common to all kinds of calls.
+    /// Returns the meaning that an error code has for all kinds of calls.
     ///
     /// # Errors
     /// The code stands for a fault of the node.

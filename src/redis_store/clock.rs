@@ -60,7 +60,8 @@ impl StoreClock {
     }
 }
 
-/// Parses a time from seconds and microseconds, as the store returns it. `None` if one is missing or not a number.
+/// Parses a time that the store returned as seconds and microseconds. `None` if either part is missing or not a
+/// number.
 pub(super) fn read_time(seconds: Option<Value>, micros: Option<Value>) -> Option<StoreTime> {
     let number = |value| u64::from_redis_value(value).ok();
     number(seconds?)?.checked_mul(1_000_000)?.checked_add(number(micros?)?)

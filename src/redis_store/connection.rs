@@ -1,7 +1,7 @@
 //! The connection to the store, and its circuit breakers.
 //!
-//! Each part of the store has a breaker. A server is one part. A cluster has 64 parts, so that a failed node affects
-//! only its parts. While a breaker is open, only checks are sent to its part.
+//! Each part of the store has a breaker. A single server counts as one part. A cluster has 64 parts, so that a
+//! failed node affects only its parts. While a breaker is open, only checks are sent to its part.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ pub(super) struct RedisClient {
 impl RedisClient {
     /// Prepares connections to the store of `settings`, without connecting.
     pub(super) fn new(settings: &config::SharedSettings, metrics: Arc<Metrics>) -> Result<Self, SharedError> {
-        // A breaker never becomes half-open: the lookout closes it.
+        // A breaker never becomes half-open: the lookout, the task that checks the store, closes it.
         let breaker = config::BreakerSettings {
             failures: MAX_FAILURES,
             failure_rate: 1.0,
@@ -110,7 +110,7 @@ impl RedisClient {
         self.metrics.shared_request_duration.at((operation, result)).observe(took.as_secs_f64());
     }
 
-    /// Returns the longest time for an operation.
+    /// Returns the timeout of an operation.
     pub(super) fn patience(&self, operation: SharedOperation) -> Duration {
         if is_patient(operation) { self.timeout.max(CHECK_INTERVAL) } else { self.timeout }
     }
@@ -234,7 +234,8 @@ impl RedisClient {
                 }
                 SharedResult::Ok
             }
-            // In a cluster each part has its own probe, because this request may reach any node.
+            // In a cluster this request may reach any node, so its failure counts against no part. Each part has a
+            // probe of its own.
             _ if self.is_cluster => SharedResult::Timeout,
             Ok(Err(error)) => self.note_error(SharedOperation::Get, 0, &error),
             Err(_) => {
@@ -265,7 +266,7 @@ impl RedisClient {
                 SharedResult::Refused
             }
             ErrorKind::Extension => {
-                // OOM and MISCONF, which the client does not name.
+                // The errors OOM and MISCONF, which have no name in the client library.
                 if operation != SharedOperation::Get {
                     self.pause_writes();
                 }
@@ -295,7 +296,7 @@ impl RedisClient {
     fn part_failed(&self, part: usize) {
         let opened = lock(&self.breakers[part]).failed(Instant::now());
         if opened && !self.is_cluster {
-            // A slow store is still slow a moment later, so the lookout retries at its next check.
+            // A slow store is still slow a moment later, so it is tried again only at the next regular check.
             self.drop_link("it does not answer in time");
         }
     }

@@ -30,7 +30,7 @@ pub(super) struct StoreLink {
 
 /// The addresses and options of new connections.
 pub(super) enum Connector {
-    /// Several servers. The first that accepts writes is used.
+    /// One server, or several of which the first that accepts writes is used.
     Servers(Vec<Client>, Box<AsyncConnectionConfig>),
     /// A cluster.
     Cluster(Box<ClusterClient>),
@@ -67,7 +67,8 @@ impl Connector {
             None => Client::open(url).map_err(wrong),
         };
         let clients = urls.map(client).collect::<Result<_, _>>()?;
-        // These timeouts only bound the connection itself, because every operation has a shorter one of its own.
+        // These timeouts are for connecting. They also bound every operation, so `shared.timeout` has no effect
+        // above them.
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(CONNECT));

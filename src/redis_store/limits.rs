@@ -25,7 +25,7 @@ pub struct Leased {
     pub calls: u32,
     /// The number of calls left for all gateways after this lease; negative after an overdraft.
     pub left: i64,
-    /// The time until a call is left. Zero if a call was left before this lease.
+    /// The time until the limit allows a further call. Zero if a call was left before this lease.
     pub wait: Duration,
 }
 

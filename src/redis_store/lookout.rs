@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{CHECK_INTERVAL, Store};
 use crate::telemetry::{SharedOperation, SharedResult};
 
-/// The time for which parts of a cluster may fail until the cluster's topology is read again.
+/// The time for which some part of a cluster may fail before the cluster's topology is read again.
 const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The state of the background task that checks whether the store is reachable.

@@ -11,7 +11,7 @@ pub const MAC_BYTES: usize = 32;
 pub struct StoreMac(hmac::Key);
 
 impl StoreMac {
-    /// Creates the signer of the gateways with this secret.
+    /// Creates the signer for `secret`. All gateways with the same secret sign alike.
     pub fn new(secret: Option<&Secret>) -> Self {
         let secret = secret.map_or("", Secret::expose);
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))

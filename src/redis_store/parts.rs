@@ -1,16 +1,17 @@
-//! The parts of a store, which fail independently. A part is a range of hash slots, as a cluster node holds.
+//! The parts of a store, which fail independently. In a cluster, a part is a range of hash slots.
 
 /// The number of hash slots of a cluster.
 const SLOTS: usize = 16_384;
 
-/// Returns the part out of `parts` that holds `key`. A cluster hashes the text in braces.
+/// Returns the number of the part that holds `key`, in a store of `parts` parts. If `key` has text in braces, only
+/// that text is hashed, as in a Redis cluster.
 pub(super) fn part_of(key: &str, parts: usize) -> usize {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
     let slot = usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes())) % SLOTS;
     slot * parts / SLOTS
 }
 
-/// Returns a hash tag such as `{7}`. A key with this tag lies in the part.
+/// Returns a hash tag such as `{7}`. A key with this tag lies in part number `part`.
 pub(super) fn tag_in(part: usize, parts: usize) -> String {
     let mut tags = (0_u32..).map(|n| format!("{{{n}}}")).filter(|tag| part_of(tag, parts) == part);
     // Each part has some number that hashes to it, so the search always ends.

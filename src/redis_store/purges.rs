@@ -1,7 +1,7 @@
 //! The list of purges (removals of cached answers) that all gateways in front of one Solana cluster share.
 //!
-//! Each part of the store has a copy. A part whose list is unknown is not read, so a failed part affects only
-//! itself.
+//! Each part of the store has a copy of the list. A gateway reads no answers from a part whose list it does not
+//! know, so a failed part affects only itself.
 
 use std::time::Duration;
 

@@ -97,7 +97,7 @@ impl<A: Label, B: Label, C: Label> Labels for (A, B, C) {
 
 /// A kind of series, such as a counter.
 pub trait Series: Sized {
-    /// The collector of all series of one metric name.
+    /// The collector that holds all series of one metric.
     type Vec: Collector + Clone + 'static;
     /// True if an unused series may be exported as zero. That holds for counters only.
     const ZERO_IS_TRUE: bool;

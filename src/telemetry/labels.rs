@@ -1,7 +1,7 @@
 //! The metric labels and their values. Logs and headers use the same words.
 //!
 //! Each label has a closed set of values, so the number of series is bounded. The labels `key` and `upstream` are
-//! exceptions, which the registries of keys and upstreams add.
+//! exceptions. The Prometheus registry of a key or an upstream adds them.
 
 use crate::methods::{Commitment, Method, PassthroughMethod};
 
@@ -26,7 +26,7 @@ impl Label for Option<Method> {
     }
 
     /// Returns the method's name. The last position is `other`, for passthrough methods, unsupported methods and
-    /// requests that name none.
+    /// requests without a method.
     fn text(position: usize) -> &'static str {
         Method::ALL.get(position).map_or("other", |method| method.as_str())
     }
@@ -124,8 +124,8 @@ label! {
     Outcome is "outcome" {
         /// Answered from a fresh entry.
         Hit = "hit",
-        /// Answered from an entry at a newer slot than it was fetched at, because no block has written the account
-        /// since.
+        /// Answered from an entry as of a newer slot than the entry's own, because no block has written the
+        /// account since.
         Carried = "carried",
         /// Answered from a stale entry, while a refresh runs or because no node answers.
         Stale = "stale",
@@ -143,7 +143,7 @@ label! {
         Denied = "denied",
         /// Refused: over the rate or a quota of the key.
         Limited = "limited",
-        /// Failed: overloaded, no upstream, or timed out (-32094 to -32096).
+        /// Failed: slotfront is overloaded, no upstream can answer, or the call timed out (-32094 to -32096).
         Error = "error",
     }
 }
@@ -246,7 +246,7 @@ label! {
     UncacheableReason is "reason" {
         /// The answer is null, and may become a value later.
         Null = "null",
-        /// The answer is an error that may pass.
+        /// The answer is an error that may be temporary.
         Transient = "transient",
         /// The answer exceeds `cache.max_entry`.
         TooLarge = "too_large",
@@ -260,17 +260,17 @@ label! {
 }
 
 label! {
-    /// The result of compressing an answer for a caller that accepts it.
+    /// The result of compressing an answer for a caller that accepts compressed answers.
     Compression is "result" {
         /// The answer was compressed.
         Done = "done",
-        /// The answer was sent uncompressed, because too many were being compressed.
+        /// The answer was sent uncompressed, because too many other answers were being compressed.
         Skipped = "skipped",
     }
 }
 
 label! {
-    /// The limit of a plan that refused a call.
+    /// The limit of the key's plan because of which a call was refused.
     LimitReason is "reason" {
         /// The rate (`rps` and `burst`).
         Rate = "rate",
@@ -282,7 +282,7 @@ label! {
 }
 
 label! {
-    /// The reason why a request was refused for its API key.
+    /// The reason why a request was refused because of its API key.
     AuthFailure is "reason" {
         /// The key does not exist, or the request has no key.
         Unknown = "unknown",
@@ -294,7 +294,7 @@ label! {
         Origin = "origin",
         /// The key may not be used from this client address.
         Address = "address",
-        /// The key was refused for another reason, and its client address has sent too many refused keys.
+        /// The key was refused for another reason, and the client address has sent too many refused keys.
         Limited = "limited",
     }
 }
@@ -332,13 +332,13 @@ label! {
     RestartReason is "reason" {
         /// A block is missing, does not join the block before it, or its writes cannot be known.
         Gap = "gap",
-        /// A node has another chain, or the finalized slot is not part of the chain.
+        /// A node has another chain, or the finalized slot is not part of the followed chain.
         Fork = "fork",
         /// A second node has another block at the same slot.
         Disagreement = "disagreement",
         /// An epoch began.
         Epoch = "epoch",
-        /// The pool's cluster has changed, or may have changed.
+        /// The Solana cluster of the upstreams has changed, or may have changed.
         Cluster = "cluster",
         /// The nodes have fallen behind the newest block that was followed.
         Behind = "behind",
@@ -384,13 +384,13 @@ label! {
         /// secret.
         Foreign = "foreign",
         /// The answer was not written, because the store holds a newer one, the answer has expired, or the store's
-        /// clock is late.
+        /// clock is behind the writer's estimate.
         Older = "older",
         /// The store did not answer in time.
         Timeout = "timeout",
         /// The store could not be reached.
         Unreachable = "unreachable",
-        /// The store refused the operation: full, a replica, or no permission.
+        /// The store refused the operation: it is full, is a replica, or denies the permission.
         Refused = "refused",
         /// The answer was not written, because the queue of writes was full.
         Dropped = "dropped",

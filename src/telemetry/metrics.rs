@@ -159,7 +159,7 @@ metrics! {
         /// once more.
         follow_restarts: Counters<RestartReason> = "follow_restarts_total",
         /// Answers served at a newer slot than they were fetched at, because no block has changed their accounts.
-        /// In shadow mode, answers that would have been.
+        /// If follow.mode is "shadow", answers that would have been served so.
         follow_carried: HotCounters<(Option<Method>, Option<Commitment>)> = "follow_carried_total",
 
         /// Attempts on upstreams that repeat a failed attempt, by the result of the failed one.
@@ -170,8 +170,8 @@ metrics! {
         /// Spans of recorded traces: exported, failed, or dropped because the queue was full.
         trace_spans: Counters<SpanResult> = "trace_spans_total",
 
-        /// Requests through trusted proxies whose client address could not be read. Keys with an address list refuse
-        /// them.
+        /// Requests that came through a trusted proxy and had no readable client address. Keys with an address
+        /// list refuse them.
         client_addresses_unknown: Counters<()> = "client_addresses_unknown_total",
         /// Requests refused, by reason: the key is unknown, expired or revoked; it may not be used from the request's
         /// web origin or client address; or the client address sent too many refused keys.
@@ -202,7 +202,7 @@ metrics! {
     pub struct UpstreamMetrics {
         /// Attempts on the upstream, by method and result, excluding probes.
         requests: Counters<(Option<Method>, AttemptResult)> = "upstream_requests_total",
-        /// Time from sending an attempt on the upstream to the last byte of the answer, by method.
+        /// Time from sending a request to the upstream until the last byte of its answer, by method.
         request_duration: Histograms<Option<Method>> = "upstream_request_duration_seconds" [LATENCY],
         /// Newest slot reported by the upstream, by commitment.
         slot: Gauges<Commitment> = "upstream_slot",
@@ -212,7 +212,7 @@ metrics! {
         up: IntGauge = "upstream_up",
         /// State of the upstream's circuit breaker: 0 closed, 1 half-open, 2 open.
         breaker_state: IntGauge = "upstream_breaker_state",
-        /// Attempts on the upstream in progress.
+        /// Attempts on the upstream that have not ended yet.
         requests_in_flight: IntGauge = "upstream_requests_in_flight",
         /// Slot of the oldest block that the upstream holds. 0 means complete history.
         first_available_block: Gauges<()> = "upstream_first_available_block",
@@ -228,7 +228,7 @@ metrics! {
         units: HotFloatCounters<()> = "key_units_total",
         /// Calls refused by a limit of the key's plan, by reason: the rate, or the quota of the day or month.
         limited: Counters<LimitReason> = "key_limited_total",
-        /// Always 1. The label `plan` holds the key's current plan. Join it with the key's other series.
+        /// Always 1. The label "plan" holds the key's current plan. Join this series with the key's other series.
         plan: KeyPlan = "key_info",
     }
 }
@@ -363,7 +363,7 @@ fn registry(label: Option<(&str, &str)>) -> Registry {
     infallible(Registry::new_custom(Some(PREFIX.to_owned()), labels))
 }
 
-/// Adds the families of `more` to `families`. The series of families of one name are joined.
+/// Adds the families of `more` to `families`. If both have a family of the same name, joins their series.
 fn merge(families: &mut BTreeMap<String, MetricFamily>, more: Vec<MetricFamily>) {
     for mut family in more {
         match families.get_mut(family.name()) {

@@ -61,7 +61,7 @@ pub struct Sender {
     metrics: Arc<Metrics>,
 }
 
-/// The error of an invalid `telemetry.otlp`.
+/// The error that reports an invalid `telemetry.otlp`.
 #[derive(Debug, thiserror::Error)]
 #[error("telemetry.otlp: cannot build an HTTP client for this URL; check the URL and the TLS setup")]
 pub struct OtlpError;
@@ -86,7 +86,7 @@ enum AttributeValue {
     Number(i64),
 }
 
-/// A span that has not ended. It is exported only if it is closed.
+/// A span that has not ended. It is exported only if [`OpenSpan::close`] ends it.
 #[derive(Debug)]
 pub(super) struct OpenSpan {
     span: Span,

@@ -14,7 +14,8 @@ use super::family::{Family, Series};
 
 /// The number of shards. With more threads than shards, threads share them.
 const SHARDS: usize = 8;
-/// The number of values in a [`ShardLine`]. It fills two cache lines, because processors prefetch them in pairs.
+/// The number of values in a [`ShardLine`], which fills two cache lines, because processors prefetch cache lines
+/// in pairs.
 const NUMBERS_PER_LINE: usize = 16;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -28,7 +29,7 @@ thread_local! {
 #[derive(Default)]
 struct ShardLine([AtomicU64; NUMBERS_PER_LINE]);
 
-/// A list of numbers, of which each shard holds a part. The value of a number is the sum over the shards.
+/// A list of numbers. Each shard holds a partial value of every number, and the number is the sum of these values.
 #[derive(Clone)]
 struct ShardedNumbers {
     lines: Arc<[ShardLine]>,
@@ -42,12 +43,12 @@ impl ShardedNumbers {
         Self { lines: (0..each * SHARDS).map(|_| ShardLine::default()).collect(), each }
     }
 
-    /// Returns this thread's part of number `i`.
+    /// Returns the partial value of number `i` in this thread's shard.
     fn mine(&self, i: usize) -> &AtomicU64 {
         &self.lines[MINE.with(|mine| *mine) * self.each + i / NUMBERS_PER_LINE].0[i % NUMBERS_PER_LINE]
     }
 
-    /// Returns the parts of number `i` in all shards.
+    /// Returns the partial values of number `i` in all shards.
     fn all(&self, i: usize) -> impl Iterator<Item = u64> {
         (0..SHARDS).map(move |shard| {
             self.lines[shard * self.each + i / NUMBERS_PER_LINE].0[i % NUMBERS_PER_LINE]
@@ -149,7 +150,7 @@ pub trait ExportSeries: Clone + Send + Sync + 'static {
     fn export(&self, shown: &mut proto::Metric);
 }
 
-/// The collector of all series of one metric name.
+/// The collector that holds all series of one metric.
 #[derive(Clone)]
 pub struct ShardedVec<S> {
     desc: Arc<Desc>,
@@ -315,7 +316,7 @@ mod tests {
             their_floats.inc_by(0.25);
         }
         let (one, other) = (ShardedHistogram::series(&times, &["a"]), their_times.with_label_values(&["a"]));
-        // On a bound, between two, and above all.
+        // Values on a bound, between two bounds, and above all bounds.
         for value in [0.0, 0.001, 0.25, 0.5, 1.0, 2.0, 64.0] {
             one.observe(value);
             other.observe(value);

@@ -1,6 +1,7 @@
 //! Reads metrics back as numbers for the status page: totals since the start, and changes between two readings.
 //!
-//! Only the metrics are read, so that requests pay nothing for it. Quantiles are estimated from histogram buckets.
+//! This module keeps no counts of its own, so requests pay nothing for the status page. Quantiles are estimated
+//! from histogram buckets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ pub struct Totals {
     pub durations: [Durations; OUTCOMES],
     /// The number of attempts on upstreams, without passthrough calls and probes.
     pub upstream_calls: u64,
-    /// The number of answers served at a newer slot than they were fetched at. In shadow mode, the number of answers
-    /// that would have been served so.
+    /// The number of answers served at a newer slot than they were fetched at. If `follow.mode` is `shadow`, the
+    /// number of answers that would have been served so.
     pub carried: u64,
     /// The counts of each key, by id.
     pub keys: BTreeMap<Arc<str>, KeyTotals>,

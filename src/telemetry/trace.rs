@@ -128,7 +128,7 @@ impl Tracer {
     }
 
     /// Starts the span of a request that arrived at `started`, in the trace of `caller` or a new one. Returns the
-    /// context for its attempts, which is `caller` unchanged if nothing is recorded.
+    /// context for the request's attempts, which is `caller` unchanged if nothing is recorded.
     pub fn begin(&self, caller: Trace, started: Instant) -> (Trace, RequestSpan) {
         let Some(exporter) = &self.exporter else { return (caller, RequestSpan::default()) };
         let span_context = caller.0.as_deref();
@@ -222,7 +222,7 @@ mod tests {
             (&[PARENT][..], &["a=1", "b=2"][..], Some((PARENT, Some("a=1,b=2")))),
             (&[PARENT], &["broken"], Some((PARENT, None))),
             (&[PARENT], &[], Some((PARENT, None))),
-            // A state without a parent, an invalid parent, and two parents.
+            // A `tracestate` without a `traceparent`, with an invalid one, and with two.
             (&[], &["a=1"], None),
             (&["00-x"], &["a=1"], None),
             (&[PARENT, PARENT], &["a=1"], None),

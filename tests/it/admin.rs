@@ -66,7 +66,7 @@ async fn keys_are_created_rotated_and_revoked_without_restart() {
     let (_, usage) = ask("GET", format!("/api/keys/{id}/usage"), Value::Null).await;
     assert_eq!((usage["plan"].clone(), usage["day"]["used"].clone()), (json!("standard"), json!(4.0)));
 
-    // A command writes the file at the same time. Neither change is lost.
+    // Another program adds a key to the key file. The next call of the API does not lose that key.
     let new = NewKey::of("bob", "standard");
     file.create(&new, jiff::Timestamp::now()).unwrap();
     let (_, revoked) = ask("POST", format!("/api/keys/{id}/revoke"), Value::Null).await;
@@ -288,7 +288,7 @@ async fn admin_reload_applies_good_and_refuses_bad_settings() {
         let path = path.clone();
         move || slotfront::config::load(Some(&path), &std::collections::BTreeMap::new())
     };
-    // The file is not watched, so only the call reads it again.
+    // The configuration file is not watched, so only the API call reads it again.
     let source = ConfigSource::new(load, None);
     let config = source.load().unwrap();
     let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
@@ -380,7 +380,8 @@ async fn purge_removes_only_matching_entries() {
         ("nodes", "getClusterNodes", json!([])),
     ];
     let purge = async |query: &str| gateway.admin_post(&format!("/api/cache/purge?{query}"), "token").await;
-    // A list is held as a list and as its two accounts, here in a form that no other call uses.
+    // The cache holds the list as one entry and each of its accounts as another, in an encoding that no other call
+    // here uses.
     for (query, entries, gone) in [
         (format!("account={a}"), 3, &["a", "a and c"][..]),
         (format!("account={token}"), 2, &["token", "balance"]),

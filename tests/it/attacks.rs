@@ -44,8 +44,8 @@ async fn is_served(socket: &mut TcpStream) -> bool {
 async fn one_address_cannot_take_every_connection() {
     let gateway =
         TestGateway::builder().nodes(1).config(|config| config.server.max_connections = 18).start().await;
-    // One of the eighteen connections belongs to the test kit's client, and counts for the attacker's
-    // address, too.
+    // The test kit's client has one of the eighteen connections. It has the attacker's address, so its connection
+    // counts for that address, too.
     let mut hog = Vec::new();
     for _ in 0..30 {
         hog.push(from(&gateway, [127, 0, 0, 1]).await);
@@ -199,8 +199,8 @@ async fn ambiguous_request_ends_cannot_smuggle_requests() {
     let head = |more: &str| {
         format!("POST /v3/dev HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{more}\r\n")
     };
-    // The request is answered as chunked, and the connection ends. The bytes after it are never taken for a
-    // request.
+    // The gateway reads the body by its chunks, answers, and ends the connection. The bytes after the chunks are
+    // never taken for a request.
     for lengths in [
         format!("content-length: {}\r\ntransfer-encoding: chunked\r\n", chunked.len() + smuggled.len()),
         format!("transfer-encoding: chunked\r\ncontent-length: {}\r\n", chunked.len() + smuggled.len()),
@@ -210,7 +210,7 @@ async fn ambiguous_request_ends_cannot_smuggle_requests() {
         assert_eq!(answers(&seen), 1, "{lengths}: {seen:?}");
         assert!(seen.contains("connection: close"), "{lengths}: {seen:?}");
     }
-    // The request is not answered as a call at all.
+    // The request is not served as a call: the gateway refuses it or ends the connection.
     for lengths in [
         format!("content-length: {long}\r\ncontent-length: 3\r\n"),
         format!("content-length: {long}, {long}1\r\n"),
@@ -243,7 +243,8 @@ async fn ambiguous_request_ends_cannot_smuggle_requests() {
     // HTTP/1.0 has no chunks.
     let old = head("transfer-encoding: chunked\r\n").replace("HTTP/1.1", "HTTP/1.0") + &chunked + &smuggled;
     assert!(!all(&gateway, old.as_bytes()).await.contains(ANSWERED));
-    // An unwanted body is not a request either: 401, 404, 405 and 415 read it, or end the connection.
+    // The body of a refused request is not taken for a request, either. After 401, 404, 405 and 415 the gateway
+    // reads the body, or ends the connection.
     let wrapped = post("/v3/nokey", "", &smuggled) + &post("/nowhere", "", &smuggled);
     let wrapped = wrapped + &post("/v3/dev", "", &smuggled).replacen("application/json", "text/plain", 1);
     let ends = post("/v3/dev", "connection: close\r\n", &smuggled).replacen("POST", "GET", 1);
@@ -255,7 +256,7 @@ async fn ambiguous_request_ends_cannot_smuggle_requests() {
 async fn no_spelling_of_a_path_is_another_path() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     for (path, statuses) in [
-        // The key is one raw segment, whatever it contains.
+        // The API key is one segment of the path, which is not decoded.
         ("/v3/dev%2f", &[401][..]),
         ("/v3/%2fdev", &[401]),
         ("/v3/%2e%2e", &[401]),
@@ -365,8 +366,8 @@ async fn rebound_host_cannot_read_the_admin_listener() {
 #[tokio::test]
 async fn crafted_addresses_do_not_collide_in_the_cache() {
     let gateway = TestGateway::builder().nodes(1).start().await;
-    // An attacker who knows how a fixed hash combines words would choose such keys: their last two words
-    // cancel out.
+    // An attacker who knows the hash function would choose such addresses: their last two words cancel each other
+    // out.
     let crafted = (0..2000_u64).map(|i| {
         let (i, mut key) = (i.to_be_bytes(), [0; 32]);
         key[16..24].copy_from_slice(&i);

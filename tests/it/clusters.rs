@@ -1,4 +1,4 @@
-//! The cluster of each node: no caller gets an answer of another cluster.
+//! Nodes of another Solana cluster: no caller gets an answer of such a node.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn ours() -> String {
     genesis_of(&Cluster::new(TestCluster::settings(3)))
 }
 
-/// Creates a cluster of one node with the same slots and other contents, which is not served yet.
+/// Creates another simulated cluster of one node, with the same slots and other contents. No socket serves it yet.
 fn another_cluster() -> Arc<Cluster> {
     Cluster::new(Settings { seed: 2, ..TestCluster::settings(1) })
 }
@@ -88,7 +88,7 @@ async fn answers_of_unknown_clusters_are_refused() {
     let prepare = |cluster: &Cluster| holds.push(cluster.node(1).hold(GENESIS));
     let gateway = TestGateway::builder().nodes(2).config(configure).prepare(prepare).start_unprobed().await;
     let told = async {
-        // No genesis hash is known, so the node of the lower tier is asked.
+        // No genesis hash is known, so the node of the preferred tier is asked.
         asked.arrived(1).await;
         holds[1].release();
         gateway.until("a genesis hash is known", || gateway.front().pool.genesis().is_some()).await;
@@ -131,7 +131,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     assert_eq!(block(&gateway).await.status, 200);
     assert!(block(&gateway).await.is_hit());
 
-    // A node that reports no hash gets no calls beside one that does.
+    // A node that reports no hash gets no calls while another node reports one.
     let gateway = TestGateway::builder()
         .nodes(2)
         .config(|config| config.upstreams[1].tier = 1)
@@ -154,7 +154,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     let reason = view["upstreams"][0]["reasons"][0].as_str().unwrap().to_owned();
     assert!(reason.contains("genesis = \"unchecked\""), "{reason}");
 
-    // The operator's setting suffices: nodes without a hash are asked, and their answers are held.
+    // The operator's setting suffices: nodes without a hash are asked, and their answers are cached.
     let unchecked = |config: &mut Config| {
         config.pool.genesis_hash = Some(ours());
         config.upstreams.iter_mut().for_each(|upstream| upstream.genesis = GenesisCheck::Unchecked);
@@ -175,7 +175,7 @@ async fn answers_of_foreign_nodes_are_purged() {
     let other = another_cluster();
     let hold = other.node(0).hold(GENESIS);
     let _served = gateway.cluster.replace(Arc::clone(&other)).await;
-    // The address belongs to another node now, whose genesis hash was not requested yet.
+    // Another node has the address now. Its genesis hash has not been requested yet.
     let wrong = blockhash(&other);
     assert_ne!(wrong, blockhash(&gateway.cluster));
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -199,7 +199,7 @@ async fn answers_of_foreign_nodes_are_purged() {
 async fn late_answers_of_the_old_cluster_move_nothing() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let (front, node) = (gateway.front(), gateway.cluster.node(0));
-    // An answer of the old cluster, at a slot that the new one is far from having reached.
+    // An answer of the old cluster, at a slot far above those of the new cluster.
     let held = node.hold("getAccountInfo");
     let wallet = gateway.cluster.examples().wallets[0].to_string();
     let late = json!({"context": {"apiVersion": "4.0.0", "slot": 900_000_000u64}, "value": null});
@@ -248,7 +248,7 @@ async fn a_known_node_that_falls_silent_stays_known() {
     let before = node.calls(GENESIS);
     gateway.until("the genesis hash is requested", || node.calls(GENESIS) > before).await;
     let probes = node.calls("getHealth");
-    // Otherwise each probe would request the missing hash, and no probe the health.
+    // The next probes must request the node's health. They could not if each of them requested the missing hash.
     gateway
         .until("two more probes have come", || {
             node.calls("getHealth") >= probes + 2 || node.calls(GENESIS) >= before + 3

@@ -1,10 +1,11 @@
-//! The recorded contract of a real node (Agave v4.0.0): each case is sent through the gateway.
+//! The recorded contract of a real node (Agave v4.0.0): each recorded request is sent through the gateway.
 
 use base64::Engine;
 use serde_json::Value;
 use slotfront_testkit::TestGateway;
 
-/// Cases in which slotfront differs from a node on purpose; docs/differences-from-a-node.md lists them.
+/// The recorded requests that slotfront answers differently from a node on purpose;
+/// docs/differences-from-a-node.md lists them.
 const DIFFERENT: [&str; 2] = [
     "http-any-path",    // the path carries the API key
     "http-origin-null", // CORS has settings of its own
@@ -97,8 +98,8 @@ fn compare(expect: &Value, status: u16, text: &str, answer: &Value) -> Vec<Strin
     off
 }
 
-/// Adds to `off` every difference of `got` from the shape `want`. A shape is built of type names, `{"eq":
-/// value}`, arrays, tuples and objects.
+/// Adds to `off` every difference of `got` from the shape `want`. A shape consists of type names, `{"eq": value}`,
+/// arrays, tuples and objects.
 fn shape(want: &Value, got: &Value, at: &str, off: &mut Vec<String>) {
     match want {
         Value::Object(members) if members.len() == 1 && members.contains_key("eq") => {

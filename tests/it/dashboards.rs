@@ -42,8 +42,8 @@ fn values<'a>(yaml: &'a str, key: &str) -> Vec<&'a str> {
     yaml.lines().filter_map(value).collect()
 }
 
-/// Returns the metric names in a text: all words with the prefix `slotfront_`. Recorded series have the
-/// prefix after their level.
+/// Returns the metric names in a text: all words with the prefix `slotfront_`, and the names of recording rules
+/// such as `job:slotfront_calls:rate5m`.
 fn named_in(text: &str) -> BTreeSet<&str> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     text.split(|c| !word(c))

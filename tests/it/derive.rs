@@ -10,7 +10,7 @@ use slotfront_testkit::{Reply, TestCluster, TestGateway, node_answer};
 const ENCODINGS: [&str; 4] = ["base58", "base64", "base64+zstd", "binary"];
 const SLICES: [(u64, u64); 7] = [(0, 0), (0, 1), (1, 7), (3, 6), (32, 64), (9, u64::MAX), (u64::MAX, 1)];
 
-/// A second cluster of the same seed, without a gateway. Its answer at a slot is the expected one.
+/// The source of expected answers: a second simulated cluster of the same seed, without a gateway.
 struct Truth(std::sync::Arc<Cluster>);
 
 impl Truth {
@@ -18,7 +18,8 @@ impl Truth {
         Self(Cluster::new(TestCluster::settings(3)))
     }
 
-    /// Returns a node's answer at `slot` of `commitment`. `None` is the present slot.
+    /// Returns the answer of a node at which `slot` is the newest slot of `commitment`. `None` is the present
+    /// slot.
     fn answer(&self, method: &str, params: &Value, commitment: Commitment, slot: Option<u64>) -> Value {
         let node = self.0.node(0);
         let mut lag = 0;
@@ -34,7 +35,7 @@ impl Truth {
         unpacked(answer)
     }
 
-    /// Returns true if a node gives `answer` at one of the last slots. Each slot has its own samples.
+    /// Returns true if some node gives `answer` at the present slot or at one of the slots shortly before it.
     fn ever(&self, method: &str, params: &Value, commitment: Commitment, answer: &Value) -> bool {
         if method == "getRecentPerformanceSamples" {
             let same = |node: &Node| node_answer(node, method, params) == *answer;
@@ -85,7 +86,8 @@ fn answer(reply: &Reply) -> Value {
     unpacked(reply.json())
 }
 
-/// Returns the configuration of every raw form: each encoding, whole and in slices.
+/// Returns the configuration objects for every raw encoding of an account: one for the whole data, and others for
+/// slices.
 fn forms() -> impl Iterator<Item = Value> {
     ENCODINGS.iter().flat_map(|encoding| {
         let slices = SLICES.iter().map(move |(offset, length)| {
@@ -183,14 +185,16 @@ async fn accounts_of_unknown_size_are_fetched_in_part() {
         (gateway.upstream_calls() - before, reply.cache_status().to_owned())
     };
     let slice = |offset: u64, length: u64| json!({"encoding": "base64", "dataSlice": {"offset": offset, "length": length}});
-    // A node refuses 165 bytes in base58, and 129 bytes are enough to know that.
+    // A node refuses base58 for this account of 165 bytes. The gateway fetches only 129 bytes, which suffice to
+    // know that.
     assert_eq!(ask(json!({})).await, (1, "fwd=miss; stored".to_owned()));
     assert_eq!(ask(json!({})).await.0, 0, "the refusal is kept");
     assert_eq!(ask(slice(0, 129)).await.0, 0, "the held part serves");
     assert_eq!(ask(slice(0, 32)).await.0, 1, "the account is known to be small, so it is fetched whole");
     assert_eq!(ask(slice(32, 32)).await.0, 0);
     assert_eq!(ask(json!({"encoding": "base64+zstd"})).await.0, 0);
-    // A short account is whole at the first fetch, in whatever form it was asked for.
+    // The first answer about a short account has all its data, in whatever encoding. It then serves other
+    // encodings, too.
     let wallet = gateway.cluster.examples().wallets[2].to_string();
     gateway.get_account(&wallet).send().await;
     let before = gateway.upstream_calls();
@@ -282,7 +286,7 @@ async fn a_block_fetched_once_serves_every_lesser_shape() {
         }
         assert_eq!(gateway.upstream_calls(), calls, "every shape made of {encoding} needed no node");
     }
-    // The json form lacks facts that these shapes need, so a node is asked.
+    // A cached block in the encoding `json` lacks data that these calls need, so a node is asked.
     gateway.front().cache.purger().clear();
     gateway.call("getBlock", shape("full", "json", true)).send().await;
     let calls = gateway.upstream_calls();
@@ -426,8 +430,8 @@ async fn random_calls_get_the_truth_at_their_slot() {
     let (mut asked, mut derived) = (0_u64, 0_u64);
     for round in 0..30 {
         if round % 10 == 0 {
-            // Vote accounts expire by time only. The purge removes those from slots before the ones searched
-            // below.
+            // Answers about vote accounts expire by time only. The purge removes such answers before their slots
+            // are too old for the comparison below.
             gateway.front().cache.purger().clear();
         }
         for _ in 0..40 {

@@ -151,7 +151,7 @@ async fn leaving_client_releases_its_permit() {
     gateway.until("both are served", || in_flight() == 2).await;
     drop(goes);
     gateway.until("the first client's call has ended", || in_flight() == 1).await;
-    // Requests that are sent ahead do not end the connection.
+    // A request that is sent before the previous answer does not end the connection.
     waits.write_all(request.as_bytes()).await.unwrap();
     drop(hold);
     let answers = read_until(&mut waits, |seen| seen.matches("HTTP/1.1 200 OK").count() == 2).await;
@@ -244,7 +244,8 @@ async fn stop_during_a_write_closes_after_it() {
     socket.set_recv_buffer_size(4096).unwrap();
     let mut socket = socket.connect(gateway.app.public).await.unwrap();
     let app = &gateway.app;
-    // The connection has waited before, so it knows of the stop when the request comes.
+    // The connection waits for requests before and after a short exchange, so it already watches for a stop when
+    // the long request comes.
     tokio::time::sleep(Duration::from_millis(100)).await;
     exchange(&mut socket, post("/v3/dev", "", &call("getClusterNodes", &json!([]))).as_bytes()).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -259,7 +260,7 @@ async fn stop_during_a_write_closes_after_it() {
         ended
     };
     let ((), ended) = tokio::join!(app.stop(), taken);
-    // A request that was not served may end with a reset.
+    // Only the time is checked: a connection with a request that was not served may end with a reset.
     assert!(ended.is_ok(), "the connection ends with the answer, not with the drain");
 }
 

@@ -17,8 +17,8 @@ use slotfront_testkit::{Reply, TestGateway};
 use tokio::time::Instant;
 
 const CALLERS: u64 = 16;
-/// The most failed calls at a node until its breaker opens: five, and one of each caller that is there by
-/// then.
+/// The highest number of failed calls at a node before its breaker opens: five, and one for each caller already
+/// waiting at the node.
 const UNTIL_OPEN: u64 = 5 + CALLERS;
 
 fn settings(config: &mut Config) {
@@ -68,7 +68,7 @@ async fn load<F: Future<Output = ()>>(calls: u64, each: impl Fn(u64) -> F) -> Du
     futures_util::future::join_all(callers).await.into_iter().max().unwrap()
 }
 
-/// Returns the most trial calls that a breaker admits in the time `took`, with one trial per `every`.
+/// Returns the highest number of trial calls that a breaker admits in the time `took`, with one trial per `every`.
 fn trials(took: Duration, every: Duration) -> u64 {
     u64::try_from(took.as_millis() / every.as_millis()).unwrap() + 1
 }
@@ -138,7 +138,7 @@ async fn answers_far_from_known_slots_are_doubted() {
 
 #[tokio::test]
 async fn old_answers_are_replaced_beyond_the_retry_budget() {
-    // More than the tokens that a budget begins with, and that come while the callers wait.
+    // More callers than the retry budget has tokens, at its beginning and while the callers wait.
     const CALLERS: u8 = 60;
     let scarce = |config: &mut Config| {
         settings(config);

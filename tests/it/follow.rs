@@ -73,7 +73,8 @@ fn check_state(gateway: &TestGateway, key: &Pubkey, slot: Slot, value: &Value) {
     assert_eq!(value["data"], json!([STANDARD.encode(&account.data), "base64"]), "{key} at {slot}");
 }
 
-/// Checks that an answer about one account in base64 is the state at its slot, and returns that slot.
+/// Checks that a base64 answer about one account shows the account's state at the answer's slot. Returns that
+/// slot.
 #[track_caller]
 fn checked_slot(gateway: &TestGateway, key: &Pubkey, reply: &Reply) -> Slot {
     check_state(gateway, key, reply.slot(), &reply.value());

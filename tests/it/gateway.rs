@@ -206,7 +206,7 @@ async fn monotonic_keys_never_see_older_slots() {
                 assert!(reply.is_hit(), "{method}: {}", reply.cache_status());
             }
         }
-        // An answer without a slot is not compared with one.
+        // An answer without a slot is not compared with any slot.
         assert!(gateway.get_votes().send().await.is_hit());
     }
 }

@@ -77,7 +77,7 @@ async fn beaten_node_counts_as_slow() {
     let _held = gateway.cluster.node(0).hold("getAccountInfo");
     gateway.cluster.node(1).fault_on("getAccountInfo", Fault::Latency(SLOW), None);
     assert_eq!(ask(&gateway, false).await.node, 1);
-    // A part of the latency has faded since.
+    // The recorded latency fades with time, so it may be somewhat below `SLOW`.
     assert!(gateway.front().pool.members()[0].latency() >= SLOW / 2);
 }
 

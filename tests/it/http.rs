@@ -156,7 +156,7 @@ async fn pipelined_answers_leave_as_they_finish() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let hold = gateway.cluster.node(0).hold("getVoteAccounts");
     let mut socket = gateway.connect().await;
-    // The third call leaves unread bytes behind the stored one.
+    // The second call waits at its node, and the third one behind it. The first answer leaves all the same.
     let calls =
         wire::call("getClusterNodes") + &wire::call("getVoteAccounts") + &wire::call("getClusterNodes");
     socket.write_all(calls.as_bytes()).await.unwrap();

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tidy::{code_of, members};
 
-/// The segments of a path, as written or from the name of its crate.
+/// The segments of a module path, as written or absolute. An absolute path begins with the name of a crate.
 type Path = Vec<String>;
 
-/// The crate whose name is left out before the names of its files.
+/// The crate whose files are named without the crate's name in front.
 const PRODUCT: &str = "slotfront";
 
 /// The files of all crates by their modules, with the data that the graph needs.
@@ -44,8 +44,8 @@ impl Sources {
         )
     }
 
-    /// Converts a path that is written in `module` to one from the name of its crate. `None` if it leads out
-    /// of the workspace.
+    /// Converts a path that is written in `module` to an absolute path, which begins with the name of a crate.
+    /// `None` if it leads out of the workspace.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Path> {
         let join = |module: &[String], rest: &[String]| Some([module, rest].concat());
         match path.first()?.as_str() {
@@ -329,7 +329,7 @@ fn is_child(module: &[String], parent: &[String]) -> bool {
     module.split_last().is_some_and(|(_, before)| before == parent)
 }
 
-/// Returns the module of a file, from the name of its crate.
+/// Returns the absolute path of a file's module, which begins with the name of the crate.
 fn module_of(krate: &str, name: &str) -> Path {
     let name = name.trim_end_matches(".rs");
     let inside = name.split('/').filter(|segment| *segment != "lib");
@@ -378,7 +378,7 @@ fn a_circle_is_found_however_it_is_imported() {
     for (a, b, c, expected) in [
         ("use crate::b::B;", "use crate::c;", "use super::a::{self, A};", true),
         ("use crate::{c, b::{B, C as D}};", "fn f() { crate::c::g(); }", "pub(crate) use super::a::A;", true),
-        // One import is of a name that the parent exports, and one of a name that it only imports.
+        // The parent `lib.rs` exports `B` and `C`, and only imports `A`.
         ("use crate::B;", "use super::{A, C};", "", true),
         ("use crate::b::B;", "use crate::c::C;", "fn f() {}", false),
         (

@@ -103,7 +103,7 @@ async fn tls_client_that_keeps_sending_gets_answer() {
         .grace_periods(|periods| periods.linger = PATIENCE)
         .start()
         .await;
-    // A late body times out, on the fast path and by hyper. The answer is the connection's last.
+    // A late body times out, on the fast path and in hyper. The answer is the connection's last.
     let late = |more| post("/v3/dev", more, CALL).replace("content-length: ", "content-length: 1");
     for (name, begin) in [("fast path", late("")), ("hyper", late(NOT_PLAIN))] {
         let socket = narrow(&gateway).await.unwrap();

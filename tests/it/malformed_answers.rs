@@ -22,7 +22,7 @@ async fn late_answer_does_not_replace_a_newer_one() {
         gateway.step_by(5).await;
         let slot = gateway.cluster.slot(Commitment::Confirmed);
         assert!(slot > old_slot);
-        // The node of the held call has not moved, and the other one is free.
+        // The node with the held call stays at the old slot. The other node answers at the new one.
         gateway.cluster.node(busy).set_lag(5);
         holds[1 - busy].release();
         let newer = gateway.get_accounts([&account]).confirmed().min_context_slot(slot).send();
@@ -90,7 +90,8 @@ async fn failed_confirmation_asks_a_third_node() {
         (-32007, "was skipped", Fault::Status(503)),
         (-32004, "not available", Fault::Status(503)),
         (-32014, "status", Fault::Status(503)),
-        // Two nodes that have not reached the slot confirm nothing, because the frontier has reached it.
+        // The frontier has reached the slot. Two nodes without the block are therefore only behind, and confirm
+        // nothing.
         (-32004, "not available", absent(-32004, "not available")),
     ] {
         let gateway = TestGateway::builder()

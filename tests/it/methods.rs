@@ -1,5 +1,5 @@
-//! The eight methods: answers equal a node's, byte for byte. Where the published interface differs, the
-//! profile decides.
+//! The eight cached methods: answers equal a node's, byte for byte. Where Solana's documentation differs from
+//! nodes, the setting `compat.profile` decides.
 
 use serde_json::{Value, json};
 use slotfront::methods::{Commitment, Profile};

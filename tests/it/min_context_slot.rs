@@ -1,5 +1,5 @@
-//! Floors sent as `minContextSlot`: only nodes known to have reached a floor get it, and callers never see
-//! its error.
+//! Floors sent as `minContextSlot`: only nodes known to have reached a floor get it, and callers never see a
+//! node's error about it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use slotfront::pool::{PoolReply, UpstreamRequest};
 use slotfront_sim::Fault;
 use slotfront_testkit::{TestGateway, upstream_request};
 
-/// Makes probes happen only at the start, so that later slots are known from answers.
+/// Makes probes happen only at the start, so that later slots are known from answers only.
 fn probed_once(config: &mut Config) {
     config.pool.probe_interval = Duration::from_mins(1);
 }
@@ -132,7 +132,7 @@ async fn account_errors_below_the_floor_are_retried() {
         let absent =
             || Fault::Error { code: -32602, message: "Invalid param: could not find account".to_owned() };
         gateway.cluster.node(0).fault_on(method.as_str(), absent(), None);
-        // Neither node is known to have reached the slot, and the first has not.
+        // Neither node is known to have reached the floor, and the first node has not reached it.
         gateway.cluster.node(0).set_lag(20);
         gateway.cluster.step_by(20);
         let floor = gateway.cluster.node(1).slot(Commitment::Finalized);

@@ -1,5 +1,5 @@
 //! Monotonicity: at confirmed and finalized no answer is older than an earlier answer to the same question,
-//! whichever stored entry it was made of. Malformed answers are never held.
+//! whichever cached entry it was made from. Malformed answers are never cached.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ async fn unheld_answers_do_not_go_back() {
     assert_eq!(first.value(), 5000);
     gateway.step_by(1).await;
     gateway.cluster.set_lag(50);
-    // Before the slot of the blockhash every node answers null, which is never held.
+    // Before the slot of the blockhash every node answers null. This null is never cached.
     let second = call.send().await;
     assert_eq!((second.result(), second.cache_status().ends_with("stale-if-error")), (first.result(), true));
 }
@@ -87,8 +87,8 @@ async fn unheld_answers_do_not_go_back() {
 async fn higher_slot_of_two_keys_wins() {
     let gateway = TestGateway::start().await;
     let account = gateway.cluster.examples().mints[0].to_string();
-    // The slice is held under its own key. The whole account at a later slot shows its size, so that slices
-    // are still fetched as slices.
+    // The answer for the slice is cached under its own key. The whole account, at a later slot, shows a large
+    // size, so that slices are still fetched as slices.
     slice(&gateway, &account, None).send().await;
     gateway.step_by(4).await;
     let slot = gateway.cluster.slot(Commitment::Finalized);
@@ -150,7 +150,7 @@ async fn absurd_slots_replace_nothing() {
     lie["context"]["slot"] = json!(u64::MAX / 2);
     lie["value"]["lamports"] = json!(1);
     gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Result(lie.clone()), Some(1));
-    // No second node can confirm the answer, so it is given without being held.
+    // No second node can confirm the answer, so the caller gets it, but it is not cached.
     gateway.cluster.node(1).fault_on("getAccountInfo", Fault::Status(500), Some(1));
     let doubtful = call.send().await;
     assert_eq!((doubtful.result(), doubtful.cache_status()), (lie, "fwd=miss"));
@@ -245,7 +245,8 @@ async fn served_lag_is_observed_for_slot_bound_classes() {
     };
     let wallet = gateway.cluster.examples().wallets[0].to_string();
     for (method, params, told) in [
-        // Vote accounts have no context slot. The slot known of the node replaces it, and bounds nothing.
+        // Vote accounts have no context slot. The newest slot known of the node stands for it, but does not limit
+        // the answer's age.
         ("getVoteAccounts", json!([]), 0),
         ("getClusterNodes", json!([]), 0),
         ("getAccountInfo", json!([wallet, {"encoding": "base64"}]), 1),
@@ -371,7 +372,7 @@ async fn unreachable_floor_is_reset_and_counted() {
     assert_eq!(list.status, 200, "the list is no error: {}", list.text);
     assert_eq!(list.slot() + 3, first.slot(), "the node's own slot is the highest");
     assert_eq!(gateway.metric("slotfront_cache_floor_resets_total"), 1, "the reset is counted");
-    // The stored entry above the floor is shown, and becomes the floor again.
+    // The cached answer is above the lowered floor. It is served, and its slot becomes the floor again.
     let held = call.send().await;
     assert_eq!((held.slot(), held.is_hit()), (first.slot(), true), "{}", held.cache_status());
 }

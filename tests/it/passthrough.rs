@@ -1,5 +1,5 @@
-//! Passthrough methods: off by default, and limited and retried like the eight. Methods that write are
-//! refused by name.
+//! Passthrough methods: off by default, and limited and retried like the eight cached methods. Methods that write
+//! are refused by name.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -171,7 +171,7 @@ async fn slow_connections_are_retried_elsewhere() {
     let change = |config: &mut Config| {
         on(config);
         config.pool.connect_timeout = Duration::from_millis(20);
-        // The caller has less time than the attempt.
+        // The caller's deadline comes before the attempt's timeout.
         config.pool.forward_timeout = Duration::from_hours(1);
         for (upstream, node) in config.upstreams.iter_mut().zip(&nodes) {
             upstream.url = Secret::new(format!("http://{node}"));

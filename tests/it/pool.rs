@@ -336,7 +336,7 @@ async fn method_missing_everywhere_passes_through() {
         let reply = gateway.get_account(account).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
     }
-    // A node that fails may have the method, so it is not known to be missing everywhere.
+    // A node that fails may have the method. The method is therefore not known to be missing everywhere.
     gateway.cluster.node(1).set_full_api(true);
     gateway.cluster.node(1).fault_on("getVoteAccounts", Fault::Status(503), None);
     let lacks = Fault::Error { code: -32601, message: "Method not found".to_owned() };

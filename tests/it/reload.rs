@@ -129,7 +129,7 @@ async fn open_connections_survive_reloads() {
     };
     let changes = async {
         let mut limited = TcpStream::connect(public).await.unwrap();
-        // Each call costs five units of ten.
+        // Each call costs five of the ten units.
         for expected in [200, 200, 429] {
             assert_eq!(call_on(&mut limited, &small).await, expected);
         }

@@ -8,7 +8,7 @@ use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The duration of a phase of a stop that is over almost at once.
+/// The length of a phase of the stop that should end almost at once.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// Waits until the admin listener reports that the gateway drains.

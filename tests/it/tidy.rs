@@ -93,8 +93,8 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// Returns the layers that `code` in a file of this depth uses. A use is a path through `crate::`, alone or
-/// in braces, or a `super` path that leads out of the layer.
+/// Returns the layers that `code` uses. `depth` times `super` leads from its file out of the file's layer. A use
+/// is a path through `crate::`, alone or in braces, or such a `super` path.
 fn layers_of(code: &str, depth: usize) -> BTreeSet<String> {
     let out = format!("{}::", vec!["super"; depth].join("::"));
     let mut layers = BTreeSet::new();
@@ -212,7 +212,7 @@ fn every_module_is_a_layer_or_foundation() {
     assert_eq!(named, modules);
 }
 
-/// Checks that no member of the workspace depends on a crate that its row denies.
+/// Checks that no member of the workspace depends on a crate that its row of this table denies.
 #[test]
 fn members_know_as_little_as_they_can() {
     for (member, denied) in [

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// Returns a gateway over one node, and the tap in front of that node.
+/// Returns a gateway over one node, and a recording proxy (tap) in front of that node.
 async fn tapped(change: impl FnOnce(&mut Config)) -> (TestGateway, LoopbackTap) {
     let tap = LoopbackTap::start().await;
     let gateway = TestGateway::builder().nodes(1).tap(&tap).config(change).start().await;
@@ -70,7 +70,7 @@ async fn a_shared_flight_carries_its_leaders_place() {
         },
         async {
             gateway.until("both calls wait", || gateway.in_flight() == 2).await;
-            // The second call has been read, but has not joined yet.
+            // The second call has been read, but may not have joined the first call's fetch yet.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             hold.release();
         },
@@ -99,8 +99,8 @@ impl std::io::Write for Written {
 impl Written {
     /// Records the log of this thread as JSON, at the levels of `filter`, until the guard is dropped.
     ///
-    /// With a single subscriber in a process, tracing asks the thread that meets an event first, and threads
-    /// of other tests have no subscriber. With two subscribers it asks both.
+    /// If a process has a single subscriber, tracing decides for all threads by the first thread that meets an
+    /// event. That thread may belong to a test without a subscriber. With a second subscriber, tracing asks both.
     fn log(&self, filter: &str) -> tracing::subscriber::DefaultGuard {
         static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
         LazyLock::force(&SECOND);
@@ -146,7 +146,7 @@ async fn request_log_has_trace_and_no_secret() {
     }
     assert!(line["duration_us"].is_u64() && line.get("reason").is_none(), "{line}");
 
-    // A batch is one line of the log. So is a refused request, which does not show the key.
+    // A batch is one line of the log. So is a refused request, whose line does not show the key.
     let votes = gateway.get_votes();
     let block = gateway.call("getBlock", json!([])).id(3);
     gateway.batch([votes.clone(), votes.id(2), block]).send().await;
@@ -268,7 +268,8 @@ mod exported {
             let failed = attribute(client, "upstream.result") != "ok";
             assert_eq!(client["status"]["code"] == 2, failed);
         }
-        // The requests after the sampled attempts carry the unsampled caller's own context, and none.
+        // Two requests to the node follow, which are not recorded. The first one carries its caller's own context,
+        // and the second one has no context.
         let others = &asked[clients.len()..];
         assert_eq!(others[0].header("traceparent"), [unsampled.as_str()]);
         assert_eq!(others[1].header("traceparent"), [""; 0]);

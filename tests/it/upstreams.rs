@@ -161,7 +161,7 @@ async fn cluster_change_by_reload_purges_the_cache() {
     assert!(foreign());
     gateway.until("the cache is empty", || gateway.front().cache.usage().1 == 0).await;
     assert_eq!(read(&gateway, 0).await, 502);
-    // Without a configured hash the pool follows its nodes, because they agree.
+    // Without a configured genesis hash the pool takes the hash of its nodes, because they agree.
     reload(&gateway, &with_nodes(&gateway, &[0, 1]));
     gateway.settled().await;
     gateway.until("the nodes are of the pool's cluster again", || !foreign()).await;

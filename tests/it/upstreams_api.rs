@@ -1,4 +1,5 @@
-//! The nodes and the last choices of a node in `/api/upstreams`, and the nodes in `/api/status`.
+//! The views of the nodes and of the latest choices among them in `/api/upstreams`, and of the nodes in
+//! `/api/status`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Long answers, alone and in batches: they are checked again after a wait, and compressed only once.
+//! Long answers and batches: a cached answer is checked again after its batch has waited, and a long answer is
+//! compressed only once.
 
 use std::io::Read;
 

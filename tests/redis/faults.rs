@@ -175,7 +175,7 @@ pub(crate) fn with_rights() -> (Redis, impl Fn(&str) -> String) {
     (store, url)
 }
 
-/// The user of such a store, with the password.
+/// The name and the password of the user from [`with_rights`], as they stand in a URL.
 pub(crate) const USER: &str = "slotfront:p%40ss%2Cword";
 
 #[tokio::test]

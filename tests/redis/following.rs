@@ -19,7 +19,7 @@ use crate::{connected, counted};
 /// The slots of each step. Some of them are skipped.
 const STEP: u64 = 8;
 
-/// Returns a change of settings: blocks are followed at this node, and shared through a store.
+/// Returns a change of settings: the gateway follows blocks at node `node`, and shares them through a store.
 fn following(shared: SharedSettings, node: usize) -> impl FnOnce(&mut Config) {
     move |config| {
         config.shared = Some(shared);
@@ -56,8 +56,9 @@ fn blocks(gateway: &TestGateway) -> (u64, u64) {
     (count(BlockResult::Read), count(BlockResult::Shared))
 }
 
-/// Lets slots pass. `behind` learns of the new blocks, from its node, only after `ahead` has read them and `then` has
-/// run. Returns the blocks that each of them read from nodes and got from the other.
+/// Lets slots pass. The gateway `behind` learns of the new blocks, from `node`, only after `ahead` has read them
+/// and `then` has run. Returns two numbers for each gateway: the blocks that it read from nodes, and those that it
+/// got from the other gateway.
 async fn step_behind(
     (ahead, behind): (&TestGateway, &TestGateway),
     node: usize,
@@ -83,7 +84,7 @@ fn unchanged(gateway: &TestGateway) -> TestCall {
     gateway.get_account(gateway.cluster.examples().nonce_account).base64().confirmed()
 }
 
-/// Fetches that account from a node. An answer of another gateway would not be carried.
+/// Fetches the account of [`unchanged`] from a node. An answer of another gateway would not be carried.
 async fn fetch_unchanged(gateway: &TestGateway) {
     assert!(unchanged(gateway).no_cache().send().await.cache_status().starts_with("fwd="));
 }
@@ -119,7 +120,7 @@ async fn one_reads_for_both(shared: SharedSettings) {
         check_carried(&a).await;
         check_carried(&b).await;
     }
-    // Each of them reads for the other.
+    // Now `b` reads the blocks, and `a` gets them from the store.
     let [(read, 0), (0, shared)] = step_behind((&b, &a), 0, || ()).await else {
         panic!("one reads, and the other asks no node")
     };
@@ -193,7 +194,7 @@ async fn replicas_read_alone_without_the_store() {
     let number = [&a, &b].map(|gateway| gateway.front().followed.number());
     let is_lost = |gateway: &TestGateway| !gateway.front().cache.purger().shares();
     store.pause();
-    // The first blocks find out that the store does not answer.
+    // With the first blocks, both gateways find out that the store does not answer.
     a.cluster.step_by(STEP);
     until_tip(&a).await;
     until_tip(&b).await;

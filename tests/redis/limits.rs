@@ -81,8 +81,8 @@ async fn shared_burst_is_whole_and_unused_is_returned() {
     assert_eq!(passed(&batch(0, 90).await), 90);
     let told = || counted(&gateways[0], SharedOperation::Limit, SharedResult::Ok) > 0;
     gateways[0].until("the store knows the first gateway's calls", told).await;
-    // The first gateway returns the calls that it leased in advance. The second one gets the rest, and some
-    // that time adds.
+    // The first gateway returns the calls that it leased in advance. The store then counts no more than the ninety
+    // calls that passed.
     let key = store.keys("test:limit").remove(0);
     let owed = || {
         let rest: f64 = redis::cmd("GET").arg(&key).query(&mut store.connection()).unwrap();
@@ -94,8 +94,8 @@ async fn shared_burst_is_whole_and_unused_is_returned() {
     let told = || counted(&gateways[1], SharedOperation::Limit, SharedResult::Ok) > 0;
     gateways[1].until("the store knows the second gateway's calls", told).await;
     println!("{second} more calls passed at the second gateway");
-    // The second gateway could not know of the first one's calls, and let these pass once. Now both know that
-    // nothing is left.
+    // The second gateway did not yet know of the first one's calls, and let some calls pass beyond the limit. Now
+    // both know that nothing is left.
     let after = batch(1, 50).await;
     assert_eq!(passed(&after), 0, "{}", after.text);
 }

@@ -112,7 +112,7 @@ async fn a_cluster_of_stores_is_one_store() {
 async fn short_lived_answers_are_not_shared() {
     let store = Redis::start(&[]);
     let (a, b) = two(store.settings()).await;
-    // Entries of the test kit stay fresh for an hour. These have the default lifetimes.
+    // In the test kit, cached answers stay fresh for an hour. These two gateways use the default lifetimes.
     let short = |config: &mut Config| {
         config.cache.ttl.account = slotfront::config::defaults::TTL_STATE;
         config.cache.ttl.no_block_not_yet = slotfront::config::defaults::TTL_NO_BLOCK_NOT_YET;

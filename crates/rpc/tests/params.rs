@@ -1,6 +1,7 @@
-//! Params compared with the answers of a node: recorded cases, recorded errors, and equal calls in different forms.
+//! Compares the parsing of params with the recorded answers of a node. Also compares different forms of the same
+//! call.
 //!
-//! The package does not contain this test, because it reads `tests/fixtures` of the repository.
+//! The cargo package leaves this test out, because the test reads `tests/fixtures` of the repository.
 
 #![expect(clippy::unwrap_used, reason = "a panic in a test shows its line")]
 
@@ -63,7 +64,7 @@ fn needs_a_node(error: &Value) -> bool {
         || (error["message_prefix"].is_string() && text.ends_with(VERSIONS))
 }
 
-/// Checks that `found`, the outcome of the case `name`, is the outcome that `expect` describes.
+/// Checks that `found`, the outcome of the recorded call `name`, is the outcome that `expect` describes.
 #[track_caller]
 fn check(name: &str, expect: &Value, found: &Outcome) {
     match found {

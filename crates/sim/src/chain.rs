@@ -1,4 +1,5 @@
-//! The simulated chain. Each slot has a block of its leader or none, and every account has a state after each slot.
+//! The simulated chain. Each slot has a block of its leader, or no block. Every account has a state after
+//! each slot.
 //!
 //! The chain knows no nodes and no JSON. It depends only on the settings, so chains with equal seeds are equal at equal
 //! slots. Transactions are executed on the state of the parent block. Balances, fees, rewards and accounts therefore
@@ -132,7 +133,7 @@ impl Chain {
         self.slot
     }
 
-    /// Returns the newest block at or before `slot`, or the oldest block for earlier slots.
+    /// Returns the newest block at or before `slot`, or the oldest block if `slot` is before all kept blocks.
     pub(crate) fn tip_at(&self, slot: Slot) -> &Arc<Block> {
         &self.blocks[self.count_up_to(slot).saturating_sub(1)]
     }

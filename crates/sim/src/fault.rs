@@ -118,7 +118,7 @@ impl Hold {
 
     /// Waits until the replies to at least `n` requests are held.
     pub async fn arrived(&self, n: usize) {
-        // The sender lives in the gate, which `self` owns.
+        // The wait cannot fail, because `self` keeps the gate, and with it the sender, alive.
         let _ = self.gate.waiting.subscribe().wait_for(|waiting| *waiting >= n).await;
     }
 
@@ -134,7 +134,7 @@ impl Drop for Hold {
     }
 }
 
-/// The state of a [`Hold`] that the node waits on: the end of the hold, and the number of held replies.
+/// The state that a [`Hold`] shares with its node: the end of the hold, and the number of held replies.
 #[derive(Debug)]
 struct Gate {
     open: watch::Sender<bool>,

@@ -164,7 +164,7 @@ impl Node {
 
     /// Waits until the node is down if `down` is true, otherwise until it is up.
     pub(crate) async fn becomes(&self, down: bool) {
-        // The sender lives in `self`.
+        // The wait cannot fail, because `self` keeps the sender alive.
         let _ = self.is_down.subscribe().wait_for(|is_down| *is_down == down).await;
     }
 

@@ -74,7 +74,7 @@ async fn accept(node: &Arc<Node>, listener: &TcpListener, tasks: &TaskTracker, l
                 let (node, life) = (Arc::clone(node), life.clone());
                 tasks.spawn(async move { life.run_until_cancelled(connection(node, stream)).await });
             }
-            // Usually there are no free file descriptors. The pause gives connections time to close.
+            // The usual reason is that no file descriptor is free. The pause gives connections time to close.
             Err(_) => tokio::time::sleep(RETRY).await,
         }
     }

@@ -47,7 +47,7 @@ impl TestCall {
         self.commitment(Commitment::Confirmed)
     }
 
-    /// Sets the commitment finalized, which nodes also use for a call without one.
+    /// Sets the commitment finalized, which nodes also use for a call without a commitment.
     pub fn finalized(self) -> Self {
         self.commitment(Commitment::Finalized)
     }
@@ -188,14 +188,15 @@ impl TestCall {
         Query::parse(method, &params, Profile::Node).expect("params of a call")
     }
 
-    /// Returns a node's whole JSON-RPC answer to the call, without HTTP. Faults and holds do not apply, and
-    /// the node does not count the call.
+    /// Returns a node's whole JSON-RPC answer to the call, without HTTP. The node's faults and holds do not
+    /// apply, and the node does not count the call.
     pub fn answer_of(&self, node: &Node) -> Value {
         let answer = node.answer(self.body().as_bytes());
         serde_json::from_slice(&answer).expect("a node answers in JSON")
     }
 
-    /// Returns the result of a node's own answer. Panics if the answer is an error.
+    /// Returns the result of a node's answer to the call, as [`Self::answer_of`] gets it. Panics if the
+    /// answer is an error.
     #[track_caller]
     pub fn result_of(&self, node: &Node) -> Value {
         node_answer(node, &self.method, &self.params())

@@ -110,20 +110,20 @@ impl TestCluster {
         self.nodes().iter().map(|node| node.calls_without_probes()).sum()
     }
 
-    /// Returns settings for a gateway in front of the cluster: frequent probes, long timeouts, and entries
-    /// that stay fresh for an hour.
+    /// Returns settings for a gateway in front of the cluster: frequent probes, long timeouts, and cached
+    /// answers that stay fresh for an hour.
     pub fn config(&self) -> Config {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let upstreams = (0..self.addresses.len()).map(|node| self.upstream(node)).collect();
         let mut config = Config::dev(any, any, upstreams);
-        // Probes are frequent, so that the gateway soon learns of a step. Tests wait for the frontier, never
+        // Probes are frequent, so that the gateway soon learns of a new slot. Tests wait for the frontier, never
         // for a time.
         config.pool.probe_interval = Duration::from_millis(20);
         // The timeouts are longer than any answer takes on a busy machine. A test of a timeout sets its own.
         config.pool.attempt_timeout = [Duration::from_secs(20); 8];
         config.server.request_timeout = Duration::from_secs(40);
         config.server.drain_timeout = PATIENCE;
-        // The TTLs are long, so that a test may stall anywhere. A test of expiry sets its own.
+        // The TTLs are long, so that no answer expires when a test stalls. A test of expiry sets its own.
         let hour = Duration::from_hours(1);
         let ttl = &mut config.cache.ttl;
         for ttl in [&mut ttl.account, &mut ttl.fee, &mut ttl.vote_accounts] {
@@ -134,8 +134,8 @@ impl TestCluster {
     }
 }
 
-/// Returns a node's whole JSON-RPC answer to a call, without HTTP. Faults and holds do not apply, and the
-/// node does not count the call.
+/// Returns a node's whole JSON-RPC answer to a call, without HTTP. The node's faults and holds do not apply,
+/// and the node does not count the call.
 pub fn node_answer(node: &Node, method: &str, params: &Value) -> Value {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
     serde_json::from_slice(&node.answer(body.as_bytes())).expect("a node answers in JSON")

@@ -144,8 +144,8 @@ impl<'a> TestGatewayBuilder<'a> {
 }
 
 impl TestGateway {
-    /// Returns a builder with settings for tests: entries stay fresh for an hour, and nodes are probed every
-    /// 20 ms.
+    /// Returns a builder with settings for tests: cached answers stay fresh for an hour, and nodes are probed
+    /// every 20 ms.
     pub fn builder<'a>() -> TestGatewayBuilder<'a> {
         TestGatewayBuilder {
             nodes: 3,

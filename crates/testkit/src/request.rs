@@ -1,11 +1,11 @@
-//! An HTTP request to the gateway that is not sent yet.
+//! A builder of HTTP requests to the gateway.
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::PATIENCE;
 use crate::reply::Reply;
 
-/// A POST request with the media type of JSON. Nothing is sent before [`send`](Self::send).
+/// A POST request with the content type `application/json`. Nothing is sent before [`send`](Self::send).
 #[derive(Clone)]
 #[must_use = "a request does nothing until it is sent"]
 pub struct TestRequest {
@@ -24,19 +24,18 @@ impl TestRequest {
         Self { client, base_url, path, headers, body: body.into() }
     }
 
-    /// Sends the request with this API key instead of `dev`.
+    /// Sets the API key in the path. The default is `dev`.
     pub fn key(self, key: &str) -> Self {
         self.path(&format!("/v3/{key}"))
     }
 
-    /// Sends the request to this path instead of `/v3/dev`.
+    /// Sets the path. The default is `/v3/dev`.
     pub fn path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
         self
     }
 
-    /// Sends the request with this HTTP client, instead of
-    /// [`TestGateway::client`](crate::TestGateway::client).
+    /// Sets the HTTP client. The default is [`TestGateway::client`](crate::TestGateway::client).
     pub fn client(mut self, client: &reqwest::Client) -> Self {
         self.client = client.clone();
         self
@@ -64,7 +63,7 @@ impl TestRequest {
         self
     }
 
-    /// Returns the request for the client.
+    /// Returns the request as the HTTP client takes it, without sending it.
     pub fn build(&self) -> reqwest::RequestBuilder {
         let url = format!("{}{}", self.base_url, self.path);
         self.client.post(url).headers(self.headers.clone()).body(self.body.clone())
@@ -76,7 +75,7 @@ impl TestRequest {
         async move { Reply::read(request.send().await.expect("an answer")).await }
     }
 
-    /// Sends the request three times: over the fast path of HTTP/1.1, over HTTP/1.1 by hyper, and over
+    /// Sends the request three times: over slotfront's fast path for HTTP/1.1, over HTTP/1.1 by hyper, and over
     /// HTTP/2.
     pub async fn send_every_way(&self) -> [Reply; 3] {
         let multiplexed = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build();

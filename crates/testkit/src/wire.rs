@@ -1,4 +1,4 @@
-//! HTTP/1.1 as text, for requests that no HTTP client sends.
+//! HTTP/1.1 as text, for requests that HTTP clients cannot send.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use tokio::net::TcpStream;
 
 use crate::PATIENCE;
 
-/// Header fields that keep a request off the fast path, so that hyper reads it. They have no other effect.
+/// A header field that keeps a request off slotfront's fast path for HTTP/1.1, so that hyper parses the request.
+/// The field has no other effect.
 pub const NOT_PLAIN: &str = "connection: keep-alive, x-nothing\r\n";
 
 /// The parts of a response that do not depend on the clock: the status line, the header fields and the body.
@@ -42,14 +43,15 @@ pub async fn read_until(socket: &mut TcpStream, enough: impl Fn(&str) -> bool) -
     String::from_utf8_lossy(&seen).into_owned()
 }
 
-/// Returns true if the text has a whole head and, by its content-length, a whole body.
+/// Returns true if the text is a whole response: a head, and a body as long as the content-length of the head.
 pub fn is_whole(seen: &str) -> bool {
     let length =
         |head: &str| head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
     seen.split_once("\r\n\r\n").is_some_and(|(head, body)| body.len() >= length(head).unwrap_or(0))
 }
 
-/// Removes the digits of the fields that depend on the clock: `ratelimit` and `cache-status`.
+/// Removes the digits from a field whose value depends on the clock: `ratelimit` or `cache-status`. Leaves other
+/// fields as they are.
 fn without_time(field: String) -> String {
     if field.starts_with("ratelimit: ") || field.starts_with("cache-status: ") {
         field.replace(|c: char| c.is_ascii_digit(), "")

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use slotfront_lab::wire::HttpResponse;
 use slotfront_rpc::methods::Slot;
 
-/// The maximum number of bytes that a remark quotes of a bad answer.
+/// The maximum number of bytes of a bad answer that the output quotes.
 const SHOWN: usize = 120;
 
 /// The part of an answer that is compared with the chain.
@@ -51,7 +51,7 @@ struct AccountJson<'a> {
 /// Reads the answer to the call with this id.
 ///
 /// # Errors
-/// The answer is not an account of the right shape. The text says why.
+/// The answer has an HTTP error, another id, or no account with members of the right types. The text says why.
 pub(crate) fn read(answer: &HttpResponse, id: u64) -> Result<AccountAnswer, String> {
     let shown = || String::from_utf8_lossy(&answer.body[..answer.body.len().min(SHOWN)]).into_owned();
     if answer.status != 200 {

@@ -15,7 +15,7 @@ use crate::tally::{CallOutcome, Tally};
 
 /// The number of consecutive good answers that must come before the first fault.
 const BEGUN: u64 = 100;
-/// The phase of the calls before the first phase. They are not counted.
+/// The position of the current phase before the first phase begins. Calls that begin then are not counted.
 const UNCOUNTED: usize = usize::MAX;
 
 /// The number of callers, the pause of each between two calls, and the longest wait for an answer.
@@ -170,7 +170,7 @@ impl Callers {
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a line to the remarks of the output.
+    /// Adds a line that begins with `#` to the output.
     pub(crate) fn remark(&self, text: String) {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }

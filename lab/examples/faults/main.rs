@@ -32,7 +32,7 @@ use crate::phases::PhaseEnd;
 
 /// The duration of a slot, about that of mainnet.
 const SLOT_TIME: Duration = Duration::from_millis(400);
-/// The number of slots before the start, more than the largest lag of a node.
+/// The number of slots that the chain has at the start. It exceeds the largest lag that a fault gives to a node.
 const HISTORY_SLOTS: u64 = 600;
 
 #[derive(Parser)]
@@ -45,7 +45,8 @@ struct Options {
     /// The duration of each fault in seconds
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Ends each fault after this number of calls, and after requests at the faulty node, instead of after a time
+    /// Ends each fault after this number of calls instead of after `--seconds`, but not before the gateway has
+    /// sent some requests to the faulty node
     #[arg(long)]
     calls: Option<u64>,
     #[arg(long, default_value_t = 16)]

@@ -14,12 +14,13 @@ pub(crate) const ACCOUNT: &str = "getAccountInfo";
 const FAULTY: usize = 0;
 /// The position of the node that is slow in one of the phases.
 const SLOW: usize = 1;
-/// The number of calls after which the gateway counts as using a node.
+/// The number of calls to a node after which the gateway is taken to use the node.
 const IN_USE: u64 = 10;
-/// The number of requests to the faulty node, including probes, after which the gateway counts as having seen the
+/// The number of requests to the faulty node, including probes, after which the gateway is taken to know the
 /// fault.
 const SEEN: u64 = 10;
-/// The longest wait for the gateway to answer at all, or to use a recovered node.
+/// The longest wait for a condition: for the gateway's first answers, for the use of a recovered node, or for
+/// [`PhaseEnd::Calls`].
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The interval between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(2);
@@ -31,7 +32,8 @@ const REST: &str = "none, before and between the faults";
 pub(crate) enum PhaseEnd {
     /// A duration has passed.
     Time(Duration),
-    /// This number of calls has ended, and the gateway has seen the fault, which takes [`SEEN`] requests.
+    /// This number of calls has ended, and the faulty node is down or has received [`SEEN`] requests since the
+    /// fault began.
     Calls(u64),
 }
 
@@ -39,7 +41,7 @@ pub(crate) enum PhaseEnd {
 struct Phase {
     name: &'static str,
     play: fn(&Cluster),
-    /// True if the phase begins only when the faulty node, healthy again, is in use.
+    /// True if the phase begins only after the faulty node has recovered and the gateway uses the node again.
     rests_before: bool,
     /// The factor by which the duration in [`PhaseEnd::Time`] is multiplied for this phase.
     part: f64,
@@ -143,7 +145,7 @@ pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) ->
             callers.enter(0);
             let asked = faulty(cluster).calls(ACCOUNT);
             let since = Instant::now();
-            // A call of the previous fault must not be affected by this one.
+            // Calls that began during the previous fault must end before the next fault begins.
             let is_over = || position == 1 || callers.are_done_with(position - 1);
             if !until(|| is_over() && faulty(cluster).calls(ACCOUNT) >= asked + IN_USE).await {
                 let passed = since.elapsed().as_secs();
@@ -166,7 +168,8 @@ pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) ->
     Ok(())
 }
 
-/// Returns a function that returns true once the gateway has seen a fault, which begins at the call of `is_seen`.
+/// Returns a function that returns true once the gateway knows the fault that begins now: the faulty node is down,
+/// or has received [`SEEN`] requests.
 fn is_seen(cluster: &Cluster) -> impl Fn(&Cluster) -> bool + use<> {
     let before = faulty(cluster).calls_total();
     move |cluster| faulty(cluster).is_down() || faulty(cluster).calls_total() >= before + SEEN

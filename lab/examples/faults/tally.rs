@@ -7,7 +7,7 @@ const OLD_SLOTS: u64 = 60;
 
 /// The result of a call.
 pub(crate) enum CallOutcome {
-    /// An account, `age` slots older than the newest slot at the beginning of the call.
+    /// An account. The slot of the answer is `age` slots below the newest slot at the beginning of the call.
     Answer { age: u64 },
     /// Any other result, with the reason.
     Failed(String),

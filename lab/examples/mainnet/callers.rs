@@ -10,7 +10,7 @@ use slotfront_lab::wire::{BoxError, Connection, HttpResponse, Target};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
-/// The average number of calls of which one is at finalized. The other calls are at confirmed.
+/// The number N such that, on average, one call in N is at finalized. The other calls are at confirmed.
 const FINALIZED_OF: u64 = 5;
 
 #[derive(clap::Args)]
@@ -19,7 +19,7 @@ pub(crate) struct Options {
     target: Target,
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The calls a second of all callers
+    /// The number of calls a second that all callers send together
     #[arg(long, default_value_t = 20)]
     rate: u64,
     #[arg(long, default_value_t = 10)]
@@ -35,9 +35,9 @@ struct Tally {
     /// The number of answers that were carried: served at a newer slot than they were fetched at.
     carried: u64,
     wrong: u64,
-    /// The lags of answers at confirmed behind the chain, in slots and in milliseconds.
+    /// The lags behind the chain of all answers at confirmed, in slots and in milliseconds.
     behind: Lags,
-    /// The lags behind the chain of answers at confirmed that were served at a newer slot than they were fetched at.
+    /// The lags behind the chain of the carried answers at confirmed, in slots and in milliseconds.
     tip_behind: Lags,
 }
 

@@ -3,7 +3,7 @@
 //! The program has two commands. Both take the time of the chain's first slot, so that they agree about the newest slot
 //! without talking.
 //!
-//! - `nodes` serves two nodes until it is ended.
+//! - `nodes` serves a node on each given port until the program is ended.
 //! - `callers` requests accounts for some seconds, checks each answer, and prints lines `name value`.
 
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
@@ -28,7 +28,7 @@ struct Options {
 
 #[derive(clap::Subcommand)]
 enum Part {
-    /// Serves two nodes
+    /// Serves a node on each port
     Nodes(nodes::Options),
     /// Requests accounts of the gateway
     Callers(callers::Options),

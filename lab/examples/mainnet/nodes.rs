@@ -1,4 +1,4 @@
-//! Two nodes of one chain. Each has a link with a delay and a bandwidth.
+//! The nodes of one chain. Each node has a network link with a delay and a bandwidth.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -23,9 +23,9 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::TaskTracker;
 
-/// The bytes that a link sends at once.
+/// The number of bytes that a link sends at once.
 const PIECE: usize = 16 * 1024;
-/// The time by which a link may be ahead of its bandwidth, because timers count in milliseconds.
+/// The time by which a link may send bytes before its bandwidth allows it, because timers count in milliseconds.
 const AHEAD: Duration = Duration::from_millis(2);
 
 #[derive(clap::Args)]
@@ -34,16 +34,16 @@ pub(crate) struct Options {
     ports: Vec<u16>,
     #[arg(long, default_value_t = 2_000_000)]
     block_bytes: usize,
-    /// The time of a round trip, half of it before and half after the node's work
+    /// The time of a round trip in milliseconds, half of it before and half after the node's work
     #[arg(long, default_value_t = 30)]
     delay_ms: u64,
-    /// The additional delay of a block
+    /// The additional time of a round trip for a block, in milliseconds
     #[arg(long, default_value_t = 0)]
     block_delay_ms: u64,
-    /// The bandwidth of each node's link
+    /// The bandwidth of each node's link, in megabits per second
     #[arg(long, default_value_t = 1000)]
     megabits: u64,
-    /// The coding of blocks
+    /// The content coding of blocks
     #[arg(long, value_enum, default_value_t = BlockCoding::Identity)]
     coding: BlockCoding,
 }

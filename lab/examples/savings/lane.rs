@@ -16,7 +16,7 @@ use crate::upstream::{UpstreamCalls, UpstreamCounter};
 
 /// The maximum number of connections to a gateway.
 const CONNECTIONS: usize = 64;
-/// The pause between two checks that a started gateway is ready.
+/// The pause between two checks whether a started gateway is ready.
 const LOOK: Duration = Duration::from_millis(100);
 /// The longest time for a started gateway to become ready.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -39,9 +39,9 @@ pub(crate) struct Lane {
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) micros: Vec<u64>,
-    /// The number of slots by which each right answer is behind the cluster, by commitment and source of the answer.
+    /// The lags of the correct answers behind the cluster in slots, by commitment and source of the answer.
     pub(crate) behind: BTreeMap<(Commitment, &'static str), Vec<Slot>>,
-    /// The number of reads that got no answer.
+    /// The number of reads that got no answer, or one with an HTTP error.
     pub(crate) failed: u64,
     /// The number of reads that got a wrong answer.
     pub(crate) wrong: u64,

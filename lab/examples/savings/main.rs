@@ -33,8 +33,8 @@ use tokio_util::task::TaskTracker;
 use crate::lane::Lane;
 use crate::table::{IdealFetches, Measured};
 
-/// The maximum delay of a read. After a longer delay, the machine and the cluster have stalled, and all later reads are
-/// postponed.
+/// The maximum delay of a read. A longer delay means that the machine and the cluster have stalled. All later
+/// reads are then postponed.
 const LATE: Duration = Duration::from_secs(1);
 /// The version that the nodes report. Nodes below 4.1 may answer at finalized with data of a later slot.
 const NODE_VERSION: &str = "4.4.0";
@@ -169,7 +169,7 @@ async fn main() -> Result<(), BoxError> {
     Arc::clone(&cluster).serve(listeners, &tasks, stop.clone()).await;
     for lane in &lanes {
         lane.ready().await?;
-        // The reads begin with an empty cache and with counts of 0.
+        // The counts begin at 0, without the calls that waited for readiness.
         lane.take();
     }
     let (began, slot) = (Instant::now(), cluster.slot(Commitment::Processed));

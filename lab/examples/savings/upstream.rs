@@ -45,8 +45,8 @@ impl UpstreamCounter {
         }
     }
 
-    /// Returns the kind of a call for accounts. `None` for any other call, and if the write rates of all accounts are
-    /// unknown.
+    /// Returns the kind of a call for accounts. `None` for any other call, and for a call whose accounts all have
+    /// unknown write rates.
     fn fetch(&self, call: &Call) -> Option<Fetch> {
         let method = Method::from_name(std::str::from_utf8(&call.method).ok()?)?;
         let query = Query::parse(method, &call.params, Profile::Node).ok()?;
@@ -76,7 +76,7 @@ impl UpstreamCalls {
         self.fetches.iter().filter(|(fetch, _)| choose(fetch)).map(|(_, number)| number).sum()
     }
 
-    /// Returns the number of calls of `method`. Calls for accounts are not counted.
+    /// Returns the number of calls of `method` that are not for accounts.
     pub(crate) fn other(&self, method: &str) -> u64 {
         self.others.get(method).copied().unwrap_or(0)
     }

@@ -101,8 +101,8 @@ pub enum DeriveError {
     Broken,
 }
 
-/// The memory for the list of pieces in which an account is written, and for the text around the account's
-/// data.
+/// The memory in bytes for the list of pieces in which an account is written, and for the text around the
+/// account's data.
 const PIECES_BYTES: usize = 8 * size_of::<Bytes>();
 
 /// The text before the base64 data in an account's member `data`, as nodes write it. [`TAIL`] is the text
@@ -111,8 +111,8 @@ const HEAD: &str = "[\"";
 const TAIL: &str = "\",\"base64\"]";
 
 impl AccountValue {
-    /// Parses `text`, an account's value that was fetched in `form`, and the facts that it states. `None` if
-    /// the text is not in the format that nodes write.
+    /// Parses `text`, the value of an account that was fetched in `form`. Returns the value, and the facts that it
+    /// states about the account. `None` if the text is not in the format that nodes write.
     ///
     /// A slice that proves to be the whole account gets the kind [`AccountKind::Whole`].
     pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, AccountFacts)> {
@@ -245,8 +245,8 @@ impl AccountValue {
     }
 }
 
-/// Replaces the member `data` of `text` by the base64 text `data`, without spaces. `at` is the range of the
-/// member's value. Returns the new text and the new range of the value.
+/// Replaces the value of the member `data` in `text` by the base64 text `data` with its encoding. `at` is the
+/// range of the value. Returns the new text and the value's new range.
 fn rewritten(text: &Bytes, at: &Range<usize>, data: &str) -> (Bytes, Range<usize>) {
     let pair = [HEAD, data, TAIL].concat();
     let end = at.start + pair.len();
@@ -266,8 +266,8 @@ fn clip(slice: Option<DataSlice>, len: usize) -> Range<usize> {
     clip(offset)..clip(offset.saturating_add(length))
 }
 
-/// Returns the range `bytes` of the data that `base64` encodes, in base64. No copy is made if the range
-/// begins and ends at a group of three bytes.
+/// Returns the bytes `bytes` of the data that `base64` encodes, again in base64. No copy is made if the range
+/// begins and ends at the border of a group of three bytes.
 fn cut(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, DeriveError> {
     let ends_with_group = bytes.end.is_multiple_of(3) || bytes.end == decoded_len(base64);
     if bytes.start.is_multiple_of(3) && ends_with_group && !bytes.is_empty() {
@@ -280,7 +280,7 @@ fn base58(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, DeriveError> {
     Ok(bs58::encode(decode(base64, bytes)?).into_string().into())
 }
 
-/// Decodes the range `bytes` of the data that `base64` encodes. Only the groups with these bytes are read.
+/// Decodes the bytes `bytes` of the data that `base64` encodes. Only the groups that hold these bytes are read.
 fn decode(base64: &Bytes, bytes: Range<usize>) -> Result<Vec<u8>, DeriveError> {
     let groups = bytes.start / 3..bytes.end.div_ceil(3);
     let text = base64.get(groups.start * 4..groups.end * 4).ok_or(DeriveError::Broken)?;

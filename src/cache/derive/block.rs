@@ -1,7 +1,7 @@
 //! The derivation of a block in one shape from a stored block in another.
 //!
 //! No instruction is read and no program is known. A node of a newer version may write members that are
-//! unknown here. If one of them is in an object that must be opened, nothing is derived and a node is asked.
+//! unknown here. If one of them is in an object that must be parsed, nothing is derived and a node is asked.
 //! Details `accounts` are derived from jsonParsed only. The forms json and base64 do not tell which accounts
 //! of a message are writable, because that depends on the keys that a node reserves.
 
@@ -35,7 +35,7 @@ impl From<&BlockQuery> for BlockShape {
     }
 }
 
-/// Details with their encodings, from the shortest text to the longest.
+/// The pairs of details and encoding, ordered by the length of the block, shortest first.
 const FORMS: [(BlockDetails, BlockEncoding); 8] = [
     (BlockDetails::None, BlockEncoding::Json),
     (BlockDetails::Signatures, BlockEncoding::Json),
@@ -88,7 +88,7 @@ const OTHER_META: [&str; 2] = ["loadedAddresses", "rewards"];
 
 const SIGNATURE_BYTES: usize = 64;
 
-/// The change of a stored block's transactions that gives the block in the shape that a caller wants.
+/// The change to a stored block's transactions that turns the block into the shape that a caller wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransactionChange {
     /// Removes the transactions.
@@ -107,8 +107,8 @@ enum TransactionChange {
 }
 
 impl TransactionChange {
-    /// Returns the change that leads from `stored` to `asked`. `None` if `stored` lacks a part of `asked`, or
-    /// if the change would take too long.
+    /// Returns the change that turns a block in the shape `stored` into the shape `asked`. `None` if `stored`
+    /// lacks a part of `asked`, or if the change would take too long.
     fn between(stored: BlockShape, asked: BlockShape) -> Option<Self> {
         use BlockDetails::{Accounts, Full, None as Nothing, Signatures};
 
@@ -160,7 +160,7 @@ impl TransactionChange {
     }
 }
 
-/// Returns true if an answer in the shape `asked` can be made of one in the shape `stored`.
+/// Returns true if an answer in the shape `asked` can be made from one in the shape `stored`.
 ///
 /// If `asked` has no `max_version`, [`reshape`] also checks that the block has legacy transactions only.
 pub fn derivable(stored: BlockShape, asked: BlockShape) -> bool {
@@ -187,8 +187,8 @@ pub fn sources(asked: BlockShape) -> impl Iterator<Item = BlockShape> {
         .filter(move |stored| *stored != asked && derivable(*stored, asked))
 }
 
-/// Returns the answer in `asked` shape from `result` in `stored` shape, byte for byte as the same node would
-/// write it.
+/// Returns the answer in the shape `asked`, made from `result`, the answer in the shape `stored`. The bytes are
+/// those that the same node would write.
 ///
 /// `None` if the answer cannot be derived, or if `result` is not in the format that nodes write, such as
 /// `null`. In that case a node is asked. The derivation takes one pass over the text and keeps the order of
@@ -234,7 +234,7 @@ pub fn reshape(result: &Bytes, stored: BlockShape, asked: BlockShape) -> Option<
     Some(block.write())
 }
 
-/// Returns the first signature of a transaction in json, jsonParsed or accounts.
+/// Returns the first signature of a transaction in encoding json or jsonParsed, or in details accounts.
 fn first_signature<'a>(transaction: &mut JsonPart<'a>) -> Option<JsonPart<'a>> {
     let transaction = transaction.as_object()?;
     transaction.only(&[&TRANSACTION])?;
@@ -278,8 +278,8 @@ fn quoted_base58(signature: &[u8; SIGNATURE_BYTES]) -> Option<String> {
     Some(format!("\"{text}\""))
 }
 
-/// Reduces a transaction in jsonParsed to one in accounts. A transaction without meta has none in either
-/// form.
+/// Reduces a transaction in encoding jsonParsed to one in details accounts. A transaction without meta has none in
+/// either form.
 fn shorten(transaction: &mut JsonObject) -> Option<()> {
     let inner = transaction.get("transaction")?.as_object()?;
     let message = inner.get("message")?.as_object()?;
@@ -315,7 +315,7 @@ fn trim(transaction: &mut JsonObject, stored: BlockShape, asked: BlockShape) -> 
     if stored.max_version.is_some() && asked.max_version.is_none() {
         match transaction.remove("version") {
             Some(version) if version.as_text() == Some("\"legacy\"") => {}
-            // A transaction so old that it has no meta is legacy, and a node writes no version to it.
+            // A transaction so old that it has no meta is legacy, and nodes write no version for it.
             None if !has_meta => {}
             _ => return None,
         }

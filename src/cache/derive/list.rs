@@ -1,5 +1,5 @@
-//! Lists of accounts made of single ones, and single ones taken from lists. A list shares the bytes of its
-//! accounts with the single entries.
+//! Lists of accounts that are put together from single accounts, and single accounts that are taken from lists. A
+//! list shares the bytes of its accounts with the single entries.
 //!
 //! Element i of a list equals the `value` of the single answer in the same form at the same slot. An
 //! assembled list is as consistent as a node's own: at finalized even a node's list may mix neighbouring
@@ -21,7 +21,7 @@ use crate::node::answer::elements;
 const CONTEXT: &[u8] = br#"{"context":"#;
 const VALUE: &[u8] = br#","value":"#;
 
-/// One account, parsed from its own answer or from that of a list.
+/// One account, parsed from its own answer or from the answer about a list.
 pub struct SingleAccount {
     /// The whole answer, as if the account had been asked for alone.
     pub result: Bytes,
@@ -34,7 +34,8 @@ pub struct SingleAccount {
 }
 
 impl SingleAccount {
-    /// Returns the entry body of the account. `asked` is the encoding that the caller asked for.
+    /// Returns the entry body of the account. `asked` is the encoding for which the account was fetched, or `None`
+    /// for a slice.
     pub fn into_body(self, asked: Option<AccountEncoding>) -> EntryBody {
         let Self { result, context, value, .. } = self;
         EntryBody::Account { result, context, value, asked }
@@ -58,8 +59,8 @@ pub fn read_single(result: &Bytes, form: AccountForm) -> Option<SingleAccount> {
 /// Parses a list's answer into its context and its single answers, in order. `None` if the answer is not a
 /// list of `count` accounts.
 ///
-/// Each single answer has memory of its own. An answer that outlives the others thus keeps nothing else in
-/// memory.
+/// Each single answer has memory of its own. A single answer that outlives the others thus keeps only its own
+/// bytes in memory.
 pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes, Vec<SingleAccount>)> {
     let Contextual { context, value, .. } = Contextual::split(list)?;
     let elements = elements(&value)?;
@@ -120,9 +121,9 @@ pub fn result_at(result: &Bytes, slot: Slot) -> Option<Bytes> {
     Some([CONTEXT, &context_at(&context, slot)?, VALUE, &value, b"}"].concat().into())
 }
 
-/// Assembles a list of single accounts. The list gets the lowest slot and the earliest `sent_at` of its
-/// accounts. The list may be served at later slots only if its accounts are all at one slot and each of them
-/// may be.
+/// Puts a list together from the entries of single accounts. The list gets the lowest slot and the earliest
+/// `sent_at` of its accounts. The list may be served at later slots only if its accounts are all at one slot and
+/// each may be served at later slots.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let lowest = singles.iter().min_by_key(|single| single.meta.slot)?;
     let EntryBody::Account { result, context: (from, to), .. } = &lowest.body else { return None };
@@ -171,7 +172,8 @@ pub fn write_single(
 /// its stored text.
 ///
 /// # Errors
-/// As for [`AccountValue::write`], by the first account that cannot be written. A node does the same.
+/// As for [`AccountValue::write`]. The error is that of the first account that cannot be written, as in a node's
+/// answer.
 pub fn write_list(
     context: &Bytes,
     values: &[AccountValue],

@@ -56,7 +56,7 @@ struct RecordedRequest<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// Loads all exchanges of a file, named without its extension: `load("getBlock")`.
+/// Loads all recorded calls of a file. The name has no extension: `load("getBlock")`.
 #[track_caller]
 pub(crate) fn load(file: &str) -> Vec<RecordedCall> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recorded");
@@ -65,7 +65,7 @@ pub(crate) fn load(file: &str) -> Vec<RecordedCall> {
     lines.lines().map(exchange).collect()
 }
 
-/// Returns every ordered pair of different exchanges in the same group.
+/// Returns every ordered pair of different calls in the same group.
 pub(crate) fn pairs(exchanges: &[RecordedCall]) -> impl Iterator<Item = (&RecordedCall, &RecordedCall)> {
     exchanges.iter().enumerate().filter(|(_, one)| one.group.is_some()).flat_map(move |(i, one)| {
         let others = exchanges.iter().enumerate().filter(move |(j, _)| i != *j);

@@ -1,5 +1,5 @@
-//! One validator's vote account, taken from the stored list of all vote accounts. Apart from the vote
-//! account, the calls for the two have the same parameters.
+//! One validator's vote account, taken from the stored list of all vote accounts. The call for one vote account
+//! has the same parameters as the call for all, and `votePubkey` besides.
 
 use bytes::Bytes;
 

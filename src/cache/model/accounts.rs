@@ -1,9 +1,9 @@
-//! Accounts in every form, alone and in lists, with many callers and calls at once.
+//! A model-based test of accounts in every form, alone and in lists, with many callers and calls at once.
 //!
 //! The model does not predict which answer a caller gets. It checks the promises that every answer must keep.
-//! An answer is made of nodes' answers about these accounts at this commitment, and is no older than its
-//! status says. It is not from before a purge, and not at a lower slot than an answer sent before. If a fresh
-//! entry serves the call, no node is asked.
+//! An answer is made from nodes' answers about the call's accounts at the call's commitment. It is no older
+//! than its status says. It is not from before a purge, and not at a lower slot than an answer sent before. If
+//! a fresh entry serves the call, no node is asked.
 
 mod account_floors;
 mod answers;
@@ -40,8 +40,8 @@ struct AccountModel {
     accounts_shown: Vec<AccountShown>,
     falls: Vec<FloorFall>,
     purges: Purges,
-    /// True once a caller has set a minContextSlot or a lowest slot for hits, or has bypassed the cache.
-    /// Equal calls may then run side by side.
+    /// True once a caller has set a minContextSlot or a lowest slot for stored answers, or has bypassed the
+    /// cache. Equal calls may then run side by side.
     has_conditions: bool,
     has_failed: bool,
 }
@@ -57,7 +57,7 @@ impl AccountModel {
         Self { cache, settings, shown, accounts_shown, falls, purges, has_conditions, has_failed }
     }
 
-    /// Runs the steps of a case, and then answers calls until no caller waits.
+    /// Runs the steps, and then answers upstream calls until no caller waits.
     async fn run(mut self, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
         for step in steps {
             let node_is_down = matches!(step, ModelStep::NodeFailure { .. });
@@ -142,7 +142,7 @@ impl AccountModel {
     }
 
     /// Runs all tasks, and checks the answers that callers got. `node_is_down` is true if the step was a
-    /// failure of the node. Calls that the cache tries again at once then fail, too.
+    /// failure of the node. Calls that the cache then repeats at once fail, too.
     async fn settle_and_check(
         &mut self,
         must_hit: Option<TestCall>,
@@ -174,8 +174,8 @@ impl AccountModel {
         self.check_single_flight()
     }
 
-    /// Checks the text, sources, age and slot of an answer, and that no purge came between its calls and the
-    /// caller.
+    /// Checks the text, sources, age and slot of an answer. Checks also that no purge came between its upstream
+    /// calls and the caller's call.
     fn check_answer(
         &mut self,
         caller: &TestCaller<TestCall>,
@@ -203,7 +203,8 @@ impl AccountModel {
         let context_slot = self.cache.calls[marks.context].answer.as_ref().map(|answer| answer.slot);
         prop_assert_eq!(context_slot, Some(answer.meta.slot));
         for (n, mark) in call.accounts.iter().zip(&marks.accounts) {
-            // An account that does not exist carries no number. The check of the context covers it.
+            // The text about an account that does not exist contains no call's number. The check of the context
+            // covers it.
             if *n != ABSENT {
                 let sent = &self.cache.calls[*mark];
                 let is_about = described(&sent.request.query).accounts.contains(n);
@@ -232,8 +233,8 @@ impl AccountModel {
         Ok(())
     }
 
-    /// Checks the commitment, slot and age of one part of an answer. The part came with the upstream call of
-    /// number `mark`.
+    /// Checks the commitment, slot and age of one part of an answer. The part came with the upstream call with
+    /// the number `mark`.
     fn check_source(
         &self,
         caller: &TestCaller<TestCall>,
@@ -256,9 +257,9 @@ impl AccountModel {
         self.check_age(caller, answer.status, mark)
     }
 
-    /// Returns true if the answer to the upstream call of number `mark` is fresh by the table of
-    /// docs/caching.md. If `stale` is true, the limits are those of an answer that is served while a fresh
-    /// one is fetched.
+    /// Returns true if the answer to the upstream call with the number `mark` is fresh by the table of
+    /// docs/caching.md. If `stale` is true, the limits are those of an answer that is served while a fresh one
+    /// is fetched.
     fn is_fresh(&self, mark: usize, commitment: Commitment, stale: bool) -> bool {
         let call = &self.cache.calls[mark];
         let (age, slot) = (call.sent_at.elapsed(), call.answer.as_ref().unwrap().slot);
@@ -267,7 +268,7 @@ impl AccountModel {
         if stale { bounds.may_serve_stale(age, lag) } else { bounds.is_fresh(age, lag) }
     }
 
-    /// Returns true if the answer to the upstream call of number `mark` may still be served when no node
+    /// Returns true if the answer to the upstream call with the number `mark` may still be served when no node
     /// answers.
     fn may_stand_in(&self, mark: usize, commitment: Commitment) -> bool {
         AnswerBounds::of_accounts(commitment).may_stand_in(self.cache.calls[mark].sent_at.elapsed())
@@ -309,16 +310,16 @@ impl AccountModel {
         caller.min_context_slot.max(floor).is_none_or(|min_slot| answer.meta.slot >= min_slot)
     }
 
-    /// Returns the highest slot of an answer to the same call that was sent to a caller before, while the
-    /// cache may hold that answer.
+    /// Returns the highest slot at which an earlier caller got an answer to the same call, while the cache may
+    /// hold that answer.
     fn question_floor(&self, caller: &TestCaller<TestCall>) -> Option<Slot> {
         let call = &caller.call;
         let before = self.shown.iter().filter(|shown| {
             let is_purged = call.accounts.iter().any(|n| self.is_purged(*n, shown.generation));
             shown.call == *call && shown.step <= caller.asked_in && !is_purged
         });
-        // Only an answer of at least its slot replaces an entry. The call of that answer may be older, so the
-        // new entry may expire earlier.
+        // An entry is replaced only by an answer of its slot or a higher slot. The call for that answer may be
+        // older, so the new entry may expire earlier.
         let stored = before.filter(|shown| {
             self.stored_answers(call)
                 .all(|(mark, slot)| slot < shown.slot || self.may_stand_in(mark, call.commitment))
@@ -348,7 +349,7 @@ impl AccountModel {
         })
     }
 
-    /// Checks that an error in an answer is one that nodes give, too: the refusal of more than 128 bytes in
+    /// Checks that a caller gets a refusal only if nodes would refuse the call, too: for more than 128 bytes in
     /// base58.
     fn check_refusal(
         &self,
@@ -358,7 +359,8 @@ impl AccountModel {
         let call = &caller.call;
         let is_refused = call.accounts.iter().any(|n| account_text(*n, call.form, 0).is_none());
         prop_assert!(is_refused, "a refusal of data that nodes give: {:?}: {:?}", call, answer);
-        // A refusal does not show its source, so one call that may be the source suffices.
+        // A refusal does not show from which upstream call it comes, so one call that may be its source
+        // suffices.
         let mut sources = self.cache.calls.iter().enumerate();
         let has_source = sources.any(|(mark, sent)| {
             let asked = described(&sent.request.query);

@@ -1,6 +1,7 @@
-//! Blocks and their absence in every level of detail, with many callers and calls at once.
+//! A model-based test of blocks and missing blocks in every level of detail, with many callers and calls at
+//! once.
 //!
-//! The nodes of this model contradict themselves from call to call, unlike real ones. The model does not
+//! The nodes of this model contradict themselves from call to call, unlike real nodes. The model does not
 //! predict which answer counts. It checks where an answer comes from and how old it is, and that a stored
 //! answer about a final slot needs no node.
 
@@ -16,9 +17,9 @@ use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
 use answers::{block_text, serves_shape};
 use steps::{ModelStep, TestAnswer, steps};
 
-/// The newest known slot at finalized when a case begins.
+/// The newest finalized slot at the beginning of a generated test case.
 const FINAL: Slot = FIRST - 32;
-/// The newest known slot at confirmed when a case begins.
+/// The newest confirmed slot at the beginning of a generated test case.
 const CONFIRMED: Slot = FIRST - 2;
 /// The greatest distance, in slots, of a requested slot from the newest known finalized or confirmed slot.
 const AROUND: i64 = 4;
@@ -64,7 +65,7 @@ impl BlockModel {
         Self { cache: SteppedCache::new(|_| ()), ended: Vec::new() }
     }
 
-    /// Runs the steps of a case, and then answers calls until no caller waits.
+    /// Runs the steps, and then answers upstream calls until no caller waits.
     async fn run(mut self, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
         for step in steps {
             let node_is_down = matches!(step, ModelStep::NodeReply { answer: TestAnswer::Fault, .. });
@@ -101,8 +102,8 @@ impl BlockModel {
 
     /// Starts a caller's call. Returns its query if a stored entry must answer it.
     fn ask(&mut self, query: BlockQuery, bypass: bool) -> Option<BlockQuery> {
-        // The caller joins a flight for the slot, even if an answer that serves the call has arrived
-        // meanwhile.
+        // The caller may join a fetch under way for the slot, even if an answer that serves the call is stored
+        // by then.
         let under_way = self.cache.calls_under_way();
         let joins = under_way.iter().any(|number| asked(&self.cache.calls[*number]).slot == query.slot);
         let must_hit = !bypass && !joins && self.is_served_by_cache(&query);
@@ -132,7 +133,7 @@ impl BlockModel {
     }
 
     /// Runs all tasks, and checks the answers that callers got. If the step was a failure of the node, calls
-    /// that the cache tries again at once fail, too.
+    /// that the cache repeats at once fail, too.
     async fn settle_and_check(
         &mut self,
         must_hit: Option<BlockQuery>,
@@ -244,8 +245,8 @@ impl BlockModel {
         let is_in_time = match answer.status {
             CacheStatus::Hit { stale, .. } => !stale && life.is_some_and(|life| age <= life.fresh),
             CacheStatus::StaleIfError { .. } => life.is_some_and(|life| age <= life.in_fault),
-            // An absence from before the slot was final lives only for a moment, so its age is not checked
-            // here.
+            // While a slot is not final, the answer that its block is missing is stored only for a moment. Its
+            // age is not checked here.
             CacheStatus::Collapsed => {
                 let is_early = ended.answer != TestAnswer::Block && caller.call.query.slot > FINAL;
                 is_own || is_early || life.is_none_or(|life| age <= life.fresh)
@@ -283,8 +284,8 @@ impl BlockModel {
         Ok(())
     }
 
-    /// Returns the answers that the cache may hold about a slot, each with the query of its call. Returns
-    /// none for a slot that was not final when the case began.
+    /// Returns the answers that the cache may hold about a slot, each with the query of its call. Returns none
+    /// for a slot that was not final at the beginning of the generated test case.
     fn stored_answers(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&EndedCall, BlockQuery)> {
         self.ended.iter().filter_map(move |ended| {
             let call = &self.cache.calls[ended.number];

@@ -1,5 +1,5 @@
-//! The limits of age and slots to which the models hold answers. They are read from the configuration's
-//! defaults and the product's constants, so that no model writes a limit of its own.
+//! The limits of age and slots that the models allow for answers. They are read from the configuration's
+//! defaults and the product's constants, so that no model has a limit of its own.
 //!
 //! A test of the configuration, `caching_page_states_the_defaults`, compares the defaults with
 //! docs/caching.md.
@@ -12,14 +12,14 @@ use crate::config::{Config, Ttl};
 use crate::frontier::{ASSUMED_SLOT_TIME, SINGLE_NODE_LEAD};
 use crate::methods::{Commitment, Slot};
 
-/// The time by which a case waits longer than a limit of age.
+/// The time that a test waits beyond a limit of age.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// The default settings with a smaller cache. Each case copies them and changes at most a few.
+/// The default settings with a smaller cache. Each test copies them and changes at most a few.
 pub(super) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let mut config = Config::dev(any, any, Vec::new());
-    // The capacity suffices for every case without eviction, and a small cache is created faster.
+    // The capacity suffices for every test without eviction, and a small cache is created faster.
     (config.cache.capacity, config.cache.max_entry) = (8 << 20, 8 << 20);
     config
 });
@@ -174,7 +174,7 @@ pub(super) fn past_render_permit_wait() -> Duration {
 }
 
 /// Returns the highest slot that the gateway accepts from a single node while the newest known slot is
-/// `frontier`. No case lasts long enough to measure the duration of a slot, so the assumed duration counts.
+/// `frontier`. No test lasts long enough to measure the duration of a slot, so the assumed duration counts.
 pub(super) fn highest_believed(frontier: Slot) -> Slot {
     let lead = SINGLE_NODE_LEAD.as_millis() / ASSUMED_SLOT_TIME.as_millis();
     frontier + Slot::try_from(lead).expect("a few slots")

@@ -1,5 +1,5 @@
-//! Carried accounts, which are served at later slots because no block has written them. The cluster's state
-//! at every slot is known to the model.
+//! A model-based test of carried accounts, which are served at later slots because no block has written them.
+//! The model knows the cluster's state at every slot.
 //!
 //! Blocks write accounts, and nodes answer from recent slots. The follower, which reads the blocks for the
 //! cache, trails the nodes or starts anew. An answer that names a slot must show the state at that slot, and
@@ -25,8 +25,8 @@ enum ModelStep {
     Block { skipped: Slot, writes: Vec<u8> },
     /// The newest finalized block becomes the one that is `behind` blocks before the newest block.
     Finalize { behind: usize },
-    /// The follower, which reads the blocks for the cache, reads the next `blocks` ones. It then polls for
-    /// the newest slot.
+    /// The follower, which reads the blocks for the cache, reads up to `blocks` more. Once it has read the
+    /// newest block, a poll confirms that there is no newer one.
     Follow { blocks: usize },
     /// The follower, which reads the blocks for the cache, forgets its chain and starts anew at the newest
     /// block.
@@ -85,7 +85,7 @@ struct CarryModel {
     /// True if a node of an old version has answered at finalized. Such an answer may show data of a later
     /// slot than the one in its context.
     has_old_answers: bool,
-    /// True if lists are assembled of accounts of several slots.
+    /// True if lists are assembled from accounts of several slots.
     mixes_slots: bool,
     carried: usize,
 }
@@ -223,7 +223,8 @@ impl CarryModel {
             self.carried += usize::from(is_carried);
             let TestCall { question, commitment } = caller.call;
             let slot = answer.meta.slot;
-            // Nothing is promised for what an old node itself shows at finalized, and for lists of several slots.
+            // Two kinds of answers need not show the state at their slot: answers of old nodes at finalized,
+            // and lists of several slots. A carried answer always must.
             let is_old = commitment == Commitment::Finalized && self.has_old_answers;
             let is_mixed = matches!(question, List { .. }) && self.mixes_slots;
             if is_carried || !(is_old || is_mixed) {

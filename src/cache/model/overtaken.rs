@@ -187,7 +187,8 @@ fn vote_account_is_not_derived_from_older_list() {
         let newest = cache.slot_behind(c, 0);
         for (number, query, slot) in [(0, &one, newest), (1, &votes(""), newest - 5)] {
             if number > 0 {
-                // The first call's entry is past its life when the second call is answered.
+                // When the second call is answered, the first call's entry may be served only if no node
+                // answers.
                 advance(AnswerBounds::of_vote_accounts(c).past_stretched_ttl()).await;
             }
             cache.ask((), query.clone(), options(false, None));

@@ -93,8 +93,8 @@ impl ReferenceCache {
         if query.commitment == Commitment::Processed { 0 } else { self.floor(query, now) }
     }
 
-    /// Sets to `slot` the lowest slot at which each account of the query may be shown, if `changes` returns
-    /// true for the present one.
+    /// Sets the floor of each account of the query to `slot`, if `changes` returns true for the account's
+    /// present floor.
     fn change_floors(&mut self, query: TestQuery, slot: Slot, now: Instant, changes: impl Fn(Slot) -> bool) {
         let until = now + AnswerBounds::of_accounts(query.commitment).longest_life();
         for n in query.accounts() {
@@ -191,8 +191,9 @@ impl ReferenceCache {
         slot
     }
 
-    /// Returns true if no caller gets an answer to the query at a lower slot than before, while that answer
-    /// is stored. This does not hold for fees, because a null answer between two fees is not stored.
+    /// Returns true if no caller gets an answer to the query below the slot of an earlier answer that may still
+    /// be served. This does not hold at processed. It does not hold for fees, because a null answer between two
+    /// fees is not stored.
     pub(super) fn never_goes_back(query: TestQuery) -> bool {
         query.commitment != Commitment::Processed && query.question != Fee
     }

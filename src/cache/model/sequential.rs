@@ -1,8 +1,8 @@
-//! The cache against a reference model, under random slots, answers, clocks and conditions.
+//! A test of the cache against a reference model, with random slots, answers, times and conditions of callers.
 //!
-//! The reference predicts each answer: which stored one may serve, which one replaces another, and which
-//! shared answers are accepted. Events happen one at a time, and no node is simulated. [`super::accounts`]
-//! and [`super::blocks`] test many callers at once.
+//! The reference model predicts which stored answer may be served, which answer replaces a stored one, and
+//! which answers from the shared store are accepted. Events happen one at a time, and no node is simulated.
+//! [`super::accounts`] and [`super::blocks`] test many callers at once.
 
 use super::reference::{Arrival, ReferenceCache, StoredAnswer};
 use super::*;
@@ -321,7 +321,7 @@ impl SequentialModel {
             let is_over = !query.bounds().may_stand_in(now - before.sent_at);
             prop_assert!(slot >= before.slot || is_over, "{:?} goes back from {}", query, before.slot);
         }
-        // An answer that is not believed raises no floor.
+        // An answer at an implausibly high slot raises no floor.
         if slot <= bounds::highest_believed(self.real.frontier.slot(query.commitment)) {
             self.check_accounts(query, slot, *is_hit)?;
         }

@@ -1,8 +1,8 @@
-//! The whole cache on a stepped clock, over nodes whose answers are held until the test releases them, in any
-//! order.
+//! The whole cache on a clock that only the test moves. Its nodes hold their answers until the test releases
+//! them, in any order.
 //!
 //! Each upstream call has a number, and the node writes that number into its answer. An answer of the cache
-//! therefore shows of which calls it is made. The calls tell the answer's age and commitment, and if a purge
+//! therefore shows from which calls it is made. The calls tell the answer's age and commitment, and if a purge
 //! came after them.
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -154,8 +154,8 @@ impl<W> SteppedCache<W> {
         self.cache.lookup.entries.floor(&plan.key, Instant::now())
     }
 
-    /// Returns the number of answers for accounts at confirmed that were carried. In shadow mode, the number of those
-    /// that would have been carried.
+    /// Returns the number of answers for accounts at confirmed that were carried. In shadow mode, the number of
+    /// those that would have been carried.
     pub(super) fn carried_accounts(&self) -> u64 {
         let labels = (Some(Method::GetAccountInfo), Some(Commitment::Confirmed));
         self.metrics.follow_carried.at(labels).get()
@@ -228,7 +228,7 @@ impl<W> SteppedCache<W> {
             let may_be_stored = is_believed && call.generation == self.generation;
             NodeAnswer { body: body.clone(), slot: *slot, may_be_stored }
         });
-        // Nobody receives the answer of a call past the cache if its caller has given up.
+        // If a caller who bypasses the cache has given up, nobody receives the answer to its upstream call.
         if reply_sender.send(reply.ok_or_else(|| Error::NoUpstream(Vec::new()))).is_err() {
             call.answer = None;
         }
@@ -270,11 +270,11 @@ impl<W> SteppedCache<W> {
     }
 }
 
-/// Runs one case on a clock that only the case moves.
+/// Runs a test on a clock that only the test moves.
 pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    // The clock starts at ten minutes, so that answers can be older than the case.
+    // The clock starts at ten minutes, so that answers can be older than the test.
     runtime.block_on(async {
         advance(Duration::from_mins(10)).await;
         case.await

@@ -1,4 +1,4 @@
-//! Tests in which long answers wait for a permit to be written, while time and slots pass.
+//! Tests of long answers that must wait for a permit before they are written, while time and slots pass.
 
 use super::questions::parse_query;
 use super::*;

@@ -128,9 +128,9 @@ impl Purges {
         }
     }
 
-    /// Returns true if the answer under `key` was asked for before it was purged. `asked_for` is the time at
-    /// which it was asked for by the store's clock, and `sent_at` the same time by this gateway's clock. Also
-    /// true if this gateway keeps no purges of the cluster.
+    /// Returns true if the answer under `key` was asked for before it was purged. `asked_for` is the time of
+    /// its upstream call by the store's clock, and `sent_at` the same time by this gateway's clock. Also true
+    /// if this gateway keeps no purges of the cluster.
     pub(super) fn is_purged(&self, genesis: &str, key: &Key, asked_for: StoreTime, sent_at: Instant) -> bool {
         let inner = self.lock();
         // An unknown list belongs to a cluster that the pool has left.
@@ -246,8 +246,8 @@ impl Purges {
         self.lock().lists.get_mut(genesis).map(act)
     }
 
-    /// Merges the purge lists that were read with the known purges. This gateway's new purges get their time
-    /// by the store's clock.
+    /// Merges `lists`, which were read from the store, into the purges that this gateway knows. This gateway's
+    /// new purges get their time by the store's clock.
     fn merge(
         &self,
         genesis: &str,
@@ -280,8 +280,8 @@ impl Purges {
         new.extend(disobeyed.iter().filter(|purge| known.contains(purge)));
         new.sort_unstable_by_key(Purge::order);
         new.dedup();
-        // Another gateway's summary replaces a purge of this gateway that it does not stand for. That purge
-        // would take effect nowhere else, so it begins again.
+        // Another gateway's summary may displace a purge of this gateway that the other gateway may not have
+        // seen. That purge would take effect nowhere else, so it begins again.
         let (unshared, unseen): (Vec<_>, Vec<_>) =
             unshared.into_iter().partition(|own| disobeyed.is_empty() || known.contains(own));
         list::sum_up(&mut known, read_at);
@@ -303,9 +303,9 @@ impl Purges {
     }
 }
 
-/// Returns the purges to add to a list in the store, and those to drop from it. To add are the known purges
-/// that `listed` lacks. To drop are the purges since `from` in `listed` that are not known, because later
-/// purges replace them.
+/// Returns the purges to add to `listed`, a list in the store, and the purges to drop from it. Purges in
+/// `known` that the list lacks are added. Purges since `from` that are not in `known` are dropped, because
+/// later purges replace them.
 fn differences<'a>(
     listed: &'a [Purge],
     known: &'a [Purge],
@@ -318,7 +318,7 @@ fn differences<'a>(
 }
 
 /// Applies the purges of other gateways all at once, because each single purge would walk over all entries.
-/// Each would also prevent that answers which are being fetched are stored.
+/// Each would also keep answers that are being fetched from being stored.
 async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
     for Purge { filter, summary, .. } in &purges {
         tracing::debug!(
@@ -333,7 +333,7 @@ async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
     let purging = move || {
         let filters: Vec<_> = purges.iter().map(|purge| purge.filter).collect();
         let entries = lookup.entries.purge(&filters);
-        // The accounts that a summary stands for are unknown, so all floors are removed.
+        // A summary replaces purges whose accounts are unknown here, so all floors are removed.
         if purges.iter().any(|purge| purge.summary.is_some()) {
             lookup.entries.forget_floors();
         }

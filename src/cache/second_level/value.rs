@@ -73,7 +73,7 @@ impl SecondLevelKey {
     }
 }
 
-/// Signs and verifies names and values.
+/// Makes the names of answers in the shared store. Signs and verifies answers and the lines of purge lists.
 pub(super) struct ValueMac(StoreMac);
 
 impl ValueMac {
@@ -82,8 +82,8 @@ impl ValueMac {
     }
 
     /// Returns the name of the answer under `key`, in the cluster of this genesis hash. `None` if such an
-    /// answer is never shared. A plan's two names have the same text in braces, so that a Redis cluster keeps
-    /// both answers on one server.
+    /// answer is never shared. The names for the two keys of a `LookupPlan` have the same text in braces. A
+    /// Redis cluster therefore keeps both answers on one server.
     pub(super) fn name(&self, namespace: &str, genesis: &str, key: &Key) -> Option<SecondLevelKey> {
         let (question, together) = question(key)?;
         let (tag, hash) = (self.0.sign(&[together.as_bytes()]), self.0.sign(&[question.as_bytes()]));
@@ -177,8 +177,8 @@ impl ValueMac {
     }
 }
 
-/// Returns the question that answers under `key` answer, as text. The second text is common to the two keys
-/// of one plan. Neither text changes from one build to the next. `None` if answers under `key` are never
+/// Returns the text of the question to which `key` belongs. The second text is the same for the two keys of a
+/// `LookupPlan`. Neither text changes from one build to the next. `None` if answers under `key` are never
 /// shared.
 fn question(key: &Key) -> Option<(String, String)> {
     let min_context_slot = None;

@@ -139,7 +139,7 @@ async fn clear_removes_and_counts_all_entries() {
     }
 }
 
-/// A step of a property test, on one of a few keys.
+/// One operation on the store, in a random sequence of operations on a few keys.
 #[derive(Debug, Clone)]
 enum StoreStep {
     Keep { key: u64, bytes: usize },
@@ -208,7 +208,7 @@ fn assert_usage_is_what_can_be_read(store: &EntryStore) {
     );
 }
 
-/// The capacity in bytes: about ten entries of the steps' average size.
+/// The capacity in bytes: room for about ten entries of the average size that the tests store.
 const CAPACITY: u64 = 40_000;
 
 proptest! {

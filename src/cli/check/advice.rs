@@ -55,7 +55,7 @@ fn suitable<'a>(
     Some((&upstream.name, *bytes, is_private))
 }
 
-/// Returns true if every address of the upstream's host is one of a private network or of this machine.
+/// Returns true if every address of the upstream's host is in a private network or on this machine.
 pub(super) async fn has_private_address(upstream: &Upstream) -> bool {
     let Ok(url) = url::Url::parse(upstream.url.expose()) else { return false };
     let host = match url.host() {
@@ -73,7 +73,7 @@ pub(super) async fn has_private_address(upstream: &Upstream) -> bool {
 fn is_private(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
-            // 100.64.0.0/10 is that of overlay networks and carriers.
+            // Overlay networks and the NAT of carriers use the range 100.64.0.0/10.
             let is_shared = ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64;
             ip.is_private() || ip.is_loopback() || ip.is_link_local() || is_shared
         }

@@ -12,7 +12,7 @@ use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::methods::Commitment;
 use crate::node::{Fault, code};
 
-/// The divisor of the duration of a slot. A getSlot call is reported as slow if it takes longer than the quotient.
+/// The divisor that sets the limit for slow nodes. A getSlot call may take the duration of a slot divided by this.
 const SLOW_PART: u32 = 4;
 /// The tolerated difference between a node's clock and this machine's. The `Date` header has whole seconds, and NTP
 /// keeps clocks much closer.
@@ -169,7 +169,7 @@ fn lag(
     if lag > most {
         return Some(Finding::fault(what, format!("let it catch up; {rule}")));
     }
-    // The nodes were not asked at the same moment, so a few slots mean nothing.
+    // The nodes were not asked at the same moment, so a difference of a few slots means nothing.
     (lag > most / 2 && lag > 4).then(|| Finding::warning(what, format!("watch it; {rule}")))
 }
 

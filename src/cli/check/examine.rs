@@ -62,8 +62,8 @@ impl Examined {
 /// calls.
 ///
 /// # Errors
-/// The fault of the first required call that gets no valid answer. The calls for performance samples, for the length
-/// of blocks, and those sent simultaneously may fail.
+/// A required call gets no valid answer. The error is the fault of the first such call. The calls for performance
+/// samples, the calls that measure blocks, and the simultaneous calls are not required.
 pub(super) async fn examine(client: &Client, rps: Option<u32>) -> Result<Examined, Fault> {
     let identity = probe::identity(client).await?;
     let pulse = probe::pulse(client).await?;

@@ -1,4 +1,4 @@
-//! The findings of `check` about keys, files and the limit of open files, each with a fix.
+//! The problems that `check` finds in keys, files and the limit of open files, each with a fix.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::gateway::keys::ApiKey;
 /// runtime.
 const OTHER_FILES: u64 = 64;
 
-/// Returns a warning for each name that several keys of `path` have. Revoked keys are left out.
+/// Returns a warning for each name that several keys in the key file `path` have. Revoked keys are left out.
 pub(super) fn of_keys(path: &Path, keys: &[ApiKey]) -> Vec<Finding> {
     let mut ids: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for key in keys.iter().filter(|key| key.revoked.is_none()) {
@@ -168,7 +168,7 @@ mod tests {
             assert!(finding.fault && finding.what.contains("cannot be written: "), "{finding:?}");
             assert!(finding.fix.contains(&path.parent().unwrap().display().to_string()), "{finding:?}");
         }
-        // A folder where the gateway writes the new content.
+        // A folder blocks the path to which the gateway writes the new content.
         std::fs::create_dir(dir.path().join("usage.json.new")).unwrap();
         assert!(of_usage_file(&usage).is_some());
     }

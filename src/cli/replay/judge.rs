@@ -1,4 +1,4 @@
-//! The comparison of two answers to one call, by the rules of the section `[verify]`, which compares hits with nodes.
+//! The comparison of two answers to one call, by the rules of `[verify]` for a hit and a node's answer.
 
 use crate::cache::class::Class;
 use crate::cache::entry::Payload;

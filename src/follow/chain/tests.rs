@@ -27,7 +27,7 @@ fn distinct_buckets() -> Buckets {
     std::iter::repeat_with(Buckets::default).find(is_distinct).expect("most have none")
 }
 
-/// A step of a random chain.
+/// One change to the chain, in a random sequence of changes.
 #[derive(Debug, Clone)]
 enum ChainStep {
     /// A block follows after `skipped` slots without one, and writes these accounts.
@@ -69,8 +69,8 @@ impl ChainModel {
                     let carried =
                         chain.unchanged_until(buckets.of(&address(n)), slot, carry).map(|tip| tip.slot);
                     let to = if carry == Carry::ToTip { Some(self.tip()) } else { self.target };
-                    // An account that was read above the target is known to be the same there only if nothing
-                    // has written it since.
+                    // An account that was read above the target is known to be the same at the target only if no
+                    // block above the target wrote it.
                     let unchanged = to.filter(|to| {
                         let until = if slot > *to { self.tip() } else { slot };
                         self.versions.contains_key(&slot) && at(until) == at(*to)
@@ -84,7 +84,7 @@ impl ChainModel {
 }
 
 proptest! {
-    // A chain takes 16 MiB.
+    // Only a few chains are tested, because each of them takes 16 MiB.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]

@@ -15,7 +15,7 @@ use crate::follow::state::{FollowEnd, PauseReason};
 use crate::methods::Slot;
 use crate::telemetry::RestartReason;
 
-/// The time for which another node is polled, after a poll of one node failed or gave no slot.
+/// The time for which the next node is polled instead of a node whose poll failed or gave no slot.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(10);
 /// The maximum number of slots by which the chain may stay behind the newest confirmed slot.
 pub(super) const LATE_SLOTS: u64 = 16;
@@ -55,10 +55,9 @@ pub(super) struct ChainInProgress {
     /// The time since which every node that answered a poll was behind the chain's newest block. `None` if
     /// the node that answered last was not behind.
     pub(super) behind_since: Option<Instant>,
-    /// The position of the node to poll next among the usable nodes.
+    /// The position, among the usable nodes, of the node to poll next.
     pub(super) turn: usize,
-    /// The time until which the node at `turn` is polled, after a poll of another node failed or gave no
-    /// slot.
+    /// The time until which the node at `turn` is polled, because a poll of another node failed or gave no slot.
     pub(super) kept_until: Instant,
 }
 
@@ -103,8 +102,8 @@ impl ChainInProgress {
         self.kept_until = self.polled_at + PASSED_OVER_FOR;
     }
 
-    /// Moves polls to the next node of the lowest tier, because some node has a newer block than the polled
-    /// one. Does nothing until `kept_until`.
+    /// Moves polls to the next node of the lowest tier, because a node has a newer block than the polled node.
+    /// Does nothing before `kept_until`.
     pub(super) fn prefer_peer<N: BlockNode>(&mut self, nodes: &[N]) {
         if self.polled_at >= self.kept_until {
             let peers = nodes.iter().take_while(|node| node.tier() == nodes[0].tier()).count();
@@ -112,8 +111,8 @@ impl ChainInProgress {
         }
     }
 
-    /// Advances the comparison of a block's hash with a second node's hash, if such a comparison is under
-    /// way.
+    /// Advances the comparison of a block's hash with the hash that a second node has for this slot. Does nothing
+    /// if there is no comparison in progress.
     ///
     /// # Errors
     /// The second node has a different block at this slot.

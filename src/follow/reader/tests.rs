@@ -12,7 +12,7 @@ use tokio::time::advance;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Returns the result of a step after which a new chain begins for `reason`.
+/// Returns the error that ends a chain and begins a new one for `reason`.
 fn restart(reason: RestartReason) -> Result<(), FollowEnd> {
     Err(FollowEnd::Restart(reason))
 }
@@ -21,8 +21,8 @@ fn bucket(scene: &Scene, n: u8) -> Bucket {
     scene.followed.bucket(&Pubkey([n; 32]))
 }
 
-/// Returns true if an answer about the account `n`, read at `slot`, may be served for the newest slot of the
-/// chain.
+/// Returns true if an answer about the account `n`, read at `slot`, may be served as an answer at the newest slot
+/// of the chain.
 fn is_carried(scene: &Scene, chain: &ChainInProgress, n: u8, slot: Slot) -> bool {
     chain.writer.chain().unchanged_until(bucket(scene, n), slot, Carry::ToTip).is_some()
 }
@@ -249,8 +249,8 @@ async fn blocks_that_always_time_out_pause_following() {
 #[tokio::test(start_paused = true)]
 async fn tip_far_behind_for_long_pauses_following() {
     let pause = Err(FollowEnd::Pause(PauseReason::TooSlow));
-    // The sixth block is `sixth` slots behind. If it is near enough, the tip has not been far behind for
-    // long.
+    // Of twelve blocks, one a second, only the sixth may be near the confirmed slot: it is `sixth` slots behind.
+    // If it is near enough, the tip is never far behind for more than ten seconds.
     for (sixth, expected) in
         [(chain_in_progress::LATE_SLOTS + 1, pause), (chain_in_progress::LATE_SLOTS, Ok(()))]
     {
@@ -272,7 +272,7 @@ async fn tip_stays_within_the_confirmed_frontier() {
     for node in [1, 2] {
         scene.frontier.probed(node, Commitment::Confirmed, 100, Instant::now());
     }
-    // A single node that is so far ahead is not believed.
+    // Node 0 is 90 slots ahead of all others, so the frontier does not believe it.
     scene.add_to(&[0], &Block { slot: 190, ..Block::after(100) });
     let began = chain.writer.chain().tip();
     advance(MS(100)).await;
@@ -286,7 +286,7 @@ async fn tip_stays_within_the_confirmed_frontier() {
 
 #[tokio::test(start_paused = true)]
 async fn missing_rewards_are_asked_for_again() {
-    // Either the same node is asked once it has given a later block, or another node two seconds later.
+    // Node 0 is asked again if it has a later block. Otherwise node 1 is asked after two seconds.
     for (has_descendant, wait, other_node) in [(true, 0, false), (false, 2_000, true)] {
         let (scene, mut chain) = Scene::begun(2).await;
         scene.add(&Block { fee: None, ..Block::after(100) });

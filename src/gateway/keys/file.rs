@@ -37,7 +37,8 @@ pub struct NewKey {
 }
 
 impl NewKey {
-    /// Describes a key of the owner `name` with the plan `plan`, which never expires and has no further restrictions.
+    /// Describes a key that never expires and has no restrictions beyond those of `plan`. `name` is the owner's
+    /// name.
     pub fn of(name: impl Into<String>, plan: impl Into<String>) -> Self {
         Self { name: name.into(), plan: plan.into(), expires: None, scope: Scope::default() }
     }
@@ -98,7 +99,7 @@ pub enum ChangeError {
 }
 
 impl KeyFile {
-    /// Returns a handle of the key file at `path`. Does not read it.
+    /// Returns a handle to the key file at `path`. Does not read the file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
@@ -148,8 +149,8 @@ impl KeyFile {
         })
     }
 
-    /// Revokes the key with the id or name `wanted`, and returns its id. Its replaced secrets end as well. A revocation
-    /// cannot be undone.
+    /// Revokes the key with the id or name `wanted`, and returns its id. Its replaced secrets become invalid as
+    /// well. A revocation cannot be undone.
     ///
     /// # Errors
     /// No key or several keys match, or the file cannot be changed.

@@ -29,7 +29,7 @@ impl Scope {
 /// by byte.
 ///
 /// # Errors
-/// A description of the expected form.
+/// `text` is not an origin in this form. The error describes the form.
 pub fn origin(text: &str) -> Result<String, &'static str> {
     let sent = || {
         let url = Url::parse(text).ok()?;
@@ -45,7 +45,7 @@ pub fn origin(text: &str) -> Result<String, &'static str> {
 /// Parses a network of client addresses, or a single address.
 ///
 /// # Errors
-/// A description of the expected form.
+/// `text` is neither a network nor an address. The error describes the expected form.
 pub fn address(text: &str) -> Result<IpNet, &'static str> {
     let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     network.ok_or("expected an address or a network, like 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32")
@@ -54,7 +54,7 @@ pub fn address(text: &str) -> Result<IpNet, &'static str> {
 /// Parses the name of a cached or passthrough method.
 ///
 /// # Errors
-/// A description of the accepted names.
+/// `text` is not the name of such a method. The error describes the accepted names.
 pub fn method(text: &str) -> Result<AnyMethod, &'static str> {
     AnyMethod::from_name(text).ok_or(
         "expected an exact method name: one of the eight methods, or any that passthrough.methods accepts",

@@ -21,7 +21,7 @@ use super::{Period, Used, Window, thousandths};
 /// The usage by key id.
 type UsageById = BTreeMap<Arc<str>, Arc<Used>>;
 
-/// The pause between the starts of two writes of the usage file, as a multiple of the first write's CPU time.
+/// The pause between the starts of two writes of the usage file, as a multiple of the earlier write's CPU time.
 const PAUSE_FACTOR: u32 = 100;
 /// The longest pause between the starts of two writes of the usage file. A crash loses the units used since the last
 /// write.
@@ -131,9 +131,9 @@ impl Ledger {
         Arc::clone(used)
     }
 
-    /// Forgets the keys for which `is_in_force` returns false. Keeps a key that has used units in `period`, has units
-    /// that the shared store has not counted, or is held by a request. A key that comes back before it is forgotten
-    /// continues its usage.
+    /// Forgets the keys for which `is_in_force` returns false. Keeps a key that has used units in `period`, has
+    /// units that the shared store has not counted, or is in use by a request. A key that comes back before it is
+    /// forgotten continues its usage.
     pub(crate) fn forget(&self, period: Period, is_in_force: impl Fn(&str) -> bool) {
         self.uses()
             .retain(|id, used| is_in_force(id) || Arc::strong_count(used) > 1 || !used.is_over(period));

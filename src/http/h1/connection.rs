@@ -99,7 +99,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
                 Next::Serve(plain) => plain,
                 Next::End(end) => return Ok(end),
             };
-            // Boxed, so that an idle connection is small.
+            // Boxed, so that an idle connection takes little memory.
             if let Some(end) = Box::pin(self.answer(plain)).await? {
                 return Ok(end);
             }
@@ -141,7 +141,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
                 };
                 reply
             }
-            // hyper reads the same early end, and answers it.
+            // The client has closed before the end of the body. hyper will notice this, and answers the request.
             Ok(false) => return Ok(Some(self.hand_over())),
             Err(error) if error.kind() == ErrorKind::TimedOut => body::late(),
             Err(error) => return Err(error),
@@ -303,8 +303,9 @@ impl ReadTimer {
 
     /// Waits until the deadline. If `is_idle` is true, the shutdown of idle connections also ends the wait.
     fn poll(&mut self, cx: &mut Context<'_>, is_idle: bool) -> Poll<()> {
-        // If the task was not parked, neither the sleep nor the shutdown has woken it, and both stay registered. The
-        // flag is read because a response may have been written when the shutdown woke the task.
+        // If the task was not parked on a read, the sleep and the shutdown have not woken it, so both stay
+        // registered. `is_triggered` is read because the shutdown may have woken the task while it was writing a
+        // response.
         let sleep_covers = self.sleeps_until <= self.deadline && self.since < self.sleeps_until;
         if self.is_registered && !self.is_parked && sleep_covers && !self.idle_close.is_triggered() {
             self.is_parked = true;
@@ -319,7 +320,7 @@ impl ReadTimer {
                 self.sleep.as_mut().reset(self.deadline);
                 self.sleeps_until = self.deadline;
             }
-            // Without this, a sleep polled by a task that has used up its budget would not register the waker.
+            // Without `unconstrained`, a task that has used up its coop budget would not register with the sleep.
             let sleep = tokio::task::coop::unconstrained(self.sleep.as_mut());
             ready!(pin!(sleep).poll(cx));
             if Instant::now() >= self.deadline {

@@ -33,7 +33,7 @@ pub(super) enum Head {
 pub(super) struct Plain {
     /// The position of the API key in the bytes that were read.
     pub(super) key: Range<usize>,
-    /// The position of the body, behind the head. It may extend past the bytes that were read.
+    /// The position of the body, directly after the head. The end may lie beyond the bytes that were read.
     pub(super) body: Range<usize>,
     pub(super) client: ClientInfo,
 }

@@ -1,4 +1,4 @@
-//! Writes a response on the fast path: its head, and a body of any length.
+//! Writes the head and the body of a response to an HTTP/1.1 connection, without hyper.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IoSlice};

@@ -10,14 +10,14 @@ use crate::pool::lock;
 pub(in crate::pool) struct ClusterMark {
     /// True if the node has reported the pool's genesis hash, and no later answer puts that in doubt.
     identified: AtomicBool,
-    /// True if the genesis hash that the node last reported is the pool's, however long ago.
+    /// True if the last genesis hash that the node reported, however long ago, is the pool's.
     reported_ours: AtomicBool,
-    /// The connections as of the node's last report of the pool's genesis hash, or its last answer without a hash. The
-    /// calls as of that report, or of the last check for new calls.
+    /// The counts noted last. Calls are noted when the node reports the pool's genesis hash, and at each check for
+    /// new calls. Connections are noted when the node reports that hash, or answers without a hash.
     at: Mutex<NodeUsage>,
 }
 
-/// The numbers of calls sent to a node up to some time, and of connections that have brought an answer.
+/// The use of a node up to some time: the calls sent to it, and the connections that have brought an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::pool) struct NodeUsage {
     pub(super) calls: u64,

@@ -9,8 +9,8 @@ use slotfront_sim::Fault;
 use slotfront_testkit::{LoopbackTap, TestGateway};
 use tokio::net::TcpListener;
 
-/// Returns a gateway over `nodes` nodes, and the tap in front of the first one. That node is asked first, but
-/// the tap answers getVoteAccounts with `answer`.
+/// Returns a gateway over `nodes` nodes, and a recording proxy (tap) in front of the first node. That node is
+/// asked first, but the tap answers getVoteAccounts with `answer`.
 async fn answered_by(
     nodes: usize,
     answer: Vec<u8>,
@@ -49,7 +49,7 @@ fn bomb(encoding: &str) -> Vec<u8> {
         packed.flush().unwrap();
         *end = packed.get_ref().len();
     }
-    // The second mebibyte only refers to the first, and so do all that follow.
+    // The second mebibyte is compressed to references to the first. It is repeated as it is.
     let again = packed.get_ref()[ends[0]..ends[1]].to_vec();
     [packed.get_ref()[..ends[1]].to_vec(), again.repeat(16 << 10)].concat()
 }
@@ -158,7 +158,7 @@ async fn long_answers_must_be_json_throughout() {
         [&whole.as_bytes()[..at], to, &whole.as_bytes()[at + from.len()..]].concat()
     };
     let nested = |levels: usize| with("[]", ("[".repeat(levels) + &"]".repeat(levels)).as_bytes());
-    // An answer that is parsed to its end is refused only because its id belongs to another call.
+    // A body that is parsed to its end is refused only because its id belongs to another call (`wrong_id`).
     for (i, (name, body, reason)) in [
         ("as nodes write it", whole.clone().into_bytes(), "wrong_id"),
         ("a member more", with("\"id\"", b"\"x\":1,\"id\""), "wrong_id"),

@@ -9,7 +9,7 @@ use super::{CARRIED, check_state, checked_slot, following, step, until_target, u
 /// An address that never has an account.
 const UNUSED: &str = "3uWi9x2SRpmjztkpkr2WWeBoVq3exjXG2YfDWLvm8KsQ";
 
-/// The status of an answer past its slot bound, while a fresh one is fetched.
+/// The `Cache-Status` of an answer that is too many slots old, and is served while a fresh one is fetched.
 const STALE_HIT: &str = "hit; ttl=0; detail=stale";
 
 /// Returns the addresses of accounts that no block writes.
@@ -101,7 +101,8 @@ async fn overwritten_accounts_are_never_served_stale() {
     let calls: Vec<TestCall> = keys.iter().map(|key| gateway.get_account(key).base64().confirmed()).collect();
     let mut refetched = 0;
     for _ in 0..10 {
-        // An answer three slots behind is past its bound, but within the extension during a refetch.
+        // An answer three slots behind is too old to count as fresh. It may be served only while a fresh one is
+        // fetched.
         step(&gateway, 3).await;
         for (key, call) in keys.iter().zip(&calls) {
             let reply = call.send().await;

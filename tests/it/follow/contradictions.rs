@@ -15,7 +15,7 @@ fn hide_writes(gateway: &TestGateway) {
     gateway.cluster.fault_everywhere("getBlock", &unlisted);
 }
 
-/// Waits until the check of a refetched account has ended following's answers.
+/// Waits until a refetched account has contradicted the followed blocks, so that no answer is carried any more.
 async fn until_contradicted(gateway: &TestGateway) {
     gateway.until("nothing is carried any more", || gateway.front().followed.is_contradicted()).await;
     let view = gateway.admin("/api/status").await.json()["status"]["follow"].clone();
@@ -38,7 +38,7 @@ async fn unlisted_writes_end_carrying() {
     for key in &keys {
         assert_eq!(single(key).send().await.cache_status(), CARRIED, "the blocks list no write");
     }
-    // A list with an unknown account is fetched whole.
+    // A list with an account that is not cached is fetched whole.
     let list = [&keys[..], &[gateway.cluster.examples().mints[0]]].concat();
     gateway.get_accounts(&list).base64().confirmed().send().await;
     until_contradicted(&gateway).await;

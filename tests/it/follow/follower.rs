@@ -82,7 +82,7 @@ async fn another_cluster_is_followed_anew() {
     other.step_by(7);
     let other = gateway.cluster.replace(other).await;
     until_caught_up(&gateway, &other).await;
-    // The first new block may be noticed before the cluster is.
+    // The gateway may notice the first new block before it notices the new cluster.
     let reasons = ["cluster", "fork", "gap"].map(|reason| restarts(&gateway, reason));
     assert!(reasons.iter().sum::<u64>() > 0, "{reasons:?}");
 }

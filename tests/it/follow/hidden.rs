@@ -1,4 +1,5 @@
-//! The accounts that change without being listed in a block: each rule that keeps them from being carried is needed.
+//! Accounts that change although no block lists them: each rule that keeps answers about them from being carried
+//! is needed.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use slotfront_testkit::{TestCluster, TestGateway};
 
 use super::{CARRIED, checked_slot, following, restarts, step};
 
-/// Slots of an epoch here.
+/// The number of slots in an epoch of these tests.
 const EPOCH: u64 = 64;
 
 /// Returns a cluster whose next epoch begins ten slots after its newest slot.

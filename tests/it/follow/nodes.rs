@@ -7,12 +7,14 @@ use slotfront_testkit::{TestGateway, TestGatewayBuilder};
 
 use super::{CARRIED, checked_slot, following, on, step, tip};
 
-/// Turns following on, and lets nothing live past its bounds.
+/// Turns following on, and serves no cached answer beyond its limits of time and slots while a fresh one is
+/// fetched.
 fn strict(builder: TestGatewayBuilder<'_>) -> TestGatewayBuilder<'_> {
     builder.config(on).config(|config| config.cache.stale_while_revalidate = PerCommitment::uniform(0.0))
 }
 
-/// Waits until following pauses, and checks that accounts live by time and slots.
+/// Waits until following pauses, and checks that cached accounts then expire by time and slots, as without
+/// following.
 async fn check_pause(prepare: impl Fn(&Node)) {
     let builder = strict(TestGateway::builder().nodes(1));
     let gateway = builder.prepare(|cluster| prepare(cluster.node(0))).start().await;

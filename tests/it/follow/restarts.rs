@@ -1,4 +1,4 @@
-//! The reasons for a fresh start: each is counted, and every account is fetched once more.
+//! The reasons for beginning anew to follow the chain: each is counted, and every account is fetched once more.
 
 use serde_json::json;
 use slotfront_sim::Fault;
@@ -6,7 +6,8 @@ use slotfront_testkit::TestGateway;
 
 use super::{CARRIED, following, on, restarts, step, tip, until_tip};
 
-/// Breaks a chain, waits until a fresh start is counted for the reason, and checks that a carried account is fetched again.
+/// Breaks the followed chain with `shatter`, and waits until a fresh start is counted for `reason`. Checks that a
+/// carried account is then fetched again.
 async fn check_restart(reason: &str, shatter: impl AsyncFn(&TestGateway)) {
     let builder = TestGateway::builder().nodes(1).config(|config| config.follow.max_gap = 8);
     let gateway = following(builder).await;
@@ -64,7 +65,7 @@ async fn second_nodes_other_block_ends_the_chain() {
     let other = json!({ "blockhash": "11111111111111111111111111111111" });
     let second = gateway.cluster.node(1);
     second.fault_on("getBlock", Fault::With(other), None);
-    // The chain is read from the first node. Each 64th block is compared.
+    // The chain is read from the first node. Each 64th block is compared with the second node's.
     second.fault_on("getBlocks", Fault::Error { code: -32_603, message: String::new() }, None);
     for _ in 0..8 {
         step(&gateway, 7).await;

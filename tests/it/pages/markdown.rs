@@ -49,7 +49,7 @@ impl Page {
         }
         let parts: Vec<_> = line.split('`').collect();
         self.code.extend(parts.iter().skip(1).step_by(2).map(|code| (*code).to_owned()));
-        // A link's own text may be code, so only the code goes and the rest is joined again.
+        // The text of a link may be inline code. Only that code is removed, and the rest is joined again.
         let text: String = parts.into_iter().step_by(2).collect();
         for (begin, end) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {
             let targets = text.split(begin).skip(1).filter_map(|rest| rest.split_once(end));
@@ -128,7 +128,7 @@ fn is_name_char(c: char) -> bool {
 /// A reader of shell text, with the commands that it has read so far.
 struct ShellReader {
     commands: Vec<Vec<String>>,
-    /// The word at which the reader is. `None` between words.
+    /// The word that is being read. `None` between words.
     word: Option<String>,
     /// True if the next word is the file of a redirection.
     drop_next: bool,

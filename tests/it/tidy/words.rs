@@ -35,7 +35,7 @@ fn files() -> Vec<(String, String)> {
     files
 }
 
-/// The marks at the beginning of a comment's lines. The last one is that of a comment that is no doc comment.
+/// The marks at the beginning of a comment's lines. The last one marks a comment that is no doc comment.
 const MARKS: [&str; 3] = ["///", "//!", "//"];
 
 /// A comment, without code blocks and tables.
@@ -46,7 +46,7 @@ struct Comment {
     text: String,
 }
 
-/// Returns the comments of a file that have lines of their own.
+/// Returns the comments that stand on lines of their own in a file.
 fn comments(text: &str) -> Vec<Comment> {
     let mut comments: Vec<Comment> = Vec::new();
     let mut last_mark = None;
@@ -205,7 +205,7 @@ fn breaches_of_the_rules_are_found() {
             1,
         ),
     ] {
-        // The texts have another sign for `#`, so that this file has no such tests.
+        // The texts have `@` in place of `#`, so that this file itself contains no tests of such names.
         assert_eq!(findings("file.rs", &text.replace('@', "#")).len(), expected, "{text}");
     }
     let text = "pub struct A;\npub(crate) enum B {}\ntype C = u8;\nimpl T for A {\n    type D = u8;\n}\nfn f() {\n    struct E;\n}\n#[cfg(test)]\nmod tests {\nstruct F;\n}";

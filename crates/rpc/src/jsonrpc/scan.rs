@@ -160,7 +160,8 @@ fn plain(text: &[u8]) -> usize {
         let quote = zeros(word ^ (ONES * u64::from(b'"')));
         let backslash = zeros(word ^ (ONES * u64::from(b'\\')));
         let control = word.wrapping_sub(ONES * 0x20) & !word;
-        // The borrows of a subtraction can mark only bytes above the first match wrongly, and those do not count.
+        // A borrow of the subtractions can mark a byte wrongly only above the first match. Only the first match
+        // counts.
         let found = (quote | backslash | control | word) & HIGHS;
         if found != 0 {
             return i * 8 + found.trailing_zeros() as usize / 8;

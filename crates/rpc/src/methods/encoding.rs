@@ -1,6 +1,6 @@
 //! The encodings of account data and transactions, and the slice of account data.
 //!
-//! The variants of [`AccountEncoding`] have the order of a node's error text.
+//! The variants of [`AccountEncoding`] have the order in which a node's error text lists them.
 
 use serde::Deserialize;
 

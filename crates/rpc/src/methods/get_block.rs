@@ -17,8 +17,8 @@ pub struct BlockQuery {
     pub slot: Slot,
     /// The level of detail of the transactions.
     pub details: BlockDetails,
-    /// The encoding of the transactions. Only the details `Full` depend on the encoding. For other details it is always
-    /// `Json`.
+    /// The encoding of the transactions, which matters only for the details `Full`. For other details, the value
+    /// is always `Json`.
     pub encoding: BlockEncoding,
     /// True if rewards are included.
     pub rewards: bool,

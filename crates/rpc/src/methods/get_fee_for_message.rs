@@ -19,7 +19,9 @@ use crate::jsonrpc::Params;
 /// The maximum length of the base64 text of [`MAX_MESSAGE`] bytes.
 const MAX_TEXT: usize = 1644;
 
-/// The first base64 text, in ASCII order, of a message of version 1 or later. Nodes from 4.5 on read such messages.
+/// The beginning of the base64 text of a version 1 message. Nodes that know version 1 compare texts in ASCII
+/// order. An equal or greater text is then a message of version 1 or later. Nodes of 4.0 do not know these
+/// versions.
 const LATER_VERSIONS: &str = "gQ";
 
 /// The maximum number of bytes of a message of version 1 or later.

@@ -1,4 +1,4 @@
-//! The `OpenRPC` 1.3 document of the eight methods, made of the descriptions in each method's module.
+//! The `OpenRPC` 1.3 document of the eight methods, made from the descriptions in the methods' modules.
 //!
 //! The document describes the `node` profile. Schemas list the stable members and allow others, because newer nodes add
 //! some.

@@ -3,8 +3,8 @@
 //! A node parses params to a JSON tree, and deserialises its structs from the tree. The texts of serde's errors are part
 //! of the contract (`docs/node-contract.md`), so the structs here have the names of the node's structs.
 //!
-//! The text is first read without a tree. This may fail for valid params, because only a tree accepts a member twice.
-//! After a failure, the result of the tree counts.
+//! The text is first read without a tree. This fails even for valid params if a member occurs twice. After a
+//! failure, the text is read again through a tree, which decides.
 
 use std::fmt::Debug;
 

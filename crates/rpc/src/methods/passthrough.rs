@@ -159,8 +159,7 @@ impl PassthroughCall {
         Self { method, params, commitment, min_context_slot }
     }
 
-    /// Returns the call with its params rewritten, so that every node reads from them the commitment that slotfront has
-    /// read.
+    /// Returns the call with rewritten params, from which every node reads the same commitment as slotfront.
     #[must_use]
     pub fn canonical(mut self) -> Self {
         let own = self.commitment.map(Commitment::as_str);

@@ -1,4 +1,4 @@
-//! Properties of parsing: calls with the same meaning give the same query, and no input panics.
+//! Properties of parsing: calls with the same meaning give the same query, and no input makes the parser panic.
 
 use bytes::Bytes;
 use proptest::prelude::*;

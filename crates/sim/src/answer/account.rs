@@ -85,7 +85,7 @@ fn data(
         }
         AccountEncoding::JsonParsed => match parsed::parse(view.chain, slot, key, account) {
             Some(parsed) => parsed,
-            // A node does not slice accounts of a token program that it cannot parse.
+            // If a node cannot parse an account of a token program, it ignores the slice and returns all data.
             None if parsed::is_token_program(&account.owner) => {
                 pair(BASE64.encode(&account.data), AccountEncoding::Base64)
             }

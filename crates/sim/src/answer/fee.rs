@@ -36,8 +36,8 @@ pub(super) fn answer(view: &View<'_>, query: &FeeQuery) -> Result<Value, Refusal
     Ok(view.contextual(slot, &fee.into()))
 }
 
-/// Refuses a message that is too long for 4.0. The parser of params also accepts longer messages, because later node
-/// versions do.
+/// Refuses a message that is too long for a 4.0 node. The parser of params also accepts the longer messages of
+/// later node versions.
 fn too_large(message: &[u8]) -> Result<(), Refusal> {
     let (raw, text) = (message.len(), message.len().div_ceil(3) * 4);
     if text > MAX_TEXT {

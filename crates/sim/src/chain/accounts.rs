@@ -76,7 +76,7 @@ impl AccountHistory {
         }
     }
 
-    /// Drops the versions that no slot from `oldest` on shows.
+    /// Drops the versions that are no account's state at `oldest` or at a later slot.
     pub(crate) fn forget_before(&mut self, oldest: Slot) {
         self.versions.retain(|_, versions| {
             while versions.get(1).is_some_and(|(written, _)| *written <= oldest) {

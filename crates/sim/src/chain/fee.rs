@@ -25,7 +25,7 @@ impl Fee {
 }
 
 /// Returns the fee for `signatures` and `instructions` (program and data of each). Invalid compute-budget instructions
-/// have no effect. Signatures that precompiled programs check cost as much as those of the transaction.
+/// have no effect. A signature that a precompiled program checks costs as much as a signature of the transaction.
 pub(crate) fn fee<'a>(
     signatures: u64,
     instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone,

@@ -18,8 +18,8 @@ use crate::draw::Draw;
 pub(crate) const SLOT_HASHES: usize = 512;
 /// The length of the stake history sysvar, which stays empty.
 const STAKE_HISTORY_LEN: usize = 16_392;
-/// The number of slots from the last vote of the delinquent validator to the first slot. From 128 on, a validator is
-/// delinquent.
+/// The number of slots from the last vote of the delinquent validator to the first slot of the chain. A validator
+/// that has not voted for 128 slots is delinquent.
 const SILENT_SLOTS: u64 = 3_000;
 
 /// Writes the programs, the sysvars and the accounts of `addresses` at the first slot.
@@ -67,7 +67,7 @@ fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64, addresses: &Cluste
             Account { lamports: 1, data, owner: address::NATIVE_LOADER, executable: true, rent_epoch: 0 },
         );
     }
-    // A feature that becomes active at the next first block of an epoch.
+    // A feature that becomes active at the first block of the next epoch.
     put(addresses.feature, Account::exempt(address::FEATURE, vec![0; 9]));
     let code = |n: u64| [&b"\x7fELF"[..], &Draw::new(seed, "code", n).bytes::<1_020>()].concat();
     put(address::MEMO, Account { executable: true, ..Account::exempt(address::LOADER_2, code(0)) });
@@ -76,7 +76,7 @@ fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64, addresses: &Cluste
         let pointer = [&2u32.to_le_bytes()[..], &data_key.0].concat();
         let loader = address::LOADER_UPGRADEABLE;
         put(program, Account { executable: true, ..Account::exempt(loader, pointer) });
-        // The head is kind 3, deployed in slot 0, no upgrade authority (with 32 reserved bytes). The code follows.
+        // The head has the kind 3, the deployment slot 0, and 33 zeros for no upgrade authority. The code follows.
         let head = [&3u32.to_le_bytes()[..], &[0; 8 + 1 + 32]].concat();
         put(data_key, Account::exempt(loader, [head, code(n)].concat()));
     }

@@ -1,8 +1,8 @@
 //! Hidden writes: the changes that a block makes to accounts outside of its transactions and rewards, as on real nodes.
 //!
-//! A reader of blocks cannot see these writes, and must know which accounts they can change. docs/following.md lists
-//! these accounts, with the places in a node's source. For each rule of [`HiddenRule`], the simulation changes an
-//! account.
+//! A program that reads blocks cannot see these writes, so it must know which accounts they can change.
+//! docs/following.md lists these accounts, with the places in a node's source. For each variant of [`HiddenRule`],
+//! the simulation changes an account.
 
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
@@ -20,7 +20,7 @@ const RECENT_BLOCKHASHES: usize = 150;
 /// The number of slots at the beginning of an epoch in which stake rewards are paid. Real clusters need some hundred
 /// slots.
 const PAYING_SLOTS: u64 = 16;
-/// The lamports that a hidden write adds to an account.
+/// The lamports that a block adds to an account without naming the account.
 const GIFT: u64 = 1_000;
 
 /// The reason why an account may change although no transaction and no reward of a block names it.
@@ -34,7 +34,7 @@ pub enum HiddenRule {
     /// blocks do not name the accounts.
     Stake,
     /// The incinerator is emptied. A real node empties it at the end of the block that filled it. The simulation
-    /// empties it in the next block, so that readers see the lamports.
+    /// empties it in the next block, so that callers can read a balance above 0.
     Incinerator,
     /// Alpenglow writes accounts of its own, which belong to the system program.
     Alpenglow,
@@ -114,7 +114,8 @@ fn write_incinerator(chain: &mut Chain, block: &Block) {
     }
 }
 
-/// Writes the clock in nanoseconds, and opens or closes the account of vote rewards in every second block.
+/// Writes the clock in nanoseconds. The account of vote rewards exists for two blocks, then is closed for two
+/// blocks.
 fn write_alpenglow(chain: &mut Chain, block: &Block) {
     let nanoseconds = block.time.wrapping_mul(1_000_000_000).to_le_bytes().to_vec();
     let clock = Account::exempt(address::SYSTEM, [&block.slot.to_le_bytes()[..], &nanoseconds].concat());

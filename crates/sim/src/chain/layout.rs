@@ -1,5 +1,5 @@
-//! Binary layouts beside those of the token programs: a reader of little-endian fields, and small accounts of fixed
-//! layout (stake, nonce, lookup table, clock, rent, epoch schedule).
+//! The binary layouts of stake, nonce, lookup table and sysvar accounts (clock, rent, epoch schedule), and a
+//! reader of little-endian fields.
 
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
@@ -212,7 +212,8 @@ impl Clock {
     }
 }
 
-/// Returns the 17 bytes of the rent sysvar: 6,960 lamports per byte and year, exempt at 1 year, half burned.
+/// Returns the 17 bytes of the rent sysvar: 6,960 lamports per byte and year, an exemption threshold of one year,
+/// 50 % burned.
 pub(crate) fn rent() -> Bytes {
     let mut out = Vec::with_capacity(17);
     out.extend(6_960u64.to_le_bytes());

@@ -71,7 +71,7 @@ impl PacedAddresses {
     }
 
     /// Returns the transactions for the block at `slot`, after its parent block at `parent`. Each transaction pays one
-    /// token to each of several accounts, which are due to be written.
+    /// token to each of several accounts that are due to be written.
     pub(crate) fn drafts(&self, parent: Slot, slot: Slot) -> Vec<Draft> {
         let pay = |to: &Pubkey| TypedInstruction::TokenTransfer {
             program: address::TOKEN,
@@ -113,7 +113,7 @@ mod tests {
         let group = |every_slots| PacedAccounts { accounts: 7, every_slots };
         let addresses = PacedAddresses::new(1, &[group(Some(1)), group(Some(3)), group(None)]);
         let mut writes = BTreeMap::<Pubkey, u64>::new();
-        // Slots without a block are as many as two in a row.
+        // At most two slots in a row have no block.
         for slots in [100, 101, 103, 104, 107, 109, 110, 113].windows(2) {
             addresses.due(slots[0], slots[1]).for_each(|key| *writes.entry(key).or_default() += 1);
         }

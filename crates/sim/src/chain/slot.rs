@@ -20,7 +20,7 @@ use crate::draw::Draw;
 
 /// The number of consecutive slots that a leader gets.
 const LEADER_SLOTS: u64 = 4;
-/// The number of staked lamports that earn one lamport in an epoch: about 7 % in the 180 epochs of a year.
+/// The number of staked lamports that earn one lamport in an epoch. The 180 epochs of a year thus earn about 7 %.
 const EPOCH_YIELD: u64 = 2_600;
 /// The number of newest epochs whose stakes are kept.
 const STAKE_EPOCHS: usize = 4;
@@ -104,7 +104,8 @@ fn produce(chain: &mut Chain, draw: &mut Draw) -> Block {
     block
 }
 
-/// Returns the vote of `validator` for the parent block. `None` if the validator has voted for this or a later block.
+/// Returns the vote of `validator` for the block `parent`. `None` if the validator has already voted for that
+/// block or a later one.
 fn vote(chain: &Chain, bank: &Bank<'_>, validator: &Validator, parent: &Block) -> Option<Draft> {
     let mut tower = VoteState::decode(&bank.account(&validator.vote)?.data)?.tower;
     if tower.votes.back().is_some_and(|last| *last >= parent.slot) {

@@ -118,7 +118,7 @@ fn balances_follow_from_blocks() {
 #[test]
 fn lamports_change_only_by_rewards_and_fees() {
     let chain = chain(4, 140);
-    // The lamports of hidden writes come from nowhere, so their accounts stay out of the sum.
+    // The sum leaves out the accounts that blocks change without naming them. Their lamports come from nowhere.
     let hidden = hidden_addresses(&chain);
     let total = |slot| {
         let all = chain.accounts.all_at(slot).filter(|(key, _)| !hidden.contains(*key));

@@ -15,10 +15,9 @@ use crate::draw::Draw;
 pub(crate) struct Draft {
     pub(crate) payer: Pubkey,
     pub(crate) instructions: Vec<TypedInstruction>,
-    /// The index of the lookup table to use in
-    /// [`ClusterAddresses::tables`](super::cluster_addresses::ClusterAddresses::tables), for a message of
-    /// version 0.
-    /// `None` for a legacy message.
+    /// The lookup table of a version 0 message, as an index into
+    /// [`ClusterAddresses::tables`](super::cluster_addresses::ClusterAddresses::tables). `None` for a legacy
+    /// message.
     pub(crate) table: Option<usize>,
 }
 

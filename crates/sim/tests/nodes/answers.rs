@@ -1,4 +1,5 @@
-//! The answers of nodes: state at commitments, errors in a node's order, differences between nodes.
+//! The answers of nodes: the state at each commitment, the order of a node's errors, and the differences between
+//! nodes.
 
 use std::collections::BTreeSet;
 

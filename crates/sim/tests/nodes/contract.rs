@@ -1,4 +1,5 @@
-//! The contract cases without state: simulated nodes answer them like the recorded Agave 4.0.0 node.
+//! Checks that simulated nodes answer the calls in `contract-cases.json` as an Agave 4.0.0 node did. Errors must
+//! be equal. A result may differ, because it depends on the chain.
 
 use serde_json::Value;
 

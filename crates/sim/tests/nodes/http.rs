@@ -1,4 +1,4 @@
-//! Nodes over a real socket: a node's HTTP rules, and every fault from the client's side.
+//! Nodes over a real socket: a node's HTTP rules, and every fault as a client sees it.
 
 use std::sync::Arc;
 use std::time::Duration;

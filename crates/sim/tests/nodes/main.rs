@@ -1,6 +1,6 @@
 //! Tests of simulated nodes: their answers, the shapes of their answers, and their faults on a real socket.
 //!
-//! The package does not contain these tests, because some read `tests/fixtures` of the repository.
+//! The cargo package leaves these tests out, because some of them read `tests/fixtures` of the repository.
 
 #![expect(clippy::unwrap_used, reason = "a panic in a test shows its line")]
 

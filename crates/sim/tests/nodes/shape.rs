@@ -1,6 +1,7 @@
 //! Every answer has a shape that a real node's answers have: the same members, with values of the same types.
 //!
-//! `tests/fixtures/node-answers.jsonl` has recorded answers of an Agave 4.0.0 node, by shape.
+//! `tests/fixtures/node-answers.jsonl` has recorded answers of an Agave 4.0.0 node, each with the name of its
+//! shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +10,8 @@ use slotfront_sim::Cluster;
 
 use super::{cluster, result};
 
-/// The types that recorded values have at one place of an answer. Objects with different members are different
-/// variants.
+/// The types that recorded values have at one place of an answer. `objects` keeps objects with different members
+/// apart.
 #[derive(Default)]
 struct Shape {
     scalars: BTreeSet<&'static str>,
@@ -53,7 +54,7 @@ impl Shape {
     /// Returns the places at which the shape of `value` differs from the shapes of all recorded values. `at` is the
     /// place of `value` in the answer.
     fn differences(&self, value: &Value, at: &str) -> Vec<String> {
-        // `uiAmount` is null for a mint of 20 decimals, which the recorded blocks lack.
+        // `uiAmount` is null for a mint of 20 decimals. The recorded blocks have no such mint.
         let no_ui_amount = value.is_null() && self.scalars.contains("float");
         if !no_ui_amount && !self.scalars.contains(scalar(value)) {
             return vec![format!("{at}: {value:.60}, but a node gives {:?}", self.scalars)];
@@ -79,7 +80,7 @@ impl Shape {
     }
 }
 
-/// Returns the shapes of recorded answers. The name of a shape has the method first, as in `getBlock json`.
+/// Returns the shapes of recorded answers by name. A name begins with the method, as in `getBlock json`.
 fn recorded() -> BTreeMap<String, Shape> {
     let mut shapes: BTreeMap<String, Shape> = BTreeMap::new();
     for line in include_str!("../../../../tests/fixtures/node-answers.jsonl").lines() {
@@ -209,7 +210,8 @@ fn accounts_have_a_nodes_shapes() {
     assert_eq!(parsed, accounts.len(), "every recorded kind is compared");
     for (kind, key) in &accounts {
         let answer = result(node, "getAccountInfo", &json!([key, { "encoding": "jsonParsed" }]));
-        // A node's BLS key is a string if the validator has one, which is optional.
+        // A BLS key is optional. The recorded validator has one, which is a string. A simulated validator has
+        // none.
         let mut answer = answer;
         if *kind == "vote" {
             answer["value"]["data"]["parsed"]["info"]["blsPubkeyCompressed"] = "".into();

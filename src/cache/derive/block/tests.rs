@@ -187,7 +187,7 @@ fn unknown_members_prevent_derivation() {
     };
     let no_rewards = |shape: BlockShape| BlockShape { rewards: false, ..shape };
     for (stored, asked, at, expected) in [
-        // A new member of an object that the derivation opens prevents the derivation.
+        // A new member of an object that the derivation parses prevents the derivation.
         (NONE, no_rewards(NONE), "", false),
         (SIGNATURES, NONE, "", false),
         (FULL, SIGNATURES, "", false),
@@ -292,7 +292,7 @@ fn derives_rare_transactions_exactly_or_not_at_all() {
         r#"{"version":"legacy","transaction":{"accountKeys":[1.0],"signatures":["S","T"]},"meta":{SHORT}}"#;
     assert_eq!(made(&unordered, ACCOUNTS), Some(parsed(&short.replace("SHORT", SHORT))));
     for transaction in [
-        // A node may write members that we do not know into either shape.
+        // A node may add unknown members in either shape.
         &format!(r#"{{"meta":{{"new":1,{SHORT}}},{transaction},"version":0}}"#),
         &format!(r#"{{"meta":{{{SHORT}}},"new":1,{transaction},"version":0}}"#),
         &format!(r#"{{"meta":{{"err":null}},{transaction},"version":0}}"#),

@@ -1,4 +1,5 @@
-//! Tests of lists made of single answers and back, with constructed and with recorded texts.
+//! Tests of lists that are put together from single answers, and of lists that are split into single answers. The
+//! texts are constructed or recorded.
 
 use tokio::time::Instant;
 

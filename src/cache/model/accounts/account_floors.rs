@@ -3,7 +3,8 @@
 
 use super::*;
 
-/// The purges of a case, numbered from 1. A call's generation is the number of the last purge before it.
+/// The purges of a generated test case, numbered from 1. A call's generation is the number of the last purge
+/// before it.
 #[derive(Debug, Default)]
 pub(super) struct Purges {
     /// The account that each purge removed. `None` for all accounts.
@@ -23,14 +24,14 @@ impl Purges {
         purges.filter(|(_, purged)| takes(purged)).map(|(generation, _)| generation).max().unwrap_or(0)
     }
 
-    /// Returns true if a purge has removed an answer about `account` for a caller. `generation` is the number
-    /// of purges before the answer's call, and `caller_generation` that before the caller's call.
+    /// Returns true if `account` was purged after an upstream call and before a caller's call. `generation` and
+    /// `caller_generation` are the numbers of purges before these two calls.
     pub(super) fn has_removed(&self, account: u8, generation: u32, caller_generation: u32) -> bool {
         generation < self.last_of(Some(account), caller_generation)
     }
 
-    /// Returns true if a purge of all accounts came after `generation` purges and before a caller's call.
-    /// `caller_generation` is the number of purges before the caller's call.
+    /// Returns true if all accounts were purged after an upstream call and before a caller's call. `generation`
+    /// and `caller_generation` are the numbers of purges before these two calls.
     pub(super) fn has_removed_all(&self, generation: u32, caller_generation: u32) -> bool {
         generation < self.last_of(None, caller_generation)
     }
@@ -48,8 +49,8 @@ pub(super) struct AccountShown {
     until: Instant,
 }
 
-/// The fall of an account's floor, the slot below which it is not shown. If the floor was at most `from`, it
-/// fell to `slot`, because no node reached it.
+/// The fall of an account's floor to `slot`, because no node reached the floor. A floor above `from` did not
+/// fall.
 #[derive(Debug)]
 pub(super) struct FloorFall {
     n: u8,
@@ -74,8 +75,8 @@ impl AccountModel {
         self.falls.extend(call.accounts.iter().map(fall));
     }
 
-    /// Returns the slot below which an account must not be shown: the highest slot at which earlier steps
-    /// showed it, or the slot to which that has fallen. `None` if no answer of a lower slot can be stored.
+    /// Returns the floor of an account: the highest slot at which earlier steps showed it, or the lower slot to
+    /// which the floor fell. `None` if no answer of a lower slot can be stored.
     fn floor_of_account(&self, n: u8, commitment: Commitment) -> Option<Slot> {
         let shown = self.accounts_shown.iter().filter(|shown| {
             let is_same = shown.n == n && shown.commitment == commitment;
@@ -93,8 +94,8 @@ impl AccountModel {
         shown.map(fallen).max()
     }
 
-    /// Returns true if no node answers in time. In that case `answer` may be below the floors, the slots
-    /// below which its accounts must not be shown. The floors then fall to the answer's slot.
+    /// Returns true if no node answers in time. In that case `answer` may be below the floors of its accounts,
+    /// and the floors fall to the answer's slot.
     pub(super) fn may_stand_in_below_floors(
         &mut self,
         caller: &TestCaller<TestCall>,
@@ -109,7 +110,7 @@ impl AccountModel {
     }
 
     /// Returns true if two upstream calls for the caller's question were answered since the caller asked. The
-    /// caller gets the second answer at any slot.
+    /// caller gets the second answer whatever its slot is.
     fn was_asked_twice(&self, caller: &TestCaller<TestCall>) -> bool {
         let parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
         let answered = self.cache.calls.iter().filter(|sent| {
@@ -141,7 +142,7 @@ impl AccountModel {
         let commitment = caller.call.commitment;
         let shown: Vec<_> = caller.call.accounts.iter().copied().zip(&marks.accounts).collect();
         let slot_of = |n: u8, mark: usize| {
-            // A list that mixes slots has a slot of its own for each account.
+            // In a list that mixes slots, each account has a slot of its own.
             let of_call = self.cache.calls[mark].answer.as_ref().map(|answer| answer.slot);
             of_call.filter(|_| n != ABSENT).unwrap_or(answer.meta.slot)
         };

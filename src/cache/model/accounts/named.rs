@@ -1,4 +1,5 @@
-//! Fixed cases: some in which random tests found a fault, and some that random tests rarely draw.
+//! Tests with fixed sequences of steps. Random tests have found a fault with some of them, and rarely draw the
+//! others.
 
 use super::*;
 use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
@@ -12,7 +13,7 @@ fn run(settings: Settings, steps: Vec<ModelStep>) {
     on_a_stepped_clock(async { AccountModel::new(settings).run(steps).await }).unwrap();
 }
 
-/// Returns the limits of age and slots of the answers in these cases, which are all at finalized.
+/// Returns the limits of age and slots of the answers in these tests, which are all at finalized.
 fn bounds() -> AnswerBounds {
     AnswerBounds::of_accounts(Finalized)
 }
@@ -220,8 +221,8 @@ fn overtaken_list_is_fetched_again() {
 
 #[test]
 fn joiner_never_gets_another_callers_form() {
-    // The size of account 2 is known by now, so both callers' calls fetch the whole account. The list fetches
-    // only its first bytes.
+    // After the first answer about account 2, its size is known. Both later calls for that account then fetch
+    // it whole. The list fetches only the first bytes.
     let steps = vec![
         ask(1, form(Base64)),
         reply(0, 0),
@@ -244,7 +245,7 @@ fn stand_in_raises_a_fallen_floor() {
         ask(1, form(Base64Zstd)),
         reply(0, -1),
         ask_list(&[0, 1], Base64Zstd),
-        // No node reaches the floor any more, and then no node answers.
+        // This answer is below the floor of account 1. Then the node fails.
         reply(0, 0),
         ask_under(1, form(Base64Zstd), bypass),
         NodeFailure { choice: 0 },
@@ -254,8 +255,8 @@ fn stand_in_raises_a_fallen_floor() {
     run(ONE_SLOT, steps);
 }
 
-/// Checks that a list assembled of several slots is not served once one of its accounts was shown at a higher
-/// slot.
+/// Checks that a list assembled from accounts of several slots is not served once one of its accounts was shown
+/// at a higher slot.
 #[test]
 fn newer_single_overtakes_an_assembled_list() {
     let list = |accounts: &[u8]| ask_list(accounts, Base64);
@@ -263,10 +264,12 @@ fn newer_single_overtakes_an_assembled_list() {
         ask(0, form(Base64)),
         list(&[0, 0]),
         list(&[0, 1]),
-        // The list of both accounts arrives first, so the list of one account twice is assembled from it.
+        // The list of both accounts is answered first. The list `[0, 0]` is then assembled from account 0 of
+        // that answer.
         reply(2, 1),
         list(&[0, 0]),
-        // The account is shown at a higher slot, and then the first fetch of its list arrives at a lower one.
+        // Account 0 is shown at a higher slot. Then the first call for the list `[0, 0]` is answered at a lower
+        // slot.
         reply(0, 0),
         reply(0, 2),
     ];

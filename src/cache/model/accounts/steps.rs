@@ -1,4 +1,4 @@
-//! The steps of a random case.
+//! The random steps of the model-based test.
 
 use super::*;
 
@@ -33,7 +33,7 @@ pub(super) struct Conditions {
     pub(super) bypass: bool,
 }
 
-/// The settings of a case.
+/// The cache settings of a generated test case.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
     pub(super) assemble: Assemble,
@@ -49,7 +49,8 @@ pub(super) fn settings() -> impl Strategy<Value = Settings> {
     (assemble, proptest::bool::weighted(0.2)).prop_map(|(assemble, merge)| Settings { assemble, merge })
 }
 
-/// Returns random steps. A case uses few forms and commitments, so that later calls meet earlier entries.
+/// Returns a generator of random steps. Each sequence uses few forms and commitments, so that later calls find
+/// entries that earlier calls have stored.
 pub(super) fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     let slice = |offset, length| DataSlice { offset, length };
     let slices = vec![slice(1, 3), slice(0, 200), slice(150, u64::MAX)];
@@ -80,7 +81,8 @@ fn steps_about(
         commitment,
     });
     let slot = |from: i64| proptest::option::weighted(0.1, from..16);
-    // A key's floor is a slot that it was shown, so it is never ahead of the frontier.
+    // The slot of `floor_behind` was shown to the caller's key before, so it is never above the newest known
+    // slot.
     let conditions = (slot(-6), slot(0), proptest::bool::weighted(0.05))
         .prop_map(|(min_behind, floor_behind, bypass)| Conditions { min_behind, floor_behind, bypass });
     let behind = prop_oneof![12 => -2..6_i64, 2 => 6..40_i64, 1 => -80..-60_i64];

@@ -1,4 +1,5 @@
-//! Fixed cases: some in which random tests found a fault, and some that random tests rarely draw.
+//! Tests with fixed sequences of steps. Random tests have found a fault with some of them, and rarely draw the
+//! others.
 
 use super::*;
 use BlockDetails::{Full, Signatures};
@@ -40,7 +41,7 @@ fn derived_block_is_as_old_as_its_source() {
         reply(TestAnswer::Block),
         wait(life.mul_f64(0.6)),
         derived(),
-        // The source is past its life now. The derived block would not be, if it were younger.
+        // The source has expired by now. The derived block must expire with it, although it was made later.
         wait(life.mul_f64(0.5)),
         derived(),
     ];
@@ -53,7 +54,8 @@ fn stored_block_comes_before_its_absence() {
     let steps = vec![
         in_base64(),
         reply(TestAnswer::Block),
-        // The other encoding cannot be made from the stored block, and its node has lost the block.
+        // JSON cannot be made from the stored base64 block, and the node that is asked for it has lost the
+        // block.
         ask(block(FINAL, Full, Json, Finalized)),
         reply(TestAnswer::Error(SKIPPED)),
         in_base64(),

@@ -1,4 +1,4 @@
-//! The steps of a random case.
+//! The random steps of the model-based test.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! Fixed cases of carrying.
+//! Tests of carried accounts with fixed sequences of steps.
 
 use super::*;
 
-/// Asks the cache, and returns the answer's status and slot. A call that goes to a node is answered from the newest
-/// block.
+/// Asks the cache, and returns the answer's status and slot. A call that goes to a node is answered from the
+/// newest block.
 async fn ask(
     model: &mut CarryModel,
     question: AccountQuestion,
@@ -116,7 +116,7 @@ fn carried_accounts_are_not_mixed_into_lower_lists() {
         ask(&mut model, token, Commitment::Confirmed).await;
         model.apply(block(&[CLOCKED]));
         model.follow(1);
-        // A node behind answers from before the write.
+        // A node that lags behind answers with the account from before the write.
         let clocked = Single { account: CLOCKED, parsed: false };
         let query = clocked.query(Commitment::Confirmed, None);
         let call = TestCall { question: clocked, commitment: Commitment::Confirmed };
@@ -152,7 +152,8 @@ fn lists_wait_for_a_tip_that_is_near() {
             let mut model = CarryModel::new(Assemble::SameSlot);
             let (list, other) = (List { list: 0, parsed: false }, List { list: 4, parsed: false });
             ask(&mut model, list, Commitment::Confirmed).await;
-            // The follower has not read these blocks yet, but a node shows an account of both lists there.
+            // The follower has not read these blocks yet. A node shows `TOKEN`, which is in both lists, at the
+            // newest of them.
             for _ in 0..behind {
                 model.apply(block(&[CLOCKED]));
             }
@@ -188,7 +189,7 @@ fn written_accounts_are_not_waited_for() {
         ask(&mut model, list, Commitment::Confirmed).await;
         model.apply(block(&[PLAIN]));
         model.follow(1);
-        // The follower has not read this block yet, but a node shows an account of both lists there.
+        // The follower has not read this block yet. A node shows `TOKEN`, which is in both lists, at its slot.
         model.apply(block(&[]));
         ask(&mut model, other, Commitment::Confirmed).await;
         let call = TestCall { question: list, commitment: Commitment::Confirmed };

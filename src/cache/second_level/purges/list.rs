@@ -15,11 +15,11 @@ use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 use crate::redis_store::{StoreTime, micros};
 
-/// The length above which a list of purges is too long. Summaries then replace its oldest purges, and the
-/// newest half stays.
+/// The length above which a list of purges is too long. One summary for each method then replaces its oldest
+/// purges, and the newest half stays.
 pub(super) const MAX_PURGES: usize = 128;
-/// The least age of purges that a summary may replace. By then, every gateway that still reads the store has
-/// seen them in the list.
+/// The least age of purges that may be replaced by one purge, called a summary. By then, every gateway that
+/// still reads the store has seen them in the list.
 const SETTLED: Duration = LIST_VALID_FOR;
 /// The number of digits with which the time of a purge is written.
 const DIGITS: usize = 20;
@@ -40,8 +40,8 @@ impl Purge {
         (self.time, method.map(Method::index), account.map(|account| account.0), *slot, self.summary)
     }
 
-    /// Returns the purge as a line of the list: its time, the fields of its filter, and the digest of a
-    /// summary. A dash stands for a field that is not set.
+    /// Returns the purge as a line of the list: its time, the fields of its filter, and the digest of a purge
+    /// that replaces others. A dash stands for a field that is not set.
     pub(super) fn text(&self) -> String {
         let Filter { method, account, slot } = &self.filter;
         let word = |word: Option<String>| word.unwrap_or_else(|| "-".to_owned());
@@ -88,7 +88,7 @@ pub(super) fn read(text: &[u8], genesis: &str, mac: &ValueMac) -> Vec<Purge> {
     text.lines().filter_map(|line| Purge::read(mac.verify_line(genesis, line)?)).collect()
 }
 
-/// Sorts the purges. Drops superfluous purges and those from before `from`.
+/// Sorts the purges by time. Drops purges from before `from`, and purges that later ones make superfluous.
 pub(super) fn sort_and_prune(purges: &mut Vec<Purge>, from: StoreTime) {
     purges.retain(|purge| purge.time >= from);
     purges.sort_unstable_by_key(Purge::order);
@@ -108,7 +108,8 @@ pub(super) fn sort_and_prune(purges: &mut Vec<Purge>, from: StoreTime) {
     purges.reverse();
 }
 
-/// Returns the summary of all purges up to `until` that concern `method`. `None` if there are none.
+/// Returns the summary for `method`: one purge that replaces all purges up to `until` that concern the method.
+/// `None` if no purge does.
 pub(super) fn summary(purges: &[Purge], method: Method, until: StoreTime) -> Option<Purge> {
     let concern = |purge: &&Purge| purge.time <= until && purge.filter.methods().contains(&method);
     let concern: Vec<_> = purges.iter().filter(concern).collect();
@@ -117,15 +118,15 @@ pub(super) fn summary(purges: &[Purge], method: Method, until: StoreTime) -> Opt
     Some(Purge { time, filter: Filter::of(method), summary: Some(digest) })
 }
 
-/// Returns true if the summary `purge` replaces exactly the purges in `known` that concern its method, up to
-/// its time.
+/// Returns true if `purge`, a summary that replaces earlier purges of one method, was made from exactly the
+/// purges in `known`. Only purges of that method, up to the time of the summary, count.
 pub(super) fn is_summary_of(purge: &Purge, known: &[Purge]) -> bool {
     let own = purge.filter.method.and_then(|method| summary(known, method, purge.time));
     own.is_some_and(|own| own.summary == purge.summary)
 }
 
-/// Replaces the oldest purges of a sorted list by summaries, if the list is too long. The list was read at
-/// `read_at`.
+/// Replaces the oldest purges of a sorted list by one summary for each method, if the list is too long.
+/// `read_at` is the time at which the list was read.
 pub(super) fn sum_up(purges: &mut Vec<Purge>, read_at: StoreTime) {
     if purges.len() <= MAX_PURGES {
         return;

@@ -111,7 +111,7 @@ fn ended_and_covered_purges_are_not_applied_again() {
     let later = purge(2 * LIFE, account(1));
     store.listed = vec![over, covered, later];
     assert_eq!(store.look(&follower), [later]);
-    // A part of the store that was away still has such a list.
+    // A part of the store that was unreachable for a while still has the old list.
     store.listed = vec![over, covered, later];
     assert_eq!(store.look(&follower), []);
 }

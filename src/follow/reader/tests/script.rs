@@ -28,7 +28,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Returns a block at the slot after `parent`, which it continues.
+    /// Returns a block at the slot after `parent`. The block's parent is the block at `parent`.
     pub(super) fn after(parent: Slot) -> Self {
         let (hash, previous) = (None, None);
         Self { slot: parent + 1, parent, hash, previous, writes: vec![200], fee: Some(201), more: "" }
@@ -65,7 +65,7 @@ pub(super) fn error(code: i32) -> Result<NodeReply, Fault> {
     Ok(NodeReply::Error { code, body: "{}".into() })
 }
 
-/// The number of calls of a method that no test makes.
+/// The number of calls of one method that fails a test, because the reader then calls without a pause.
 const MAX_CALLS: u64 = 10_000;
 
 /// The blocks and errors with which one scripted node answers.
@@ -76,10 +76,10 @@ pub(super) struct NodeScript {
     /// True while every call to the node fails.
     pub(super) is_down: bool,
     pub(super) tier: u8,
-    /// The slots of each answer to getBlocks. `None` means those of the blocks.
+    /// The slots that each answer to getBlocks lists. If `None`, an answer lists the slots of `blocks`.
     pub(super) listed: Option<Vec<Slot>>,
-    /// The answers to the next getBlock calls for each slot, oldest first. Later calls get the block at the
-    /// slot.
+    /// The answers to the next getBlock calls for each slot, oldest first. After these, a call gets the block at
+    /// the slot.
     refusals: HashMap<Slot, VecDeque<Result<NodeReply, Fault>>>,
     asked: HashMap<&'static str, u64>,
 }

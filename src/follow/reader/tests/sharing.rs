@@ -95,7 +95,7 @@ async fn claimed_blocks_are_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_claims_delay_one_block() {
-    // The next claimed block is waited for, unless the wait before was long.
+    // The reader waits for the second claimed block only if its wait for the first was short.
     for (wait, asked_next) in [(200, 0), (300, 1)] {
         let (scene, mut chain, store) = sharing(1).await;
         for (after, slot) in [(100, 101), (101, 102)] {

@@ -1,4 +1,4 @@
-//! The envelope compared with a model: the documented types of jsonrpc-core 18, read by serde.
+//! Compares the parser of the envelope with a model: the documented types of jsonrpc-core 18, read by serde.
 
 use proptest::prelude::*;
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! Checks that a block names every account that it writes, except in hidden writes.
+//! Checks that each block names every account that it changes, except for the accounts that `hidden::all` lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,8 +40,8 @@ fn changed(chain: &Chain, before: Slot, slot: Slot) -> BTreeSet<Pubkey> {
     old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).map(|key| **key).collect()
 }
 
-/// Checks every block of a chain. For each rule, returns the positions in the epoch of the blocks with hidden writes of
-/// that rule. 0 is the first block of an epoch, 1 the second, and 2 any later one.
+/// Checks every block of a chain. For each rule, returns which blocks of an epoch changed an account without
+/// naming it: 0 is the first block of an epoch, 1 the second, and 2 any later one.
 fn walk(settings: &Settings) -> BTreeMap<HiddenRule, BTreeSet<u64>> {
     let cluster = cluster(settings);
     let rules: BTreeMap<Pubkey, HiddenRule> =

@@ -1,6 +1,7 @@
 //! `solana-rpc-client`, unmodified, through slotfront: the eight methods in every commitment and encoding of the library.
 //!
-//! The program panics at the first answer that differs from the scene.
+//! The program panics at the first answer that differs from the expected values in the environment variable
+//! `SCENE`.
 
 use serde_json::Value;
 use solana_account_decoder_client_types::{UiAccountData, UiAccountEncoding, UiDataSliceConfig};
@@ -195,7 +196,7 @@ fn blocks(scene: &Scene) {
         let none =
             client.get_block_with_config(slot, config(UiTransactionEncoding::Json, TransactionDetails::None));
         assert!(none.expect("a block").transactions.is_none());
-        // The older form, with a bare encoding, has no version.
+        // This call sends an encoding only, and no highest transaction version, so the block is refused.
         assert_eq!(refused(client.get_block(slot)).0, -32015);
         let skipped = config(UiTransactionEncoding::Json, TransactionDetails::None);
         assert!(
