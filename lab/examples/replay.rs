@@ -135,7 +135,7 @@ impl Run {
     async fn ask(&self, request: &PlannedRequest) -> Result<HttpResponse, BoxError> {
         let _permit = self.permits.acquire().await?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut connection = match idle {
+        let mut connection = match idle.filter(Connection::is_open) {
             Some(connection) => connection,
             None => Connection::open(&self.target).await?,
         };

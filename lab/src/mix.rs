@@ -126,7 +126,7 @@ impl Mix {
         format!(
             "of 100 calls: {}; commitments: {}; encodings of accounts: {}; blocks: {}; {BATCHES} of 100 requests are \
              batches of 2 to 8; {SLICES} of 100 account calls take a slice, {MINIMA} of 100 that may name a minContextSlot; \
-             {} addresses, {} token accounts, {LISTS} lists of 2 to 50, the newest {BACK} slots' blocks and messages, all \
+             {} addresses, {} token accounts, {LISTS} lists of 2 to 50, the blocks of the newest {BACK} slots and the newest {BACK} messages, all \
              by Zipf's law with exponent 1",
             shares(&METHODS),
             shares(&COMMITMENTS),

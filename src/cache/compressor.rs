@@ -37,20 +37,18 @@ impl Compressor {
     ) -> Option<T> {
         let count = |what| self.metrics.compressions.at(what).inc();
         if bytes <= COMPRESS_OFF_WORKER_BYTES {
-            count(Compression::Done);
-            return work();
+            return work().inspect(|_| count(Compression::Done));
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             count(Compression::Skipped);
             return None;
         };
-        count(Compression::Done);
         let work = low_priority::run(move || {
             // The permit is held until the work ends, even if the caller has left.
             let _permit = permit;
             work()
         });
-        work.await.flatten()
+        work.await.flatten().inspect(|_| count(Compression::Done))
     }
 }
 

@@ -46,13 +46,17 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     if status == "200" { Ok(()) } else { Err(Failure::Runtime(format!("not ready ({status})"))) }
 }
 
+/// The advice for callers who have named no configuration.
+const NO_CONFIGURATION: &str =
+    "or name the gateway's admin address with --admin ADDR, which needs no configuration";
+
 /// Returns the address of the admin listener in the configuration.
 fn configured(file: Option<PathBuf>, world: &World<'_>) -> Result<SocketAddr, Failure> {
     let file = world.config_file(file);
     let is_named = file.is_some();
     match world.config(file) {
         Err(Failure::Usage(message)) if !is_named => {
-            Err(Failure::Usage(format!("{message}\n\n  --admin ADDR needs no configuration")))
+            Err(Failure::Usage(format!("{message}\n\n  {NO_CONFIGURATION}")))
         }
         config => Ok(config?.server.admin_listen),
     }

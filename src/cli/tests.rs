@@ -191,7 +191,7 @@ fn check_prints_summary_warnings_and_problems() {
 #[test]
 fn missing_configurations_name_the_options() {
     let heading = "configuration without a file (--config FILE or SLOTFRONT_CONFIG): 1 problem\n";
-    let admin = "--admin ADDR needs no configuration";
+    let admin = "with --admin ADDR, which needs no configuration";
     for (command, names_admin) in [("serve", false), ("check", false), ("health", true)] {
         let (code, message) = typed(&[command]).1.unwrap_err();
         assert_eq!((code, message.starts_with(heading)), (2, true), "{message}");

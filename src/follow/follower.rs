@@ -126,7 +126,7 @@ impl Follower {
                     metrics.follow_restarts.at(reason).inc();
                     tracing::info!(
                         %reason,
-                        "the followed chain was dropped and another begins: every account is fetched once more"
+                        "following the blocks begins anew, so every account is fetched once more"
                     );
                     followed.set_state(FollowState::Starting);
                     sleep_until(began + RESTART_PAUSE).await;

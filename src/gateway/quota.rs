@@ -70,7 +70,7 @@ impl Window {
 
     /// Returns the usage of window `number`, in thousandths of units.
     fn used(&self, number: WindowNumber) -> u64 {
-        Self::seen(self.0.load(Ordering::Relaxed), number).1
+        Self::seen(self.0.load(Ordering::Acquire), number).1
     }
 
     /// Adds `thousandths` to the usage of window `number`.
@@ -80,7 +80,7 @@ impl Window {
             Some(u64::from(number) << 48 | used.saturating_add(thousandths).min(USED))
         };
         // Infallible: the closure always returns a value.
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, add);
     }
 
     /// Raises the usage of window `number` to `used` thousandths, unless the usage is already higher.
@@ -112,7 +112,10 @@ impl Window {
 /// The used units of one key that the shared store has not counted yet.
 #[derive(Debug, Default)]
 struct PendingUnits {
-    /// The thousandths of units to send with the next request to the store.
+    /// The thousandths of units of all bookings, including those that are not finished. Each booking adds to this
+    /// before it adds to the windows. The windows then hold no unit that is missing here.
+    begun: AtomicU64,
+    /// The thousandths of units to send with the next request to the store. Each booking adds to this last.
     waiting: AtomicU64,
     /// The request to the shared store that is in flight or was answered last.
     attempt: Mutex<BookingAttempt>,
@@ -129,6 +132,8 @@ struct BookingAttempt {
     number: u64,
     /// The thousandths of units to add to the totals.
     units: u64,
+    /// The thousandths of units of all answered requests.
+    counted: u64,
 }
 
 impl PendingUnits {
@@ -151,10 +156,13 @@ pub(crate) struct Used {
 impl Used {
     /// Adds `units` to the usage of the day and of the month in `period`.
     pub(crate) fn book(&self, period: Period, units: f64) {
-        let thousandths = thousandths(units);
+        let (thousandths, pending) = (thousandths(units), self.pending.get());
+        if let Some(pending) = pending {
+            pending.begun.fetch_add(thousandths, Ordering::Relaxed);
+        }
         self.day.add(period.day, thousandths);
         self.month.add(period.month, thousandths);
-        if let Some(pending) = self.pending.get() {
+        if let Some(pending) = pending {
             pending.waiting.fetch_add(thousandths, Ordering::AcqRel);
         }
         if !self.dirty.load(Ordering::Relaxed) {
@@ -174,12 +182,13 @@ impl Used {
                 open: true,
                 number: attempt.number + 1,
                 units: pending.waiting.swap(0, Ordering::AcqRel),
+                counted: attempt.counted,
             };
         }
         (booking.units, booking.number) = (attempt.units, attempt.number);
         // The store should already have these totals. A store that has lost its data takes them from this request.
         let (day, month) = (self.day.used(period.day), self.month.used(period.month));
-        let unbooked = attempt.units + pending.waiting.load(Ordering::Acquire);
+        let unbooked = pending.begun.load(Ordering::Relaxed).wrapping_sub(attempt.counted);
         booking.known = [day.saturating_sub(unbooked), month.saturating_sub(unbooked)];
         booking
     }
@@ -188,7 +197,9 @@ impl Used {
     pub(crate) fn booked(&self, booking: &Booking, booked: &Booked) {
         let Some(pending) = self.pending.get() else { return };
         let mut attempt = pending.attempt();
-        attempt.open = false;
+        if std::mem::take(&mut attempt.open) {
+            attempt.counted = attempt.counted.wrapping_add(attempt.units);
+        }
         let waiting = pending.waiting.load(Ordering::Acquire);
         for (at, window) in [&self.day, &self.month].into_iter().enumerate() {
             if booked.windows[at] == booking.windows[at] {
@@ -319,6 +330,26 @@ mod tests {
         assert!(ledger.pending().is_empty(), "nothing waits");
         used.request_totals();
         assert_eq!((ledger.pending().len(), ledger.pending().len()), (1, 0), "one request, one reading");
+    }
+
+    #[test]
+    fn unfinished_bookings_are_not_in_known_totals() {
+        let (ledger, period) = (Ledger::open(None).unwrap(), Period::of(at("2026-11-30T12:00:00Z")));
+        let used = ledger.of(&Arc::from("key"));
+        ledger.share();
+        // Another thread books 2 units, and has not added them to the waiting units yet.
+        let pending = used.pending.get().unwrap();
+        pending.begun.fetch_add(2000, Ordering::Relaxed);
+        used.day.add(period.day, 2000);
+        used.month.add(period.month, 2000);
+        let first = used.booking(period, 7);
+        assert_eq!((first.units, first.known), (0, [0, 0]));
+        used.booked(&first, &Booked { windows: first.windows, units: [0, 0] });
+        pending.waiting.fetch_add(2000, Ordering::AcqRel);
+        let second = used.booking(period, 7);
+        assert_eq!((second.units, second.known), (2000, [0, 0]));
+        used.booked(&second, &Booked { windows: second.windows, units: [2000, 2000] });
+        assert_eq!(used.booking(period, 7).known, [2000, 2000]);
     }
 
     #[test]

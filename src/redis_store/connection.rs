@@ -198,7 +198,7 @@ impl RedisClient {
             let shown = tokio::time::timeout(self.timeout, ask_time(&mut link.reads)).await;
             Ok::<_, RedisError>((link, shown.map_err(std::io::Error::from)??))
         };
-        match tokio::time::timeout(CHECK_INTERVAL * 3, connected).await {
+        match tokio::time::timeout(self.dial.longest_connect(), connected).await {
             Ok(Ok((link, shown))) => {
                 if !self.is_cluster {
                     lock(&self.breakers[0]).succeeded();

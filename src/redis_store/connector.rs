@@ -7,10 +7,11 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisFuture, TlsCertificates, Value};
+use tokio::time::timeout;
 
 use crate::config;
 
-/// The longest time to connect and authenticate.
+/// The longest time to connect to one server and authenticate.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// A connection that many requests share.
@@ -55,7 +56,8 @@ impl Connector {
         if settings.cluster {
             let mut builder = ClusterClient::builder(urls)
                 .connection_timeout(CONNECT)
-                .response_timeout(settings.timeout)
+                // For the client's own requests. Each operation has a shorter limit of its own.
+                .response_timeout(settings.timeout + CONNECT)
                 .retries(1);
             if settings.ca_file.is_some() {
                 builder = builder.certs(certificates()?);
@@ -67,12 +69,18 @@ impl Connector {
             None => Client::open(url).map_err(wrong),
         };
         let clients = urls.map(client).collect::<Result<_, _>>()?;
-        // These timeouts are for connecting. They also bound every operation, so `shared.timeout` has no effect
-        // above them.
-        let settings = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT))
-            .set_response_timeout(Some(CONNECT));
+        // `CONNECT` limits the connecting, and each operation has a limit of its own.
+        let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         Ok(Self::Servers(clients, Box::new(settings)))
+    }
+
+    /// Returns the longest time for [`Self::connect`], with a margin for the first request.
+    pub(super) fn longest_connect(&self) -> Duration {
+        let addresses = match self {
+            Self::Servers(clients, _) => clients.len(),
+            Self::Cluster(_) => 1,
+        };
+        CONNECT * u32::try_from(addresses + 2).unwrap_or(u32::MAX)
     }
 
     /// Opens and authenticates both connections.
@@ -89,26 +97,35 @@ impl Connector {
             Self::Servers(clients, settings) => {
                 let mut refused = RedisError::from((redis::ErrorKind::InvalidClientConfig, "no address"));
                 for client in clients {
-                    let connect = || client.get_multiplexed_async_connection_with_config(settings);
-                    match tokio::try_join!(connect(), connect()) {
-                        Ok((reads, mut writes)) => {
-                            // Only one of several servers accepts writes.
-                            if clients.len() == 1 || takes_writes(&mut writes).await? {
-                                return Ok(StoreLink {
-                                    reads: StoreConnection::One(reads),
-                                    writes: StoreConnection::One(writes),
-                                });
-                            }
-                            let kind = redis::ErrorKind::Server(redis::ServerErrorKind::ReadOnly);
-                            refused = RedisError::from((kind, "no server accepts writes"));
-                        }
-                        Err(error) => refused = error,
+                    // A server that does not answer must not keep the others from being tried.
+                    match timeout(CONNECT, connect_to(client, settings, clients.len() > 1)).await {
+                        Ok(Ok(link)) => return Ok(link),
+                        Ok(Err(error)) => refused = error,
+                        Err(late) => refused = std::io::Error::from(late).into(),
                     }
                 }
                 Err(refused)
             }
         }
     }
+}
+
+/// Opens both connections to one server.
+///
+/// # Errors
+/// The server cannot be reached or refuses the connection, or it is `one_of_several` and does not accept writes.
+async fn connect_to(
+    client: &Client,
+    settings: &AsyncConnectionConfig,
+    one_of_several: bool,
+) -> Result<StoreLink, RedisError> {
+    let connect = || client.get_multiplexed_async_connection_with_config(settings);
+    let (reads, mut writes) = tokio::try_join!(connect(), connect())?;
+    if one_of_several && !takes_writes(&mut writes).await? {
+        let kind = redis::ErrorKind::Server(redis::ServerErrorKind::ReadOnly);
+        return Err(RedisError::from((kind, "no server accepts writes")));
+    }
+    Ok(StoreLink { reads: StoreConnection::One(reads), writes: StoreConnection::One(writes) })
 }
 
 /// Returns true if this server is the primary.

@@ -75,15 +75,15 @@ metrics! {
     pub struct Metrics {
         /// Calls answered or refused, by method, commitment and outcome. Each element of a batch is a call.
         requests: HotCounters<(Option<Method>, Option<Commitment>, Outcome)> = "requests_total",
-        /// Time from the first byte of a request's head to the last byte of the answer's head, per call.
+        /// Time from the first byte of a request until the answer to the call is ready. Each call of a batch counts.
         request_duration: HotHistograms<(Option<Method>, Outcome)> = "request_duration_seconds" [LATENCY],
         /// Errors returned by nodes and passed on to callers, by method and JSON-RPC error code.
         node_errors: Counters<(Option<Method>, NodeCode)> = "node_errors_total",
         /// Calls of methods enabled by `passthrough.methods`. `slotfront_requests_total` counts them under method
         /// `other`.
         passthrough_requests: Counters<(PassthroughMethod, Outcome)> = "passthrough_requests_total",
-        /// Time from the first byte of a request's head to the last byte of the answer's head, per passthrough
-        /// call.
+        /// Time from the first byte of a request until the answer to the call is ready, for calls of methods enabled by
+        /// `passthrough.methods`.
         passthrough_duration: Histograms<PassthroughMethod> = "passthrough_request_duration_seconds" [LATENCY],
         /// HTTP requests in progress.
         requests_in_flight: IntGauge = "requests_in_flight",
@@ -200,7 +200,7 @@ metrics! {
 metrics! {
     /// The metrics of one upstream. The label `upstream` is its configured name.
     pub struct UpstreamMetrics {
-        /// Attempts on the upstream, by method and result, excluding probes.
+        /// Calls sent to the upstream, by method and result. Retries and hedges count; probes do not.
         requests: Counters<(Option<Method>, AttemptResult)> = "upstream_requests_total",
         /// Time from sending a request to the upstream until the last byte of its answer, by method.
         request_duration: Histograms<Option<Method>> = "upstream_request_duration_seconds" [LATENCY],
@@ -212,7 +212,7 @@ metrics! {
         up: IntGauge = "upstream_up",
         /// State of the upstream's circuit breaker: 0 closed, 1 half-open, 2 open.
         breaker_state: IntGauge = "upstream_breaker_state",
-        /// Attempts on the upstream that have not ended yet.
+        /// Calls sent to the upstream that have not ended yet.
         requests_in_flight: IntGauge = "upstream_requests_in_flight",
         /// Slot of the oldest block that the upstream holds. 0 means complete history.
         first_available_block: Gauges<()> = "upstream_first_available_block",

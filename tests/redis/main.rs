@@ -10,6 +10,7 @@ mod faults;
 mod following;
 mod limits;
 mod purges;
+mod timeouts;
 
 use std::time::Duration;
 

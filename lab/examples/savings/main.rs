@@ -169,7 +169,9 @@ async fn main() -> Result<(), BoxError> {
     Arc::clone(&cluster).serve(listeners, &tasks, stop.clone()).await;
     for lane in &lanes {
         lane.ready().await?;
-        // The counts begin at 0, without the calls that waited for readiness.
+    }
+    // The counts begin at 0, without the calls of all gateways until the last one was ready.
+    for lane in &lanes {
         lane.take();
     }
     let (began, slot) = (Instant::now(), cluster.slot(Commitment::Processed));
