@@ -1,5 +1,5 @@
-//! Names the revision that is built, for `--version` and the metric `build_info`. Never fails: a build outside a
-//! checkout, or without git, has the revision `unknown`.
+//! Gives the build the git revision of its source, for `--version` and the metric `build_info`. Never fails: if no
+//! revision can be found, the build has the revision `unknown`.
 
 use std::path::Path;
 use std::process::Command;

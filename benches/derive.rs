@@ -1,4 +1,5 @@
-//! The cost of an answer that is derived from a cached answer of another form: accounts, lists, blocks, votes, samples.
+//! The cost of making an answer from cached answers of another form: for accounts, lists of accounts, blocks, vote
+//! accounts and performance samples.
 //!
 //! `cargo bench --bench derive`. The cached answers are those of a simulated node. The large account and the long block
 //! are lengthened copies of such answers.
@@ -25,7 +26,7 @@ use slotfront_sim::{Cluster, Settings};
 use tokio::time::Instant;
 
 const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
-/// The number of accounts of a list.
+/// The number of accounts in a list.
 const LIST: usize = 100;
 /// The number of bytes in the large account.
 const LARGE: usize = 60_000;

@@ -1,8 +1,8 @@
-//! The cost of an API key for a call, among 100,000 keys: the lookup of the key, the check of its limits, and the
-//! delay that a reload of all keys causes.
+//! The time that a call needs for its API key among 100,000 keys: the lookup of the key and the check of its
+//! limits. The benchmark also measures the delay of calls while all keys are reloaded.
 //!
-//! This delay must stay below 5 ms. The benchmark needs about 100 MB of memory. The measured time leaves out the
-//! clock, which a call reads only once for all its steps.
+//! This delay must stay below 5 ms. The benchmark needs about 100 MB of memory. The measured time does not include
+//! a reading of the clock, because a call reads the clock only once for all its steps.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
@@ -102,7 +102,8 @@ fn benches(c: &mut Criterion) {
     });
 }
 
-/// Makes calls until `work` has ended. Prints the number of all calls and of slow ones, and the longest duration.
+/// Makes calls until `work` has ended. Prints the numbers of all calls and of slow calls, and the duration of the
+/// longest call.
 fn beside(what: &str, gateway: &Gateway, keys: &[[u8; KEY_LEN]], now: Instant, work: impl FnOnce() + Send) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {

@@ -1,4 +1,5 @@
-//! The cost of a hit, in parts and as a whole: parse the envelope and the params, look up, write the answer.
+//! The cost of a cache hit, in parts and as a whole: parsing the envelope and the params, the lookup, and writing
+//! the answer.
 //!
 //! `cargo bench --bench hit_path`. A simulated node answers the first call. All later calls are hits.
 

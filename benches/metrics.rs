@@ -1,5 +1,5 @@
 //! The cost of counting a call in the metrics, with and without a second thread that increments the same series.
-//! Every hit has this cost. Two more benchmarks count a call of an API key, and render all metrics.
+//! Every cache hit has this cost. Two more benchmarks count a call that has an API key, and render all metrics.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

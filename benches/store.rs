@@ -1,4 +1,4 @@
-//! The cost of a lookup and of an insert, in a store of a thousand entries and of a million.
+//! The cost of a lookup and of an insert, in a store of a thousand entries and in a store of a million entries.
 //!
 //! `cargo bench --bench store`. The lookups reach all entries in turn. As in production, a large store
 //! then does not fit into the processor's caches. The benchmark needs about 500 MB of memory.

@@ -1,8 +1,8 @@
 //! The admin listener: metrics, health checks, the status page and its data, and the actions of operators.
 //!
-//! `routes` lists all routes. Routes that show keys or the log filter, or that change something, need the bearer token
-//! of [`Controls`]. The status page shows the state from a [`StatusSource`] and counts from [`Metrics`]. One task reads
-//! both once a second, however many pages are open.
+//! `routes` lists all routes. Routes that show keys or the log filter, or that change something, need the bearer
+//! token of [`Controls`]. The status page shows the state from a [`StatusSource`] and counts from [`Metrics`]. One
+//! task reads both for all open pages, so their number does not matter.
 
 pub mod follow_view;
 pub mod history;
@@ -39,11 +39,11 @@ use crate::telemetry::Metrics;
 use crate::telemetry::totals::Totals;
 use history::{History, Point, Traffic};
 
-/// The interval at which the health of nodes is compared with the health that open pages show. A failure is thus shown
-/// at once.
+/// The interval at which the health of nodes is compared with the health that open pages show. A failure is thus
+/// shown soon, without waiting for the next tick.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(200);
-/// The number of comparisons of the nodes' health between two ticks. A tick comes once a second, and sends the
-/// newest status to open pages.
+/// The number of intervals of [`COMPARE_INTERVAL`] from one tick to the next. A tick comes once a second, and
+/// sends the newest status to open pages.
 const COMPARES_PER_TICK: u32 = 5;
 /// The maximum number of event streams. Pages beyond this number poll `/api/status`.
 const MAX_STREAMS: usize = 64;
@@ -74,7 +74,8 @@ pub struct Controls {
     pub reloads: mpsc::Sender<ReloadRequest>,
 }
 
-/// A request to reload the configuration: the sender for the reply, which is the changes or the text of all problems.
+/// A request to reload the configuration. The request is the sender of its reply: the changes, or the text of all
+/// problems.
 pub type ReloadRequest = oneshot::Sender<Result<Changes, String>>;
 
 /// The data of the status page. A page gets all points of its chart when it opens, and then the newest point each
@@ -86,13 +87,14 @@ struct Snapshot {
     readiness: Readiness,
     status: Status,
     traffic: Traffic,
-    /// The points of the chart, oldest first: those of the last five minutes for a new page, and one in the update each
-    /// second. Updates in between have none.
+    /// The points of the chart, oldest first: those of the last five minutes for a new page, and one for the
+    /// update of each second. Updates between two seconds have no point.
     points: Vec<Point>,
 }
 
 impl AdminState {
-    /// Creates the state. The event streams of pages end at `stop`. Work that may outlive its request runs on `tasks`.
+    /// Creates the state. The event streams of pages end when `stop` is cancelled. Work that may outlive its
+    /// request runs on `tasks`.
     pub fn new(
         metrics: Arc<Metrics>,
         source: impl StatusSource,
@@ -106,7 +108,7 @@ impl AdminState {
         Arc::new(Self { metrics, source, history, ticks, stream_permits, controls, tasks, stop })
     }
 
-    /// Starts the task that records the history and updates open pages. The task ends at the stop of slotfront.
+    /// Starts the task that records the history and updates open pages. The task ends when slotfront stops.
     pub fn watch(self: &Arc<Self>) {
         let state = Arc::clone(self);
         self.tasks.spawn(async move {

@@ -1,4 +1,4 @@
-//! The composition root: turns a [`Config`] into running listeners and background tasks, and stops them in order.
+//! The composition root: turns a [`Config`] into running listeners and background tasks, and later stops them.
 //!
 //! The caller binds the listeners, so that port 0 works and a port in use is the caller's error. A stop has five
 //! stages:
@@ -121,27 +121,27 @@ pub struct App {
     ending: Ending,
 }
 
-/// The triggers for the stages in which the gateway stops, in order.
+/// The triggers for the stages of a stop, in the order of the stages.
 struct Ending {
-    /// The triggers for the public listener's stages. Readiness fails once `notice` is triggered.
+    /// The triggers for the stages in which the public listener stops. Readiness fails once `notice` is triggered.
     public: Phases,
     /// The token that ends background tasks and the admin listener. It is cancelled last.
     over: CancellationToken,
 }
 
 impl App {
-    /// Starts all parts and returns at once, without waiting for upstreams.
+    /// Starts all parts of the gateway and returns at once, without waiting for upstreams.
     ///
     /// # Errors
-    /// An upstream client cannot be built, or a certificate, the shared store or the trace collector is
-    /// misconfigured.
+    /// An upstream client cannot be built, the address of a listener cannot be read, or another part is
+    /// misconfigured: a certificate, the shared store or the trace collector.
     pub fn start(config: Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
         let periods = GracePeriods::of(config.server.drain_timeout);
         Self::start_with(config, gateway, listeners, periods)
     }
 
-    /// Starts all parts and returns at once, without waiting for upstreams. `periods` has the times that clients get
-    /// to finish when the gateway stops.
+    /// Starts all parts of the gateway and returns at once, without waiting for upstreams. `periods` has the times
+    /// that clients get to finish when the gateway stops.
     ///
     /// # Errors
     /// As for [`App::start`].
@@ -235,7 +235,7 @@ impl App {
     }
 
     /// Puts the reloadable parts of `new` in use, all or none. Blocks while it reads the key file. Returns the
-    /// sections of the configuration that differ.
+    /// sections whose changes apply at once, and the sections whose changes need a restart.
     ///
     /// # Errors
     /// The key file is refused under the new configuration, or an upstream client cannot be built.
@@ -285,9 +285,9 @@ impl App {
         }
         self.ending.over.cancel();
         self.tasks.close();
-        // Upstream calls have their own deadlines, and no caller waits for them.
+        // The wait is short. Upstream calls may run until their own deadlines, but no caller waits for them.
         let _ = tokio::time::timeout(TASKS_GRACE, self.tasks.wait()).await;
-        // The price of calls whose callers have gone may have been added since the usage file was last written.
+        // Calls whose callers have gone may have added their price after the usage file was last written.
         let gateway = Arc::clone(&self.front.gateway);
         let _ = low_priority::run(move || gateway.save()).await;
     }
@@ -336,7 +336,7 @@ fn follow_chain(
 
 /// Watches for a change of the cluster to which the pool's nodes belong. Each change purges the cache, and then
 /// removes the record of the newest slot that each API key has seen. In the other order, a hit on an entry of the
-/// old cluster could record its slot again.
+/// old cluster could record a slot of that cluster again.
 fn purge_on_cluster_change(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {
@@ -378,8 +378,9 @@ pub enum StartError {
     Address(#[from] std::io::Error),
 }
 
-/// Runs the gateway until Ctrl-C or SIGTERM, and then stops it in order. A second signal ends the process at once.
-/// SIGHUP and a change of the configuration file reload `source`.
+/// Runs the gateway until Ctrl-C or SIGTERM, and then stops it as [`App::stop`] does. A second signal ends the
+/// process at once. On SIGHUP, on an admin request, and when the configuration file changes, the configuration is
+/// reloaded from `source`.
 ///
 /// # Errors
 /// As for [`App::start`].
@@ -413,7 +414,7 @@ async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut H
     loop {
         let mut request = None;
         tokio::select! {
-            // The content read now is not reported as a change by the next check.
+            // Marks the file's content as read, so that the next check does not report it as a change.
             () = hangup.received() => source.mark_read(),
             Some(asked) = reload_requests.recv() => {
                 request = Some(asked);
@@ -426,7 +427,7 @@ async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut H
             }
         }
         let (load, reloaded) = (source.loader(), Arc::clone(app));
-        // A large key file takes a second to read, while calls need the cores.
+        // Reading a large key file takes a second, so it gets a lower priority than calls.
         let reloading = low_priority::run(move || {
             let new = load().map_err(|problems| problems.to_string())?;
             reloaded.reload(&new).map_err(|error| error.to_string())

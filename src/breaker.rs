@@ -1,7 +1,9 @@
-//! A circuit breaker: closed lets calls pass, open rejects them, half-open lets one trial through.
+//! A circuit breaker. A closed breaker lets all calls pass. An open breaker rejects them. A half-open breaker lets
+//! a single call through as a trial.
 //!
-//! The pool has one breaker for each node. The shared store has one, and a Redis cluster has one for each part of
-//! its keys. Functions that depend on the time take the present time as `now`.
+//! The pool has one breaker for each node. A shared store has one breaker if it is a single Redis server. If it is
+//! a Redis Cluster, it has one for each part of its keys. Functions that depend on the time take the present time
+//! as `now`.
 
 use std::collections::VecDeque;
 
@@ -22,7 +24,7 @@ const MIN_OUTCOMES: usize = 20;
 pub enum BreakerState {
     /// Every call passes.
     Closed,
-    /// One call passes as a trial. Its outcome closes the breaker or opens it again.
+    /// One call passes as a trial. A success of the trial closes the breaker, and a failure opens it again.
     HalfOpen,
     /// No call passes.
     Open,
@@ -61,7 +63,8 @@ impl Breaker {
         }
     }
 
-    /// Returns true if the breaker is closed. Unlike [`Self::state`], this does not depend on the time.
+    /// Returns true if the breaker is closed. Unlike the result of [`Self::state`], this result does not depend on
+    /// the time.
     pub fn is_closed(&self) -> bool {
         self.opened.is_none()
     }

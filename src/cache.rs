@@ -1,14 +1,14 @@
 //! The read-through cache.
 //!
 //! A call is looked up first. If nothing stored may serve it, the call joins a fetch or starts one. The fetch
-//! looks the call up again, derives the answer from a stored one, or asks the shared store or a node. A
+//! looks the call up again, makes the answer from another stored answer, or asks the shared store or a node. A
 //! node's answer is checked and stored before it is returned.
 //!
-//! Four rules hold throughout. Callers share one fetch if they have the same key, need the same slot, and no
-//! purge came between them. A stored answer is replaced by an older one only if the stored one may not be
-//! served any more. An answer never comes from a weaker commitment than the caller's, unless the followed
-//! chain proves that both have the same answer (`cache/carry.rs`). An answer past its limits of age and slots
-//! says so in its [`CacheStatus`].
+//! Four rules hold throughout. Callers share one fetch if they have the same key, need the same slot, and no purge
+//! came between them. A stored answer is replaced by an older one only if the stored one may not be served any
+//! more. An answer never comes from a weaker commitment than the caller's, unless the followed blocks prove that
+//! both commitments have the same answer (`cache/carry.rs`). An answer past its limits of age and slots says so in
+//! its [`CacheStatus`].
 
 mod answer;
 mod assembled_lists;
@@ -144,8 +144,8 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if none answers in time, and
-    /// [`Error::Overloaded`] if memory for the answer is short. If a stored answer may stand in, that answer is
-    /// returned instead of the error.
+    /// [`Error::Overloaded`] if memory for the answer is short. If a stored answer may be served although the call
+    /// failed, that answer is returned instead of the error.
     pub async fn answer(
         &self,
         query: &Query,
@@ -167,14 +167,15 @@ impl Cache {
         let basis = match status {
             CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::FoundByFlight,
             CacheStatus::StaleIfError { .. } => Basis::StandIn,
-            // The answer came from another caller's call, or was put together partly from stored entries.
+            // The answer was fetched. After its wait for the batch it must be fresh, like an answer that another
+            // caller's call fetched.
             other => Basis::SharedFetch(other, Outcome::Collapsed),
         };
         let plan = self.lookup.plan(query);
         self.freshness.status(meta, basis).is_some() && !self.lookup.entries.is_behind(&plan, meta, basis)
     }
 
-    /// Returns the compressor of long texts.
+    /// Returns the compressor for long texts.
     pub fn compressor(&self) -> &Arc<Compressor> {
         self.renderer.compressor()
     }
@@ -184,7 +185,7 @@ impl Cache {
         self.lookup.entries.usage()
     }
 
-    /// Returns the purger of all entries.
+    /// Returns the purger, which removes stored entries.
     pub fn purger(&self) -> &Arc<Purger> {
         &self.purger
     }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-/// The most bytes that are reserved for a body before its bytes arrive.
+/// The maximum number of bytes that are reserved for a body before its bytes arrive.
 const MAX_RESERVED_BYTES: usize = 16 << 20;
 
 /// The error that a body is longer than the buffer's limit.

@@ -3,16 +3,17 @@
 //!
 //! A cached result is the same for all callers, but the text around the result is not: it holds the caller's
 //! id. Both formats consist of blocks, some of which hold bytes uncompressed. The compressed blocks of the
-//! result are sent between two such blocks, in one gzip member or one zstd frame, which any decoder reads.
-//! Several members or frames in a row would be allowed, too, but not all decoders read beyond the first.
+//! result are sent between uncompressed blocks, in one gzip member or one zstd frame, which any decoder
+//! reads. Several members or frames in a row would be allowed, too, but not all decoders read beyond the
+//! first.
 
 use std::io::Write;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// The compression level of both formats. This level has most of the gain at a tenth of the highest level's
-/// cost.
+/// The compression level of both formats. This level saves most of the bytes that the highest level saves, at
+/// a tenth of its cost.
 const LEVEL: u32 = 3;
 /// The maximum length of an uncompressed block that both formats allow, in bytes.
 const MAX_STORED: usize = 0xffff;
@@ -46,7 +47,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// Both codings. The position of each is its `Coding as usize`.
+    /// Both codings, each at the position `coding as usize`.
     pub const ALL: [Self; 2] = [Self::Gzip, Self::Zstd];
 
     /// Returns the name of the coding in the header `Content-Encoding`.
@@ -241,7 +242,7 @@ fn stored_deflate(out: &mut BytesMut, bytes: usize, is_last: bool) {
     out.put_u16_le(!length);
 }
 
-/// Compresses `plain` into the blocks of a zstd frame, without the frame.
+/// Compresses `plain` into the blocks of a zstd frame, without the frame's header and checksum.
 fn zstd_blocks(plain: &[u8]) -> Option<Vec<u8>> {
     let frame = zstd::bulk::compress(plain, LEVEL.cast_signed()).ok()?;
     // The header fields: RFC 8878, 3.1.1.1.1.
@@ -325,8 +326,8 @@ mod tests {
         for text in [
             &b"x"[..],
             br#"{"context":{"slot":1},"value":null}"#,
-            // Longer than one block, than the smallest window, and than the largest window; incompressible;
-            // one byte repeated.
+            // These are, in this order: longer than one block; longer than the smallest window; longer than
+            // the largest window; incompressible; one byte repeated.
             &numbers.as_bytes()[..140_000],
             numbers.as_bytes(),
             &numbers.repeat(4).into_bytes(),

@@ -1,4 +1,4 @@
-//! The configuration. A [`Config`] is made of the defaults, which the file and the environment override by name.
+//! The configuration. A value in the environment overrides one in the file, which overrides the default.
 //!
 //! A `Config` exists only if every value is valid. All problems are reported at once, each with its path, value (never
 //! a secret), rule and fix. [`defaults`] holds the defaults and their reasons.
@@ -31,7 +31,7 @@ pub use load::{from_text, load};
 pub use problem::{Problem, Problems, ValueOrigin};
 pub use secret::Secret;
 
-/// All settings, with valid values.
+/// All settings. Every value is valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The setting `compat.profile`: answers as real nodes give them, or as the written specification defines them.
@@ -138,36 +138,37 @@ pub struct Auth {
     pub keys_file: Option<PathBuf>,
     /// The path of the file that keeps quota usage across restarts. `None` keeps no usage.
     pub usage_file: Option<PathBuf>,
-    /// The maximum number of refused keys per client address and minute. Valid keys from a wrong origin or address
-    /// count as well.
+    /// The maximum number of refused keys per client address and minute. A valid key from a wrong origin or
+    /// address also counts as refused.
     pub failed_per_minute: u32,
     /// The plan of each client address in the mode `open`. `None` sets no limits.
     pub open_plan: Option<String>,
-    /// The bearer token of the admin API. Without a token the API only reads.
+    /// The bearer token of the admin API. Without a token, the API allows only reading.
     pub admin_token: Option<Secret>,
-    /// A key that is valid without a file, with the plan of the same name. Only [`Config::dev`] sets it.
+    /// An API key that is valid without a key file. Its plan has the same name as the key. Only
+    /// [`Config::dev`] sets it.
     pub dev_key: Option<String>,
 }
 
-/// The setting `auth.mode`: the keys that a request needs.
+/// The setting `auth.mode`: if requests need an API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthMode {
     /// Every request needs a key of the key file.
     Keys,
-    /// Any key or none is accepted, for a private network.
+    /// A request may have any key or none. This mode is meant for private networks.
     Open,
 }
 
 /// `[plans.NAME]`: the permissions and limits of keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The average number of calls a second that a key may make. Each element of a batch is a call.
+    /// The average number of calls a second that a key may make. Each element of a batch counts as a call.
     pub rps: u32,
-    /// The maximum number of calls that a key may make at once after a pause.
+    /// The maximum number of calls that a key may make in one burst after a pause.
     pub burst: u32,
-    /// The quota of units for a UTC day. `None` is unlimited.
+    /// The quota for a UTC day, in units. The price of a call is a number of units. `None` is unlimited.
     pub daily_units: Option<u64>,
-    /// The quota of units for a UTC month. `None` is unlimited.
+    /// The quota for a UTC month, in units. The price of a call is a number of units. `None` is unlimited.
     pub monthly_units: Option<u64>,
     /// The allowed methods; `None` allows all.
     pub methods: Option<Vec<AnyMethod>>,
@@ -175,19 +176,20 @@ pub struct Plan {
     pub commitments: Option<Vec<Commitment>>,
     /// The maximum number of calls in a batch. `None` means the limit of the server.
     pub max_batch: Option<usize>,
-    /// The maximum number of accounts in a getMultipleAccounts. `None` means the limit of nodes.
+    /// The maximum number of accounts in a getMultipleAccounts call. `None` means the limit of nodes.
     pub max_accounts: Option<usize>,
     /// True if `Cache-Control: no-cache` bypasses the cache.
     pub bypass_cache: bool,
-    /// True if no answer to a key shows a lower slot than an earlier answer to the key.
+    /// True if a key gets no answer below a slot that it saw at the same commitment, while a node can give a
+    /// newer one.
     pub monotonic: bool,
 }
 
-/// `[units]`: the prices of calls. The price of getMultipleAccounts is for a list of 100 accounts; shorter lists cost
-/// less.
+/// `[units]`: the prices of calls. The price of getMultipleAccounts is that of a list of 100 accounts;
+/// shorter lists cost less.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Units {
-    /// The prices of the eight methods, by [`Method::index`](crate::methods::Method::index).
+    /// The prices of the eight cached methods, by [`Method::index`](crate::methods::Method::index).
     pub by_method: [u64; 8],
     /// The prices of the passthrough methods, by [`PassthroughMethod::index`].
     pub by_passthrough: [u64; PassthroughMethod::COUNT],
@@ -261,7 +263,7 @@ pub struct PoolSettings {
     pub forward_timeout: Duration,
     /// The maximum number of retries of a call on other nodes.
     pub retries: usize,
-    /// The maximum number of retries of all calls, as a share of calls.
+    /// The maximum number of retries of all calls, as a share of the number of calls.
     pub retry_budget: f64,
     /// True if simultaneous misses of single accounts are merged into one call.
     pub merge: bool,
@@ -280,7 +282,7 @@ pub struct PoolSettings {
 pub struct Hedge {
     /// The quantile of a method's recent latencies after which a second attempt is sent.
     pub quantile: f64,
-    /// The maximum number of second attempts, as a share of calls.
+    /// The maximum number of second attempts, as a share of the number of calls.
     pub budget: f64,
 }
 
@@ -289,7 +291,7 @@ pub struct Hedge {
 pub struct BreakerSettings {
     /// The number of consecutive failures that open the breaker.
     pub failures: u32,
-    /// The share of failures over at least 20 calls that opens the breaker.
+    /// The share of failed calls that opens the breaker, counted over at least 20 calls.
     pub failure_rate: f64,
     /// The factor on the pool's 95th-percentile latency of a method. An attempt that takes longer than the product
     /// counts as failed.
@@ -312,7 +314,7 @@ pub struct CacheSettings {
     /// The share by which an entry may exceed its TTL and the maximum lag while a refresh runs. Always 0 at
     /// processed.
     pub stale_while_revalidate: PerCommitment<f64>,
-    /// The maximum age of an answer while no node answers.
+    /// The maximum age of an answer that is served while no node answers.
     pub stale_if_error: StaleIfError,
     /// The section `[cache.ttl]`: the time to live of answers.
     pub ttl: Ttl,
@@ -367,7 +369,7 @@ pub struct Ttl {
     pub cluster_nodes: Duration,
 }
 
-/// `[follow]`: accounts are served until a block writes them.
+/// `[follow]`: reading the blocks of the chain, to serve a cached account until a block writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowSettings {
     /// The setting `follow.mode`: read no blocks, read them for a comparison only, or use them to serve accounts.
@@ -399,8 +401,8 @@ pub enum FollowMode {
 /// `[shared]`: the Redis store that several gateways share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedSettings {
-    /// The URLs, which may hold user and password: one server; several servers of which one accepts writes; or some
-    /// nodes of a cluster.
+    /// The URLs, which may hold user and password. They name one server, several servers of which one accepts
+    /// writes, or some nodes of a Redis cluster.
     pub urls: Vec<Secret>,
     /// True if the URLs belong to a Redis cluster.
     pub cluster: bool,
@@ -410,11 +412,12 @@ pub struct SharedSettings {
     pub timeout: Duration,
     /// The path of a PEM file with the certificates of an additional certificate authority.
     pub ca_file: Option<PathBuf>,
-    /// The secret that authenticates cached answers. Without a secret, only accidental damage is detected.
+    /// The secret that authenticates the answers in the store. Without a secret, only accidental damage is
+    /// detected.
     pub secret: Option<Secret>,
 }
 
-/// `[verify]`: the comparison of hits with a node, in production.
+/// `[verify]`: the comparison of cache hits with a node's answers, in production.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verify {
     /// The share of hits to compare.
@@ -430,7 +433,7 @@ pub struct Telemetry {
     pub format: LogFormat,
     /// The base URL of an OTLP collector, which may hold a key. `None` disables traces.
     pub otlp: Option<Secret>,
-    /// The share of requests without a `traceparent` that are traced.
+    /// The share of traced requests, among those without a `traceparent` header.
     pub trace_sample: f64,
 }
 

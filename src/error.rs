@@ -11,7 +11,7 @@ use crate::methods::ParamError;
 
 /// The JSON-RPC codes with which slotfront itself answers.
 pub mod code {
-    /// The method is unknown or writes, or is not enabled in `passthrough.methods`.
+    /// The method is unknown, writes to the cluster, or is not enabled in `passthrough.methods`.
     pub const METHOD_NOT_FOUND: i32 = -32601;
     /// The key is unknown, expired or revoked.
     pub const UNAUTHORIZED: i32 = -32090;
@@ -36,7 +36,7 @@ pub enum Error {
     Envelope(EnvelopeError),
     /// The method is none of the eight cached methods, and is not enabled in `passthrough.methods`.
     MethodNotFound,
-    /// The method writes, as `sendTransaction` does. Holds its name.
+    /// The method writes to the cluster, as `sendTransaction` does. Holds the method's name.
     Write(&'static str),
     /// The params are refused by every node version. Holds the node's error.
     Params(ParamError),
@@ -106,7 +106,7 @@ pub struct ErrorReply {
 }
 
 impl Error {
-    /// Appends the JSON-RPC response to the refused call `id` to `out`.
+    /// Appends to `out` the JSON-RPC response to the refused call with the id `id`.
     pub fn write_response(&self, out: &mut Vec<u8>, id: &Id) {
         if let Self::Envelope(error) = self {
             return reply::envelope_refusal(out, id, *error);

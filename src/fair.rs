@@ -6,7 +6,7 @@
 //! less than the whole. With more holders less is free, and a holder above its share gets nothing until
 //! enough is given back.
 
-/// The highest ratio of the units that one key or caller may have to the units that are free. With 8, a
+/// The maximum number of units that one key or caller may have, as a multiple of the free units. With 8, a
 /// single caller gets 8/9 of all, and two that want everything get 8/17 each. The other 1/9 or 1/17 stays
 /// free for the next caller.
 const WEIGHT: usize = 8;
@@ -17,7 +17,7 @@ pub(crate) fn may_hold_more(held: usize, free: usize) -> bool {
 }
 
 /// Returns true if a key or caller may have `all` units in total. `free` is the number of free units just
-/// before it takes the last of its own.
+/// before the last of these units is taken.
 pub(crate) fn may_hold(all: usize, free: usize) -> bool {
     all <= free.saturating_mul(WEIGHT)
 }

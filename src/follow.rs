@@ -1,4 +1,4 @@
-//! Following the chain: which accounts did not change since they were read.
+//! Following the chain, to know which accounts did not change since they were read.
 //!
 //! A block lists every account that its transactions may write. The follower reads each confirmed block. An
 //! account that no block has written since it was read is the same at the newest slot, and needs no fetch.
@@ -56,8 +56,8 @@ pub struct FollowedChain {
     moved: watch::Sender<()>,
     last_number: AtomicU64,
     state: Mutex<FollowState>,
-    /// True once an answer was served for a newer slot than it was read at, and was found wrong there. Stays
-    /// true until a restart.
+    /// True once an answer was served for a newer slot than it was read at, and was found wrong at the newer
+    /// slot. Stays true until a restart.
     contradicted: AtomicBool,
     /// True if accounts were asked for since the follower last reset this flag.
     touched: AtomicBool,
@@ -67,20 +67,20 @@ pub struct FollowedChain {
 
 impl FollowedChain {
     /// Returns the bucket of an address: the index under which the last write of its account is kept. An
-    /// address has the same bucket in every chain.
+    /// address has the same bucket in every followed chain.
     pub fn bucket(&self, address: &Pubkey) -> Bucket {
         self.buckets.of(address)
     }
 
     /// Returns the chain that is followed now. `None` while following pauses. The guard should be dropped
-    /// soon. Unlike a cloned `Arc` it counts no reference, so hits on several cores do not write to shared
-    /// memory.
+    /// soon. Unlike a cloned `Arc`, the guard counts no reference, so cache hits on several cores do not
+    /// write to shared memory.
     pub fn current(&self) -> Guard<Option<Arc<Chain>>> {
         self.chain.load()
     }
 
-    /// Returns the number of the chain that is followed now. 0 while following pauses. An answer is kept with
-    /// the number that was current before the node was asked.
+    /// Returns the number of the chain that is followed now. 0 while following pauses. A cached answer is
+    /// stored with the number that was current before the node was asked.
     pub fn number(&self) -> u64 {
         self.chain.load().as_ref().map_or(0, |chain| chain.number())
     }

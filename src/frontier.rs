@@ -1,10 +1,10 @@
 //! The frontier: the newest slot at each commitment, for each node and for the pool.
 //!
-//! Probes and answers report slots here, and every freshness decision reads the frontier. Not every report is believed.
-//! A node far ahead of all others is believed once a second node is close to it. Such a node is also believed once it
-//! has kept advancing while no two others advanced together. A node stays believed while each of its reports is close
-//! above the last. A frontier that no node reaches any more falls back. Nodes may join and leave, and their ids are
-//! never reused.
+//! Probes and answers report slots here, and every freshness decision reads the frontier. Not every report is
+//! believed. A node far ahead of all others is believed once a second node is close to it. Such a node is also
+//! believed once it has kept advancing for some time, while no two others advanced together. A node stays believed
+//! while each of its reports is close above the last. A frontier that no node reaches any more falls back to a
+//! slot that nodes report. Nodes may join and leave, and their ids are never reused.
 
 mod commitment_state;
 mod node_slots;
@@ -23,16 +23,17 @@ use node_slots::FrontierNode;
 pub use node_slots::NodeSlots;
 use pace::SlotPace;
 
-/// The assumed duration of a slot, used until the real one has been measured for a minute.
+/// The assumed duration of a slot, used until the real duration has been measured for a minute.
 pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 
-/// The longest lead over all other usable nodes at which a node's reported slot is believed. The measured slot time
-/// converts the lead into slots.
+/// The longest lead over all other usable nodes at which a single node's slot is believed. The lead is a time,
+/// which the measured slot time converts into slots.
 pub(crate) const SINGLE_NODE_LEAD: Duration = Duration::from_millis(25_600);
 /// The lowest and the highest value of [`SINGLE_NODE_LEAD`] in slots. These are its values for slots of 1 s and of
 /// 100 ms.
 const SINGLE_NODE_LEAD_SLOTS: (u64, u64) = (26, 256);
-/// The highest slot that is believed, even of a pool's only node. Slots of 400 ms take 100 million years to get there.
+/// The highest slot that is believed, even if the pool has only one node. Slots of 400 ms take 100 million years
+/// to get there.
 const HIGHEST_SLOT: Slot = 1 << 53;
 
 /// The reports of all nodes, and the newest known slots that follow from them, under one lock.
@@ -59,7 +60,8 @@ impl FrontierState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Era(u64);
 
-/// The newest known slots of the chain, by the reports of the pool's nodes. Probes, pool and cache share this state.
+/// The newest known slots of the Solana cluster, by the reports of the pool's nodes. Probes, pool and cache share
+/// this state.
 #[derive(Debug)]
 pub struct Frontier {
     inner: Mutex<FrontierState>,
@@ -191,8 +193,8 @@ impl Frontier {
         now.duration_since(self.started).saturating_sub(Duration::from_millis(heard))
     }
 
-    /// Returns the number of times that a newest known slot was lowered. This happens if no usable node reaches the
-    /// slot for a while, or if no believed report supported the slot.
+    /// Returns the number of times that a newest known slot was lowered. This happens if no usable node reaches
+    /// the slot for a while, or if the slot did not come from a believed report.
     pub fn resets(&self) -> u64 {
         self.resets.load(Ordering::Relaxed)
     }
@@ -203,8 +205,8 @@ impl Frontier {
         self.probed_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns the current [`Era`]. Callers must read it before they ask a node, because an answer does not count if
-    /// [`Self::forget`] is called meanwhile.
+    /// Returns the current [`Era`]. Callers must read the era before they ask a node, because an answer does not
+    /// count if [`Self::forget`] is called meanwhile.
     pub fn era(&self) -> Era {
         Era(self.era.load(Ordering::Acquire))
     }
@@ -227,9 +229,9 @@ impl Frontier {
         self.answered_in(self.era(), node, commitment, slot, now);
     }
 
-    /// Returns true if an answer of a node within the last `period` had the node's newest slot. `slots` are the
-    /// slots that the node has reported. An answer at a lower slot does not count, because a newer answer overtook
-    /// it or the node has fallen back.
+    /// Returns true if, within the last `period`, a node gave an answer at its newest slot. `slots` are the slots
+    /// that the node has reported. An answer at a lower slot does not count: a newer answer overtook it, or the
+    /// node has fallen back.
     pub fn reported_within(
         &self,
         slots: &NodeSlots,
@@ -242,8 +244,8 @@ impl Frontier {
             .is_some_and(|reported| self.ms(now).saturating_sub(reported) < millis(period))
     }
 
-    /// Sets whether the slots that a node reports count. A usable node answers its probes, is healthy and belongs to
-    /// the pool's cluster.
+    /// Sets whether the slots that a node reports count. A usable node answers its probes, is healthy and belongs
+    /// to the same Solana cluster as the pool.
     pub fn set_usable(&self, node: usize, usable: bool, now: Instant) {
         let mut inner = self.lock();
         let Some(position) = inner.position(node) else { return };

@@ -1,5 +1,5 @@
-//! API keys, plans, rate limits and quotas. An API key is looked up as a [`Principal`], which authorizes, limits and
-//! charges the calls of its caller.
+//! API keys, plans, rate limits and quotas. The lookup of an API key gives a [`Principal`], which authorizes,
+//! limits and charges the calls of its caller.
 //!
 //! The gateway knows neither HTTP routes nor nodes. A request keeps the principal that it got at its start. A reload
 //! replaces the whole key table. The new principal of a key shares the limiter state of the old one. Keys are looked up
@@ -90,8 +90,8 @@ pub struct Gateway {
     keys_file: Mutex<Option<Watched>>,
     /// True if the last attempt to write the usage file failed.
     unsaved: AtomicBool,
-    /// The client that takes calls in advance from the rates in the shared store, and the queue of its next
-    /// requests to the store. `None` without a shared store, and after [`Gateway::share`].
+    /// The client that reserves calls of the shared rates in advance, and the queue of its next requests to the
+    /// store. `None` without a shared store, and once [`Gateway::share`] was called.
     leases: Mutex<Option<(Arc<LeaseClient>, LeaseQueue)>>,
 }
 
@@ -149,12 +149,13 @@ impl Gateway {
         }
     }
 
-    /// Puts `config` in force, completely or not at all. The state of limits and quotas carries over. A new path of the
-    /// usage file has no effect before a restart. If the key file has keys in force and is being changed, waits until
-    /// it is fully written. May block.
+    /// Puts `config` in force, completely or not at all. The state of limits and quotas carries over. A new path
+    /// of the usage file has no effect before a restart. If the key file has keys in force and is being changed,
+    /// waits until the file is fully written. May block.
     ///
     /// # Errors
-    /// The key file cannot be read or is invalid, for example because it names a removed plan.
+    /// The key file cannot be read, is still being written after five checks, or is invalid, for example because
+    /// it names a removed plan.
     pub fn replace(&self, config: &Config) -> Result<(), GatewayError> {
         self.replace_settled(config, || std::thread::sleep(TICK))
     }
@@ -227,7 +228,8 @@ impl Gateway {
         self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
     }
 
-    /// Forgets the highest slots that answers have shown to each caller. Called when the cluster changes.
+    /// Forgets the highest slots that each caller has seen in answers. Called when the upstreams belong to another
+    /// Solana cluster than before.
     pub fn forget_shown_slots(&self) {
         let forget = |principal: &Principal| {
             if let Some(limits) = &principal.limits {
@@ -247,8 +249,8 @@ impl Gateway {
     /// # Errors
     /// - [`Error::Unauthorized`] for a key that is unknown, expired or revoked. The error does not tell which.
     /// - [`Error::Forbidden`] for a valid key used from a wrong address or origin.
-    /// - [`Error::Limited`] instead of either, after too many failures from one address. A valid key is never refused
-    ///   because of other failures at its address.
+    /// - [`Error::Limited`] instead of these two, after too many failures from one address. Such failures never
+    ///   refuse a valid key that is used from an allowed address and origin.
     pub fn authenticate(
         &self,
         key: &str,

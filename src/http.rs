@@ -1,8 +1,9 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
-//! The hot route is `POST /v3/<API_KEY>`, which carries the JSON-RPC calls. `request::serve` answers its requests.
-//! The fast path calls this function for plain HTTP/1.1 requests, and `post` calls it for the requests that hyper
-//! has read. The other routes belong to axum's router. Only this module, `admin` and `app` use axum.
+//! The hot route is `POST /v3/<API_KEY>`, which carries the JSON-RPC calls. `request::serve` answers the requests
+//! to this route. The fast path calls this function for plain HTTP/1.1 requests, and `post` calls it for the
+//! requests that hyper has read. The other routes belong to axum's router. Only this module, `admin` and `app` use
+//! axum.
 //!
 //! Requests are checked in a node's order: verb, content type, size, UTF-8, then JSON-RPC. A request that a node would
 //! refuse gets the node's status and text.
@@ -79,7 +80,7 @@ pub struct Front {
     pub pool: Arc<Pool>,
     /// The newest slots of the cluster, at each commitment.
     pub frontier: Arc<Frontier>,
-    /// The chain that is followed, for the status page.
+    /// The run of blocks that is followed, for the status page.
     pub followed: Arc<FollowedChain>,
     /// The metrics.
     pub metrics: Arc<Metrics>,

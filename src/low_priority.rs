@@ -3,7 +3,8 @@
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// The nice value of low-priority threads. They get a tenth of a busy core, and all of an idle one.
+/// The nice value of low-priority threads. They get about a tenth of the time of a busy core, and all of an idle
+/// core.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
@@ -18,7 +19,7 @@ pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
     let thread = spawn(move || {
         // Tasks and clients that `work` creates belong to the caller's runtime.
         let _entered = runtime.enter();
-        // The caller may no longer wait.
+        // The send fails if the caller has stopped waiting, which does no harm.
         let _ = done.send(work());
     });
     match thread {

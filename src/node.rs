@@ -30,7 +30,8 @@ pub enum Fault {
     Truncated,
     /// The answer was not complete in time.
     Timeout,
-    /// The status was 429. Holds the time of `Retry-After`; `None` if the header gives no number of seconds.
+    /// The status was 429. Holds the waiting time of `Retry-After`; `None` if that header is missing or is not a
+    /// number of seconds.
     TooManyRequests(Option<Duration>),
     /// The status was neither 2xx nor 429.
     Status(u16),
@@ -38,7 +39,7 @@ pub enum Fault {
     BadJson,
     /// The response has another id than the request.
     WrongId,
-    /// The node returned an internal error, or an error that says that it could not parse the call.
+    /// The node reported an internal error, or rejected the call as malformed.
     UnknownCode,
     /// The node returned [`code::NODE_UNHEALTHY`]: it reports that it is unhealthy.
     Unhealthy,
@@ -46,7 +47,7 @@ pub enum Fault {
     TooLarge,
     /// The limit `pool.max_buffered` is reached. Does not count against the node.
     BuffersFull,
-    /// The node belonged to another or an unknown cluster when the answer came. Does not count against the
+    /// The node was not known to belong to the pool's cluster when the answer came. Does not count against the
     /// node.
     Foreign,
     /// The call's own deadline passed before the timeout of the attempt. Does not count against the node.

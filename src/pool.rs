@@ -1,9 +1,10 @@
-//! Several nodes as one. The pool picks a node, sends the call, and asks another node if that may give a
-//! better answer.
+//! The pool of upstream nodes, which serves calls like a single node. It picks a node, sends the call, and asks
+//! another node if that may give a better answer.
 //!
-//! The pool uses no code of the cache. A caller sees a fault only if no other node can answer. The result is a node's
-//! own answer, or [`NoUpstream`](crate::error::Error::NoUpstream) with every failed attempt. For some answers a second
-//! node is asked: a missing block does not prove absence, because each node holds its own part of history.
+//! The pool uses no code of the cache. A caller sees a fault only if no other node can answer. The result is a
+//! node's own answer, or [`NoUpstream`](crate::error::Error::NoUpstream) with every failed attempt. For some
+//! answers a second node is asked. For example, a node's report of a missing block does not prove that there is no
+//! block: each node holds its own part of history.
 
 mod attempt;
 mod budget;
@@ -86,11 +87,11 @@ pub(crate) type FakeNode = tokio::sync::mpsc::UnboundedSender<(UpstreamRequest, 
 pub(crate) type ReplySender = tokio::sync::oneshot::Sender<Result<PoolReply, Error>>;
 
 impl Pool {
-    /// Returns a pool of the configured upstreams. The nodes get the ids 0, 1 and so on, which `frontier` uses, too. No
-    /// node is probed before [`Pool::probe`] is called.
+    /// Returns a pool of the configured upstreams. The nodes get the ids 0, 1 and so on, which `frontier` uses,
+    /// too. No node is probed before [`Pool::probe`] is called.
     ///
     /// # Errors
-    /// The first upstream whose client cannot be built.
+    /// The client of an upstream cannot be built. The error is about the first such upstream.
     pub fn new(
         config: &config::Config,
         frontier: Arc<Frontier>,
@@ -118,8 +119,8 @@ impl Pool {
     /// limit the number of attempts.
     ///
     /// # Errors
-    /// [`Error::NoUpstream`] with every failed attempt. A passed deadline is no error of its own, so the caller has to
-    /// check it.
+    /// No node gave a usable answer: [`Error::NoUpstream`], with every failed attempt. A passed deadline gives
+    /// this error, too, so the caller must check the deadline.
     pub async fn call(&self, request: &UpstreamRequest) -> Result<PoolReply, Error> {
         #[cfg(test)]
         if let Some(fake_node) = self.fake_node.get() {
@@ -159,7 +160,7 @@ impl Pool {
     /// Prepares the nodes and settings of `config`. Nothing changes until [`Pool::put_in_force`].
     ///
     /// # Errors
-    /// The first upstream whose client cannot be built.
+    /// The client of an upstream cannot be built. The error is about the first such upstream.
     pub fn prepare(&self, config: &config::Config) -> Result<Prepared, ClientError> {
         self.nodes.load().prepare(config, &self.buffers)
     }
@@ -168,7 +169,7 @@ impl Pool {
     /// nodes. No other configuration may have been put in force since [`Pool::prepare`].
     ///
     /// # Panics
-    /// If another configuration was put in force since this one was prepared.
+    /// Another configuration was put in force since this one was prepared, and removed a node that this one keeps.
     pub fn put_in_force(&self, prepared: Prepared) {
         let before = self.nodes.snapshot();
         let settings = prepared.settings.clone();
@@ -213,8 +214,8 @@ impl Pool {
         self.nodes.cluster.genesis()
     }
 
-    /// Returns true if the node with this id is known to belong to the pool's cluster. False if the node has left the
-    /// pool.
+    /// Returns true if the node with this id has reported the genesis hash of the pool's cluster, or need not
+    /// report it. False if the node has left the pool.
     pub fn is_of_cluster(&self, node: usize) -> bool {
         self.nodes.load().of(node).is_some_and(|member| member.is_of_cluster())
     }
@@ -247,8 +248,8 @@ impl Pool {
         nodes.into_iter().map(|member| FollowedNode::new(Arc::clone(member), Arc::clone(self))).collect()
     }
 
-    /// Returns a receiver of a counter. The counter grows when the pool's cluster has changed or may have changed.
-    /// Answers from before the change are then invalid.
+    /// Returns a receiver of a counter. The counter grows when the pool's Solana cluster has changed or may have
+    /// changed. Answers from before the change are then invalid.
     pub fn clusters(&self) -> watch::Receiver<u64> {
         self.nodes.cluster.changes()
     }
@@ -272,7 +273,7 @@ impl Pool {
         self.nodes.reasons(member, now)
     }
 
-    /// Returns the last recorded choice of a node for `method`. `None` before the first.
+    /// Returns the last recorded choice of a node for `method`. `None` before the first choice.
     pub fn last_choice(&self, method: Method) -> Option<Choice> {
         self.selector.last_choice(method)
     }

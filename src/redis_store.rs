@@ -1,12 +1,12 @@
-//! The Redis or Valkey store that several gateways share. A request waits for the store at most `shared.timeout`, and
-//! not at all while the store does not answer.
+//! The Redis or Valkey store that several gateways share. A request waits for the store at most `shared.timeout`,
+//! and not at all while the store does not answer.
 //!
-//! The store only provides operations. The cache defines keys and values, the gateway defines limits. A background
-//! task checks each second whether a failed store is back.
+//! This module only provides operations: the cache defines keys and values, and the gateway defines limits. A
+//! background task checks each second whether a failed store is back.
 //!
-//! **Time** is the store's own, because the clocks of machines differ. A writer stamps a value with a lower bound
-//! of the store's time at the moment when it asked a node for the value. A reader gets the store's time of the
-//! read. The unknown delay of messages makes an answer look older, never younger.
+//! **Time** is the time of the store's clock, because the clocks of machines differ. A writer stamps a value with
+//! a lower bound of the store's time at which it asked a node for the value. A reader gets the store's time at
+//! which the value was read. The unknown delay of messages therefore makes an answer look older, never younger.
 
 pub mod blocks;
 mod clock;
@@ -38,9 +38,10 @@ use lookout::Lookout;
 use parts::tag_in;
 use purges::{PurgeList, PurgeListChange};
 
-/// The interval between two checks of the store, which is also the pause after a failure.
+/// The interval between two checks of the store. Also the time without writes after the store has refused a write.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The assumed transfer rate in bytes per millisecond. A long value extends the timeout of its write at this rate.
+/// The assumed transfer rate in bytes per millisecond. The timeout of a write grows with the length of its value
+/// at this rate.
 const BYTES_A_MS: usize = 64 * 1024;
 
 /// The error that reports an invalid `shared.url` or certificate.
@@ -48,14 +49,14 @@ const BYTES_A_MS: usize = 64 * 1024;
 #[error("shared.url: {0}")]
 pub struct SharedError(String);
 
-/// The store, as one gateway sees it.
+/// The connection of this gateway to the shared store, and the operations on it.
 pub struct Store {
     connection: RedisClient,
     clock: StoreClock,
     namespace: String,
-    /// One key in each part of the store. Probes read these keys, which have no values.
+    /// The keys that probes read, one in each part of the store. These keys never have values.
     trials: Box<[String]>,
-    /// A hash tag for each part of the store, such as `{7}`. A key with this tag lies in the part.
+    /// One hash tag for each part of the store, such as `{7}`. A key with a part's tag lies in that part.
     tags: Box<[String]>,
     scripts: Scripts,
     tasks: TaskTracker,
@@ -74,11 +75,12 @@ struct Scripts {
 /// The values that were read from the store.
 #[derive(Debug)]
 pub struct StoredValues {
-    /// The values in the order of the keys. `None` if the store has no value, and empty if the value is not a string.
+    /// The values in the order of the keys. `None` stands for a missing value, and empty bytes for a value that is
+    /// not a string.
     pub values: Vec<Option<Bytes>>,
-    /// The store's time of the read.
+    /// The store's time at which the values were read.
     pub read_at: StoreTime,
-    /// The time at which the request was sent, which is not later than the read.
+    /// The local time at which the request was sent. The store has read the values at this time or later.
     pub asked_at: Instant,
 }
 
@@ -87,9 +89,10 @@ pub struct StoredValues {
 pub struct PutRequest {
     /// The key under which the store keeps the value.
     pub key: String,
-    /// The value. Its first 44 bytes are its version, slot and request time, by which the store compares values.
+    /// The value. Its first 44 bytes are its version, slot and request time. By these bytes the store decides if
+    /// it is newer than the stored value.
     pub value: Vec<u8>,
-    /// The store's time at which a node was asked for the value.
+    /// A lower bound of the store's time at which a node was asked for the value.
     pub sent_at: StoreTime,
     /// The lifetime of the value, counted from `sent_at`.
     pub life: Duration,
@@ -131,7 +134,8 @@ impl Store {
         }))
     }
 
-    /// Connects, and keeps the connection and the clock up to date until `stop`.
+    /// Spawns a task that connects to the store and keeps up the connection until `stop`. The task also reads the
+    /// store's clock regularly.
     pub fn watch(self: &Arc<Self>, stop: &CancellationToken) {
         let (lookout, stop) = (Lookout::new(Arc::clone(self)), stop.clone());
         self.tasks.spawn(async move { stop.run_until_cancelled(lookout.run()).await });
@@ -140,7 +144,7 @@ impl Store {
     /// Checks that the store answers and accepts reads and writes.
     ///
     /// # Errors
-    /// The store fails this check. The error is the reason, without a URL.
+    /// The store does not answer, or refuses a read or write. The error is the reason, without a URL.
     pub async fn probe(self: &Arc<Self>) -> Result<(), &'static str> {
         let mut lookout = Lookout::new(Arc::clone(self));
         lookout.check().await;
@@ -171,7 +175,8 @@ impl Store {
         self.connection.takes_writes()
     }
 
-    /// Returns the number of parts of the store. Parts fail independently of each other.
+    /// Returns the number of parts of the store, which fail independently of each other. In a Redis cluster, a
+    /// part is a range of hash slots.
     pub fn parts(&self) -> usize {
         self.connection.parts()
     }
@@ -186,22 +191,24 @@ impl Store {
         self.connection.back.notified().await;
     }
 
-    /// Returns a lower bound of the store's time at `at`. `None` while the store's clock is unknown.
+    /// Returns a lower bound of the store's time at the moment `at`. `None` while the store's clock is unknown.
     pub fn time_of(&self, at: Instant) -> Option<StoreTime> {
         self.clock.time_of(at)
     }
 
-    /// Returns the largest assumed difference between the clocks of the store's nodes.
+    /// Returns the largest assumed difference between the clocks of the store's nodes. Zero unless the store is a
+    /// Redis cluster.
     pub fn clocks_differ_by(&self) -> Duration {
         self.clock.nodes_differ_by()
     }
 
-    /// Counts a finished operation and its duration in the metrics.
+    /// Counts a finished operation in the metrics, and records its duration.
     pub fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
         self.connection.count(operation, result, took);
     }
 
-    /// Reads the values of `keys`, which must be in one part. Counts failures; the caller counts successes.
+    /// Reads the values of `keys`, which must be in one part of the store. Counts a failure in the metrics; the
+    /// caller must count a success.
     ///
     /// # Errors
     /// The operation fails. The error says how.
@@ -232,14 +239,14 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes `key`, and counts the result. Does nothing while the store is not expected to accept writes. No client's
-    /// request waits for this operation.
+    /// Deletes `key`, and counts the result in the metrics. Does nothing while the store is not expected to accept
+    /// writes. No client's request waits for this operation.
     pub async fn forget(&self, key: &str) {
         self.connection.remove(SharedOperation::Put, key).await;
     }
 
-    /// Returns the list of purges in `part` for the Solana cluster with the genesis hash `genesis`. No client's request
-    /// waits for this operation.
+    /// Returns the list of purges (removals of cached answers) for the Solana cluster with the genesis hash
+    /// `genesis`. Each part of the store has its own list. No client's request waits for this operation.
     ///
     /// # Errors
     /// The operation fails. The error says how.
@@ -251,8 +258,8 @@ impl Store {
         Ok(PurgeList { text, read_at: found.read_at, asked_at: found.asked_at })
     }
 
-    /// Changes the list of purges in `part` for the Solana cluster with the genesis hash `genesis`. No client's request
-    /// waits for this operation.
+    /// Changes the list of purges (removals of cached answers) for the Solana cluster with the genesis hash
+    /// `genesis`. Each part of the store has its own list. No client's request waits for this operation.
     ///
     /// # Errors
     /// The operation fails. The error says how.
@@ -273,8 +280,8 @@ impl Store {
         Ok(())
     }
 
-    /// Counts `request.used` calls against a rate limit that all gateways share, and leases (reserves) further
-    /// calls for this gateway. `of` names the limit by the id of its API key or by its client address. No client's
+    /// Counts `request.used` calls against a rate limit that all gateways share. Then leases (reserves) further
+    /// calls for this gateway. `of` names the limit: the id of an API key, or a client address. No client's
     /// request waits for this operation.
     ///
     /// # Errors
@@ -293,11 +300,12 @@ impl Store {
         Ok(Leased { calls, left, wait: Duration::from_micros(wait) })
     }
 
-    /// Adds the used units of `booking` to the totals of the API key `of`, and returns the totals over all gateways. No
-    /// client's request waits for this operation.
+    /// Adds the quota units of `booking` to the totals of the API key with the id `of`. Returns the totals over
+    /// all gateways. No client's request waits for this operation.
     ///
     /// # Errors
-    /// The operation fails. The error says how. The caller may repeat the booking unchanged.
+    /// The operation fails. The error says how. The caller may repeat the booking unchanged, and the store counts
+    /// it once.
     pub async fn book(&self, of: &str, booking: &Booking) -> Result<Booked, Failed> {
         let operation = SharedOperation::Quota;
         let key = format!("{}:units:{{{of}}}", self.namespace);
@@ -311,9 +319,10 @@ impl Store {
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
     }
 
-    /// Reads at most `max_bytes` bytes of the record of the accounts that a block writes. If there is no record,
-    /// stores a claim for the time `life`, which announces that this gateway will write the record. Counts
-    /// failures; the caller counts successes. No client's request waits for this operation.
+    /// Reads a block's record, which lists the accounts that the block writes: at most its first `max_bytes`
+    /// bytes. If there is no record, stores a claim for the time `life`. The claim announces that this gateway
+    /// will write the record. Counts a failure in the metrics; the caller must count a success. No client's
+    /// request waits for this operation.
     ///
     /// # Errors
     /// The operation fails. The error says how.
@@ -330,8 +339,9 @@ impl Store {
         Ok(BlockRecord::read(answer))
     }
 
-    /// Writes the record of the accounts that a block writes, and counts the result. A complete record replaces
-    /// any earlier value. An incomplete record replaces only a claim.
+    /// Writes a block's record, which lists the accounts that the block writes, and counts the result in the
+    /// metrics. A complete record replaces any earlier value. An incomplete record is stored only if there is no
+    /// value or a claim.
     pub async fn put_block(&self, key: &str, record: &[u8], is_complete: bool, life: Duration) {
         let operation = SharedOperation::Block;
         let mut call = self.scripts.set.key(key);
@@ -341,13 +351,13 @@ impl Store {
         }
         let on_its_way = Duration::from_millis((record.len() / BYTES_A_MS) as u64);
         let (asked_at, patience) = (Instant::now(), self.connection.timeout + on_its_way);
-        // A failure is counted by the connection.
+        // The connection has already counted a failure.
         if self.connection.write::<Value>(operation, key, patience, &call).await.is_ok() {
             self.count(operation, SharedResult::Ok, asked_at.elapsed());
         }
     }
 
-    /// Sends a request to a failed part. If the part answers, it is used again.
+    /// Sends a read to a part of the store that has failed. If the part answers, later requests use it again.
     async fn try_part(&self, part: usize) {
         let operation = SharedOperation::Get;
         if let Ok(found) = self.found(operation, part, std::slice::from_ref(&self.trials[part])).await {
@@ -355,7 +365,8 @@ impl Store {
         }
     }
 
-    /// Returns the key of the list of purges in `part` for the Solana cluster with the genesis hash `genesis`.
+    /// Returns the key of the list of purges (removals of cached answers) in a part of the store. `genesis` is the
+    /// genesis hash of the Solana cluster that the purges concern.
     fn purge_list(&self, genesis: &str, part: usize) -> String {
         format!("{}:purges1:{genesis}:{}", self.namespace, self.tags[part])
     }

@@ -1,8 +1,8 @@
 //! The cache hits per second of two threads, compared with those of one thread.
 //!
-//! `cargo bench --package slotfront-lab --bench cores`. Each hit is measured from the request's body to the reply,
-//! without a socket. The ratio shows how much the cores wait for shared memory. A whole server has a higher ratio,
-//! because the cores share little of the kernel's work.
+//! Run with `cargo bench --package slotfront-lab --bench cores`. Each hit is measured from the request's body to
+//! the reply, without a socket. The ratio shows how much the cores wait for shared memory. A whole server has a
+//! higher ratio, because the cores share little of the kernel's work.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
@@ -28,7 +28,7 @@ const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(500);
 const CLIENT: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
 
-/// A cache and a gateway with two keys, and the bodies of calls that hit.
+/// A cache, a gateway with two API keys, and the bodies of calls that hit the cache.
 struct HitScene {
     cache: Arc<Cache>,
     gateway: Gateway,
@@ -57,9 +57,10 @@ async fn start_scene() -> HitScene {
     HitScene { cache, gateway, metrics, keys, bodies, _cluster: cluster }
 }
 
-/// Parses `body`. Returns its id and its query.
+/// Parses the call in `body`. Returns the call's id and query.
 fn parse_call(body: &Bytes) -> (Id, Query) {
-    // No other thread shares this copy. A body that was read from a connection is not shared either.
+    // The body is copied, so that no other thread shares its memory. The same holds for a body that was read from
+    // a connection.
     let Request::One(Element::Call(call)) = envelope::parse(&Bytes::copy_from_slice(body)) else {
         panic!("no call")
     };
@@ -148,7 +149,7 @@ fn main() {
         ("two threads, a key each", &[(0, 0), (1, half)]),
         ("two threads, one key", &[(0, 0), (0, half)]),
     ];
-    // The kinds take turns, so that a noisy moment affects all of them.
+    // The kinds of measurement take turns, so that a noisy moment affects all of them.
     let mut rates = vec![Vec::new(); kinds.len()];
     for _ in 0..ROUNDS {
         for (rates, (_, callers)) in rates.iter_mut().zip(kinds) {

@@ -1,7 +1,8 @@
 //! The memory of a cache entry beyond the bytes of its answer, at a million entries.
 //!
-//! `cargo bench --package slotfront-lab --bench memory`. Prints, for each entry, the bytes of the answer, the bytes that the
-//! store counts, and the resident bytes. `cache.capacity` does not cover resident bytes that the store does not count.
+//! Run with `cargo bench --package slotfront-lab --bench memory`. Prints, for each entry, the bytes of the answer,
+//! the bytes that the store counts, and the resident bytes. `cache.capacity` does not cover resident bytes that
+//! the store does not count.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
@@ -69,7 +70,7 @@ fn measure(data: usize) {
 }
 
 fn main() {
-    // `cargo bench` passes flags of its own.
+    // The flags that `cargo bench` adds to the arguments are no numbers, and are skipped.
     let data = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
     if let Some(data) = data {
         return measure(data);

@@ -1,7 +1,8 @@
-//! The cost of the pool: the choice of a node, a miss compared with a direct call, and a node that hangs.
+//! The cost of the pool, in three measurements: the choice of a node, a miss compared with a direct call, and
+//! calls while a node hangs.
 //!
-//! `cargo bench --package slotfront-lab --bench pool`. Nodes, gateway and client share one process, so only ratios and
-//! differences are meaningful.
+//! Run with `cargo bench --package slotfront-lab --bench pool`. Nodes, gateway and client share one process, so
+//! only ratios and differences are meaningful.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -22,15 +23,15 @@ const CALLS: usize = 3_000;
 /// The number of concurrent callers when a node hangs.
 const CALLERS: usize = 4;
 
-/// A gateway in front of healthy nodes, and a client that calls them.
+/// A gateway in front of simulated nodes, and a client that calls the gateway or a node.
 struct Bench {
     gateway: TestGateway,
     client: reqwest::Client,
     body: Bytes,
 }
 
-/// Sets `server` and `pool` to their defaults, except for a shorter probe interval. The settings of `TestGateway` have
-/// timeouts for tests.
+/// Sets `server` and `pool` to their defaults, except for a shorter probe interval. `TestGateway` has set timeouts
+/// that suit only tests.
 fn restore_defaults(config: &mut Config) {
     let plain = Config::dev(config.server.listen, config.server.admin_listen, Vec::new());
     (config.server, config.pool) = (plain.server, plain.pool);
@@ -60,7 +61,7 @@ impl Bench {
         began.elapsed()
     }
 
-    /// Sends `calls` calls from each caller without a pause. Returns the sorted latencies.
+    /// Sends `calls` calls from each of [`CALLERS`] callers, without pauses. Returns the sorted latencies.
     async fn load(&self, calls: usize) -> Vec<Duration> {
         let url = &self.gateway.url;
         let caller = async || {
@@ -95,7 +96,8 @@ fn selection(c: &mut Criterion, runtime: &Runtime) {
     }
 }
 
-/// Compares misses with direct calls. The two take turns, so that noise affects both.
+/// Compares misses with calls that go directly to a node. Misses and direct calls take turns, so that noise
+/// affects both.
 async fn miss(bench: &Bench) {
     let direct = bench.gateway.cluster.url(0);
     let (direct, front) = (direct.expose(), &bench.gateway.url);

@@ -1,4 +1,5 @@
-//! A load that fills a cache: `fill` requests a number of accounts, and `churn` requests answers of all sizes.
+//! A load for a cache. The command `fill` requests a number of accounts once. The command `churn` requests answers
+//! of all sizes.
 //!
 //! The node behind the gateway must be `node` of the example `yardsticks`. The address of each requested account
 //! encodes the length of its data. Equal seeds give equal calls, but their order may differ between connections. The
@@ -35,7 +36,7 @@ struct Options {
 
 #[derive(clap::Subcommand)]
 enum LoadKind {
-    /// Requests accounts 0 to N - 1, each with `size` bytes of data, in lists
+    /// Requests `--entries` accounts in lists, each account with `--size` bytes of data
     Fill {
         /// The number of accounts
         #[arg(long)]
@@ -46,17 +47,17 @@ enum LoadKind {
         #[arg(long, default_value_t = LIST)]
         list: u64,
     },
-    /// Requests accounts and blocks of all sizes, for a number of bytes or of seconds
+    /// Requests accounts and blocks of all sizes, until `--bytes` or `--seconds` is reached
     Churn {
-        /// The bytes of answers after which the churn ends
+        /// The number of bytes of answers after which the churn ends
         #[arg(long, default_value_t = u64::MAX)]
         bytes: u64,
-        /// The seconds after which the churn ends
+        /// The number of seconds after which the churn ends
         #[arg(long)]
         seconds: Option<u64>,
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// The number of the first call; use the `next` of an earlier churn to continue it
+        /// The number of the first call; to continue an earlier churn, use the value `next` from its output
         #[arg(long, default_value_t = 0)]
         first: u64,
         /// The number of calls after which a connection is replaced
@@ -81,8 +82,8 @@ fn list(sizes: impl Iterator<Item = (usize, u64)>) -> String {
     )
 }
 
-/// Returns call number `number` of a churn: mostly small accounts, some lists, some large accounts and few blocks.
-/// About half of the bytes are of blocks.
+/// Returns call number `number` of a churn. Most calls are for small accounts, some for lists or large accounts,
+/// and few for blocks. Blocks make up about half of the bytes.
 fn churn_call(seed: u64, number: u64) -> String {
     let mut dice = Dice::new(seed, number);
     let mut size = |low: u64, high: u64| usize::try_from(dice.range(low, high)).unwrap_or(0);
@@ -116,8 +117,8 @@ impl Done {
     }
 }
 
-/// Sends calls on one connection until `call` returns `None`. Timeouts are counted and are no errors, because a busy
-/// machine may stall for longer than slotfront's deadline.
+/// Sends calls on one connection until `call` returns `None`. A timeout is counted and is not an error, because a
+/// busy machine may stall for longer than slotfront's deadline.
 async fn ask(
     target: Target,
     done: Arc<Done>,

@@ -1,12 +1,12 @@
 //! Replays a seeded mix of calls through a gateway in front of a simulated cluster, in real time.
 //!
-//! Each request is sent at its planned time, even while earlier ones are open. Its latency runs from the planned time
-//! to the last byte of the answer, so it includes the wait for a connection.
+//! Each request is sent at its planned time, even while earlier requests are open. Its latency runs from the
+//! planned time to the last byte of the answer, so it includes the wait for a connection.
 //!
 //! Each line of the output is one request: its method, its commitment, the source of the answer, its latency in
-//! microseconds and its lag in slots. The lag counts back from the cluster's newest slot, at the request's
-//! commitment, when the answer arrived. A field without a value is `-`. Lines that begin with `#` describe the
-//! run.
+//! microseconds and its lag in slots. The lag is the number of slots by which the answer was behind the cluster
+//! when it arrived, at the request's commitment. A field without a value is `-`. Lines that begin with `#`
+//! describe the run.
 
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
@@ -33,7 +33,7 @@ const LATE: Duration = Duration::from_secs(1);
 struct Options {
     /// The URL of the gateway: `http://host:port/v3/KEY`
     target: Target,
-    /// The node from which the newest slots are read
+    /// The URL of the node from which the newest slots are read
     #[arg(long)]
     node: Target,
     #[arg(long, default_value_t = 3)]
@@ -84,7 +84,8 @@ impl Newest {
     }
 }
 
-/// Returns the source of an answer, such as `hit` or `miss`, by its HTTP status and its `Cache-Status` header.
+/// Returns the source of an answer as one word, for example `hit` or `miss`. The word depends on the HTTP status
+/// and the `Cache-Status` header.
 fn outcome(answer: &HttpResponse, method: &str) -> &'static str {
     let status = answer.cache_status.strip_prefix("slotfront; ").unwrap_or("");
     let has = |word: &str| status.contains(word);
@@ -200,7 +201,7 @@ async fn main() -> Result<(), BoxError> {
         if late.is_zero() {
             tokio::time::sleep_until(due).await;
         } else {
-            // Answers are read between two requests, even when both are due.
+            // Lets the tasks of earlier requests read their answers, even if the next request is already due.
             tokio::task::yield_now().await;
         }
         let run = Arc::clone(&run);
@@ -212,7 +213,8 @@ async fn main() -> Result<(), BoxError> {
     }
     while sent.join_next().await.is_some() {}
     watch.abort();
-    // The watch task also owns `run`, and the writer ends only when the last owner drops its sender.
+    // The writer ends once all owners have dropped `run`, which holds the sender. The watch task is one of the
+    // owners.
     let _ = watch.await;
     drop(run);
     writer.await??;

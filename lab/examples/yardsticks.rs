@@ -1,13 +1,14 @@
-//! Servers for comparison with slotfront, and the node behind all measured servers.
+//! Servers for comparison with slotfront, and the node behind slotfront and the other measured proxies.
 //!
 //! - `constant` reads a body and always sends the same answer.
 //! - `floor` parses a call, applies a rate limit, looks up the result in a moka cache, and writes the answer. It
-//!   has no keys, methods, freshness or metrics.
+//!   checks no API keys, methods or freshness, and counts no metrics.
 //! - `node` answers as a node whose chain does not advance.
 //!
-//! Account data of `node` has the length that the address encodes ([`sized::address`]), or `LENGTH` bytes. A block has
-//! about as many bytes as its slot number: transactions for the encoding `jsonParsed`, otherwise one long string. The
-//! method `calls` returns the number of calls for accounts and lists.
+//! Account data of `node` has the length that the address encodes ([`sized::address`]), or `LENGTH` bytes. The
+//! slot number of a block is also its length in bytes, roughly. A block in the encoding `jsonParsed` consists of
+//! transactions, any other block of one long string. The method `calls` returns the number of calls for accounts
+//! and lists so far.
 //!
 //! The arguments are the name of the server and the port. Each server prints a line when it listens.
 
@@ -32,7 +33,8 @@ use serde_json::value::RawValue;
 use slotfront_lab::{block, sized};
 use tokio::net::TcpListener;
 
-/// The default length of account data in bytes. An answer with one such account has 247 bytes.
+/// The length in bytes of the data of an account whose address encodes no length. An answer with one such account
+/// has 247 bytes.
 const LENGTH: usize = 3;
 const SLOT: u64 = 400_000_000;
 /// The number of calls for accounts and lists that `node` has answered.
@@ -69,7 +71,7 @@ fn account() -> String {
     contextual(&value(LENGTH))
 }
 
-/// Returns the account of an address.
+/// Returns the account at `address`, with data of the length that the address encodes.
 fn value_of(address: &Value) -> String {
     value(address.as_str().and_then(sized::size).unwrap_or(LENGTH))
 }

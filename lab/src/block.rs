@@ -9,8 +9,8 @@ use crate::dice::Dice;
 const DIFFERENT: u64 = 1024;
 const BASE58: &[u8] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
-/// Returns the elements of a block's `transactions` as JSON text: at least `length` bytes, and at most one
-/// transaction more than that.
+/// Returns the elements of a block's `transactions` as JSON text. The text ends after the transaction with which
+/// it reaches `length` bytes.
 pub fn transactions(length: usize) -> String {
     static ALL: OnceLock<Vec<String>> = OnceLock::new();
     let all =
@@ -26,7 +26,7 @@ pub fn transactions(length: usize) -> String {
     text
 }
 
-/// Returns a transaction of one to four instructions.
+/// Returns a transaction with one to four instructions.
 fn transaction(dice: &mut Dice) -> String {
     let instructions = dice.range(1, 4);
     let keys: Vec<String> = (0..instructions + dice.range(1, 5)).map(|_| base58(dice, 44)).collect();

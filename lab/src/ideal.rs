@@ -1,27 +1,28 @@
 //! The ideal cache: the yardstick for following the chain.
 //!
-//! This cache fetches an account for the first read, and again only for the first read after a block wrote the account.
-//! The cache knows every write at once. An account that was fetched at one commitment also serves reads at another, if
-//! no block wrote the account between the two slots. The parsed form (`jsonParsed`) and the raw data of an account are
-//! cached separately.
+//! This cache fetches an account for the first read, and again only for the first read after a block wrote the
+//! account. The cache knows every write at once. An account that was fetched at one commitment also serves a read
+//! at another commitment, if the account's last write is the same at both. The parsed form (`jsonParsed`) and the
+//! raw data of an account are cached separately.
 
 use std::collections::HashMap;
 
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 
-/// The form of a cached account: true if a node parsed it.
+/// The form of a cached account: true for the parsed form (`jsonParsed`), false for raw data.
 type Parsed = bool;
 
-/// The ideal cache. It holds, for each cached account, the slot of the last block that wrote the cached state.
+/// The ideal cache. For each account, form and commitment, it holds the slot of the block that wrote the cached
+/// state.
 #[derive(Default)]
 pub struct IdealCache {
     held: HashMap<(Pubkey, Parsed), HashMap<Commitment, Slot>>,
 }
 
 impl IdealCache {
-    /// Reads one or several accounts at a commitment. Returns true if that takes a fetch.
+    /// Reads one or several accounts at a commitment. Returns true if the cache must fetch for this read.
     ///
-    /// The slot beside each account is that of the last block, at this commitment, that wrote the account.
+    /// Beside each account is the slot of the last block that wrote the account, as seen at this commitment.
     pub fn read(
         &mut self,
         accounts: impl IntoIterator<Item = (Pubkey, Slot)>,

@@ -1,4 +1,5 @@
-//! A made-up chain with blocks as large as main-net's. Only the current time determines the chain's newest slot.
+//! A made-up chain with blocks as large as those of mainnet. Only the current time determines the chain's newest
+//! slot.
 //!
 //! Each block has the transactions of one of [`TEMPLATES`] templates. The blocks use the templates in turn, so the
 //! slot of the last write of each requested account is known. The account's balance is that slot.
@@ -14,7 +15,7 @@ use crate::dice::Dice;
 pub const TEMPLATES: u64 = 32;
 /// The number of slots in an epoch.
 pub const EPOCH: u64 = 432_000;
-/// The slot in which the chain begins. No epoch begins for a day after it.
+/// The first slot of the chain. The next epoch begins 431,000 slots later, long after the end of a usual run.
 const FIRST: u64 = 900 * EPOCH + 1000;
 /// The number of requested accounts for each variant of [`Writes`].
 const ASKED: u64 = 70;
@@ -30,7 +31,8 @@ const PROGRAMS: u64 = 40;
 const POOLS: u64 = 600;
 /// The number of wallets that transactions name.
 const WALLETS: u64 = 200_000;
-/// The number of transactions in the group that blocks repeat: [`VOTES`] votes, then other transactions.
+/// The number of transactions in a group. A block consists of such groups: first [`VOTES`] votes, then calls of
+/// programs.
 const VOTES_OF: usize = 3;
 /// The number of votes at the beginning of each group of [`VOTES_OF`] transactions.
 const VOTES: usize = 2;
@@ -106,7 +108,7 @@ pub fn asked() -> Vec<(String, Writes)> {
     (0..3).flat_map(of_kind).collect()
 }
 
-/// Returns 32 random bytes in base58, for an address or a hash. Equal arguments give equal texts.
+/// Returns 32 random bytes in base58, to be used as an address or a hash. Equal arguments give equal texts.
 fn address(kind: u64, number: u64) -> String {
     let mut dice = Dice::new(kind, number);
     let mut bytes = [0; 32];
@@ -119,7 +121,7 @@ pub fn blockhash(slot: u64) -> String {
     address(9, slot)
 }
 
-/// Returns the beginning of the text of the block at `slot`, up to its first transaction.
+/// Returns the JSON text of the block at `slot`, from its beginning to just before its first transaction.
 pub fn head(slot: u64) -> String {
     let (hash, parent, previous) = (blockhash(slot), slot - 1, blockhash(slot - 1));
     let leader = address(4, slot / 4 % VALIDATORS);
@@ -130,10 +132,11 @@ pub fn head(slot: u64) -> String {
 }
 
 /// Returns the transactions of a template as JSON elements, as in a block with `transactionDetails: "accounts"`.
-/// They take at least `length` bytes, and more if the requested accounts need it.
+/// The text has at least `length` bytes, and all accounts that the template must write.
 pub fn transactions(template: u64, length: usize) -> String {
     let mut dice = Dice::new(11, template);
-    // Each requested account that blocks of this template write is in one of the first transactions.
+    // The first transactions other than votes write the requested accounts of this template, a few in each
+    // transaction.
     let written =
         asked().into_iter().filter(|(_, writes)| writes.last(template + TEMPLATES) == template + TEMPLATES);
     let mut written: Vec<String> = written.map(|(address, _)| address).collect();
@@ -155,7 +158,7 @@ pub fn transactions(template: u64, length: usize) -> String {
     text
 }
 
-/// Appends a vote.
+/// Appends a vote transaction to `text`.
 fn vote(text: &mut String, dice: &mut Dice) {
     let validator = dice.below(VALIDATORS);
     let keys = [
@@ -166,7 +169,8 @@ fn vote(text: &mut String, dice: &mut Dice) {
     transaction(text, dice, &keys, "");
 }
 
-/// Appends a transaction that calls programs: it writes about ten accounts, those of `written` among them.
+/// Appends a transaction that calls programs. It writes about ten accounts, and all accounts in `written` are
+/// among them.
 fn call(text: &mut String, dice: &mut Dice, written: Vec<String>) {
     let mut keys = vec![(address(6, dice.below(WALLETS)), true, true)];
     keys.extend(written.into_iter().map(|address| (address, true, false)));
@@ -186,8 +190,8 @@ fn token_balance(dice: &mut Dice, index: u64) -> String {
     )
 }
 
-/// Appends a transaction with the accounts `keys`. The flags of an account tell if it is writable, and if it is a
-/// signer.
+/// Appends a transaction with the accounts `keys`. Beside each address are two flags: true if the account is
+/// writable, and true if it is a signer.
 fn transaction(text: &mut String, dice: &mut Dice, keys: &[(String, bool, bool)], token_balances: &str) {
     let mut balances = || {
         let all = keys.iter().map(|_| (dice.bits() >> dice.range(20, 44)).to_string());

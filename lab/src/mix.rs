@@ -1,8 +1,8 @@
-//! The calls of a replay, chosen at random from a seed. The popularity of accounts, blocks and messages follows
-//! Zipf's law.
+//! The calls of a replay. A seed determines the random choice of the calls. The popularity of accounts, blocks and
+//! messages follows Zipf's law.
 //!
-//! A second instance of the simulated chain advances with the planned times. Blocks and blockhashes are therefore current,
-//! and the calls still depend only on the seed.
+//! A second instance of the simulated chain advances with the planned times of the calls, and not with the clock.
+//! Calls therefore request recent blocks and messages, and still depend only on the seed.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -26,22 +26,23 @@ const METHODS: [(&str, u64); 8] = [
     ("getVoteAccounts", 5),
     ("getClusterNodes", 3),
 ];
-/// The commitments, with their shares of a hundred calls. Half of the calls at finalized leave out the commitment,
-/// because it is the default.
+/// The commitments, with their shares of a hundred calls. Half of the calls at finalized name no commitment,
+/// because finalized is the default.
 const COMMITMENTS: [(&str, u64); 3] = [("processed", 10), ("confirmed", 50), ("finalized", 40)];
 const ENCODINGS: [(&str, u64); 4] = [("base64", 60), ("jsonParsed", 28), ("base64+zstd", 8), ("base58", 4)];
 const DETAILS: [(&str, u64); 3] = [("full", 60), ("signatures", 25), ("none", 15)];
 /// The number of batches in a hundred requests. A batch has 2 to 8 calls.
 const BATCHES: u64 = 5;
-/// The number of calls with a dataSlice in a hundred account calls.
+/// The number of calls with a dataSlice in a hundred calls for accounts or lists whose encoding is not jsonParsed.
 const SLICES: u64 = 10;
 /// The number of calls with a minContextSlot in a hundred calls for accounts or lists.
 const MINIMA: u64 = 3;
-/// The number of addresses. About 150 of them exist in the simulation and are the most popular.
+/// The number of addresses. About 150 of them have an account in the simulation. These are the most popular.
 const ADDRESSES: usize = 10_000;
 /// The number of different lists of addresses. A list has 2 to 50 addresses.
 const LISTS: u64 = 200;
-/// The number of newest slots whose blocks are requested, and the number of newest messages that are requested.
+/// The number of newest slots whose blocks are requested. Fees are requested for the same number of newest
+/// messages.
 const BACK: usize = 64;
 
 /// A request: one call, or a batch.
@@ -150,7 +151,8 @@ impl Mix {
     fn next_request(&mut self) -> PlannedRequest {
         let mut dice = Dice::new(self.seed, self.number);
         self.number += 1;
-        // Requests are independent of each other, so the time between two is exponentially distributed.
+        // Requests are independent of each other, so the time from one request to the next is exponentially
+        // distributed.
         self.at += Duration::from_secs_f64(-(1.0 - dice.fraction()).ln() / self.rate);
         let slots = u32::try_from(self.at.as_millis() / SLOT_TIME.as_millis()).unwrap_or(u32::MAX);
         while self.steps < slots {
@@ -173,7 +175,7 @@ impl Mix {
         PlannedRequest { at, method, commitment, body }
     }
 
-    /// Returns the method, the commitment and the text of a random call.
+    /// Returns a random call in three values: its method, its commitment and its JSON text.
     fn call(&self, dice: &mut Dice, id: u64) -> (&'static str, &'static str, String) {
         let method = dice.choose(&METHODS);
         let mut commitment = dice.choose(&COMMITMENTS);
@@ -244,7 +246,7 @@ impl Mix {
         }
     }
 
-    /// Returns the addresses of a list. Equal numbers give equal lists.
+    /// Returns the addresses of list number `number`. Equal numbers give equal lists.
     fn list(&self, number: usize) -> Vec<&str> {
         let mut dice = Dice::new(self.seed ^ 3, number as u64);
         let count = dice.range(2, 50);
@@ -260,7 +262,7 @@ impl Iterator for Mix {
     }
 }
 
-/// Returns an address without an account.
+/// Returns an address at which no account exists.
 fn absent(seed: u64, number: u64) -> String {
     let mut dice = Dice::new(!seed, number);
     let mut bytes = [0; 32];

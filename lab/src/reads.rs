@@ -1,8 +1,8 @@
 //! The reads of the example `savings`, which counts the calls that following the chain saves. A seed determines the
 //! reads.
 //!
-//! The accounts are token accounts of a simulated cluster, each written at a known rate. Accounts and lists follow
-//! Zipf's law, and each rate has its share of the reads.
+//! The accounts are token accounts of a simulated cluster, each written at a known rate. The popularity of
+//! accounts and of lists follows Zipf's law. Each write rate has its share of the reads.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ const ADDRESSES: usize = 2_000;
 const LISTS: usize = 200;
 /// The number of slots in half a minute, at four slots a second.
 const HALF_MINUTE: u64 = 120;
-/// The encodings of single accounts, with their shares of a hundred reads. Sliced reads request only the 8 bytes of the
-/// token amount.
+/// The encodings in reads of single accounts, with the number of reads in a hundred that request each encoding.
+/// Sliced reads request only the 8 bytes of the token amount.
 const ENCODINGS: [(&str, u64); 5] =
     [("base64", 60), ("base64+zstd", 10), ("jsonParsed", 10), ("base64 sliced", 10), ("base58 sliced", 10)];
 
-/// The rate at which blocks write an account. The rate of a list is that of its most often written account.
+/// The rate at which blocks write an account. A list has the rate of its most often written account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WriteRate {
     /// No block writes the account.
@@ -47,10 +47,11 @@ impl WriteRate {
     }
 }
 
-/// The shares of the write rates and of the commitments in the reads.
+/// The shares of reads by write rate and by commitment.
 #[derive(Debug, Clone, Copy)]
 pub struct Spread {
-    /// The percentages of reads of accounts that are written never, every half minute, and every slot.
+    /// The percentages of reads by the write rate of their accounts: first never, then every half minute, then
+    /// every slot.
     pub rates: [f64; 3],
     /// The percentage of reads at confirmed. The others are at finalized.
     pub confirmed: u64,
@@ -107,7 +108,7 @@ pub struct PlannedRead {
 /// An iterator over the reads, in the order of their planned times.
 pub struct Reads {
     seed: u64,
-    /// The average numbers of reads of single accounts and of lists per second.
+    /// The average number of reads per second: first of single accounts, then of lists.
     per_second: [f64; 2],
     spread: Spread,
     number: u64,
@@ -120,8 +121,9 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Returns the reads for `seed`. `per_second` has the average rates for single accounts and for lists. `cluster`
-    /// must have the accounts that [`Spread::accounts`] returns.
+    /// Returns the reads for `seed`. `per_second` has the average number of reads per second: first of single
+    /// accounts, then of lists. `cluster` must have been created with the accounts that [`Spread::accounts`]
+    /// returns.
     pub fn new(seed: u64, per_second: [f64; 2], spread: Spread, cluster: &Cluster) -> Self {
         let mut groups = cluster.paced_accounts();
         let rated = |rate: WriteRate| Some((groups.get_mut(rate as usize)?.pop()?, rate));
@@ -163,7 +165,7 @@ impl Reads {
         let mut dice = Dice::new(self.seed, self.number);
         self.number += 1;
         let [singles, lists] = self.per_second;
-        // Reads are independent of each other, so the time between two is exponentially distributed.
+        // Reads are independent of each other, so the time from one read to the next is exponentially distributed.
         self.at += Duration::from_secs_f64(-(1.0 - dice.fraction()).ln() / (singles + lists));
         let is_list = dice.fraction() * (singles + lists) >= singles;
         let is_confirmed = dice.below(100) < self.spread.confirmed;
@@ -181,12 +183,12 @@ impl Reads {
     }
 }
 
-/// Returns the text of a call.
+/// Returns the JSON text of a read's call.
 fn body(accounts: &[Pubkey], is_list: bool, commitment: Commitment, encoding: &str) -> String {
     let accounts = accounts.iter().map(|account| format!("\"{account}\"")).collect::<Vec<_>>().join(",");
     let (method, first) =
         if is_list { ("getMultipleAccounts", format!("[{accounts}]")) } else { ("getAccountInfo", accounts) };
-    // The amount of a token account.
+    // The slice is the amount in the data of a token account.
     let slice = r#","dataSlice":{"offset":64,"length":8}"#;
     let (encoding, slice) = match encoding.strip_suffix(" sliced") {
         Some(encoding) => (encoding, slice),

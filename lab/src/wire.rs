@@ -32,7 +32,7 @@ impl std::str::FromStr for Target {
 pub struct HttpResponse {
     /// The HTTP status.
     pub status: u16,
-    /// The `Cache-Status` header.
+    /// The value of the header `Cache-Status`. Empty if there is none.
     pub cache_status: String,
     /// The whole body.
     pub body: Vec<u8>,

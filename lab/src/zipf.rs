@@ -6,7 +6,7 @@ use crate::dice::Dice;
 pub struct Zipf(Vec<f64>);
 
 impl Zipf {
-    /// Returns the distribution over this number of ranks, at least 1.
+    /// Returns the distribution over `ranks` ranks. `ranks` must be at least 1.
     pub fn new(ranks: usize) -> Self {
         let sums = (1..=ranks).scan(0.0, |sum, rank| {
             *sum += weight(rank);
@@ -15,14 +15,15 @@ impl Zipf {
         Self(sums.collect())
     }
 
-    /// Returns a random rank. 0 is the most popular.
+    /// Returns a random rank. Rank 0 is the most popular.
     pub fn draw(&self, dice: &mut Dice) -> usize {
         let total = self.0.last().copied().unwrap_or(0.0);
         let drawn = dice.fraction() * total;
         self.0.partition_point(|sum| *sum <= drawn).min(self.0.len() - 1)
     }
 
-    /// Assigns each rank to one of several classes, so that the probability of each class is close to its share.
+    /// Assigns each rank to one of several classes, so that the probability of each class is close to its share in
+    /// `shares`.
     ///
     /// Each rank, from the most popular on, goes to the class that is furthest below its share.
     pub fn split(&self, shares: &[f64]) -> Vec<usize> {

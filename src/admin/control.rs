@@ -54,7 +54,7 @@ pub(super) async fn purge(Extract(state): Extract<Arc<AdminState>>, RawQuery(que
         Ok(filter) => filter,
         Err(why) => return refuse(StatusCode::BAD_REQUEST, &why),
     };
-    // A task of its own, so that the other gateways are informed even if the caller disconnects.
+    // The purge is a task of its own, so that it reaches the other gateways even if the caller disconnects.
     let purging = state.tasks.spawn(purge_everywhere(Arc::clone(&state), filter));
     purging.await.unwrap_or_else(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE))
 }

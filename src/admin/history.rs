@@ -12,12 +12,12 @@ use crate::methods::{Method, PerCommitment, Slot};
 use crate::telemetry::Outcome;
 use crate::telemetry::totals::{KeyTotals, Totals};
 
-/// The maximum number of points in the charts of the status page: one a second for five minutes.
+/// The maximum number of points in the charts of the status page: one point per second for five minutes.
 const POINTS: usize = 300;
 /// The period before the newest reading over which rates and quantiles are computed.
 const WINDOW: Duration = Duration::from_mins(1);
-/// The interval between two kept readings of the counters. A reading is kept for a minute and takes about 4 KiB of
-/// memory.
+/// The interval between two readings of the counters that are kept for a minute. A kept reading takes about 4 KiB
+/// of memory.
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum number of API keys that the status page lists.
 const TOP_KEYS: usize = 8;
@@ -29,37 +29,38 @@ pub struct Point {
     pub at_ms: u64,
     /// The newest slot that was known at that time, at each commitment.
     pub slots: PerCommitment<Option<Slot>>,
-    /// The calls a second that were answered without an upstream call of their own: outcomes hit, stale, derived and
-    /// collapsed.
+    /// The calls per second that were answered without an upstream call of their own: outcomes hit, carried,
+    /// stale, derived and collapsed.
     pub kept: f64,
-    /// The part of `kept` that was answered from the cache: outcomes hit, stale and derived. The hit ratio is
-    /// `hits / (kept + asked)`.
+    /// The part of `kept` that was answered from the cache: outcomes hit, carried, stale and derived. The hit
+    /// ratio is `hits / (kept + asked)`.
     pub hits: f64,
-    /// The calls a second for which a node was asked: outcomes miss and bypass.
+    /// The calls per second for which a node was asked: outcomes miss and bypass.
     pub asked: f64,
-    /// The calls to upstreams a second. They include retries, hedges and refreshes, but not passthrough calls and
-    /// probes.
+    /// The calls per second to upstreams. They include retries, hedges and refreshes, but not passthrough calls
+    /// and probes.
     pub upstream: f64,
-    /// The calls a second that were refused: outcomes invalid, denied and limited.
+    /// The calls per second that were refused: outcomes invalid, denied and limited.
     pub refused: f64,
-    /// The calls a second that failed: outcome error.
+    /// The calls per second that failed: outcome error.
     pub failed: f64,
 }
 
 /// The traffic of the last minute, and totals since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Traffic {
-    /// The period in seconds over which rates and ratios are computed: about 60, or less after a start.
+    /// The period in seconds over which rates and ratios are computed: about 60, and less in the first minute
+    /// after a start.
     pub window_s: f64,
-    /// The calls a second, with all outcomes.
+    /// The calls per second, whatever their outcomes.
     pub calls_per_s: f64,
-    /// The share of answers with the outcome hit, stale or derived. `None` without answers.
+    /// The share of answers with the outcome hit, carried, stale or derived. `None` without answers.
     pub hit_ratio: Option<f64>,
     /// The share of upstream calls that the cache saves: 1 minus the upstream calls per answer, and at least 0.
     /// `None` without answers.
     pub saved_ratio: Option<f64>,
-    /// The share of answers that were carried: served at a newer slot than they were fetched at. In shadow mode, the
-    /// share of answers that following would carry. `None` without answers.
+    /// The share of answers that were carried: served at a newer slot than they were fetched at. If `follow.mode`
+    /// is `shadow`, the share of answers that would be carried if it were `on`. `None` without answers.
     pub carried_ratio: Option<f64>,
     /// The number of answers since the start.
     pub answers_total: u64,
@@ -78,7 +79,7 @@ pub struct Traffic {
 pub struct OutcomeTraffic {
     /// The name of the outcome, as in metrics.
     pub outcome: &'static str,
-    /// The calls a second with this outcome.
+    /// The calls per second with this outcome.
     pub calls_per_s: f64,
     /// The median duration in milliseconds.
     pub p50_ms: f64,
@@ -93,20 +94,20 @@ pub struct OutcomeTraffic {
 pub struct MethodTraffic {
     /// The name of the method, or `other` for methods that are not cached.
     pub method: &'static str,
-    /// The calls a second of this method.
+    /// The calls per second of this method.
     pub calls_per_s: f64,
-    /// The share of the method's answers with the outcome hit, stale or derived. `None` without answers.
+    /// The share of the method's answers with the outcome hit, carried, stale or derived. `None` without answers.
     pub hit_ratio: Option<f64>,
 }
 
 /// The calls with one API key in the last minute.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KeyTraffic {
-    /// The key's id. `other` stands together for all keys that have no metrics of their own.
+    /// The key's id. All keys without metrics of their own are counted together as `other`.
     pub key: String,
-    /// The calls a second with this key.
+    /// The calls per second with this key.
     pub calls_per_s: f64,
-    /// The calls a second that the key's rate or quota has refused.
+    /// The calls per second that were refused because of the key's rate or quota.
     pub limited_per_s: f64,
 }
 
@@ -138,8 +139,8 @@ impl History {
         if self.marks.back().is_none_or(|(then, _)| now - *then >= MARK_INTERVAL) {
             self.marks.push_back((now, totals.clone()));
         }
-        // The front is the newest reading that is at least as old as the window. Without such a reading, the front
-        // is the oldest reading.
+        // The front of `marks` becomes the newest reading that is at least as old as the window. Without such a
+        // reading, the front stays the oldest reading.
         while self.marks.get(1).is_some_and(|(then, _)| now - *then >= WINDOW) {
             self.marks.pop_front();
         }
@@ -152,8 +153,8 @@ impl History {
         self.points.iter().copied().collect()
     }
 
-    /// Returns the traffic of the last minute, and the totals since the start. All values are zero before the first
-    /// reading.
+    /// Returns the traffic of the last minute, and the totals since the start. Before the first reading, all
+    /// numbers are zero, all ratios are `None`, and all lists are empty.
     pub fn traffic(&self) -> Traffic {
         match (self.marks.front(), &self.last) {
             (Some((then, before)), Some((now, totals))) => {

@@ -21,7 +21,7 @@ use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{ApiKey, MAX_NAME, is_name};
 use crate::methods::AnyMethod;
 
-/// The default time for which a replaced secret stays valid.
+/// The time for which a replaced secret stays valid, if the request names no time.
 const GRACE: &str = "24h";
 
 /// A key in a response. Neither the secret nor its hash is shown.
@@ -169,7 +169,8 @@ struct RotateRequest {
     grace: Option<String>,
 }
 
-/// Gives a key a new secret, which only this response shows. The old secret stays valid for the grace time.
+/// Gives a key a new secret, which only this response shows. The old secret stays valid for the requested time, or
+/// for [`GRACE`].
 pub(super) async fn rotate(
     Extract(state): Extract<Arc<AdminState>>,
     Path(wanted): Path<String>,

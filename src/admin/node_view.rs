@@ -29,7 +29,8 @@ pub struct NodeView {
     pub lag_slots: PerCommitment<Option<u64>>,
     /// The software version that the node reports. `None` if it reports none.
     pub version: Option<String>,
-    /// The slot of the oldest block that the node holds. 0 means complete history.
+    /// The slot of the oldest block that the node holds. 0 if the node holds all blocks, or if its oldest block is
+    /// unknown.
     pub first_available_block: Slot,
     /// The state of the node's circuit breaker, which keeps calls off a failing node.
     pub breaker: BreakerState,
@@ -40,15 +41,15 @@ pub struct NodeView {
     /// The latency of the node in milliseconds, as a moving average that rises at once with a slow answer (peak
     /// EWMA).
     pub latency_ms: f64,
-    /// The calls left in the node's rate limit. `None` without a limit.
+    /// The number of calls that the node's rate limit still allows now. `None` without a limit.
     pub rps_left: Option<f64>,
     /// The methods that the node has reported as unsupported.
     pub lacks: Vec<&'static str>,
     /// True if an operator has drained the node, so that it gets no new calls.
     pub drained: bool,
-    /// The number of calls to the node since the start, excluding probes.
+    /// The number of calls to the node since it joined the pool, excluding probes.
     pub requests: u64,
-    /// The number of failed calls to the node since the start.
+    /// The number of failed calls to the node since it joined the pool.
     pub failures: u64,
     /// The last failed call to the node. `None` if no call has failed.
     pub last_failure: Option<FailureView>,
@@ -70,7 +71,7 @@ impl NodeView {
     }
 }
 
-/// Serializes the members of nodes that `/api/status` shows.
+/// Serializes nodes with the members that `/api/status` shows.
 pub(super) fn serialize_summaries<S: Serializer>(
     nodes: &[NodeView],
     serializer: S,
@@ -78,7 +79,7 @@ pub(super) fn serialize_summaries<S: Serializer>(
     serializer.collect_seq(nodes.iter().map(NodeSummary))
 }
 
-/// Serializes the members of nodes that `/api/upstreams` shows, with all details.
+/// Serializes nodes with the members that `/api/upstreams` shows, which include the details.
 pub(super) fn serialize_details<S: Serializer>(nodes: &[NodeView], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(nodes.iter().map(NodeDetail))
 }
@@ -96,7 +97,7 @@ impl Serialize for NodeSummary<'_> {
         object.serialize_field("reason", &node.worst.and_then(|worst| node.reasons.get(worst)))?;
         object.serialize_field("slots", &node.slots)?;
         object.serialize_field("lag_slots", &node.lag_slots.processed)?;
-        // Before the first call the latency is only an assumption.
+        // Before the first call the latency is only assumed, so it is not shown.
         object.serialize_field("latency_ms", &(node.requests > 0).then_some(node.latency_ms))?;
         object.serialize_field("in_flight", &node.in_flight)?;
         object.serialize_field("breaker", &node.breaker)?;

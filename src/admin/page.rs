@@ -1,6 +1,6 @@
 //! The status page: an HTML document that contains its style and scripts, and the event stream that updates it.
 //!
-//! The document is joined from `page.html`, `page.css` and the scripts. It loads nothing from other hosts.
+//! The document is put together from `page.html`, `page.css` and the scripts. It loads nothing from other hosts.
 
 use std::convert::Infallible;
 use std::sync::{Arc, LazyLock};
@@ -59,8 +59,9 @@ pub(super) async fn page() -> Response {
     (headers, PAGE.as_str()).into_response()
 }
 
-/// Answers `GET /api/events`. The first event is `all`, with all data of the page. An event `tick` follows each second,
-/// and at once when the health of a node changes. Answers 503 if [`MAX_STREAMS`](super::MAX_STREAMS) streams are open.
+/// Answers `GET /api/events`. The first event is `all`, with all data of the page. Afterwards an event `tick` is
+/// sent once a second, and soon after the health of a node has changed. Answers 503 if
+/// [`MAX_STREAMS`](super::MAX_STREAMS) streams are open.
 pub(super) async fn events(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
     let Ok(permit) = Arc::clone(&state.stream_permits).try_acquire_owned() else {
         let why = "too many event streams are open; poll /api/status instead";

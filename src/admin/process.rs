@@ -17,8 +17,8 @@ use crate::telemetry;
 /// The longest wait for the result of a reload of the configuration.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reloads the configuration, as SIGHUP does. Answers with the sections that have changed. A refused configuration
-/// gives 409 with all of its problems.
+/// Reloads the configuration, as SIGHUP does. Answers with the sections whose changes apply at once, and those
+/// whose changes need a restart. A refused configuration gives 409 with all of its problems.
 pub(super) async fn reload(Extract(state): Extract<Arc<AdminState>>) -> Result<Response, AdminError> {
     tracing::info!(audit.action = "reload", "an admin request reloads the configuration");
     let (reply, answer) = oneshot::channel();

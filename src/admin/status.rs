@@ -18,7 +18,8 @@ use crate::methods::{PerCommitment, Slot};
 pub trait StatusSource: Send + Sync + 'static {
     /// Returns the current state of the gateway.
     fn status(&self) -> Status;
-    /// Returns the state of every upstream node, and for each method the latest choice of a node for a call.
+    /// Returns the state of every upstream node, and for each method the latest recorded choice of a node for a
+    /// call.
     fn upstreams(&self) -> Upstreams;
     /// Returns the readiness to serve calls.
     fn readiness(&self) -> Readiness;
@@ -60,7 +61,8 @@ pub struct Status {
     pub uptime_s: u64,
     /// The newest slot that a usable node reports, at each commitment. `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
-    /// The block chain that the gateway follows to serve accounts at later slots. `None` if `follow.mode` is off.
+    /// The state of following the cluster's blocks, which lets accounts be served at later slots. `None` if
+    /// `follow.mode` is off.
     pub follow: Option<FollowView>,
     /// The mean duration of a slot over the last minute, in milliseconds. 400 until a minute has been measured.
     pub slot_time_ms: f64,
@@ -71,8 +73,8 @@ pub struct Status {
     pub cache: CacheView,
 }
 
-/// The health of a node: true if it answers probes, true if it gets calls, and the state of its circuit breaker. Open
-/// status pages are updated at once when the health changes.
+/// The health of a node, in three values: true if the node answers probes; true if the node gets calls; the state
+/// of its circuit breaker. Open status pages are updated soon after the health has changed.
 pub(super) type NodeHealth = (bool, bool, BreakerState);
 
 impl Status {

@@ -27,8 +27,8 @@ struct FakeSource {
     sharing: Arc<Sharing>,
 }
 
-/// The state of the fake source's shared store. A write of purges signals `begun`, and ends once the test
-/// signals `may_end`.
+/// The state of the fake source's shared store. Writing purges to the store signals `begun`, and ends once the
+/// test signals `may_end`.
 #[derive(Default)]
 struct Sharing {
     begun: Notify,

@@ -1,6 +1,6 @@
 //! The answer of `/api/upstreams`: the state of every node, and the latest choice of a node for each method.
 //!
-//! Texts in the answer are names and fixed words only, because addresses and transport errors may hold
+//! No text in the answer contains an upstream's address or the text of a transport error, because these may hold
 //! secrets.
 
 use serde::Serialize;
@@ -16,7 +16,8 @@ pub struct Upstreams {
     /// The configured upstreams, in the order of the configuration.
     #[serde(serialize_with = "serialize_details")]
     pub upstreams: Vec<NodeView>,
-    /// The latest recorded choice of a node, for each method. At most ten choices a second are recorded.
+    /// The latest recorded choice of a node, for each method. At most ten choices per second are recorded for a
+    /// method.
     pub choices: Vec<ChoiceView>,
 }
 
@@ -42,8 +43,8 @@ pub struct CandidateView {
     pub name: String,
     /// The most severe reason why the node was unusable for the call. `None` if it was usable.
     pub unusable: Option<&'static str>,
-    /// True if the node was at most `cache.max_lag_slots` behind the newest known slot, at the call's
-    /// commitment.
+    /// True if the node was at most `cache.max_lag_slots` behind the newest known slot, at the call's commitment.
+    /// Always true for a call without a commitment.
     pub near: bool,
     /// The configured tier of the node. Nodes of lower tiers are asked first.
     pub tier: u8,

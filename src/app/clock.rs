@@ -13,8 +13,8 @@ use crate::http::Front;
 
 /// The interval between two comparisons of the clocks.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(250);
-/// The largest tolerated difference between the times that two clocks have advanced. Only a suspension, or a clock
-/// that was set, exceeds it.
+/// The largest tolerated difference between the advances of two clocks. Only a suspension, or the setting of a
+/// clock, causes a larger difference.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
 /// The readings of all clocks at one moment.
@@ -22,7 +22,7 @@ const TOLERANCE: Duration = Duration::from_secs(1);
 struct ClockReadings {
     /// The clock by which the ages of answers are measured.
     steady: Duration,
-    /// The clock that also runs during a suspension. Equal to `steady` if the system has none.
+    /// The clock that also runs during a suspension. Equal to `steady` if the system has no such clock.
     with_sleep: Duration,
     /// The wall clock, which jumps when a stopped virtual machine resumes.
     wall: Duration,

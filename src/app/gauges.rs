@@ -1,4 +1,4 @@
-//! The metrics that are gauges, whose values are computed at each scrape.
+//! The gauges among the metrics. Their values are computed at each scrape.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     let resets = metrics.frontier_resets.at(());
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
     for (member, unusable) in front.pool.standing(now) {
-        // A lookup of the metrics by name would create the series of a removed node again.
+        // Looking up the metrics by the node's name could bring back the series of a removed node.
         let upstream = member.metrics();
         for commitment in Commitment::ALL {
             if let Some(slot) = member.slot(commitment) {

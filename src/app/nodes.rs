@@ -1,4 +1,4 @@
-//! The views of the upstream nodes, and of the latest choices among them, for the admin listener.
+//! The state of the upstream nodes and the latest choices among these nodes, as the admin listener shows them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::pool::health::Health;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
-/// Returns every node, and for each method the latest choice of a node for a call.
+/// Returns the state of every node, and for each method the latest recorded choice of a node for a call.
 pub(super) fn upstreams(front: &Front) -> Upstreams {
     let now = Instant::now();
     Upstreams {
@@ -28,7 +28,7 @@ pub(super) fn frontier(front: &Front) -> PerCommitment<Option<Slot>> {
     PerCommitment::from_fn(|c| Some(front.frontier.slot(c)).filter(|slot| *slot > 0))
 }
 
-/// Returns every node, in the order of the configuration.
+/// Returns the state of every node, in the order of the configuration.
 pub(super) fn node_views(front: &Front, now: Instant) -> Vec<NodeView> {
     front.pool.members().iter().map(|member| node_view(front, member, now)).collect()
 }

@@ -1,7 +1,7 @@
 //! The process signals that a running gateway handles.
 //!
-//! Signals are handled once [`Signals::catch`] has returned. An earlier signal ends the process, which is the
-//! system's default.
+//! Signals are handled once [`Signals::catch`] has returned. A signal before that moment ends the process, as is
+//! the default of the system.
 
 use std::io;
 
@@ -16,14 +16,14 @@ pub struct Signals {
     pub hangup: HangupSignal,
 }
 
-/// Ctrl-C and SIGTERM, which stop the gateway in order.
+/// Ctrl-C and SIGTERM, at which the gateway finishes its requests in flight and stops.
 #[derive(Debug)]
 pub struct StopSignal {
     interrupt: Signal,
     terminate: Signal,
 }
 
-/// SIGHUP, which reloads the configuration.
+/// SIGHUP, at which the gateway reloads the configuration.
 #[derive(Debug)]
 pub struct HangupSignal(Signal);
 

@@ -18,7 +18,7 @@ use crate::methods::Commitment;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
-/// The running gateway, seen by the admin listener.
+/// The running gateway, as the admin listener sees it.
 pub(super) struct AppStatus {
     front: Arc<Front>,
     draining: Signal,

@@ -1,4 +1,5 @@
-//! The way of one call through the cache: a look-up, a fetch, and a stored entry instead if no node answers.
+//! The way of one call through the cache. A call is looked up, and fetched if nothing stored may serve it. If the
+//! fetch fails, an older stored entry may be served.
 
 use std::sync::Arc;
 
@@ -47,13 +48,14 @@ async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
                 Err(NotServed::Failed(error)) => return Err(error),
                 Err(NotServed::Unusable) => call.charge.owe(Debt::Nothing),
             }
-            // Even a hit may have expired before it was rendered.
+            // An entry was found, but it may not be served any more. Even a hit may have expired before it was
+            // rendered.
             if !matches!(found, CacheLookup::Miss) {
                 call.reason = ForwardReason::Stale;
             }
         }
-        // The fetch is boxed, so that the future of a hit is small. For the same reason only a fetch has a
-        // timer.
+        // The fetch is boxed, so that the future of a hit is small. For the same reason this timer covers only the
+        // fetch.
         let fetched = timeout_at(call.options.deadline, Box::pin(fetch_retrying_smaller(cache, call))).await;
         match fetched.map_err(|_| Error::TimedOut(cache.request_timeout))? {
             Ok(answer) => return Ok(answer),
@@ -80,15 +82,15 @@ async fn serve_stored(
     } else {
         rendering.await
     };
-    // An entry that cannot be read counts as no entry.
+    // An entry that cannot be rendered counts as no entry.
     answer.map_err(|reason| match reason {
         NotServed::Failed(Error::NoUpstream(_)) => NotServed::Unusable,
         other => other,
     })
 }
 
-/// Returns the entry to serve: a fresh one, a list put together from fresh ones, or a stale one. A stale entry is
-/// served while a new answer is fetched. `None` if a node must be asked first.
+/// Returns the entry to serve: a fresh entry, a list put together from fresh entries, or a stale entry. A stale
+/// entry is served while a new answer is fetched. `None` if a node must be asked first.
 fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> Option<Arc<Entry>> {
     if let CacheLookup::Hit(entry) = found {
         return Some(Arc::clone(entry));
@@ -103,8 +105,8 @@ fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> 
     Some(Arc::clone(entry))
 }
 
-/// Fetches an answer. The node may be asked for a larger form of the answer than the caller's, from which other
-/// forms can be made. If the larger form is too large, the node is asked once more for the caller's form.
+/// Fetches an answer. The node may be asked for a larger form of the answer than the caller wants, because other
+/// forms can be made from it. If the larger form is too large, the node is asked once more, for the caller's form.
 async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
     let answer = fetch(cache, call).await;
     if let Err(NotServed::Failed(Error::NoUpstream(attempts))) = &answer
@@ -153,8 +155,9 @@ async fn fetch_past_cache(
 }
 
 /// Fetches an answer for a caller without minContextSlot. The answer of a shared fetch may be below
-/// `monotonic_slot`, the slot that the caller's key has already seen. The answer may also be too old for a caller
-/// who joined the fetch. In both cases a second answer is fetched, and taken at any slot.
+/// `monotonic_slot`, the slot that the caller's key has already seen. For a caller who joined the fetch, the
+/// answer may also be too old or in the wrong form. In these cases a second answer is fetched, and taken at any
+/// slot.
 async fn fetch_at_any_slot(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -168,8 +171,8 @@ async fn fetch_at_any_slot(
 }
 
 /// Fetches an answer for a caller with minContextSlot `slot`. Answers of shared fetches are tried first. The
-/// minContextSlot itself is sent to a node in two cases: the newest known slot does not reach `slot` in time,
-/// or two shared answers are below `slot`.
+/// minContextSlot itself is sent to a node in two cases: the newest known slot does not reach `slot` in time, or
+/// neither of two shared answers may serve the caller.
 async fn fetch_at_min_context_slot(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -182,8 +185,8 @@ async fn fetch_at_min_context_slot(
         if first.serves(cache, call, monotonic_slot.max(Some(slot))) {
             return render_fetched(cache, call, &first.fetched, first.role(false)).await;
         }
-        // All callers for whom the first answer was too low share the next answer, from a node at the
-        // frontier.
+        // All callers for whom the slot of the first answer was too low share a second answer, from a node that
+        // has reached the frontier.
         let at_frontier = SlotRequirement::AtLeast(cache.frontier.slot(commitment));
         let second = share_flight(cache, call, at_frontier).await?;
         if second.serves(cache, call, Some(slot)) {
@@ -215,7 +218,7 @@ async fn fetch_last(
     render_fetched(cache, call, &flight.fetched, flight.role(asked_since)).await
 }
 
-/// The part of a caller in a flight, that is, in a fetch that callers share.
+/// The role of a caller in a flight, which is a fetch that several callers share.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FlightRole {
     /// The fetch began for this caller.
@@ -234,9 +237,9 @@ struct SharedFlight {
 }
 
 impl SharedFlight {
-    /// Returns true if the result reaches `min_slot` and is young enough for this caller. A caller who joined
-    /// the fetch takes the result only if a stored answer of that age would count as fresh. The caller for
-    /// whom the fetch began takes a result of any age.
+    /// Returns true if the result fits the call, reaches `min_slot`, and is young enough for this caller. A caller
+    /// who joined the fetch takes the result only if a stored answer of that age would count as fresh. The caller
+    /// for whom the fetch began takes a result of any age.
     fn serves(&self, cache: &Cache, call: &PlannedCall<'_>, min_slot: Option<Slot>) -> bool {
         let meta = &self.fetched.entry().meta;
         let is_fresh = || cache.freshness.allows(meta, Tolerance::Fresh, Instant::now());
@@ -259,7 +262,7 @@ async fn share_flight(
     Ok(SharedFlight { fetched: await_flight(call, flight).await?, is_leader })
 }
 
-/// Waits for the result of a fetch. A caller who leaves while waiting still pays for that result, unless the
+/// Waits for the result of a fetch. A caller who leaves during the wait still pays for the result, unless the
 /// fetch fails.
 async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>) -> FlightResult {
     call.charge.owe(Debt::Flight(flight.clone()));
@@ -268,9 +271,9 @@ async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>
     result
 }
 
-/// Answers a list of accounts partly from the cache. Accounts without a fresh entry are fetched. The answer
-/// names the lowest slot of its accounts. `None` if `cache.assemble` forbids this, if all or none of the
-/// accounts are stored, or if the list stays incomplete.
+/// Answers a list of accounts partly from the cache. Accounts without a fresh entry are fetched. The answer names
+/// the lowest slot of its accounts. `None` if `cache.assemble` forbids such lists, if all or none of the accounts
+/// have fresh entries, or if the list stays incomplete.
 async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, NotServed> {
     let Query::Accounts(query) = call.query else { return Ok(None) };
     let Some(missing) = cache.lookup.lists().missing_accounts(query, call.min_slot()) else {
@@ -296,9 +299,9 @@ async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<C
 }
 
 /// Renders the result of a fetch for this caller. Meanwhile another caller may have got an answer about the same
-/// accounts at a higher slot. On the second try of the call, a stored entry that may stand in is then rendered
-/// instead. Without such an entry the caller gets the fetched answer, because slots shown to other callers never
-/// cause an error.
+/// accounts at a higher slot. On the first try of the call, the result is then unusable. On the second try, a
+/// stored entry is rendered instead, if one may be served. Otherwise the result is rendered, because slots shown
+/// to other callers never cause an error.
 pub(super) async fn render_fetched(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -332,8 +335,8 @@ pub(super) async fn render_fetched(
     cache.renderer.render(call, entry, basis).await
 }
 
-/// Serves a stored entry because no node answers. An entry below the floor of one of its accounts is served only
-/// if no other entry may stand in. The floors of its accounts then fall to the entry's slot.
+/// Serves a stored entry because the call has failed. An entry below the floor of one of its accounts is served
+/// only if no other entry may be. The floors of the entry's accounts then fall to the entry's slot.
 async fn serve_stand_in(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
     let mut entry = find_or_derive_stand_in(cache, call, Tolerance::InFault).await;
     if entry.is_none() {
@@ -347,8 +350,8 @@ async fn serve_stand_in(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> 
     cache.renderer.render(call, &entry, Basis::StandIn).await.map_err(|_| error)
 }
 
-/// Returns the stored entry that may stand in for a node's answer. If no such entry is stored, derives one
-/// from an entry of another form.
+/// Returns the stored entry that may be served instead of a node's answer. If there is none, makes one from a
+/// stored entry of another form.
 async fn find_or_derive_stand_in(
     cache: &Cache,
     call: &PlannedCall<'_>,

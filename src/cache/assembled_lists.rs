@@ -37,13 +37,13 @@ impl AssembledLists<'_> {
         if mode == Assemble::Off {
             return None;
         }
-        // Without the guard, accounts that were read before a purge could be stored after it.
+        // Without the guard, a purge could come between reading the entries and storing the list.
         let guard = self.entries.lock_generation();
         let singles = self.find_singles(query, tolerance, min_slot, &guard);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
         let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
-        // A list of accounts at several slots gets the lowest slot. A carried account is known at its own slot
-        // only.
+        // A list of accounts at several slots is served at the lowest of these slots. A carried account is known
+        // to be right only at its own slot.
         let may_mix = mode == Assemble::WithinBound && !singles.iter().any(|single| single.meta.carried);
         let list = (one_slot || may_mix).then(|| list::joined(&singles))??;
         self.insert_unless_newer(query, list)
@@ -69,8 +69,8 @@ impl AssembledLists<'_> {
         (!missing.is_empty() && stored.iter().any(Option::is_some)).then_some(missing)
     }
 
-    /// Returns a list put together from the fresh entries of single accounts. Their slots may differ, unless one
-    /// of the entries is carried.
+    /// Returns a list put together from the fresh entries of single accounts. The slots of the entries may differ,
+    /// unless one of the entries is carried.
     pub(super) fn complete_list(&self, query: &AccountsQuery, min_slot: Option<Slot>) -> Option<Arc<Entry>> {
         let guard = self.entries.lock_generation();
         let singles: Option<Vec<_>> =
@@ -83,7 +83,7 @@ impl AssembledLists<'_> {
         self.insert_unless_newer(query, list::joined(&singles)?)
     }
 
-    /// Stores an assembled list and returns it. `None` if a newer list is stored.
+    /// Stores an assembled list and returns it. `None` if a newer list of the same accounts is stored.
     fn insert_unless_newer(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
         if self.holds_newer(query, &list) {
             return None;
@@ -91,8 +91,8 @@ impl AssembledLists<'_> {
         self.insert_list(query, list)
     }
 
-    /// Returns true if a stored list of the same accounts is newer than `list`, fits the form of `query`, and may
-    /// still be served.
+    /// Returns true if a stored list of the same accounts is newer than `list` and may still be served. The stored
+    /// list must also be writable in the form of `query`.
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
         let mut stored = forms::serving_forms(query.form).filter_map(|form| self.entries.get(&key(form)));
@@ -107,14 +107,14 @@ impl AssembledLists<'_> {
         let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
         let now = Instant::now();
         if self.entries.floors_under(&key, now).0 < list.meta.slot {
-            // The list is shown, so floors that have fallen below the slot of the list rise again.
+            // The list is sent to a caller, so a floor below the slot of the list rises to that slot.
             self.entries.raise_floors(&key, list.meta.slot, now);
         }
         (!matches!(self.entries.insert(key, &list), Insert::KeptNewer(_))).then_some(list)
     }
 
-    /// Returns the newest usable entry of each account of `list`, or `None` for an account without one. An entry
-    /// is usable only if the account can be written from it in the form that `list` asks for.
+    /// Returns the newest usable entry of each account of `list`, or `None` for an account without a usable entry.
+    /// An entry is usable only if the account can be written from it in the form that `list` asks for.
     pub(super) fn find_singles(
         &self,
         list: &AccountsQuery,

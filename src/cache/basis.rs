@@ -1,4 +1,4 @@
-//! The reasons for which an entry may serve a call, or may not.
+//! The reasons why a stored or fetched entry may serve a call, and the reasons why no answer is given.
 
 use super::status::CacheStatus;
 use crate::error::Error;
@@ -8,19 +8,19 @@ use crate::telemetry::Outcome;
 /// before the answer is sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Basis {
-    /// The look-up found the entry. The entry is fresh, or stale while a refetch runs, and reaches the slot
-    /// that the caller wants.
+    /// The look-up found the entry. The entry reaches the slot that the caller wants. The entry is fresh, or it is
+    /// stale and a refetch is running.
     LookedUp,
-    /// A shared fetch found the entry without asking a node. The entry is fresh, or stale while a refetch
-    /// runs. The slot that the caller wants was checked when the fetch ended.
+    /// A shared fetch found the entry without asking a node. The entry is fresh, or it is stale and a refetch is
+    /// running. When the fetch ended, the entry was checked against the slot that the caller wants.
     FoundByFlight,
-    /// No node gives a better answer, and the entry may still stand in.
+    /// No node gives a better answer, and the stored entry may be served instead.
     StandIn,
-    /// The answer, or a part of it, was fetched for another caller and is fresh. The two values are the
-    /// `Cache-Status` and the outcome for metrics.
+    /// The answer was fetched for another caller, or is a list that a fetch completed. The answer must still be
+    /// fresh. The two values are the `Cache-Status` and the outcome for metrics.
     SharedFetch(CacheStatus, Outcome),
-    /// A node was asked after the caller arrived. The answer's age counts only from the end of the fetch until the
-    /// answer is rendered. The two values are the `Cache-Status` and the outcome for metrics.
+    /// A node was asked after the caller arrived, so the answer may have any age. Only the wait for rendering is
+    /// limited. The two values are the `Cache-Status` and the outcome for metrics.
     FetchedSinceArrival(CacheStatus, Outcome),
 }
 
@@ -34,9 +34,9 @@ impl Basis {
 /// The reason why an entry or a fetch gives a caller no answer.
 #[derive(Debug)]
 pub(super) enum NotServed {
-    /// No entry may serve the caller: none is stored, the entry became too old, or a newer answer was sent to a
-    /// caller meanwhile. The result of a shared fetch may also be in a form that serves only the caller for whom
-    /// the fetch began.
+    /// No entry may serve the caller: none is stored, the entry became too old, or meanwhile a newer answer was
+    /// stored or sent to a caller. The result of a shared fetch may also be in a form that serves only the caller
+    /// for whom the fetch began.
     Unusable,
     /// The entry cannot be rendered, or the fetch failed.
     Failed(Error),
@@ -51,11 +51,11 @@ impl From<Error> for NotServed {
 /// The limits of age and slot that stored entries must meet to be used for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tolerance {
-    /// The entries are fresh.
+    /// Each entry must be fresh.
     Fresh,
-    /// The entries are young enough to be served while no node answers.
+    /// Each entry must be young enough to be served while no node answers.
     InFault,
-    /// The entries are young enough to be served while no node answers. An entry may even be below a slot at
-    /// which one of its accounts was shown.
+    /// Each entry must be young enough to be served while no node answers. An entry may even be below the floor of
+    /// one of its accounts.
     LastResort,
 }

@@ -1,10 +1,10 @@
 //! Carrying: a stored account is served at a later slot than the one at which it was read, because no block
 //! has written it since.
 //!
-//! The followed chain, which the gateway reads block by block, proves this. A carried entry is a copy with
-//! the later slot in its context, and replaces the original entry. Its age counts from the time at which the
-//! gateway asked a node for its newest slot and learned the later slot. The limits of slot and age apply to it as
-//! to a node's answer. A fresh entry is replaced at most once for each slot.
+//! The followed chain proves this. The chain is the run of blocks that the gateway has read one by one, without a
+//! gap. A carried entry is a copy with the later slot in its context, and replaces the original entry. Its age
+//! counts from the last poll in which a node named the newest slot of the chain as its own newest slot. The limits
+//! of age and lag apply to the entry as to a node's answer. A fresh entry is replaced at most once for each slot.
 //!
 //! An account that was read at confirmed may also serve callers at finalized, and the other way round. The
 //! chain must prove that the account is the same at the later slot. At processed nothing is carried, because
@@ -32,8 +32,8 @@ use crate::telemetry::Metrics;
 
 /// The longest wait for the followed chain to reach a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
-/// The largest number of slots by which the newest block of the followed chain may be below a slot that a caller
-/// waits for. If the block is further below, the caller does not wait.
+/// The longest distance, in slots, from the newest block of the followed chain to a slot for which a caller waits.
+/// If the slot is further away, the caller does not wait.
 const NEAR_SLOTS: u64 = 2;
 
 /// Carries stored entries along the followed chain, if the settings allow it: serves them at later slots,
@@ -60,8 +60,8 @@ impl Carrier {
         &self.followed
     }
 
-    /// Returns true if carried answers are served. In shadow mode, or once a carried answer has proved wrong,
-    /// none is served.
+    /// Returns true if carried answers are served. No carried answer is served in shadow mode, which only counts
+    /// them, or once one has proved wrong.
     fn is_serving(&self) -> bool {
         self.mode == FollowMode::On && !self.followed.is_contradicted()
     }
@@ -110,7 +110,8 @@ impl Carrier {
     }
 
     /// Returns a fresh entry for the look-up `plan`, made from a stored entry for the same accounts at another
-    /// commitment.
+    /// commitment. The entry's slot is at least `min_slot`, and not below a slot at which one of the accounts was
+    /// shown.
     pub(super) fn find_across(
         &self,
         entries: &StoredEntries,
@@ -267,8 +268,8 @@ fn is_near(chain: &Chain, slot: Slot) -> bool {
     slot.saturating_sub(chain.tip().slot) <= NEAR_SLOTS
 }
 
-/// Returns true unless `key` is a token balance whose account may belong to a program other than the classic
-/// token program. Balances of other programs may change without a block that writes the account.
+/// Returns true if `key` is not a token balance, or if the classic token program is known to own the account.
+/// Balances of other programs may change without a block that writes the account.
 fn is_of_known_owner(entries: &StoredEntries, key: &Key, stamp: &FollowStamp, chain: &Chain) -> bool {
     let Key::Balance(account, _) = key else { return true };
     let is_unwritten = |stamp: &FollowStamp| {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::fetched::{Fetched, FlightResult};
 use super::flight::FlightHandle;
 
-/// The holder of an API key, who pays for calls.
+/// The party that pays for calls, usually the owner of an API key.
 pub trait Payer: Send + Sync {
     /// Adds `units` to the key's usage.
     fn book(&self, units: f64);
@@ -25,7 +25,7 @@ pub struct Price {
     pub miss: f64,
 }
 
-/// A call's price, and the key whose usage the price is added to.
+/// A call's price, and the payer to whose usage the price is added.
 struct Bill {
     payer: Arc<dyn Payer>,
     price: Price,
@@ -81,7 +81,7 @@ impl Charge {
         Self { bill: None, debt: Mutex::new(Debt::Nothing) }
     }
 
-    /// Sets what the call costs, in place of what was set before.
+    /// Sets the price that the call owes, and replaces the price that was set before.
     pub(super) fn owe(&self, debt: Debt) {
         *self.debt() = debt;
     }

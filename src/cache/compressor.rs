@@ -10,7 +10,8 @@ use tokio::sync::Semaphore;
 use crate::low_priority;
 use crate::telemetry::{Compression, Metrics};
 
-/// The length above which a text is compressed off the async workers. Compressing 64 KiB takes some 200 µs.
+/// The length in bytes above which a text is compressed off the async workers, because it would block a worker for
+/// too long.
 const COMPRESS_OFF_WORKER_BYTES: usize = 64 * 1024;
 
 /// Compresses texts, a bounded number of long ones at a time. Long texts are compressed on threads of low

@@ -92,7 +92,7 @@ impl Payload {
         }
     }
 
-    /// Returns all bytes that the payload holds in memory.
+    /// Returns the number of bytes that the payload holds in memory.
     pub fn weight(&self) -> usize {
         match self {
             Self::Result(body) => body.len() + body.binding_bytes(),
@@ -101,8 +101,8 @@ impl Payload {
     }
 }
 
-/// The memory that a single account's answer takes around its context and value, with the allocator's
-/// overhead, in bytes.
+/// The memory in bytes for a single account's answer beyond its context and value: the text around them, and the
+/// allocator's overhead.
 const ENVELOPE_BYTES: usize = 64;
 
 /// The stored form of an answer.
@@ -110,7 +110,7 @@ const ENVELOPE_BYTES: usize = 64;
 pub enum EntryBody {
     /// The answer exactly as the node sent it.
     Verbatim(Payload),
-    /// One account, from which other forms can be made.
+    /// The answer about one account, from which other forms can be made.
     Account {
         /// The whole `result`, of which `value` is a slice.
         result: Bytes,
@@ -121,11 +121,12 @@ pub enum EntryBody {
         /// The encoding for which the account was fetched. `None` if the caller asked for a slice.
         asked: Option<AccountEncoding>,
     },
-    /// A list of accounts. The bytes of each account are shared with its single entry.
+    /// The answer about a list of accounts. The bytes of each account are shared with the entry for that account
+    /// alone.
     Accounts {
         /// The context object.
         context: Bytes,
-        /// The values in the order of the keys.
+        /// The values of the accounts, in the order in which the call names the accounts.
         values: Arc<[AccountValue]>,
         /// The encoding for which the list was fetched. `None` if the caller asked for a slice, or if the
         /// list was assembled.
@@ -134,8 +135,8 @@ pub enum EntryBody {
 }
 
 impl EntryBody {
-    /// Returns the memory of the body beyond its fixed size, in bytes. Bytes that entries share are counted
-    /// for each of them.
+    /// Returns the heap memory of the body in bytes. The size of the type itself is not counted. Bytes that
+    /// entries share are counted for each of them.
     pub fn weight(&self) -> usize {
         match self {
             Self::Verbatim(payload) => payload.weight(),
@@ -163,8 +164,8 @@ pub struct EntryMeta {
     pub class: Class,
     /// True if the answer was made from stored answers to other calls.
     pub derived: bool,
-    /// True if the answer was read at another slot or commitment. A followed block chain proves that the
-    /// accounts are the same at the slot and commitment that the answer shows.
+    /// True if the answer was read at another slot or commitment than it shows. The followed blocks prove that the
+    /// accounts are the same at the slot and commitment that it shows.
     pub carried: bool,
 }
 
@@ -175,8 +176,8 @@ pub struct Entry {
     pub body: EntryBody,
     /// The slot, age and class.
     pub meta: EntryMeta,
-    /// The slot and the followed chain at which the accounts were read, which allow the answer to be served at
-    /// later slots. `None` if the answer is served at its own slot only.
+    /// The slot at which the accounts were read, and the run of blocks followed then. They allow the answer to be
+    /// served at later slots. `None` if the answer is served at its own slot only.
     pub stamp: Option<Arc<FollowStamp>>,
     /// The compressed forms of the text, for callers who accept them.
     pub compressed: CompressedForms,

@@ -37,7 +37,7 @@ use crate::node::{Contextual, NodeReply, OFF_WORKER_BYTES, code};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
 
-/// The longest wait of a shared fetch for a permit to derive its answer from a long stored text. After that
+/// The longest time that a shared fetch waits for a permit to make its answer from a long stored text. After that
 /// the fetch asks a node.
 pub(super) const RENDER_PERMIT_WAIT: Duration = Duration::from_millis(50);
 
@@ -48,9 +48,9 @@ const LONGEST_FRONTIER_WAIT: Duration = Duration::from_secs(1);
 /// The source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswerSource {
-    /// A node. The answer is offered to the other gateways of the shared store.
+    /// A node. The answer is offered to the other gateways that use the shared store.
     Node {
-        /// The unique number of the block chain that the gateway followed when the node was asked. 0 if it
+        /// The unique number of the run of blocks that the gateway followed when the node was asked. 0 if it
         /// followed none.
         chain: u64,
     },
@@ -71,7 +71,7 @@ pub(super) struct Fetcher {
     flights: Arc<Flights<FlightKey, FlightResult>>,
     merger: Arc<Merger>,
     refetch_check: Arc<RefetchCheck>,
-    /// The shared store as the second level, if one is configured.
+    /// The shared store, which is the second level of the cache, if one is configured.
     second_level: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
@@ -163,15 +163,15 @@ impl Fetcher {
             return false;
         }
         if let Some(chain) = self.lookup.carrier.chain_that_carries(&self.lookup.entries, plan, slot) {
-            // The followed chain reaches a slot later than the frontier. If it is not in time, a node is asked.
+            // The followed chain reaches a slot later than the frontier. If the chain is late, a node is asked.
             let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed().reached(chain, slot)).await;
         }
         true
     }
 
-    /// Returns an answer that needs no node. An earlier fetch may have stored one since the caller's look-up.
-    /// A stored answer may also become valid at a later slot once the followed chain arrives there. If
-    /// neither happens, derives the answer from another entry, if possible.
+    /// Returns an answer that needs no node. An earlier fetch may have stored it since the caller's look-up.
+    /// Otherwise waits for the followed chain, if a stored answer can then be carried to the floor of its
+    /// accounts. If that fails, derives the answer from another entry, if possible.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
         let mut fresh = self.lookup.find_fresh(plan);
         if fresh.is_none() && self.lookup.carrier.await_floor(&self.lookup.entries, plan).await {
@@ -213,7 +213,8 @@ impl Fetcher {
         let FetchStart { generation, space, chain, .. } = start;
         // At processed a fork may be dropped with its slots, so the newest slot is only a preference there.
         let (newest_slot, prefer) = match commitment {
-            // A node that has not seen the write would only repeat the stored answer.
+            // Nodes that have reached the last write are preferred. Another node would only repeat the stored
+            // answer.
             Some(Commitment::Confirmed | Commitment::Finalized) => (start.newest_slot, start.last_write),
             _ => (None, start.newest_slot),
         };
@@ -324,8 +325,8 @@ impl Fetcher {
     }
 }
 
-/// Returns the stored form of an answer. Accounts are parsed, so that other forms can be made of them. `None`
-/// if accounts are not in the format that nodes write.
+/// Returns the stored form of an answer. Accounts are parsed, so that other forms can be made from them. `None` if
+/// accounts are not in the format that nodes write.
 async fn parse_body(
     plan: &LookupPlan,
     reply: &PoolReply,
@@ -357,8 +358,8 @@ async fn parse_body(
 /// A parsed answer in its stored form.
 struct ParsedAnswer {
     body: EntryBody,
-    /// The slot and chain at which the accounts were read. They allow the answer to be served at later slots.
-    /// `None` if the answer is served at its own slot only.
+    /// The slot at which the accounts were read, and the run of blocks followed then. They allow the answer to be
+    /// served at later slots. `None` if the answer is served at its own slot only.
     stamp: Option<Arc<FollowStamp>>,
     /// The key under which the answer about accounts is stored. Its form may differ from the fetched one,
     /// because a slice may prove to be the whole account. `None` for other answers.
@@ -421,8 +422,8 @@ impl ParsedAnswer {
     }
 }
 
-/// Returns true if a fetch with this result is worth a second try. An answer over the size limit would be as
-/// large again.
+/// Returns true if a fetch with this result is worth a second try. An answer over the size limit would be over it
+/// at the second try, too.
 fn is_worth_retry(result: &FlightResult) -> bool {
     let too_large = AttemptResult::TooLarge.as_str();
     match result {

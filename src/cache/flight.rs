@@ -1,4 +1,4 @@
-//! Single-flight: all callers with the same question at the same time share one upstream call.
+//! Single-flight: all callers with the same question at the same time share one fetch, called a flight.
 //!
 //! The fetch is a task that goes on even if the caller who started it, the leader, leaves. A failed fetch is
 //! tried once more if callers still wait. Callers bring their own deadlines and never cancel a flight. A caller
@@ -178,7 +178,7 @@ impl<T: Clone> FlightHandle<T> {
     }
 }
 
-/// Removes a fetch from the table of fetches under way when the guard is dropped.
+/// The guard of a fetch. Dropping the guard removes the fetch from the table of fetches under way.
 struct FlightGuard<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> {
     flights: Arc<Flights<K, T>>,
     /// The key of the fetch. `None` once the fetch is removed from the table.

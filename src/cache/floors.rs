@@ -5,9 +5,10 @@
 //! A floor holds for as long as an answer of a lower slot could still be served. Stored entries cannot
 //! replace floors: the shown entry may be evicted while an older list with the account is still stored.
 //!
-//! Memory is bounded. The table has several shards, each with an older and a younger half. If too many floors
-//! are in force, the older half of a shard is reduced to its highest slot. An account of that shard without a
-//! floor of its own is then not served below that slot. That costs hits, and never serves an older slot.
+//! Memory is bounded. The table has several shards, each with an older and a younger half. If too many floors are
+//! in force, the older half of a shard is replaced by the highest of its floors. An account of that shard without
+//! a floor of its own is then not served below that slot. This costs hits, but never lets an account go back to an
+//! older slot.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::methods::{Commitment, Pubkey, Slot};
 
-/// The number of shards for each commitment, so that two threads seldom contend.
+/// The number of shards for each commitment. With this many shards, two threads seldom wait for the same lock.
 const SHARDS: usize = 64;
 /// The cache capacity, in bytes, for each floor that the table can hold. The smallest entry of an account
 /// weighs more than half of that, so there are fewer than two such entries for each floor.
@@ -74,7 +75,7 @@ impl Floors {
     fn put(&mut self, account: Pubkey, floor: Floor, half: usize, now_ms: u64) {
         if self.young.len() >= half && !self.young.contains_key(&account) {
             let valid = self.old.values().filter(|floor| floor.until_ms >= now_ms);
-            // A folded floor that has ended is forgotten.
+            // The floor `folded` is dropped if it is no longer in force.
             let before = Some(self.folded).filter(|folded| folded.until_ms >= now_ms).unwrap_or_default();
             self.folded = valid.fold(before, |folded, floor| Floor {
                 slot: folded.slot.max(floor.slot),

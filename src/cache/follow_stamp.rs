@@ -1,7 +1,7 @@
-//! The stamps of answers about accounts: the slot at which the accounts were read, and the block chain that
-//! the gateway followed then.
+//! The stamps of answers about accounts: the slot at which the accounts were read, and the run of blocks that the
+//! gateway followed then, called the followed chain.
 //!
-//! A stamp allows an answer to be carried, that is, served at a later slot if no block has written its
+//! A stamp allows an answer to be carried, that is, served at a later slot because no block has written its
 //! accounts since. A node's answer gets a stamp only if blocks list each write to its accounts.
 
 use std::borrow::Cow;
@@ -28,8 +28,8 @@ pub struct FollowStamp {
     pub newest_data: Slot,
     /// True if the classic token program is known to own the answer's account. False for lists.
     pub is_token: bool,
-    /// The buckets of the answer's accounts. A bucket is the index under which the followed chain keeps the
-    /// last write of an account.
+    /// The buckets of the answer's accounts. A bucket is the index under which the followed chain records the slot
+    /// of an account's last write.
     pub buckets: Box<[Bucket]>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct StampInput {
     pub(super) followed: Arc<FollowedChain>,
     /// The unique number of the block chain that the gateway followed when the node was asked.
     pub(super) chain: u64,
-    /// The newest confirmed slot that was known when the answer had arrived.
+    /// The newest confirmed slot that was known after the answer had arrived.
     pub(super) confirmed: Slot,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Stamper {
 }
 
 impl Stamper {
-    /// Creates the maker of stamps for a node's answer with the JSON object `context`. `None` if `context` is
+    /// Creates a [`Stamper`] for a node's answer with the JSON object `context`. `None` if `context` is
     /// unreadable, or if answers of the node's version are never served at later slots.
     ///
     /// Before Agave 4.1, a node's answer at finalized may show data of later slots than its own. These slots
@@ -112,7 +112,7 @@ impl Stamper {
         is_listed.then(|| self.stamp(false, [self.followed.bucket(address)].into()))
     }
 
-    /// Combines the [`FollowStamp`]s of a list's accounts into one for the list, which a node has answered as a
+    /// Combines the [`FollowStamp`]s of a list's accounts into one for the list, which a node has returned as a
     /// whole. `None` if an account has no stamp.
     pub(super) fn list<'a>(
         &self,

@@ -20,7 +20,7 @@
 //! | --- | --- |
 //! | base64, whole | base64, base64+zstd, base58 and binary, with any slice or none |
 //! | base64, a slice | base64, base58 and binary with that slice |
-//! | base64+zstd | base64+zstd with that slice |
+//! | base64+zstd, whole or a slice | base64+zstd with the same slice, or with none if whole |
 //! | jsonParsed, whole | jsonParsed, with any slice or none |
 //! | jsonParsed, a slice | jsonParsed with that slice |
 //!
@@ -79,8 +79,9 @@ pub(super) fn stored_list_form(fetched: AccountForm, values: &[AccountValue]) ->
     if is_whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which an assembled list is stored for a caller who asks for `asked`. If an account
-/// is in a form that serves no other form, such as a slice of jsonParsed, the list is stored under `asked`.
+/// Returns the form under which an assembled list is stored for a caller who asks for `asked`. Some stored forms,
+/// such as a slice of jsonParsed, serve no other form. If an account is in such a form, the list is stored under
+/// `asked`.
 pub(super) fn stored_assembled_form(asked: AccountForm, values: &[AccountValue]) -> AccountForm {
     if values.iter().any(|value| value.kind() == AccountKind::AsAsked) {
         return asked;

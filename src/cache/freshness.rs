@@ -1,9 +1,10 @@
-//! The freshness rules: how long an answer may be served, limited in time and in slots by its class.
+//! The freshness rules: the age and the lag in slots up to which an answer may be served. Both limits depend on
+//! the answer's class.
 //!
 //! The rules hold no state of the cache. They depend on the settings, the time and the frontier, that is, the
-//! newest known slot at each commitment. When the frontier moves, all entries too far behind it stop being
-//! fresh at once, without a scan. The time limit always holds. The limit in slots depends on how well the
-//! gateway knows the newest slot.
+//! newest known slot at each commitment. When the frontier moves, all entries too far behind it stop being fresh
+//! at once, without a scan. The time limit always holds. The limit in slots is only as exact as the gateway's
+//! knowledge of the newest slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,22 +23,22 @@ use crate::telemetry::{Outcome, StaleCause};
 /// The freshness of an entry at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
-    /// Within the limits of age and slots. The entry may be served.
+    /// Within the limits of age and lag. The entry may be served.
     Fresh,
-    /// Slightly past a limit of age or slots. The entry may be served while a fresh answer is fetched.
+    /// Slightly past the limit of age or lag. The entry may be served while a fresh answer is fetched.
     Stale(StaleCause),
-    /// Far past a limit of age or slots. The entry may be served only if no node answers.
+    /// Far past the limit of age or lag. The entry may be served only if no node answers.
     Expired(StaleCause),
 }
 
-/// The limits of age and slots for every class of answers, from the settings.
+/// The limits of age and lag for every class of answers, from the settings.
 pub(super) struct FreshnessPolicy {
     settings: config::CacheSettings,
     frontier: Arc<Frontier>,
 }
 
 impl FreshnessPolicy {
-    /// Creates the rules of these settings. An answer's slot is compared with the newest slot in `frontier`.
+    /// Creates the rules from these settings. An answer's slot is compared with the newest slot in `frontier`.
     pub(super) fn new(settings: config::CacheSettings, frontier: Arc<Frontier>) -> Self {
         Self { settings, frontier }
     }
@@ -66,7 +67,7 @@ impl FreshnessPolicy {
         }
     }
 
-    /// Returns true if `tolerance` allows an answer with this `meta` at `now`.
+    /// Returns true if `tolerance` allows an answer with this `meta` to be served at `now`.
     pub(super) fn allows(&self, meta: &EntryMeta, tolerance: Tolerance, now: Instant) -> bool {
         match tolerance {
             Tolerance::Fresh => self.assess(meta, now) == Freshness::Fresh,
@@ -95,7 +96,8 @@ impl FreshnessPolicy {
             (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Fresh) => {
                 Some((hit(left.max(0), false), Outcome::Hit))
             }
-            // An entry past its slot bound may have time left, which does not count.
+            // An entry that lags too many slots may have time left. The status reports no time left for such an
+            // entry.
             (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Stale(_)) => {
                 Some((hit(left.min(0), true), Outcome::Stale))
             }

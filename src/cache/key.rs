@@ -19,8 +19,8 @@ use crate::methods::{
     VotesQuery,
 };
 
-/// The number of samples that a node keeps for getRecentPerformanceSamples. All are fetched, and cut to a
-/// caller's limit.
+/// The number of samples that a node keeps for getRecentPerformanceSamples. All samples are fetched, and each
+/// caller gets as many as it asks for.
 pub const ALL_SAMPLES: u16 = 720;
 
 /// The key of an answer. Equal keys mean the same question.
@@ -58,7 +58,7 @@ pub enum Finality {
 }
 
 impl Key {
-    /// Returns the memory of the key beyond its fixed size, in bytes.
+    /// Returns the heap memory of the key in bytes. The size of the type itself is not counted.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Accounts(keys, ..) => keys.len() * size_of::<Pubkey>(),
@@ -131,9 +131,9 @@ impl Key {
 pub struct LookupPlan {
     /// The key under which the answer is stored.
     pub key: Key,
-    /// A second key under which the answer may be stored. For a block, it is the key of the error that the
-    /// block is missing. For accounts, it is the key of another form that serves the caller. Of two forms of
-    /// an account, the one of the higher slot is served.
+    /// A second key under which the answer may be stored. For a block, it is the key of the error that the block
+    /// is missing. For accounts, it is the key of another form that serves the caller. If an account is stored in
+    /// both forms, the entry of the higher slot is served.
     pub alternate_key: Option<Key>,
     /// The upstream call, without the caller's minContextSlot.
     pub upstream: Query,

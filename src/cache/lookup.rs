@@ -1,6 +1,6 @@
 //! The look-up: the choice of a stored entry that may serve a call.
 //!
-//! [`Lookup`] owns everything that decides this: the stored entries with the rules for serving them
+//! [`Lookup`] owns everything that decides this choice: the stored entries with the rules for serving them
 //! ([`StoredEntries`]), and the known sizes of accounts. The look-up is synchronous and does no I/O.
 
 use std::sync::Arc;
@@ -59,10 +59,10 @@ pub(super) struct FetchStart {
     /// The account's size in bytes. `None` if the size is not known, or if the call is not for a single
     /// account.
     pub(super) space: Option<u64>,
-    /// The unique number of the block chain that the gateway follows. 0 if it follows none.
+    /// The unique number of the run of blocks that the gateway follows. 0 if it follows none.
     pub(super) chain: u64,
-    /// The slot of the last block that may have written one of the call's accounts. `None` if the followed
-    /// chain does not know, or at other commitments than confirmed.
+    /// The slot of the last block that may have written one of the call's accounts. `None` if the followed blocks
+    /// do not tell, or at other commitments than confirmed.
     pub(super) last_write: Option<Slot>,
 }
 
@@ -108,14 +108,14 @@ impl Lookup {
         }
     }
 
-    /// Returns the plan for `query`. The plan depends on the newest known slots and the known sizes of
+    /// Returns the look-up plan for `query`. This plan depends on the newest known slots and the known sizes of
     /// accounts.
     pub(super) fn plan(&self, query: &Query) -> LookupPlan {
         LookupPlan::new(query, &self.frontier, &self.sizes)
     }
 
-    /// Returns the entry for `plan`, if its slot is at least `min_slot`. Each entry that was found but is not
-    /// fresh is counted in the metrics.
+    /// Returns the stored entry for the look-up `plan`, if the entry's slot is at least `min_slot`. Each entry
+    /// that was found but is not fresh is counted in the metrics.
     pub(super) fn look_up(&self, plan: &LookupPlan, min_slot: Option<Slot>) -> CacheLookup {
         let found = self.assess(plan, min_slot, |cause| self.metrics.cache_stale.at(cause).inc());
         if !matches!(found, CacheLookup::Hit(_))
@@ -273,9 +273,9 @@ impl Lookup {
         }
     }
 
-    /// Returns a stored entry that may still be served and is above `slot`, the slot of a node's answer. The
-    /// caller gets this entry instead of the node's answer. `account_floor` is the highest slot at which one
-    /// of the answer's accounts was shown before the node was asked.
+    /// Returns a stored entry that may still be served and whose slot is above `slot`, the slot of a node's
+    /// answer. The caller gets this entry instead of the node's answer. `account_floor` is the highest slot at
+    /// which one of the answer's accounts was shown before the node was asked.
     pub(super) fn find_newer(
         &self,
         plan: &LookupPlan,
@@ -387,9 +387,9 @@ impl Lookup {
         }
     }
 
-    /// Returns true if an answer from the shared store may be used here. The answer must be fresh. Its slot
-    /// must reach `min_slot`, the stored answers to the call, and each slot at which its accounts were shown.
-    /// The slot must not be implausibly far above the newest known slot.
+    /// Returns true if an answer from the shared store may be used here. The answer must be fresh. Its slot must
+    /// not be below `min_slot`, below a stored answer's slot, or below a slot at which one of its accounts was
+    /// shown. The slot must not be implausibly far above the newest known slot, either.
     pub(super) fn accepts_shared(
         &self,
         plan: &LookupPlan,

@@ -59,7 +59,7 @@ impl Merger {
     /// if known.
     ///
     /// # Errors
-    /// As for [`Pool::call`].
+    /// [`Pool::call`] fails.
     pub(super) async fn call(
         self: &Arc<Self>,
         pool: &Arc<Pool>,

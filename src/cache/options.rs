@@ -11,7 +11,7 @@ use crate::methods::Slot;
 use crate::pool::CallerId;
 use crate::telemetry::{Outcome, Trace};
 
-/// The options of a caller's call, beside the query.
+/// The options of a caller's call, in addition to the query.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
     /// True if the call goes to a node even if an answer is stored. The node's answer is stored all the same.

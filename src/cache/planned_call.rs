@@ -18,7 +18,8 @@ pub(super) struct PlannedCall<'a> {
     pub(super) conditions: &'a dyn Conditions,
     /// The moment at which the caller arrived.
     pub(super) arrived_at: Instant,
-    /// True on the second try, after the first answer came too late or failed. There is no third try.
+    /// True once the first try has failed, or has given an answer too late to be served. There is no third
+    /// try.
     pub(super) is_retry: bool,
 }
 

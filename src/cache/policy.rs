@@ -19,9 +19,9 @@ const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 /// The key and class under which an answer is stored, or the reason why it is not stored.
 pub(super) type Placement = Result<(Key, Class), UncacheableReason>;
 
-/// Returns the payload of `reply`, a node's answer to the upstream call of `plan`. Returns also the key and
-/// class under which the payload is stored, or the reason why it is not stored. The newest known slots in
-/// `frontier` decide about missing blocks.
+/// Returns the payload of `reply`, a node's answer to the upstream call of `plan`. The second value is the
+/// key and class under which it is stored, or the reason why it is not. The newest known slots in `frontier`
+/// decide how the error that a block is missing is stored.
 pub(super) fn cache_policy(
     plan: &LookupPlan,
     reply: &PoolReply,

@@ -10,12 +10,13 @@ use crate::methods::{Method, Pubkey, Slot};
 /// entries match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Filter {
-    /// The entries that answer this method. Single accounts and lists answer both getAccountInfo and
-    /// getMultipleAccounts, so either name matches both.
+    /// The entries that answer this method. Single accounts and lists of accounts match both getAccountInfo
+    /// and getMultipleAccounts.
     pub method: Option<Method>,
     /// The entries of this account: its data, alone and in lists, and its token balance.
     pub account: Option<Pubkey>,
-    /// The block of this slot in every shape, and its absence.
+    /// The entries about the block of this slot: the block in every encoding and level of detail, and the
+    /// errors that it is missing.
     pub slot: Option<Slot>,
 }
 
@@ -39,7 +40,7 @@ impl Filter {
     /// filter matches everything.
     pub fn methods(&self) -> &'static [Method] {
         match (self.method, self.account, self.slot) {
-            // Both account methods match the same entries.
+            // getAccountInfo and getMultipleAccounts match the same entries.
             (Some(Method::GetAccountInfo | Method::GetMultipleAccounts), ..) => &[Method::GetAccountInfo],
             (Some(Method::GetTokenAccountBalance), ..) => &[Method::GetTokenAccountBalance],
             (Some(Method::GetVoteAccounts), ..) => &[Method::GetVoteAccounts],

@@ -60,8 +60,9 @@ impl Purger {
 
     /// Removes all entries, and purges the shared store for each cluster whose purge list this gateway keeps.
     /// These are the pool's cluster, and its earlier clusters whose lists in the store still lack a purge.
-    /// Needed after a node of another cluster was asked, because its answers may have been shared as answers of
-    /// the pool's cluster. The other earlier clusters were purged in the store when the pool left them.
+    /// This is needed after a node of another cluster was asked, because its answers may have been shared as
+    /// answers of the pool's cluster. The other earlier clusters were purged in the store when the pool left
+    /// them.
     pub fn purge_listed_clusters(&self) {
         if let Some(second_level) = &self.second_level {
             second_level.purge_listed_clusters(Instant::now());
@@ -85,8 +86,8 @@ impl Purger {
                 loop {
                     let is_identified = purger.pool.genesis().is_some();
                     purger.share().await;
-                    // Answers are not read from the store before its purges for the cluster are known. The
-                    // purge list of a newly identified cluster is therefore read at once.
+                    // This gateway reads no answers from the store before it knows the store's purges for the
+                    // cluster. It therefore reads the purge list of a newly identified cluster at once.
                     let reason_to_look = async {
                         tokio::select! {
                             () = second_level.connected() => {}

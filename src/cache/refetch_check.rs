@@ -22,10 +22,10 @@ use crate::methods::{AccountEncoding, AccountQuery, Commitment, Query, Slot};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 
-/// The most checks that run at once. Further checks are skipped.
+/// The maximum number of checks that run at once. Further checks are skipped.
 const AT_ONCE: usize = 64;
-/// The longest wait for the followed chain to reach the slot of an answer. Also the longest time for the
-/// account to be fetched once more.
+/// The time limit for the followed chain to reach the slot of an answer. Also the time limit for fetching the
+/// account once more.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Compares accounts that were fetched again with the stored answers.
@@ -139,7 +139,7 @@ fn is_unwritten(chain: &Chain, difference: &Difference) -> bool {
 }
 
 /// Returns the difference between two answers about one account, if it must be explained by a write. `None`
-/// if the answers agree, or if they may differ without one.
+/// if the answers agree, or if they may differ without a write.
 fn difference(key: &Key, stored: &Sighting<'_>, fetched: &Sighting<'_>) -> Option<Difference> {
     let Key::Account(pubkey, form, commitment) = key else { return None };
     if form.encoding == AccountEncoding::JsonParsed {

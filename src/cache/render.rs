@@ -1,4 +1,4 @@
-//! The conversion of an entry into the form that a caller asked for.
+//! The conversion of an entry into the form that a caller asked for, such as another encoding or a slice.
 
 use bytes::Bytes;
 

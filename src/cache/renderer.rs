@@ -31,7 +31,8 @@ use crate::node::OFF_WORKER_BYTES;
 use crate::pool::Pool;
 use crate::telemetry::{Metrics, Outcome};
 
-/// The longest wait of a fetched answer for a permit to be written, unless its time to live is longer.
+/// The longest time that a fetched answer may take to be written, including the wait for a permit. If the
+/// time to live of the answer is longer, it is the limit instead.
 const LONGEST_RENDER_WAIT: Duration = Duration::from_millis(400);
 
 /// The longest wait of a caller for a compressed text. After that the text goes out uncompressed.
@@ -183,7 +184,7 @@ impl Renderer {
     }
 
     /// Returns true if an entry is still young enough after a wait. An entry that the look-up found must also
-    /// reach the slot that the caller wants by now.
+    /// reach the slot that the caller wants at present, which may have risen during the wait.
     fn is_in_bounds(
         &self,
         call: &PlannedCall<'_>,
@@ -213,9 +214,9 @@ impl Renderer {
             && self.lookup.entries.is_overtaken(&call.plan, entry, basis)
     }
 
-    /// Derives an answer to `plan` from a stored one, and stores it. `None` if no stored answer is suitable,
-    /// or if no permit to write a long text is free by the deadline. Also `None` if a fresh answer is wanted,
-    /// but cannot be stored.
+    /// Makes an answer to `plan` from a stored answer to another call, and stores it. `None` if no stored
+    /// answer is suitable, or if no permit to write a long text is free by the deadline. Also `None` if
+    /// `tolerance` allows only fresh answers, and the new answer cannot be stored.
     pub(super) async fn derive(
         &self,
         plan: &LookupPlan,
@@ -235,7 +236,7 @@ impl Renderer {
                 derivation.make(&text)
             });
             let text = work.await.ok().flatten();
-            // The source may have expired meanwhile.
+            // The stored answer may have expired meanwhile.
             text.filter(|_| self.freshness.allows(&source.meta, tolerance, Instant::now()))
         } else {
             derivation.make(&text)

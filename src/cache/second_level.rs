@@ -6,8 +6,8 @@
 //! not used if it is older than a stored one, expired, unreadable, or implausibly far above the newest known
 //! slot.
 //!
-//! Answers of nodes are written to the store in the background, from a queue that is bounded in number and
-//! bytes. An answer that does not fit is not shared.
+//! Answers of nodes are written to the store in the background. They wait in a queue, which limits their
+//! number and their total size. An answer that does not fit into the queue is not shared.
 
 mod purges;
 mod value;
@@ -38,11 +38,11 @@ use value::{SecondLevelKey, SharedValue, ValueMac};
 
 /// The shortest time to live of an answer that is worth sharing.
 const WORTH_SHARING: Duration = Duration::from_secs(2);
-/// The most answers that may wait to be written to the shared store.
+/// The maximum number of answers that may wait to be written to the shared store.
 const QUEUE: usize = 1024;
 /// The maximum total size of the answers that wait to be written to the shared store, in bytes.
 const QUEUE_BYTES: usize = 64 << 20;
-/// The most answers that are written to the shared store at the same time.
+/// The maximum number of answers that are written to the shared store at the same time.
 const AT_ONCE: usize = 8;
 /// The assumed factor by which compressing and signing a text takes longer than other work on it. Texts longer
 /// than [`OFF_WORKER_BYTES`] divided by this factor are processed on blocking threads.
@@ -116,10 +116,10 @@ impl SecondLevel {
         let min_slot = match requirement {
             SlotRequirement::None => None,
             SlotRequirement::AtLeast(slot) => Some(slot),
-            // A node must answer a call with the caller's own minContextSlot.
+            // If the caller itself sets a minContextSlot, only a node may answer, not the store.
             SlotRequirement::CallerMinimum(_) => return None,
         };
-        // Checked before any work, so that a store that does not answer costs a miss nothing.
+        // Checked before any work, so that a miss loses no time while the store does not answer.
         if !self.is_available() {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
@@ -140,8 +140,8 @@ impl SecondLevel {
         Some(SharedAnswers { candidate, foreign, took, generation })
     }
 
-    /// Counts a read of the shared store in the metrics. `taken` is true if an answer was used, and `foreign`
-    /// if an answer was unreadable. `took` is the duration of the read.
+    /// Counts a read of the shared store in the metrics. `taken` is true if an answer was used. `foreign` is
+    /// true if an answer was unreadable. `took` is the duration of the read.
     pub(super) fn count(&self, taken: bool, foreign: bool, took: Duration) {
         let result = match (taken, foreign) {
             (true, _) => SharedResult::Hit,
@@ -151,9 +151,9 @@ impl SecondLevel {
         self.store.count(SharedOperation::Get, result, took);
     }
 
-    /// Returns the genesis hash of the cluster, and the keys in the shared store under which an answer to
-    /// `plan` may be found. `None` while the cluster is unknown, or if the answer's time to live is too short
-    /// for sharing.
+    /// Returns two values: the genesis hash of the cluster; and the keys in the shared store under which an
+    /// answer to `plan` may be found. `None` while the cluster is unknown, or if the answer's time to live is
+    /// too short for sharing.
     fn planned_reads(&self, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<PlannedRead>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.alternate_key);
         let lives = |key: &&Key| {
@@ -166,7 +166,8 @@ impl SecondLevel {
         let planned_read = |key: &Key| {
             let name = self.mac.name(self.store.namespace(), &genesis, key)?;
             let mut plan = plan.clone();
-            // The value of an account is parsed in the form under which it is stored.
+            // A stored account is parsed in the form that its key names, even if `plan` asks for another form
+            // first.
             let form = match (key, &mut plan.upstream) {
                 (Key::Account(_, form, _), Query::Account(q)) => Some((form, &mut q.form)),
                 (Key::Accounts(_, form, _), Query::Accounts(q)) => Some((form, &mut q.form)),
@@ -184,8 +185,8 @@ impl SecondLevel {
         Some((genesis, reads))
     }
 
-    /// Returns the newest answer in `found` that may be used, and true if an answer was unreadable.
-    /// Unreadable and purged answers are deleted from the store.
+    /// Returns two values: the newest answer in `found` that may be used; and true if an answer was
+    /// unreadable. Unreadable and purged answers are deleted from the store.
     async fn newest_usable(
         &self,
         lookup: &Lookup,
@@ -205,7 +206,7 @@ impl SecondLevel {
             };
             let Some(sent_at) = sent_at(&value, read_at, asked_at) else { continue };
             if self.is_purged(genesis, &plan.key, &value, sent_at) {
-                // The purged value would keep an answer of a lower slot out of the store.
+                // The store would refuse an answer of a lower slot as long as it has the purged one.
                 self.delete(&name);
                 continue;
             }
@@ -326,7 +327,7 @@ fn sent_at(value: &SharedValue, read_at: StoreTime, asked_at: Instant) -> Option
     Some(by_store.min(by_wall))
 }
 
-/// Returns the wall clock in microseconds since 1970.
+/// Returns the time of the wall clock, in microseconds since 1970.
 fn wall_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)

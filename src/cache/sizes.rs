@@ -1,9 +1,9 @@
-//! The known sizes of accounts. Small accounts are fetched whole, so that every form can be made from one
-//! answer.
+//! The known sizes of accounts. Small accounts are fetched whole, so that an answer in any encoding, and any
+//! slice, can be made from one stored answer.
 //!
 //! The table has a fixed number of cells, and the address of an account picks its cell. Noting the size of an
-//! account replaces the account that had the cell before. No answer depends on the table: a wrong guess costs
-//! an upstream call of another form.
+//! account replaces the account that had the cell before. No answer depends on the table: a wrong guess only
+//! makes an upstream call ask for another encoding or slice.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,14 +22,14 @@ const SIZE_BITS: u64 = (1 << 24) - 1;
 /// The size of an account, or of several, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SizeClass {
-    /// At most 64 KiB when last seen. For several accounts: each is small, and together they have at most 1
-    /// MiB.
+    /// The account had at most 64 KiB when last seen. For several accounts: each is small, and together they
+    /// have at most 1 MiB.
     Small,
     /// The account was not seen, or its size was forgotten. For several accounts: one of them is unknown, and
     /// none is large.
     Unknown,
-    /// Larger than 64 KiB when last seen, or once too large to fetch. For several accounts: one of them is
-    /// large, or together they have more than 1 MiB.
+    /// The account had more than 64 KiB when last seen, or was once too large to fetch. For several accounts:
+    /// one of them is large, or together they have more than 1 MiB.
     Large,
 }
 
@@ -68,7 +68,7 @@ impl Sizes {
         (noted & !SIZE_BITS == mark).then_some(noted & SIZE_BITS)
     }
 
-    /// Returns how large an account is, as far as its size is known.
+    /// Returns the size class of an account.
     pub fn of(&self, pubkey: &Pubkey) -> SizeClass {
         match self.space(pubkey) {
             None => SizeClass::Unknown,

@@ -18,8 +18,8 @@ pub enum ForwardReason {
 pub enum CacheStatus {
     /// The source is a stored entry.
     Hit {
-        /// The rest of the entry's time to live in seconds, rounded towards zero. Zero or negative while
-        /// stale.
+        /// The remaining time to live of the entry in seconds, rounded towards zero. Zero or negative while
+        /// the entry is stale.
         ttl_s: i64,
         /// True if the answer was made from stored answers to other calls.
         derived: bool,
@@ -31,7 +31,7 @@ pub enum CacheStatus {
     Carried,
     /// A stored entry past its time to live or its maximum lag, served because no node answers.
     StaleIfError {
-        /// The rest of the entry's time to live in seconds: zero or negative.
+        /// The remaining time to live of the entry in seconds: zero or negative.
         ttl_s: i64,
     },
     /// The source is a node.

@@ -21,17 +21,18 @@ use crate::telemetry::{EvictionCause, Metrics};
 /// The bytes that an entry takes beside its answer: the key, the entry's own fields, moka's bookkeeping and
 /// the allocator's share. Measured by `cargo bench --package slotfront-lab --bench memory`.
 const OVERHEAD_BYTES: usize = 620;
-/// The time after which an entry that no caller asked for is evicted, even if there is memory for it.
+/// The time without a request for an entry after which the entry is evicted, even if there is memory for it.
 const IDLE: Duration = Duration::from_hours(24);
 
-/// The most entries that are freed at once on the caller's thread. Freeing more would block a worker for too
-/// long.
+/// The maximum number of entries that are freed at once on the caller's thread. Freeing more would block a
+/// worker for too long.
 const FREED_AT_ONCE: u64 = 1000;
 
-/// The most segments into which moka's cache is split. More would not make contention between two reads less
-/// likely.
+/// The maximum number of segments into which moka's cache is split. More would not make contention between
+/// two reads less likely.
 const MAX_SEGMENTS: u64 = 64;
-/// The least number of entries of the largest allowed size that a segment of moka's cache can hold.
+/// The minimum number of entries, all of the largest allowed size, that must fit into a segment of moka's
+/// cache.
 const LARGEST_IN_SEGMENT: u64 = 4;
 
 type Entries = SegmentedCache<Key, Arc<Entry>, RandomState>;
@@ -73,7 +74,7 @@ impl EntryStore {
         self.entries.load().get(key)
     }
 
-    /// Stores `entry`, unless an entry of a higher slot is stored for which `serves` returns true. The
+    /// Stores `entry`, unless the stored entry has a higher slot and `serves` returns true for it. The
     /// comparison and the replacement are atomic.
     pub fn insert(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&EntryMeta) -> bool) -> Insert {
         if u64::from(weight(&key, entry)) > self.max_entry {
@@ -102,7 +103,7 @@ impl EntryStore {
         });
     }
 
-    /// Tells moka the present weight of `entry`, if this entry is still stored under `key`.
+    /// Tells moka the present weight of `entry` in bytes, if this entry is still stored under `key`.
     pub fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|stored| match stored {
             Some(stored) if Arc::ptr_eq(stored.value(), entry) => Op::Put(stored.into_value()),
@@ -158,7 +159,8 @@ fn entries(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Entries {
 }
 
 /// Returns the number of segments into which moka's cache is split. Two reads of the same segment contend.
-/// Each segment has its share of the capacity, and must hold several of the largest entries.
+/// Each segment has its share of the capacity, and must have room for several entries of the largest allowed
+/// size.
 fn segments(capacity: u64, max_entry: u64) -> usize {
     let fit = (capacity / max_entry.max(1) / LARGEST_IN_SEGMENT).clamp(1, MAX_SEGMENTS);
     // moka rounds up to a power of two. Rounding down here keeps the segments large enough.

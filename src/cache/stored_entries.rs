@@ -1,5 +1,5 @@
-//! The stored entries, with everything that decides if an entry may still be served: slots, ages, purges and
-//! the slots at which accounts were shown.
+//! The stored entries, and the data that decide if an entry may still be served. These are slots, ages,
+//! purges, and the slots at which accounts were shown to callers.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl StoredEntries {
         self.store.replace(key, stored, entry);
     }
 
-    /// Tells the store the present weight of `entry`, if this entry is still stored under `key`.
+    /// Tells the store the present weight of `entry` in bytes, if this entry is still stored under `key`.
     pub(super) fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
         self.store.update_weight(key, entry);
     }
@@ -140,7 +140,8 @@ impl StoredEntries {
     }
 
     /// Returns true if `stored`, the entry under `key`, is young enough for `tolerance` and its slot is at
-    /// least `min_slot`. Except as a last resort, its accounts must not have been shown at a higher slot.
+    /// least `min_slot`. Unless `tolerance` is the last resort, its accounts must not have been shown at a
+    /// higher slot.
     pub(super) fn is_usable(
         &self,
         key: &Key,
@@ -197,8 +198,8 @@ impl StoredEntries {
         has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
     }
 
-    /// Returns the highest slot at which an account under `key` was shown, or 0. No answer below that slot is
-    /// shown.
+    /// Returns the highest slot at which an account under `key` was shown, or 0. Answers below that slot are
+    /// not served.
     pub(super) fn floor(&self, key: &Key, now: Instant) -> Slot {
         self.floors_under(key, now).1
     }

@@ -2,9 +2,9 @@
 //! (`verify.sample`).
 //!
 //! No caller waits for a verification. Each picked hit costs one call to one node. At most four comparisons
-//! run at a time, and a hit that is picked beyond that is skipped. A mismatch is counted and logged for an
-//! operator, and nothing is corrected. The result `moved` counts answers that prove nothing, and nodes that
-//! do not answer.
+//! run at a time. While four run, picked hits are skipped. A mismatch is counted and logged for an operator,
+//! and nothing is corrected. The result `moved` counts answers that prove nothing, and nodes that do not
+//! answer.
 
 mod compare;
 
@@ -25,7 +25,7 @@ use crate::methods::{BlockQuery, Commitment, Query, Slot};
 use crate::pool::{CallContext, Pool, UpstreamRequest};
 use crate::telemetry::{Metrics, VerifyResult};
 
-/// The most comparisons that run at once. More would put load on the nodes.
+/// The maximum number of comparisons that run at once. More would put load on the nodes.
 const AT_ONCE: usize = 4;
 
 /// Picks hits and compares them with a node's answer.
@@ -69,8 +69,8 @@ impl Verifier {
         })
     }
 
-    /// Returns true if the present hit is to be verified, by drawing a random number. Takes no lock, and
-    /// draws nothing if verification is off.
+    /// Draws a random number, and returns true if the present hit is to be verified. Takes no lock. Draws
+    /// nothing if verification is off.
     pub fn picks(&self) -> bool {
         self.threshold > 0
             && self.hasher.hash_one(self.draws.fetch_add(1, Ordering::Relaxed)) <= self.threshold

@@ -55,7 +55,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         upstreams.push(Upstream::plain(format!("sim-{}", i + 1), Secret::new(url)));
     }
     let mut config = Config::dev(args.listen, args.admin, upstreams);
-    // A tenth of this time is the notice period of a shutdown, which a developer wants to be short.
+    // For a tenth of this time after a stop signal, the gateway still accepts connections. A developer wants
+    // that to be short.
     config.server.drain_timeout = Duration::from_secs(1);
     // Client libraries also call methods that are not cached, such as getLatestBlockhash.
     config.passthrough = passthrough_methods();

@@ -11,7 +11,8 @@ use super::{Failure, World, reachable};
 
 /// The longest wait for the answer. A container's health check usually waits longer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum length of the answer, in bytes. Lists of reasons are shorter.
+/// The maximum length of the answer, in bytes. Even a full list of the reasons for not being ready is
+/// shorter.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 /// Ask a running gateway for its readiness

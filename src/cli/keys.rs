@@ -209,7 +209,7 @@ fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Re
 }
 
 fn show(issued: &IssuedKey, world: &mut World<'_>) -> Result<(), Failure> {
-    // The secret is printed only here and only once. The file has its hash.
+    // The secret is printed only here and only once. The key file holds only its hash.
     writeln!(world.out, "{}", issued.key.expose())?;
     Ok(())
 }

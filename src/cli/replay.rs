@@ -135,7 +135,8 @@ struct Comparison {
     verdict: Result<(VerifyResult, SideAnswer, SideAnswer), String>,
     /// True if slotfront answered the first try of the call from its cache.
     hit: bool,
-    /// The time that slotfront took for its first answer, and the time that the node took.
+    /// The time that slotfront took for its first answer, and the time that the node took for its first
+    /// answer.
     took: [Duration; 2],
 }
 
@@ -187,7 +188,8 @@ impl Sides {
             let answer = client.post_for_header(call.body(), self.timeout, "cache-status").await;
             (answer, sent.elapsed())
         };
-        // The sides are asked one after the other. Otherwise slotfront's miss would compete for the same node.
+        // slotfront and the node are asked one after the other. Otherwise, on a miss, slotfront's call to the
+        // node would compete with this one.
         let (ours, our_time) = timed(&self.slotfront).await;
         let (theirs, their_time) = timed(&self.node).await;
         let hit = matches!(&ours, Ok((_, Some(status))) if status.starts_with("slotfront; hit"));
@@ -203,7 +205,7 @@ impl Sides {
 /// Parses an answer of slotfront or of the node. `who` names which of the two.
 ///
 /// # Errors
-/// A text with `who` and the reason why the answer is not valid.
+/// The answer is not valid. The text has `who` and the reason.
 fn parse_answer(
     who: &str,
     answer: Result<(bytes::Bytes, Option<String>), Fault>,
@@ -212,7 +214,7 @@ fn parse_answer(
     reply.map(SideAnswer::new).map_err(|fault| format!("{who}: {fault}"))
 }
 
-/// One row of the table of results: the counts and durations of the calls of a method.
+/// One row of the table of results: the counts and durations of one method's calls.
 #[derive(Default)]
 struct MethodRow {
     sent: usize,

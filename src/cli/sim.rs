@@ -69,8 +69,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     Ok(())
 }
 
-/// Binds a listener for each of `nodes` nodes, on consecutive ports that begin with the port of `first`. If this
-/// port is 0, each listener gets any free port. `setting` names the address in errors.
+/// Binds a listener for each of `nodes` nodes, on consecutive ports that begin with the port of `first`. If
+/// this port is 0, each listener gets any free port. Errors name the address by `setting`, such as
+/// `--listen`.
 pub(super) async fn bind(
     setting: &'static str,
     first: SocketAddr,

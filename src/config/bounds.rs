@@ -21,13 +21,13 @@ pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain)
 }
 
-/// Reads the size `key` in bytes, or returns `default` if it is not set or invalid.
+/// Reads the setting `key`, a size in bytes. Returns `default` if the setting is missing or invalid.
 pub(super) fn size(r: &TableReader<'_>, key: &str, default: u64, bounds: RangeInclusive<u64>) -> usize {
     let bounds = ByteSize(*bounds.start())..=ByteSize(*bounds.end());
     usize::try_from(r.within(key, ByteSize(default), bounds).0).unwrap_or(usize::MAX)
 }
 
-/// Reads the path `ca_file`. A file without a certificate is recorded as a problem.
+/// Reads the setting `ca_file`, a path. Records a problem if the file is unreadable or has no certificate.
 pub(super) fn ca_file(r: &TableReader<'_>) -> Option<PathBuf> {
     let ca_file = r.file("ca_file");
     let ca_fault = ca_file.as_ref().and_then(|path| match std::fs::read_to_string(path) {
@@ -43,8 +43,8 @@ pub(super) fn ca_file(r: &TableReader<'_>) -> Option<PathBuf> {
     ca_file
 }
 
-/// Returns the fault of an HTTP URL, without showing the URL. `None` if the URL is valid, and also if it is empty,
-/// which is reported elsewhere.
+/// Returns the fault of an HTTP URL, without showing the URL. `None` for a valid URL. Also `None` for an
+/// empty one, which is reported elsewhere.
 pub fn url_fault(url: &Secret) -> Option<&'static str> {
     const SCHEME: &str = "expected a URL with http or https and a host";
     if url.expose().is_empty() {

@@ -1,7 +1,7 @@
 //! The rules that several settings must fulfil together.
 //!
-//! A faulty setting was replaced by its default. A rule about a faulty setting is skipped, so that one mistake is
-//! reported once.
+//! At this point, each faulty setting has its default value. A rule about a faulty setting is skipped, so
+//! that one mistake is reported once.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,8 +12,8 @@ use super::reader::Findings;
 use super::value::{ByteSize, Setting};
 use super::{AuthMode, Config, Plan, Upstream, defaults};
 
-/// Checks the rules that several settings must fulfil together. A default that conflicts with a setting is adjusted
-/// instead of reported.
+/// Checks the rules that several settings must fulfil together. If a default conflicts with a setting, the
+/// default is adjusted, and nothing is reported.
 pub(super) fn check(config: &mut Config, found: &mut Findings) {
     config.warnings =
         client_ip_header(config, found).into_iter().chain(repeated_urls(config, found)).collect();
@@ -37,7 +37,8 @@ struct CrossChecks<'a> {
 }
 
 impl CrossChecks<'_> {
-    /// Records a problem with `path`, unless `path` or `other` already has one.
+    /// Records that the setting `path` breaks a rule about `path` and `other`. Does nothing if one of these
+    /// two settings is already known to be faulty.
     fn report(&mut self, path: &str, other: &str, value: Option<String>, rule: String, fix: String) {
         if !self.found.is_wrong(path) && !self.found.is_wrong(other) {
             let origin = self.found.origin(path);
@@ -61,7 +62,7 @@ impl CrossChecks<'_> {
 fn client_ip_header(config: &Config, found: &Findings) -> Option<Problem> {
     const PATH: &str = "server.client_ip_header";
     let server = &config.server;
-    // A balancer that speaks the PROXY protocol writes neither header.
+    // A balancer that speaks the PROXY protocol writes neither `X-Forwarded-For` nor `Forwarded`.
     if server.trusted_proxies.is_empty() || server.proxy_protocol || found.origins.contains_key(PATH) {
         return None;
     }
@@ -122,7 +123,8 @@ fn same_host(listener: SocketAddr, ip: IpAddr) -> bool {
     listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback())
 }
 
-/// Returns the address that a connection to 0.0.0.0 or `::` reaches on the port of `listener`.
+/// Returns the address that 0.0.0.0 or `::` stands for in a comparison with `listener`. This is the own
+/// address of `listener`, or 127.0.0.1 if `listener` is bound to all addresses.
 fn loopback(listener: SocketAddr) -> IpAddr {
     if listener.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { listener.ip() }
 }
@@ -165,7 +167,7 @@ fn timeouts(config: &mut Config, rules: &mut CrossChecks<'_>) {
         let attempt = &mut config.pool.attempt_timeout[method.index()];
         let own = format!("pool.attempt_timeout.{}", method.as_str());
         let shared = "pool.attempt_timeout.default".to_owned();
-        // `default` does not apply to a method that has a default of its own.
+        // `attempt_timeout.default` does not apply to a method that has a default of its own.
         let shared = (defaults::attempt_timeout(method) == defaults::ATTEMPT_TIMEOUT).then_some(shared);
         let set_by = std::iter::once(own).chain(shared).find(|path| rules.is_set(path));
         if *attempt <= request {

@@ -13,14 +13,15 @@ const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 const HOUR: Duration = Duration::from_hours(1);
 
-/// Client libraries expect the answers of nodes, so unchanged clients get those.
+/// Client libraries expect answers as nodes give them, so clients need no change.
 pub const PROFILE: Profile = Profile::Node;
 
-/// All interfaces, because a container that listens on loopback cannot be reached. Callers need a key.
+/// All interfaces, because a container that listens on loopback cannot be reached. Strangers have no access,
+/// because callers need a key.
 pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080);
 /// Loopback only, because metrics and the status page are not for strangers.
 pub const ADMIN_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9899);
-/// The limit of nodes, so that no body is accepted that a node would refuse.
+/// The limit that nodes have, so that no body is accepted that a node would refuse.
 pub const MAX_BODY: u64 = 50 * KIB;
 /// The number of accounts that getMultipleAccounts allows. Client libraries send much smaller batches.
 pub const MAX_BATCH: usize = 100;
@@ -29,7 +30,7 @@ pub const MAX_BATCH: usize = 100;
 pub const MAX_CONNECTIONS: usize = 20_000;
 /// Enough for 100,000 calls a second of 100 ms each. A longer queue only adds delay.
 pub const MAX_IN_FLIGHT: usize = 10_000;
-/// Eight of the largest answers at once, or more than a hundred blocks for slow readers.
+/// Eight of the largest answers at once, or more than a hundred blocks for clients that read slowly.
 pub const MAX_OUTGOING: u64 = 512 * MIB;
 /// A request head fits into one packet, so a slower client is broken or hostile.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,14 +61,14 @@ pub const FAILED_PER_MINUTE: u32 = 30;
 
 /// The plan that always exists. Keys are created with this plan, unless another is named.
 pub const PLAN: &str = "standard";
-/// Enough for a busy service. One core serves a hundred such clients.
+/// Enough for a busy service. One core serves a hundred clients at this rate.
 pub const RPS: u32 = 100;
 /// The default burst, as seconds of the plan's rate. A page load sends its calls at once.
 pub const BURST_SECONDS: u32 = 2;
-/// Bypassing the cache costs the nodes calls, so it must be allowed explicitly.
+/// Bypassing the cache costs the nodes calls, so a plan must allow it explicitly.
 pub const BYPASS_CACHE: bool = false;
-/// A plan that never shows a lower slot than before costs misses for clients that read many accounts. The slot of one
-/// account never decreases anyway.
+/// A plan that never shows a caller a lower slot than before costs cache misses for callers that read many
+/// accounts. Even without this, the slot of one account never decreases.
 pub const MONOTONIC: bool = false;
 
 /// The price of a simple call.
@@ -95,7 +96,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A full block is megabytes read from disk. Of the 30 s for a request, 5 s remain for another node.
 pub const ATTEMPT_TIMEOUT_BLOCK: Duration = Duration::from_secs(25);
-/// A call is tried on three nodes in all. If all three fail, the fault is rarely a node's.
+/// A call is tried on three nodes in all. If all three fail, a single node is rarely the cause.
 pub const RETRIES: usize = 2;
 /// While a node fails, retries add about a fifth to the load. Ten retries a second are allowed in any case.
 pub const RETRY_BUDGET: f64 = 0.2;
@@ -142,7 +143,8 @@ pub const TTL_STATE: PerCommitment<Duration> = PerCommitment {
     confirmed: Duration::from_millis(800),
     finalized: Duration::from_secs(5),
 };
-/// The answer is a megabyte and changes by one vote a slot, so it is served at least twice as long as an account.
+/// The answer is a megabyte, and each slot changes it only by one vote of each validator. The answer is therefore
+/// served at least twice as long as an account.
 pub const TTL_VOTE_ACCOUNTS: PerCommitment<Duration> = PerCommitment {
     processed: Duration::from_secs(1),
     confirmed: Duration::from_secs(2),
@@ -167,20 +169,21 @@ pub const FOLLOW_MAX_GAP: usize = 64;
 /// A shared store exists so that one replica fetches for all. The store is trusted for blocks as it is for answers.
 pub const FOLLOW_SHARE: bool = true;
 
-/// A node takes one sample a minute; this is a quarter of that.
+/// A quarter of the minute that passes between two samples of a node.
 pub const TTL_PERFORMANCE_SAMPLES: Duration = Duration::from_secs(15);
 /// Gossip membership changes within hours.
 pub const TTL_CLUSTER_NODES: Duration = Duration::from_mins(1);
 
 /// Separates slotfront's keys from others in the same store.
 pub const SHARED_NAMESPACE: &str = "slotfront";
-/// The default timeout of an operation on the shared store: many times the latency of a store nearby, and less than
-/// that of most nodes.
+/// The default timeout of an operation on the shared store. It is many times the latency of a store nearby, and
+/// less than the latency of most nodes.
 pub const SHARED_TIMEOUT: Duration = Duration::from_millis(20);
-/// A single server is the usual start.
+/// A single Redis server is the usual start, not a Redis Cluster.
 pub const SHARED_CLUSTER: bool = false;
 
-/// Each comparison costs a node a call, so it must be enabled explicitly.
+/// Each comparison of a cached answer with a node's answer costs a call, so comparisons must be enabled
+/// explicitly.
 pub const VERIFY_SAMPLE: f64 = 0.0;
 
 /// Logs starts, stops, reloads and failures that need a person, but no line for each request.

@@ -13,7 +13,7 @@ use super::raw::{Raw, RawTable, RawValue};
 use super::secret::Secret;
 use super::value::Setting;
 
-/// The prefix of all environment variables.
+/// The prefix of all environment variables of slotfront.
 pub(super) const PREFIX: &str = "SLOTFRONT_";
 
 /// The values that settings are read from (environment and file), and the problems and names found so far.
@@ -285,7 +285,7 @@ impl<'a> TableReader<'a> {
         Some(items.iter().enumerate().map(element).collect())
     }
 
-    /// Returns the names in this table of tables, from the file and from variables such as
+    /// Returns the names of the tables in this table, from the file and from variables such as
     /// `SLOTFRONT_PLANS__NAME__RPS`.
     pub(super) fn names(&self) -> BTreeSet<String> {
         let mut names: BTreeSet<String> =

@@ -22,7 +22,8 @@ impl Secret {
     /// `base`, and line breaks at the end of the file are dropped.
     ///
     /// # Errors
-    /// The variable is not set, the file cannot be read, or the secret is empty. The text never shows the secret.
+    /// The variable is not set, the file cannot be read, or the secret is empty. The message never shows the
+    /// secret.
     pub fn resolve(text: &str, env: &BTreeMap<String, String>, base: &Path) -> Result<Self, String> {
         let found = if let Some(name) = text.strip_prefix("env:") {
             env.get(name).cloned().ok_or_else(|| format!("names the variable {name}, which is not set"))?

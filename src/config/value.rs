@@ -233,7 +233,7 @@ impl Setting for OrOff {
     }
 }
 
-/// A duration, `"forever"`, which is `None`, or `"off"`, which is zero.
+/// A duration or a word: `"forever"` is `None`, and `"off"` is zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct OrForever(pub(super) Option<Duration>);
 

@@ -53,7 +53,8 @@ impl Watched {
     /// the last content stays in force.
     ///
     /// # Errors
-    /// The file exists and cannot be read. Each error is reported once until the file can be read again.
+    /// The file exists, but cannot be read or is not UTF-8. Each error is reported once until the file can be read
+    /// again.
     pub fn look(&mut self) -> io::Result<Option<String>> {
         self.read_reporting_once(false)?.map(text).transpose()
     }
@@ -70,7 +71,7 @@ impl Watched {
     /// Works like [`Self::look_twice`] for a file that need not be text. Returns true if the content has changed.
     ///
     /// # Errors
-    /// As for [`Self::look`].
+    /// The file exists and cannot be read. Each error is reported once until the file can be read again.
     pub fn changes(&mut self) -> io::Result<bool> {
         Ok(self.read_reporting_once(true)?.is_some())
     }
@@ -80,8 +81,8 @@ impl Watched {
         self.unsettled.is_some() && self.unsettled != self.content
     }
 
-    /// Creates a second watch of the file that `before` watches. The content that `before` found last counts as
-    /// complete.
+    /// Creates a second watch of the file that `before` watches. If the file still has the content that `before`
+    /// reported last, the first check of the new watch reports this content at once.
     pub fn anew(before: &Self) -> Self {
         Self { unsettled: before.content, ..Self::new(&before.path) }
     }
@@ -90,7 +91,7 @@ impl Watched {
     /// written, and calls `pause` before each repetition.
     ///
     /// # Errors
-    /// As for [`Self::look`], and if the file is still being written after five checks.
+    /// [`Self::look`] fails, or the file is still being written after five checks.
     pub fn settle(&mut self, mut pause: impl FnMut()) -> io::Result<Option<String>> {
         for _ in 0..MAX_CHECKS {
             let text = self.look_twice()?;

@@ -1,8 +1,8 @@
 //! The accounts that a block may write, read from its JSON text without building a tree.
 //!
-//! The text is the result of `getBlock` with `transactionDetails: "accounts"` and rewards. The set holds
-//! every writable account of every transaction, and every account that got a reward. It is a superset: a
-//! listed account need not have changed.
+//! The text is the result of `getBlock` with `transactionDetails: "accounts"` and rewards. The accounts are
+//! every writable account of every transaction, and every account that got a reward. A block need not have
+//! changed each of these accounts.
 
 use std::borrow::Cow;
 
@@ -119,7 +119,7 @@ impl BlockWrites {
             keys.filter(|key| key.writable).try_for_each(|key| add(&key.pubkey))?;
         }
         block.rewards.iter().try_for_each(|reward| add(&reward.pubkey))?;
-        // Many transactions of a block list the same payers and programs' accounts.
+        // Many transactions of a block list the same payers and the same accounts of programs.
         writes.sort_unstable();
         writes.dedup();
         let has_fee_reward = block.rewards.iter().any(|reward| reward.reward_type.as_deref() == Some("Fee"));

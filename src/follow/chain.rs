@@ -1,9 +1,9 @@
 //! A chain: the blocks that the follower has read without a gap, each joined to the one before.
 //!
-//! [`Chain`] is read by every hit and written by the follower alone, through [`ChainWriter`]. The follower
-//! stores a block's writes and its slot first, and publishes the block as the newest last. A reader loads the
-//! newest slot first. The reader therefore sees every write up to that slot. It may also see later writes,
-//! which cost a fetch, never a wrong answer. The newest final slot is published in the same way.
+//! [`Chain`] is read by every cache hit and written by the follower alone, through [`ChainWriter`]. The follower
+//! stores a block's writes and its slot first. Only then does it publish the block as the newest one. A reader
+//! loads the newest slot first. The reader therefore sees every write up to that slot. It may also see later
+//! writes, which cost a fetch, never a wrong answer. The newest final slot is published in the same way.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(super) const MAX_SLOTS: u64 = 1 << 19;
 /// 500 years.
 const TIME_BITS: u32 = 44;
 
-/// The maximum number of blocks that are kept until they are final. With more of them, no answer at finalized
-/// is served for a newer slot than it was read at.
+/// The maximum number of blocks that are kept until they are final. While more blocks are not final, no answer at
+/// finalized is served for a newer slot than it was read at.
 const MAX_PENDING_BLOCKS: usize = 512;
 
 /// A chain of blocks without a gap: the slots of the blocks, and the last writes of accounts.
@@ -33,13 +33,14 @@ pub struct Chain {
     /// A number that no other chain of this process has.
     number: u64,
     first: Slot,
-    /// One bit for each slot from the first. The bit is set if the chain has a block at the slot.
+    /// One bit for each slot, beginning with the chain's first slot. The bit is set if the chain has a block at
+    /// the slot.
     slots: Box<[AtomicU64]>,
     writes: LastWrites,
     began_at: Instant,
-    /// The newest slot of the chain, and the time of the poll that last named it, in one number. The upper
-    /// bits are the slot's distance from the first slot. The lower [`TIME_BITS`] are milliseconds since
-    /// `began_at`.
+    /// The newest slot of the chain, and the time of the poll that last named this slot, in one number. The upper
+    /// bits are the distance of the newest slot from the first slot. The lower [`TIME_BITS`] are milliseconds
+    /// since `began_at`.
     tip: AtomicU64,
     /// The finalized target: the newest slot that is known to be final and whose writes are recorded as
     /// final. 0 if there is no such slot.
@@ -66,8 +67,8 @@ pub enum Carry {
     ToTip,
     /// The answer is served for the newest slot that is known to be final, to a caller at finalized.
     ToTarget {
-        /// True if the answer may show data of a later slot than its own, as answers at finalized did before
-        /// Agave 4.1.
+        /// True if the answer may show data of a later slot than its context slot, as answers at finalized did
+        /// before Agave 4.1.
         may_be_newer: bool,
     },
 }
@@ -96,7 +97,7 @@ impl Chain {
         self.number
     }
 
-    /// Returns the newest slot of the chain, and the time of the last poll that named it.
+    /// Returns the newest slot of the chain, and the time of the last poll that named this slot.
     pub fn tip(&self) -> Tip {
         let packed = self.tip.load(Ordering::Acquire);
         let since = Duration::from_millis(packed & ((1 << TIME_BITS) - 1));
@@ -163,8 +164,8 @@ impl Chain {
         self.slots[word].fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Returns the index and the bit of a slot in the field `slots`. The slot must be less than [`MAX_SLOTS`]
-    /// above the chain's first slot.
+    /// Returns the position of a slot in the field `slots`: the index of an element, and the slot's bit in this
+    /// element. The slot must be less than [`MAX_SLOTS`] above the chain's first slot.
     fn place(&self, slot: Slot) -> (usize, u64) {
         let distance = slot - self.first;
         let word = usize::try_from(distance / 64).expect("a chain has at most 2^19 slots");
@@ -226,8 +227,8 @@ impl ChainWriter {
         if self.pending.len() > MAX_PENDING_BLOCKS
             && let Some((dropped, _)) = self.pending.pop_front()
         {
-            // The writes of the dropped block are never recorded as final. Only answers that were read below
-            // its slot depend on them.
+            // The writes of the dropped block are never recorded as final. Only answers that were read below the
+            // slot of this block depend on these writes.
             chain.target.store(0, Ordering::Release);
             chain.target_from.store(dropped, Ordering::Release);
         }

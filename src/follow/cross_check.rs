@@ -7,8 +7,8 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::fetch::{self, BlockNode};
 use crate::methods::Slot;
 
-/// The check that a second node has the same block at a slot. Nodes other than the block's source are asked
-/// for the block's hash, until one of them gives a hash.
+/// The check that a second node has the same block at a slot. Nodes other than the one that gave the block
+/// are asked for its hash, until one of them gives a hash.
 pub(super) struct CrossCheck {
     slot: Slot,
     hash: String,
@@ -22,7 +22,7 @@ pub(super) struct CrossCheck {
 /// The state of the comparison of a block's hash with that of a second node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckState {
-    /// No second node has given its block hash yet.
+    /// No second node has given its hash of the block yet.
     Open,
     /// A second node has the same block hash.
     Agreed,

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::methods::Slot;
 
 /// The number of slots in the first epoch of a warm-up. Each further epoch of the warm-up has twice as many
-/// (solana-epoch-schedule: `MINIMUM_SLOTS_PER_EPOCH`).
+/// slots as the one before (solana-epoch-schedule: `MINIMUM_SLOTS_PER_EPOCH`).
 const FIRST_WARMUP_EPOCH: u64 = 32;
 
 /// The slots at which the epochs of a cluster begin.
@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn epochs_of_a_warmup_double() {
-        // As solana-epoch-schedule computes it for 8,192 slots: eight epochs of warm-up.
+        // The schedule that solana-epoch-schedule computes for epochs of 8,192 slots, with eight epochs of
+        // warm-up.
         let warmup = schedule(8_192, 8, 8_160);
         let firsts = [(0, 0), (1, 32), (2, 96), (3, 224), (7, 4_064), (8, 8_160), (9, 16_352)];
         for (epoch, first) in firsts {

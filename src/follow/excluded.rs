@@ -63,17 +63,17 @@ const RESERVED: [&str; 32] = [
 /// The addresses of Alpenglow's clock, genesis certificate, reward and delegated-stake accounts. Each address
 /// is derived from a seed and the id of a feature. The id differs between clusters.
 const ALPENGLOW: [&str; 12] = [
-    // Derived from a1penGLz8Vm2QHYB3JPefBiU4BY3Z6JkW2k3Scw5GWP.
+    // Derived from the feature id a1penGLz8Vm2QHYB3JPefBiU4BY3Z6JkW2k3Scw5GWP.
     "HQcg2uM8uUqfRprvypQGcU7qucUZJY3odWjJVYce2a6C",
     "aeApwREFa7cKFciqYJvKMuZ9GvV5mxSaUg3xaxGTVMW",
     "7G85SCUYfFkdPEM5ScoRQmKA5yARzJ9Kr6XrJjZcKgxm",
     "FEhusMkCSpywBcjYA7j3NwrSKGH7oPmM1BbHZNFtjzkU",
-    // Derived from mustRekeyVm2QHYB3JPefBiU4BY3Z6JkW2k3Scw5GWP.
+    // Derived from the feature id mustRekeyVm2QHYB3JPefBiU4BY3Z6JkW2k3Scw5GWP.
     "A5HnwXe9U16naY6JUPLEfobUAmCch4yxhnxd2criXCdK",
     "BRCfbk9eZEX3BhW4mukwsznrHakiAUNSLSq65gxDBxkt",
     "8Pg9UKWhoSrvaFtnKbX9ApMKaKhij9buPiMuHmzZNHEe",
     "F6edFQTkf7mvoxCJZTSpQYWBjyBma8oCjSN6BQUQGiMe",
-    // Derived from A1pengvuM6JEcyNuTnMqepBKhwHE3N6PmUrdATGawhJS.
+    // Derived from the feature id A1pengvuM6JEcyNuTnMqepBKhwHE3N6PmUrdATGawhJS.
     "GaGQ2vyb3xuUwjKiq9tQQWoqhzWYh7LbiLXvqG2sUzzG",
     "42Ym56TQ7AKFThRv5nyoSABq5ZPgE2TLKo8BALZEtoU1",
     "3vJzniWALu2qGFJ1ZY6JD3Y2ZmA5zWqmVdDX7yBXHgu7",
@@ -89,8 +89,8 @@ fn addresses(texts: &[&str]) -> HashSet<Pubkey> {
     texts.iter().map(|text| Pubkey::parse(text).expect("the constants are addresses")).collect()
 }
 
-/// Returns true if the account at `address` may change without being listed in a block. The result is the
-/// same while no account exists there.
+/// Returns true if the account at `address` may change without being listed in a block. The result does not
+/// depend on the account, which need not exist.
 pub fn is_excluded_address(address: &Pubkey) -> bool {
     EXCLUDED_ADDRESSES.contains(address)
 }

@@ -58,8 +58,8 @@ pub(super) async fn epoch_schedule(node: &impl BlockNode) -> Option<EpochSchedul
     EpochSchedule::parse(&result(node.ask("getEpochSchedule", json!([]), SHORT_TIMEOUT).await)?)
 }
 
-/// Asks a node for the slots from `first` to `last` at which it has a confirmed block. `None` if the node names slots
-/// above `last`, or does not name them in ascending order.
+/// Asks a node for the slots from `first` to `last` at which the node has a confirmed block. `None` if the node
+/// names slots above `last`, or does not name them in ascending order.
 pub(super) async fn slots(node: &impl BlockNode, first: Slot, last: Slot) -> Option<Vec<Slot>> {
     let params = json!([first, last, { "commitment": "confirmed" }]);
     let answer = result(node.ask("getBlocks", params, SHORT_TIMEOUT).await)?;
@@ -100,7 +100,7 @@ pub fn block_params(slot: Slot) -> Value {
 pub(super) enum FetchedBlock {
     /// The accounts that the block may write.
     Read(BlockWrites),
-    /// The node does not give the block now. It may do so later.
+    /// The node does not give the block now, but may give it later.
     Absent,
     /// The block did not come in time.
     TimedOut,
@@ -144,7 +144,7 @@ pub(super) async fn block(
                 code: code::BLOCK_NOT_AVAILABLE | code::BLOCK_STATUS_NOT_AVAILABLE_YET, ..
             },
         ) => (BlockResult::NotYet, Ok(FetchedBlock::Absent)),
-        // Another node's answer would be as long.
+        // Another node's answer would be as long, so no other node is asked.
         Err(Fault::TooLarge) => (BlockResult::Unreadable, Err(FollowEnd::GAP)),
         Err(Fault::Timeout) => (BlockResult::Failed, Ok(FetchedBlock::TimedOut)),
         Ok(NodeReply::Error { .. }) | Err(_) => (BlockResult::Failed, Ok(FetchedBlock::Absent)),

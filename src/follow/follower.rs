@@ -24,7 +24,7 @@ use crate::telemetry::{Metrics, RestartReason};
 
 /// The time without calls for accounts after which following stops.
 const IDLE_AFTER: Duration = Duration::from_mins(5);
-/// The interval at which the follower checks for calls for accounts.
+/// The interval at which the follower checks whether accounts were asked for.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 /// The shortest time between the beginnings of two chains.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -38,10 +38,11 @@ const NODE_PAUSE: Duration = Duration::from_secs(2);
 const LONG_PAUSE: Duration = Duration::from_mins(1);
 /// The maximum number of times that the pause is doubled while blocks come too slowly.
 const MAX_DOUBLINGS: u32 = 4;
-/// A chain that lasts longer than this resets the pause for slow blocks to its first length.
+/// The time after which a followed chain counts as steady. After a steady chain, the next pause for slow blocks
+/// has its first length again.
 const STEADY_AFTER: Duration = Duration::from_mins(10);
 
-/// The task that follows the chain.
+/// The task that reads the new blocks of the Solana cluster, to know which accounts did not change.
 pub struct Follower {
     followed: Arc<FollowedChain>,
     pool: Arc<Pool>,
@@ -53,9 +54,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Creates the follower, which publishes its chains in `followed`. `store` is the shared store, and the
-    /// MAC that signs the blocks in it. Replicas share blocks only if `store` is given and the setting
-    /// `follow.share` is on.
+    /// Creates the follower, which publishes its chains in `followed`. `store` holds two values: the shared
+    /// store, and the MAC that signs the blocks in it. Replicas share blocks only if `store` is given and the
+    /// setting `follow.share` is on.
     pub fn new(
         followed: Arc<FollowedChain>,
         pool: Arc<Pool>,
@@ -70,7 +71,7 @@ impl Follower {
         Self { followed, pool, frontier, metrics, tasks, settings, shared }
     }
 
-    /// Follows the chain until `stop`. While nobody asks for accounts, no chain is followed.
+    /// Reads new blocks until `stop`. While nobody asks for accounts, no blocks are read.
     pub async fn run(self, stop: CancellationToken) {
         let _ = stop.run_until_cancelled(self.follow_while_used()).await;
         self.followed.set_state(FollowState::Off);
@@ -170,8 +171,8 @@ impl Pauses {
         }
     }
 
-    /// Returns the length of the pause for `reason`. Each attempt with slow nodes takes bandwidth from
-    /// callers, so the pauses for slow blocks grow.
+    /// Returns the length of the pause for `reason`. Each attempt to follow with slow nodes takes bandwidth
+    /// from callers, so the pauses for slow blocks grow.
     fn after(&mut self, reason: PauseReason) -> Duration {
         match reason {
             PauseReason::NoNode | PauseReason::NoEpochs => NODE_PAUSE,
@@ -259,7 +260,7 @@ mod tests {
         let paused = FollowState::Paused(PauseReason::NoNode);
         for (seconds, touch, expected) in [
             (1, false, FollowState::Starting),
-            // No probe has found a node.
+            // The pool has no node, so following pauses.
             (9, true, paused),
             (299, false, paused),
             (4, false, FollowState::Parked),

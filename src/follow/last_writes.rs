@@ -4,19 +4,20 @@
 //! The table has a fixed number of buckets and is indexed by a hash of the address. Two addresses in one
 //! bucket cost a needless fetch, never a wrong answer. The key of the hash is drawn at start, so that nobody
 //! can choose addresses that share a bucket. Addresses with the same [`Fingerprint`] always share a bucket.
-//! Nobody gains by choosing such addresses, because a transaction may name the account itself.
+//! Choosing such addresses gains nothing: whoever wants to force fetches of an account can name the account
+//! itself in a transaction.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::methods::{Pubkey, Slot};
 
-/// The number of hash buckets in which the last writes of accounts are kept. They take 16 MiB for each chain.
-/// Tests use fewer buckets, because models create many chains.
+/// The number of hash buckets in which the last writes of accounts are kept. The buckets take 16 MiB for each
+/// followed chain. Tests use fewer buckets, because they create many chains.
 const BUCKETS: usize = if cfg!(test) { 1 << 12 } else { 1 << 21 };
 
-/// The index under which the last write of an address is kept. Cache entries store the bucket, because it
-/// stays the same while the process runs.
+/// The index under which the last write of an address is kept. Cache entries store the bucket, because an
+/// address keeps its bucket while the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bucket(u32);
 
@@ -53,15 +54,15 @@ impl Buckets {
     }
 }
 
-/// The last slots at which any block, and at which a final block, wrote an account of one bucket. Each is a
-/// distance from the chain's first slot; 0 means never.
+/// The last slot at which any block wrote an account of one bucket, and the last slot at which a final block
+/// did. Each is stored as the distance from the chain's first slot; 0 means never.
 #[derive(Debug, Default)]
 struct LastWrite {
     up_to_tip: AtomicU32,
     up_to_target: AtomicU32,
 }
 
-/// The last slots at which the blocks of a chain wrote each account.
+/// The last slots at which the blocks of a followed chain wrote accounts, for each bucket of accounts.
 #[derive(Debug)]
 pub(super) struct LastWrites {
     first: Slot,
@@ -74,8 +75,8 @@ impl LastWrites {
         Self { first, buckets: std::iter::repeat_with(LastWrite::default).take(BUCKETS).collect() }
     }
 
-    /// Records that the block at `slot` writes an account of `bucket`. The slot must be above all slots
-    /// recorded before, and less than 2^32 slots above the chain's first slot.
+    /// Records that the block at `slot` writes an account of `bucket`. The slot must not be below a slot that
+    /// was recorded before. It must be less than 2^32 slots above the chain's first slot.
     pub(super) fn note(&self, bucket: Bucket, slot: Slot) {
         self.last_write(bucket).up_to_tip.store(self.distance(slot), Ordering::Relaxed);
     }

@@ -20,13 +20,13 @@ use super::{Carry, Tip};
 use crate::methods::{Pubkey, Slot};
 
 const FIRST: Slot = 1_000;
-/// The number of accounts. The last one is the leader, who gets the fees.
+/// The number of accounts. The last account is that of the leader, who gets the fees.
 const ACCOUNTS: u8 = 5;
 const SLOTS_PER_EPOCH: u64 = 32;
 /// The state that answers from another fork show for every account.
 const ELSEWHERE: u64 = u64::MAX;
 
-/// A transaction. `writable` lists further writable accounts, each with true if the transaction changes the
+/// A transaction. `writable` lists further writable accounts, each with true if the transaction changes this
 /// account. A failed transaction changes only the payer and the leader.
 #[derive(Debug, Clone)]
 struct ModelTransfer {
@@ -38,23 +38,23 @@ struct ModelTransfer {
 /// One action of the node, the follower or a caller, in a random sequence of actions.
 #[derive(Debug, Clone)]
 enum ModelStep {
-    /// The node's chain gets a block after `skipped` slots without one.
+    /// The node's chain gets a block after `skipped` slots without a block.
     Block { skipped: u64, transfers: Vec<ModelTransfer> },
-    /// The follower reads at most `blocks` blocks. If `without_rewards` is true, the last one still lacks its
-    /// rewards, so the follower stops before it.
+    /// The follower reads at most `blocks` blocks. If `without_rewards` is true, the last of them still lacks
+    /// its rewards, so the follower stops before it.
     Follow { blocks: usize, without_rewards: bool },
-    /// The block that is `behind` blocks below the node's newest one becomes final.
+    /// The block that is `behind` blocks below the node's newest block becomes final.
     Finalize { behind: usize },
     /// The follower learns of the newest final slot.
     Learn,
     /// A caller reads `account` at confirmed. The answer is from the block that is `behind` blocks below the
-    /// newest one.
+    /// newest block.
     ReadConfirmed { account: u8, behind: usize },
     /// A caller reads `account` at finalized. If `is_old` is true, the node is older than Agave 4.1. If
     /// `is_ahead` is true as well, the answer shows the next block's state.
     ReadFinalized { account: u8, is_old: bool, is_ahead: bool },
-    /// A caller's answer comes from another fork, at a slot that the node's chain skipped. `behind` newer
-    /// slots were skipped, too.
+    /// A caller reads `account` at a slot that the node's chain skipped, so the answer comes from another
+    /// fork. `behind` is the number of skipped slots above this slot.
     ReadElsewhere { account: u8, behind: usize },
 }
 
@@ -89,7 +89,7 @@ fn address(n: u8) -> Pubkey {
     Pubkey([n; 32])
 }
 
-/// The state after a block: for each account, the slot at which it changed last.
+/// The state after a block: for each account, the slot at which the account changed last.
 type ModelState = [u64; ACCOUNTS as usize];
 
 /// A block of the node's chain.
@@ -149,7 +149,7 @@ struct ModelAnswer {
     account: u8,
     slot: Slot,
     state: u64,
-    /// True if the answer may show a later state than that of its slot.
+    /// True if the answer may show a later state than the state at its context slot.
     may_be_newer: bool,
 }
 
@@ -189,7 +189,7 @@ impl FollowModel {
         self.buckets.of(&address(account))
     }
 
-    /// Adds an answer about `account` in `state`. The context slot of the answer is `slot`.
+    /// Adds an answer that shows `account` as it is in `state`. The context slot of the answer is `slot`.
     fn read(&mut self, account: u8, slot: Slot, state: &ModelState, may_be_newer: bool) {
         let number = self.writer.chain().number();
         let state = state[usize::from(account)];
@@ -240,8 +240,7 @@ impl FollowModel {
             }
             ModelStep::ReadFinalized { account, is_old, is_ahead } => {
                 let slot = self.blocks[self.finalized].slot;
-                // On a real chain, a final block has many blocks above it, so the follower has read the next
-                // one.
+                // On a real chain, many blocks follow a final block, so the follower has read the next block.
                 let is_ahead = is_old && is_ahead && self.finalized + 1 < self.followed;
                 let state = self.blocks[self.finalized + usize::from(is_ahead)].state;
                 self.read(account, slot, &state, is_old);

@@ -1,9 +1,9 @@
 //! The reader: polls nodes for new confirmed blocks, and adds them to the chain in order.
 //!
-//! Each poll asks one node for its confirmed slots from the newest read block on (`getBlocks`). New blocks
-//! are fetched four at a time. A block is added once its parent, by slot and by hash, is the newest block of
-//! the chain. A block that another replica has already read is taken from the shared store. A chain that
-//! cannot go on ends with a [`RestartReason`], and the follower begins a new one.
+//! Each poll asks one node for its confirmed slots, beginning with the newest slot whose block was read
+//! (`getBlocks`). New blocks are fetched four at a time. A block is added once its parent, by slot and by
+//! hash, is the newest block of the chain. A block that another replica has already read is taken from the
+//! shared store. A chain that cannot go on ends with a [`RestartReason`], and the follower begins a new one.
 
 mod chain_in_progress;
 
@@ -28,28 +28,28 @@ use crate::frontier::Frontier;
 use crate::methods::{Commitment, Slot};
 use crate::telemetry::{BlockResult, Metrics, RestartReason};
 
-/// The number of blocks that are fetched at once.
+/// The maximum number of blocks that are fetched at the same time.
 const FETCHES: usize = 4;
 /// The pause before nodes are asked again for a block that they do not have yet.
 const NOT_YET_PAUSE: Duration = Duration::from_millis(50);
-/// The time after which the chain ends because no node gives a block that a node has listed.
+/// The time after which the followed chain ends because no node gives a block that a node has listed.
 const GAP_AFTER: Duration = Duration::from_secs(5);
-/// The time after which a second node is asked for a block without a fee reward.
+/// The time after which a second node is asked for a block whose fee reward is missing.
 const REWARDS_AFTER: Duration = Duration::from_secs(2);
-/// The time after which the chain ends because all nodes are behind its newest block.
+/// The time after which the followed chain ends because all nodes are behind its newest block.
 const BEHIND_FOR: Duration = Duration::from_secs(2);
-/// The time without a new block after which the chain ends and a new one begins.
+/// The time without a new block after which the followed chain ends and a new one begins.
 const STALLED_AFTER: Duration = Duration::from_mins(1);
-/// The number of slots above the newest block in which a poll looks for blocks. Even if all of them are
-/// skipped, the chain counts as stalled before they have passed.
+/// The number of slots above the newest block in which a poll looks for blocks. Even if all of these slots
+/// are skipped, the followed chain ends as stalled before they have passed.
 const LISTED_SLOTS: u64 = 1024;
-/// After a new block, no poll is sent for this fraction of a slot's duration, unless a node is known
-/// to have a newer block.
+/// The fraction of a slot's duration for which no poll is sent after a new block. A poll is sent earlier if a
+/// node is known to have a newer block.
 const QUIET_PART: f64 = 0.6;
-/// The number of blocks after which the hash of the newest block is again compared with a second node's.
+/// The number of blocks after which the hash of the newest block is again compared with a second node's hash.
 const CROSS_CHECK_EVERY: u64 = 64;
-/// The maximum number of successive blocks that have transactions but no fee reward. After one more,
-/// following pauses.
+/// The maximum number of successive blocks that have transactions but no fee reward. After one more such
+/// block, following pauses.
 const BLOCKS_WITHOUT_FEES: u64 = 32;
 
 /// Returns the number of calls to nodes for each slot: the polls, the block, and the hashes that are compared
@@ -65,12 +65,12 @@ pub fn calls_per_slot(slot_time: Duration, poll: Duration) -> f64 {
 pub(super) struct ReaderSettings {
     /// The time between two polls.
     pub(super) poll: Duration,
-    /// The maximum number of blocks that the reader reads to catch up. If more are missing, a new chain
-    /// begins.
+    /// The maximum number of blocks that the reader reads to catch up. If more blocks are missing, the
+    /// followed chain ends and a new one begins.
     pub(super) max_gap: usize,
 }
 
-/// Reads new blocks from the nodes, and adds them to a chain.
+/// Reads new blocks from the nodes, and adds them to the followed chain.
 pub(super) struct Reader<'a, N, S> {
     pub(super) nodes: N,
     pub(super) shared: &'a SharedBlocks<S>,
@@ -103,7 +103,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
     /// Waits until the next poll is due, or until some node is known to have a newer block. Meanwhile records
     /// newly finalized slots in the chain.
     async fn await_next_poll(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
-        // A poll soon after a block seldom finds the next one, and some nodes are paid by the call.
+        // A poll soon after a block seldom finds the next one, and some nodes charge for each call.
         let early = chain.found_at + self.frontier.slot_time().mul_f64(QUIET_PART);
         let mut due = pin!(sleep_until((chain.polled_at + self.settings.poll).max(early)));
         let known = chain.newest().max(chain.known_at_poll);
@@ -119,8 +119,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         }
     }
 
-    /// Begins a chain at the confirmed slot of the first node that gives the epochs, its newest slot and the
-    /// block there.
+    /// Begins a chain at the newest confirmed slot of a node. Takes the first node that gives the epoch
+    /// schedule, this slot and the block at this slot.
     async fn begin(&self) -> Result<ChainInProgress, PauseReason> {
         let mut reason = PauseReason::NoNode;
         for (turn, node) in self.nodes.usable().into_iter().enumerate() {
@@ -132,7 +132,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         Err(reason)
     }
 
-    /// Begins a chain at the confirmed slot of `node`, which is at the position `turn` among the usable
+    /// Begins a chain at the newest confirmed slot of `node`. `turn` is the node's position among the usable
     /// nodes.
     async fn begin_at(&self, node: &N::Node, turn: usize) -> Result<ChainInProgress, PauseReason> {
         let schedule = fetch::epoch_schedule(node).await.ok_or(PauseReason::NoEpochs)?;
@@ -141,7 +141,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         self.frontier.answered_in(era, node.id(), Commitment::Confirmed, slot, Instant::now());
         let first = async {
             self.frontier.reached(Commitment::Confirmed, slot).await;
-            // A node that refuses blocks is no longer among the usable ones.
+            // A node that refuses blocks is no longer among the usable nodes, which ends the loop.
             while self.nodes.usable().iter().any(|usable| usable.id() == node.id()) {
                 if let Some(hash) = fetch::blockhash(node, slot).await {
                     return Some(hash);
@@ -169,7 +169,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         })
     }
 
-    /// Polls one node for its slots, and adds the new blocks to the chain.
+    /// Polls one node for the slots of its blocks, and adds the new blocks to the followed chain.
     async fn advance(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
         let nodes = self.nodes.usable();
         let newest = chain.newest();
@@ -262,7 +262,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
                     return Ok(ReadBlock { slot, writes, node: Some(node.id()), read_at: Instant::now() });
                 }
                 FetchedBlock::Absent => end = FollowEnd::GAP,
-                // If each attempt ends like this one, the nodes count as too slow.
+                // If every attempt times out like this one, the nodes count as too slow.
                 FetchedBlock::TimedOut => {}
             }
             if began.elapsed() > GAP_AFTER {
@@ -295,9 +295,9 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         Ok(())
     }
 
-    /// Completes the first block of the queue, whose fee reward is missing, from the shared store or from a
-    /// node. Returns false if the block must wait. If a node's second answer has no fee reward either, the
-    /// block paid no fees.
+    /// Reads the fee reward that the first block of the queue lacks, from the shared store or from a node.
+    /// Returns false if the block must wait for its fee reward. If a node's second answer has no fee reward
+    /// either, the block counts as one without fees.
     async fn complete_rewards(
         &self,
         chain: &mut ChainInProgress,

@@ -7,15 +7,15 @@
 //! fingerprint(8) fingerprint(8) …             one for each account, ascending
 //! ```
 //!
-//! Numbers are big-endian. Bytes that are cut short, altered, of another version, signed with another secret,
-//! or written for another key are refused. A block from a record is joined to the chain by its hashes, like a
-//! block from a node.
+//! Numbers are big-endian. A record is refused if it is cut short, altered, of another version, signed with
+//! another secret, or written for another key. A block from a record is joined to the chain by its hashes,
+//! like a block from a node.
 
 use super::block::BlockWrites;
 use super::last_writes::Fingerprint;
 use crate::redis_store::mac::{MAC_BYTES, StoreMac};
 
-/// The format and its version.
+/// The bytes that name the format and the version of a record.
 const VERSION: &[u8; 4] = b"sfB1";
 /// The maximum number of accounts in a block's record. A block of mainnet writes a few thousand.
 const MAX_WRITES: usize = 1 << 15;

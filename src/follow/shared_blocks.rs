@@ -1,4 +1,5 @@
-//! Blocks that several replicas share: one replica asks a node, and the others take the block that it read.
+//! Blocks that several replicas of slotfront share: one replica asks a node, and the others take the block that
+//! this replica read.
 //!
 //! The replica that first looks for a block claims it in the shared store and asks a node. It then publishes
 //! the accounts that the block may write. The others wait for these accounts, at most [`WAIT`]. If they do
@@ -21,14 +22,14 @@ use crate::telemetry::{SharedOperation, SharedResult};
 
 /// The longest wait for a block that another replica has claimed.
 const WAIT: Duration = Duration::from_secs(1);
-/// The lifetime of a replica's claim that it is fetching a block. A claim ends before the replicas that wait
-/// for the block give up, so that one of them claims it next.
+/// The lifetime of a replica's claim that it is fetching a block. A claim ends before the replicas that wait for
+/// the block give up, so that one of them can claim the block next.
 const CLAIM_LIFE: Duration = Duration::from_millis(800);
 /// The pause before the store is asked again for a block that another replica has claimed.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
-/// The longest wait that does not count as slow, for a block that another replica has claimed.
+/// The time above which a wait for a block that another replica has claimed counts as slow.
 const SLOW_WAIT: Duration = Duration::from_millis(250);
-/// The time for which this replica does not wait for blocks that others have claimed, after a slow or vain wait.
+/// The time after a slow or vain wait in which this replica waits for no block that another replica has claimed.
 const IMPATIENT_FOR: Duration = Duration::from_secs(10);
 /// The lifetime of a block's record in the shared store. Replicas need only the newest blocks.
 const RECORD_LIFE: Duration = Duration::from_secs(30);
@@ -62,7 +63,7 @@ pub(super) trait BlockStore: Sync {
 pub(super) struct SharedBlocks<S> {
     /// The shared store. `None` if blocks are not shared.
     store: Option<S>,
-    /// The time until which the reader waits for no block that another replica has claimed, because an earlier
+    /// The time until which this replica waits for no block that another replica has claimed, because an earlier
     /// wait was slow or in vain. `None` if no wait was slow or in vain so far.
     impatient_until: Mutex<Option<Instant>>,
 }
@@ -119,7 +120,7 @@ impl<S: BlockStore> SharedBlocks<S> {
     }
 }
 
-/// The Redis store through which replicas share blocks, with the MAC that signs them.
+/// The Redis store through which replicas share blocks, and the MAC that signs the records of the blocks.
 pub(super) struct StoredBlocks {
     pub(super) store: Arc<Store>,
     pub(super) mac: StoreMac,
@@ -127,12 +128,12 @@ pub(super) struct StoredBlocks {
 }
 
 impl StoredBlocks {
-    /// Returns the key of the block at `slot` in the shared store. `None` while the genesis hash of the
+    /// Returns the key of the block at `slot` in the Redis store. `None` while the genesis hash of the Solana
     /// cluster is unknown.
     fn key(&self, slot: Slot) -> Option<String> {
         let genesis = self.pool.genesis()?;
         let namespace = self.store.namespace();
-        // Gateways with another secret cannot read the record, so they use another key.
+        // A gateway with another secret could not read this gateway's records, so it uses other keys.
         let [a, b, c, d, ..] = self.mac.sign(&[b"block"]);
         let secret = u32::from_be_bytes([a, b, c, d]);
         Some(format!("{namespace}:block1:{genesis}:{{{slot}}}:{secret:08x}"))
@@ -145,7 +146,7 @@ impl BlockStore for StoredBlocks {
         let began = Instant::now();
         // One byte more than allowed is read, so that a longer record is seen to be too long.
         let looked_up = self.store.claim_block(&key, CLAIM_LIFE, record::MAX_RECORD + 1).await;
-        // A failure is counted by the store.
+        // The store has already counted the failure.
         let Ok(looked_up) = looked_up else { return SharedBlock::Absent };
         let (result, block) = match looked_up {
             BlockRecord::ClaimedNow => (SharedResult::Miss, SharedBlock::Absent),

@@ -9,14 +9,14 @@ pub enum FollowState {
     /// Following does not run: the setting `follow.mode` is `off`, or slotfront is shutting down.
     #[default]
     Off,
-    /// The first block of a chain is being asked for.
+    /// Following begins: a node is asked for the first block.
     Starting,
-    /// A chain is followed.
+    /// The follower reads every new block.
     Following,
-    /// No account was asked for in the last five minutes. No chain is followed until the next call for an
+    /// No account was asked for in the last five minutes. No blocks are read until the next call for an
     /// account.
     Parked,
-    /// No chain is followed for a while.
+    /// No blocks are read for a while, for the given reason.
     Paused(PauseReason),
 }
 
@@ -44,12 +44,14 @@ impl FollowState {
     }
 }
 
-/// The reason for a pause in which no chain is followed.
+/// The reason why the follower reads no blocks for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseReason {
-    /// No usable node can be asked for blocks, or none gives its newest slot and the block at this slot.
+    /// No usable node can be asked for blocks, or no node gives both its newest slot and the block at this
+    /// slot.
     NoNode,
-    /// No node answers `getEpochSchedule`, so the slots at which epochs begin are unknown.
+    /// The node that was asked last does not answer `getEpochSchedule`, so the slots at which epochs begin
+    /// are unknown.
     NoEpochs,
     /// A block has a form that slotfront does not know.
     UnknownForm,
@@ -74,19 +76,19 @@ impl PauseReason {
     }
 }
 
-/// The reason why a chain ended, and the next step of the follower.
+/// The reason why following a chain ended, and the next action of the follower: a new chain or a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowEnd {
-    /// A new chain begins, at least a second after the beginning of the ended one.
+    /// The follower begins a new chain, at least a second after the beginning of the ended chain.
     Restart(RestartReason),
-    /// No chain is followed for a while.
+    /// The follower reads no blocks for a while.
     Pause(PauseReason),
 }
 
 impl FollowEnd {
-    /// The end of a chain because the accounts that a block writes cannot be known.
+    /// The end of the followed chain, because the accounts that a block writes cannot be known.
     pub(super) const GAP: Self = Self::Restart(RestartReason::Gap);
-    /// The end of a chain because a node has other blocks at the chain's slots.
+    /// The end of the followed chain, because a node has other blocks at the chain's slots.
     pub(super) const FORK: Self = Self::Restart(RestartReason::Fork);
 }
 

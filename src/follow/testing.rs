@@ -30,7 +30,7 @@ impl TestChain {
         self.followed.note_move();
     }
 
-    /// Records that a poll has just named the chain's newest slot as the node's newest.
+    /// Records that a poll has just named the chain's newest slot as the newest slot of a node.
     pub(crate) fn renew(&self) {
         self.writer.renew(Instant::now());
     }

@@ -22,13 +22,13 @@ pub(super) struct Report {
     pub(super) slot: Option<Slot>,
     /// The last reported slot at which the node was believed. A report close above this slot needs no second node.
     believed: Option<Slot>,
-    /// The node's first report after its last believed one. `None` if the newest report was believed, and while the
-    /// node has no report or is not usable.
+    /// The node's first report after its last believed report. `None` if the newest report was believed, and while
+    /// the node has no report or is not usable.
     doubt: Option<Doubt>,
 }
 
 /// The first of a node's reports that were not believed. Once two other nodes have advanced together, the node's
-/// next report takes its place.
+/// next report is kept instead.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     since: Instant,
@@ -69,14 +69,14 @@ pub(super) struct CommitmentState {
     reached_at: Option<Instant>,
 }
 
-/// The slot that the reports give as the newest one.
+/// The newest slot according to the reports of all usable nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FrontierCandidate {
     slot: Slot,
     believed: bool,
 }
 
-/// The newest known slot after a decision.
+/// The result of a decision about the newest known slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FrontierChange {
     pub(super) frontier: Slot,

@@ -10,8 +10,8 @@ use crate::methods::{Commitment, Slot};
 pub struct NodeSlots {
     /// The newest reported slot at each commitment.
     slots: [AtomicU64; 3],
-    /// The time at which an answer last had the slot in `slots`, for each commitment, in milliseconds after
-    /// [`Frontier`](super::Frontier) was created.
+    /// For each commitment, the time at which an answer last had the slot in `slots` as its context slot. The time
+    /// is in milliseconds after [`Frontier`](super::Frontier) was created.
     reported_ms: [AtomicU64; 3],
 }
 
@@ -33,8 +33,8 @@ impl NodeSlots {
         (slot != NONE).then_some(slot)
     }
 
-    /// Returns the time at which an answer last had the node's newest slot, in milliseconds after
-    /// [`Frontier`](super::Frontier) was created. `None` if no answer had this slot.
+    /// Returns the time at which an answer last had the node's newest slot as its context slot. The time is in
+    /// milliseconds after [`Frontier`](super::Frontier) was created. `None` if no answer had this slot.
     pub(super) fn reported_ms(&self, commitment: Commitment) -> Option<u64> {
         let reported = self.reported_ms[commitment.index()].load(Ordering::Relaxed);
         (reported != NONE).then_some(reported)
@@ -53,8 +53,8 @@ impl NodeSlots {
 #[derive(Debug)]
 pub(super) struct FrontierNode {
     pub(super) node: usize,
-    /// True while the slots that the node reports count. A usable node answers its probes, is healthy and belongs to
-    /// the pool's cluster.
+    /// True while the slots that the node reports count. A usable node answers its probes, is healthy and belongs
+    /// to the same Solana cluster as the pool.
     pub(super) usable: bool,
     pub(super) slots: Arc<NodeSlots>,
 }

@@ -1,7 +1,7 @@
 //! The length of a slot, measured from the moves of the newest known slot.
 //!
-//! The moves are measured in steps of several seconds, and steps that differ much from the others are ignored. The
-//! newest known slot also jumps because a cluster is restarted, nodes come back, or a machine was suspended.
+//! The moves are measured in steps of several seconds. Steps that differ much from the others are ignored, because
+//! the newest known slot may also jump: a cluster is restarted, nodes come back, or a machine was suspended.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::methods::Slot;
 /// The minimum duration of a measuring step, in which the length of a slot is measured once. A step begins and
 /// ends when the newest known slot moves.
 const STEP: Duration = Duration::from_secs(5);
-/// The number of newest measuring steps that are kept. Together they cover at least a minute.
+/// The number of measuring steps that are kept; older steps are dropped. The kept steps cover at least a minute.
 const STEPS: usize = 12;
 /// The largest factor by which the slot length in one measuring step may differ from the median of all steps.
 /// Steps that differ more are ignored.
@@ -47,7 +47,7 @@ impl SlotPace {
         self.mark = Some((now, slot));
     }
 
-    /// Returns the length of a slot. `None` until it was measured in twelve steps, which takes at least a minute.
+    /// Returns the length of a slot. `None` until twelve steps are measured, which takes at least a minute.
     ///
     /// The result is the mean of the steps close to the median, so up to five of twelve may be outliers.
     pub(super) fn slot_time(&self) -> Option<Duration> {
@@ -70,17 +70,18 @@ mod tests {
 
     use super::*;
 
-    /// A period of a test chain, described by the moves of the newest known slot.
+    /// A period in the life of a simulated Solana cluster, described by the moves of the newest known slot.
     #[derive(Debug, Clone, Copy)]
     enum Stretch {
-        /// Slots pass for a number of seconds (first value). Each takes a number of milliseconds (second value).
+        /// Slots pass for a number of seconds (first value). Each slot takes a number of milliseconds (second
+        /// value).
         Runs(u64, u64),
         /// Slots pass for a number of seconds (first value). Each slot takes a number of milliseconds (second
         /// value). Every fourth slot is skipped.
         Skips(u64, u64),
         /// The newest known slot stands still for the given seconds.
         Stands(u64),
-        /// The newest known slot jumps by the given number of slots, forwards or back, in no time.
+        /// The newest known slot jumps by the given number of slots, forwards or back. No time passes.
         Jumps(i64),
         /// The nodes are unreachable for a number of seconds (first value). Meanwhile slots pass, and each takes a
         /// number of milliseconds (second value).
@@ -88,8 +89,8 @@ mod tests {
     }
     use Stretch::{Jumps, Runs, Skips, Stands, Unseen};
 
-    /// Returns the pace measured over the periods `stretches` in turn. The newest slot is read every `poll`
-    /// milliseconds.
+    /// Returns the pace that is measured while the periods `stretches` follow one another. The newest slot is read
+    /// every `poll` milliseconds.
     fn after(stretches: &[Stretch], poll: u64) -> SlotPace {
         let start = Instant::now();
         let (mut pace, mut ms, mut slot, mut shown) = (SlotPace::default(), 0, 1_000_000, 0);
@@ -122,7 +123,7 @@ mod tests {
         pace
     }
 
-    /// Returns the measured slot time in whole milliseconds. `None` if it is unknown.
+    /// Returns the measured slot time in whole milliseconds. `None` if the slot time is unknown.
     fn ms(pace: &SlotPace) -> Option<u128> {
         pace.slot_time().map(|time| (time + Duration::from_micros(500)).as_millis())
     }
@@ -177,7 +178,7 @@ mod tests {
         assert!(reported.is_some_and(|reported| (0.24..0.26).contains(&reported)), "{reported:?}");
     }
 
-    /// A measuring step in which the newest known slot does not move at the chain's pace.
+    /// A measuring step in which the newest known slot may move at any pace: by `slots` slots within `time`.
     #[derive(Debug, Clone, Copy)]
     struct OutlierStep {
         step: usize,

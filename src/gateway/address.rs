@@ -12,7 +12,8 @@ use moka::sync::Cache;
 
 /// The maximum number of addresses. At a few hundred bytes each, they take about 20 MiB.
 const ADDRESSES: u64 = 65_536;
-/// The time after which an unused address is forgotten, together with its usage of a monthly quota.
+/// The time after which an address without requests is forgotten. Its usage of a monthly quota is then forgotten,
+/// too.
 const IDLE: Duration = Duration::from_hours(24);
 
 /// A map with one `T` for each client address.
@@ -25,7 +26,8 @@ impl<T: Send + Sync + 'static> PerAddress<T> {
         Self(Cache::builder().max_capacity(ADDRESSES).eviction_policy(policy).time_to_idle(IDLE).build())
     }
 
-    /// Returns the value of `client`. `make` creates it on the first use. `None` stands for clients of unknown address.
+    /// Returns the value of `client`. `make` creates the value on the first use. `None` stands for all clients of
+    /// unknown address.
     pub(crate) fn get(&self, client: Option<IpAddr>, make: impl FnOnce() -> T) -> Arc<T> {
         self.0.get_with(client.map(client_network), || Arc::new(make()))
     }

@@ -1,7 +1,7 @@
 //! Converts monotonic time to wall time, so that a decision needs only one `now`, and tests can set both clocks.
 //!
-//! Rates use the monotonic clock, which cannot be set back. Only calendar times use the wall clock: the end of a key,
-//! of a UTC day and of a month.
+//! Rates use the monotonic clock, which cannot be set back. Only calendar times use the wall clock: the expiry of
+//! a key, and the end of a UTC day or month.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct WallClock {
     started: Instant,
-    /// The wall time at `started`, in microseconds since 1970.
+    /// The wall time at the monotonic time `started`, in microseconds since 1970.
     wall_us: AtomicI64,
 }
 

@@ -1,5 +1,6 @@
-//! The two background tasks that share rates and quotas between gateways. One task takes calls in advance from the
-//! rates in the shared store. The other adds the used units of each key to the totals in the store.
+//! The two background tasks that share rates and quotas between gateways. One task reserves calls of the shared
+//! rates in advance, so that no request waits for the store. The other adds the units (prices of calls) that each
+//! key has used to the totals in the store.
 //!
 //! While the store is unreachable, each gateway enforces the limits on its own.
 
@@ -23,11 +24,12 @@ use crate::redis_store::limits::identity;
 
 /// The maximum number of concurrent requests of each task to the store.
 const AT_ONCE: usize = 256;
-/// The interval at which calls that were taken in advance and not used are given back. Used units are added to the
-/// totals in the store at the same interval.
+/// The interval at which reserved calls that were not used are given back to the store. Used units are added to
+/// the totals in the store at the same interval.
 const SYNC_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Starts the task that takes calls in advance from the shared rates for the leases in `queue`, until `stop`.
+/// Starts the task that reserves calls in the shared store for the leases in `queue`. The task ends at `stop`. A
+/// lease is the gateway's part of one shared rate.
 pub(super) fn lease(queue: LeaseQueue, tasks: &TaskTracker, stop: &CancellationToken) {
     let stop = stop.clone();
     tasks.spawn(async move {
@@ -35,8 +37,8 @@ pub(super) fn lease(queue: LeaseQueue, tasks: &TaskTracker, stop: &CancellationT
     });
 }
 
-/// Starts the task that adds the used units in `ledger` to the totals in `store`. After `stop` the task does so once
-/// more.
+/// Starts the task that regularly adds the used units in `ledger` to the totals in `store`. After `stop` the task
+/// adds them a last time, and ends.
 pub(super) fn book(
     store: Arc<Store>,
     ledger: Arc<Ledger>,
@@ -55,8 +57,8 @@ pub(super) fn book(
     });
 }
 
-/// Takes calls in advance from the shared rates for the leases in `queue`, up to [`AT_ONCE`] leases at a time. Gives
-/// back calls that are not used.
+/// Reserves calls in the shared store for the leases in `queue`, for up to [`AT_ONCE`] leases at a time. Gives
+/// back reserved calls that are not used.
 async fn renew(mut queue: LeaseQueue) {
     let mut leased: HashMap<usize, Arc<Lease>> = HashMap::new();
     let mut asking = FuturesUnordered::new();
@@ -85,8 +87,8 @@ async fn renew(mut queue: LeaseQueue) {
     }
 }
 
-/// Adds the newly used units of each key to the totals in `store`, and notes the new totals in `ledger`. Up to
-/// [`AT_ONCE`] keys are sent at a time. `gateway` is the id of this gateway.
+/// Adds the units that each key has newly used to the totals in `store`, and notes the new totals in `ledger`.
+/// Sends the units of up to [`AT_ONCE`] keys at a time. `gateway` is the id of this gateway.
 async fn book_once(store: &Store, ledger: &Ledger, period: Period, gateway: u64) {
     if !store.takes_writes() {
         return;
@@ -97,7 +99,8 @@ async fn book_once(store: &Store, ledger: &Ledger, period: Period, gateway: u64)
         async move {
             let _permit = permits.acquire().await;
             let booking = used.booking(period, gateway);
-            // A failed booking is sent again unchanged, so that it counts once.
+            // A booking that fails is sent again unchanged in the next round. The store therefore counts it only
+            // once.
             if let Ok(booked) = store.book(&id, &booking).await {
                 used.booked(&booking, &booked);
             }

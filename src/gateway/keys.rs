@@ -1,8 +1,8 @@
 //! The key file: TOML with one `[[key]]` table for each key. It contains hashes of keys, never the keys.
 //!
 //! A file with one faulty key is refused as a whole, with a list of all its faults. The previous keys then stay in
-//! force, so that a typing error locks nobody out. Only the revocations of a faulty file count. [`mod@file`] changes
-//! the file.
+//! force, so that a typing error locks nobody out. Only the keys that the refused file revokes cease to be valid.
+//! The module [`mod@file`] changes key files.
 
 pub mod file;
 pub mod scope;
@@ -37,7 +37,7 @@ pub fn is_name(name: &str) -> bool {
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// Hashes a key, given as in the path of a request.
+    /// Hashes `key`, which is the key as it stands in the path of a request.
     pub fn of(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
     }
@@ -77,7 +77,7 @@ fn random<const N: usize>() -> Result<String, getrandom::Error> {
     Ok(bs58::encode(bytes).into_string())
 }
 
-/// A key in the key file. It has the hash of its secret instead of the secret.
+/// An API key as the key file lists it: with the hash of its secret, but without the secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
     /// The unique id, for logs and metrics. It is not secret.
@@ -88,7 +88,7 @@ pub struct ApiKey {
     pub plan: String,
     /// The hash of the current secret.
     pub hash: KeyHash,
-    /// The hashes of replaced secrets, each with the time at which it ceases to be valid.
+    /// The hashes of replaced secrets, each with the time at which this secret ceases to be valid.
     pub previous: Vec<(KeyHash, Timestamp)>,
     /// The time of creation.
     pub created: Timestamp,
@@ -106,7 +106,7 @@ pub struct ApiKey {
 pub struct KeyFileError {
     /// The path of the file.
     pub path: PathBuf,
-    /// The faults. Each names the key, and the fix if it is not obvious.
+    /// The faults, as text. Each text names the key, and also gives the fix unless the fix is obvious.
     pub problems: Vec<String>,
 }
 
@@ -146,7 +146,8 @@ struct RawPrevious {
 /// Parses a key file. `is_plan` returns true for the name of a configured plan.
 ///
 /// # Errors
-/// All faults of the file. The faults quote only ids and names of plans, except in messages of the TOML parser.
+/// The file has faults; the list has all of them. The texts quote only ids of keys and names of plans, except for
+/// messages of the TOML parser.
 pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<ApiKey>, Vec<String>> {
     let raw: RawFile = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
@@ -192,14 +193,14 @@ pub(crate) struct Revocations {
 }
 
 impl Revocations {
-    /// Reads the revocations of a file that may have any faults. A file that is not TOML has none. A key without a
-    /// valid time of revocation is not revoked.
+    /// Reads the revocations in `text`, a key file that may have any faults. The result is empty if the text is
+    /// not TOML. A key without a valid time of revocation does not count as revoked.
     pub(crate) fn read(text: &str) -> Self {
         let file = toml::from_str::<toml::Table>(text).unwrap_or_default();
         let keys = || file.get("key").and_then(toml::Value::as_array).into_iter().flatten();
         let text = |key: &toml::Value, name: &str| Some(key.get(name)?.as_str()?.to_owned());
         let mut revocations = Self::default();
-        // An id that several keys have is not used, because a copied key may still have the id of the original.
+        // An id that several keys have does not count, because a copied key may still have the id of the original.
         let mut uses = HashMap::<_, usize>::new();
         for id in keys().filter_map(|key| text(key, "id")) {
             *uses.entry(id).or_default() += 1;
@@ -223,7 +224,7 @@ impl Revocations {
     }
 }
 
-/// Returns true if the file is valid and has no content, not even an empty list of keys.
+/// Returns true if the key file `text` is valid TOML and has no content, not even an empty list of keys.
 pub(crate) fn is_blank(text: &str) -> bool {
     toml::from_str::<toml::Table>(text).is_ok_and(|table| table.is_empty())
 }
@@ -244,7 +245,7 @@ impl KeyReader<'_> {
         self.problems.push(format!("key {}: {what}", self.id));
     }
 
-    /// Returns `value`. If it is `None`, records a fault with the text `rule`.
+    /// Returns `value`. If `value` is `None`, records a fault with the text `rule`.
     fn need<T>(&mut self, value: Option<T>, rule: &str) -> Option<T> {
         if value.is_none() {
             self.wrong(rule);
@@ -270,12 +271,12 @@ impl KeyReader<'_> {
         read: impl Fn(&str) -> Result<T, &'static str>,
     ) -> Option<Vec<T>> {
         let list: Result<Vec<T>, _> = list?.iter().map(|item| read(item)).collect();
-        // The fault does not quote the text, because a mistyped file may have a secret there.
+        // The fault does not quote the faulty element, because a secret may stand there by mistake.
         list.map_err(|rule| self.wrong(&format!("{name}: {rule}"))).ok()
     }
 
-    /// Converts one key. `None` if its hash or its time of creation is faulty. Other faulty parts are left out. This is
-    /// safe, because a file with a fault is refused.
+    /// Converts one key. `None` if its hash or its time of creation is faulty. Leaves out other faulty parts. This
+    /// is safe, because a file with a fault is refused.
     fn key(&mut self, raw: RawKey) -> Option<ApiKey> {
         let hash = self.hash(&raw.sha256);
         let previous = raw

@@ -1,15 +1,15 @@
 //! A rate that all gateways share. Calls are leased from the shared store in advance, so that no request waits for the
 //! store.
 //!
-//! A call takes a leased call, which no other gateway can use. If no leased call is left, the call takes credit.
-//! Credit consists of the calls that were left at the last answer of the store, and those that the rate has added
-//! since. Without credit the call is refused. Used credit is reported with the next request to the store, so a
-//! gateway pays back what it has overspent.
+//! A leased call is reserved for this gateway. Each call of a client uses up one leased call. If none is left, the
+//! client's call uses credit: the calls that were left at the store's last answer, and those that the rate has
+//! added since. Without credit the call is refused. Used credit is reported with the next request to the store, so
+//! a gateway pays back what it has overspent.
 //!
-//! Usually all calls that are estimated to be left count as credit. If the store reports an overdraft, that is,
-//! more used calls than the rate allows, other gateways use the same key. For the next five minutes only an eighth
-//! of the estimated calls counts as credit. Up to eight gateways together then stay within the rate. Calls between
-//! two requests to the store may exceed the rate. The gateway's own limiter applies as well. While the store is
+//! Usually all calls that are estimated to be left count as credit. If the store reports an overdraft (more used
+//! calls than the rate allows), other gateways use the same key. For the next five minutes only an eighth of the
+//! estimated calls counts as credit. Up to eight gateways together then stay within the rate. Before the store
+//! reports the overdraft, calls may exceed the rate. The gateway's own limiter applies as well. While the store is
 //! unreachable, that limiter alone decides.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -27,14 +27,15 @@ use crate::redis_store::limits::{LeaseRequest, Leased};
 /// at its next call.
 const QUEUE: usize = 16_384;
 
-/// The divisor of the estimated number of calls left, after all gateways together have exceeded a shared rate. The
-/// quotient is the number of calls that this gateway lets pass without reserving them in the store first.
+/// The divisor of the estimated number of calls left. The division applies after all gateways together have
+/// exceeded a shared rate. The quotient is the number of calls that this gateway lets pass without reserving them
+/// in the store first.
 const CAUTIOUS_PART: i64 = 8;
 /// The time for which this gateway is careful after all gateways together have exceeded a shared rate. During this
 /// time it lets fewer calls pass that are not reserved (leased) in the store.
 const CAUTIOUS: Duration = Duration::from_mins(5);
-/// The period that determines the minimum number of leased calls: as many as pass in this time at the full rate,
-/// up to the burst.
+/// The minimum time for which calls are leased in advance. At least as many calls are leased as pass in this time
+/// at the full rate, but at most the burst.
 const AHEAD: Duration = Duration::from_millis(50);
 
 /// The shared store, and the queue through which leases ask for their next request to the store.
@@ -66,8 +67,8 @@ impl LeaseClient {
         self.store.get().filter(|store| store.takes_writes())
     }
 
-    /// Sends `ask` to the store. The store counts the used calls of the rate named `of`, and leases further calls.
-    /// `None` if the request fails.
+    /// Sends `ask` to the store. The store counts the calls that `ask` reports towards the rate named `of`, and
+    /// leases further calls. `None` if the request fails.
     async fn lease(&self, of: &str, ask: LeaseRequest) -> Option<Leased> {
         self.store.get()?.lease(of, ask).await.ok()
     }
@@ -95,7 +96,7 @@ struct LeaseState {
     owed: u32,
     /// The number of calls that passed since [`Lease::ask`] or [`Lease::settle`] last ran.
     used: u32,
-    /// The number of leased calls that this gateway should have after the last request to the store.
+    /// The number of unused leased calls that this gateway should have had after the last request to the store.
     wanted: u32,
     /// True while a request to the store is queued or in flight.
     asking: bool,
@@ -145,7 +146,7 @@ impl LeaseState {
     }
 
     /// Returns true if a request to the store is due. The request reports calls that passed without a leased call,
-    /// or leases more calls because few are left.
+    /// or leases more calls because few leased calls are left.
     fn is_due(&self, rate: Rate, now: Duration) -> bool {
         let low = self.held <= self.wanted / 2;
         !self.asking && (self.owed > 0 || (low && self.left(rate, now) > 0))
@@ -172,8 +173,8 @@ impl LeaseState {
         self.asking = false;
     }
 
-    /// Forgets all leased calls, and all calls that passed without one, after a failed request. The store may or may
-    /// not have counted them.
+    /// Forgets the leased calls and the calls that the store should still count, because a request has failed. The
+    /// store may or may not have counted these calls.
     fn failed(&mut self) {
         (self.owed, self.held, self.used, self.asking) = (0, 0, 0, false);
         self.known = None;
@@ -240,8 +241,8 @@ impl Lease {
         state.held > 0
     }
 
-    /// Gives back the leased calls if no call has passed since this function or [`Self::ask`] was last called. Returns
-    /// true if unused leased calls are left.
+    /// Gives the leased calls back to the store if no call has passed since this function or [`Self::ask`] last
+    /// ran. Returns true if unused leased calls are left.
     pub(crate) async fn settle(&self) -> bool {
         let (back, rate) = {
             let mut state = self.lock();
@@ -274,7 +275,7 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    /// A rate of 100 calls a second, with at most 20 calls at once.
+    /// A rate of 100 calls a second, with at most 20 calls in one burst.
     const RATE: Rate = Rate { cell: Duration::from_millis(10), burst: 20 };
 
     /// A model of `src/redis_store/lease.lua`, the script by which the shared store leases the calls of a rate.

@@ -1,5 +1,5 @@
-//! A rate limiter: GCRA (generic cell rate algorithm), which passes `burst` calls at once and `rate` calls a second on
-//! average.
+//! A rate limiter: GCRA (generic cell rate algorithm), which lets `burst` calls pass in one burst, and `rate`
+//! calls a second on average.
 //!
 //! The crate governor implements the algorithm. Its limiters read a clock, which here shows the `now` that the caller
 //! passes. A decision therefore depends on its inputs only. A limiter that a reload creates shares the state of the old
@@ -21,7 +21,7 @@ use governor::{Quota, RateLimiter};
 pub(crate) struct Rate {
     /// The time in which one call becomes free again: one second divided by the rate.
     pub(crate) cell: Duration,
-    /// The maximum number of calls at once.
+    /// The maximum number of calls in one burst.
     pub(crate) burst: u32,
 }
 
@@ -30,8 +30,8 @@ pub(crate) struct Rate {
 pub(crate) struct LimiterState(Arc<InMemoryState>);
 
 impl LimiterState {
-    /// Returns the time at which the whole burst is free again, counted from the start of the clock. Zero before the
-    /// first call.
+    /// Returns the time at which the whole burst is free again, counted from the start of the gateway's clock.
+    /// Zero before the first call.
     fn at_rest(&self) -> Duration {
         // The state is not changed, because the function that is passed to governor returns an `Err`.
         let rest = self.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
@@ -88,7 +88,7 @@ pub(crate) struct Remaining {
 
 impl Limiter {
     /// Creates a limiter that continues from `state`. The limiter allows `rate` calls in each `period`, and
-    /// `burst` calls at once. A `rate` or `burst` of 0 counts as 1.
+    /// `burst` calls in one burst. A `rate` or `burst` of 0 counts as 1.
     pub(crate) fn new(rate: u32, period: Duration, burst: u32, state: LimiterState) -> Self {
         let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
         let cell = (period / rate.max(1)).max(Duration::from_nanos(1));

@@ -1,8 +1,9 @@
 //! The highest slot shown to a key at each commitment. A key with a `monotonic` plan is shown no lower slot later.
 //!
-//! This module only stores the slots. The cache decides how to answer. At processed, a slot stays recorded even if its
-//! fork is dropped. That is harmless, because a slot here only asks for a newer answer and is never an error. When the
-//! cluster changes, all slots are forgotten, and calls that began earlier no longer record any.
+//! This module only stores the slots. The cache decides how to answer. At processed, a slot stays recorded even if
+//! its fork is dropped. That is harmless, because a recorded slot only makes the cache look for a newer answer and
+//! never causes an error. When the Solana cluster changes, all slots are forgotten. Calls that began earlier then
+//! no longer record their slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

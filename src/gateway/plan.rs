@@ -45,7 +45,8 @@ fn policy(plan: &Plan) -> String {
 /// Checks that `plan` and `methods`, the key's own list of methods, allow a call. `None` allows every method.
 ///
 /// # Errors
-/// [`Error::Forbidden`], which names the method, the commitment or the number of accounts.
+/// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method, the commitment
+/// or the number of accounts.
 pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -> Result<(), Error> {
     admit_by_name(plan, methods, AnyMethod::Own(query.method()), query.commitment())?;
     if let (Some(limit), Query::Accounts(accounts)) = (plan.max_accounts, query)
@@ -61,7 +62,8 @@ pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -
 /// method.
 ///
 /// # Errors
-/// [`Error::Forbidden`], which names the method or the commitment.
+/// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method or the
+/// commitment.
 pub(crate) fn admit_passthrough(
     plan: &Plan,
     methods: Option<&[AnyMethod]>,
@@ -96,8 +98,8 @@ pub(crate) fn passthrough_units(units: &Units, call: &PassthroughCall) -> f64 {
 /// Returns the price of a call in units, as a hit or a miss. The price of a hit may be a fraction.
 ///
 /// The configured price of getMultipleAccounts is that of a list of [`FULL_LIST`] accounts. A shorter list costs
-/// its part, rounded up to a whole unit. No call costs more than its configured price. The configuration check
-/// relies on this: it requires that each quota suffices for one call.
+/// proportionally less, rounded up to a whole unit. No call costs more than its configured price. The
+/// configuration check relies on this: it requires that each quota suffices for one call.
 pub(crate) fn units(units: &Units, query: &Query, hit: bool) -> f64 {
     let mut price = units.by_method[query.method().index()];
     if let Query::Accounts(accounts) = query {

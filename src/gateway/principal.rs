@@ -43,7 +43,8 @@ pub struct Principal {
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
 }
 
-/// The plan of one key or client address, and the state of its limits. After a reload the new limits share that state.
+/// The plan of one key or client address, and the state of its limits. After a reload of the configuration the new
+/// limits share that state.
 #[derive(Debug)]
 pub(crate) struct PlanLimits {
     pub(crate) terms: Arc<PlanTerms>,
@@ -56,7 +57,7 @@ pub(crate) struct PlanLimits {
     shown: ShownSlots,
 }
 
-/// The secrets of a key, the times at which they end, and the restrictions on the use of the key.
+/// The secrets of a key, the times at which they expire, and the restrictions on the use of the key.
 #[derive(Debug, Default)]
 pub(crate) struct KeyValidity {
     pub(crate) hash: KeyHash,
@@ -153,7 +154,8 @@ impl PlanLimits {
         &self.used
     }
 
-    /// Returns the part of the rate that is left: the lower of the shared rate and this gateway's own rate.
+    /// Returns the part of the rate that is left. The number of calls is the lower of two numbers: the calls left
+    /// of the shared rate, and those left of this gateway's own rate. The time is that of the own rate.
     pub(crate) fn left(&self, steady: Duration) -> Remaining {
         let own = self.rate.left(steady);
         let shared = self.lease.as_ref().and_then(|lease| lease.left(self.rate.rate(), steady));
@@ -206,8 +208,8 @@ impl Principal {
         self.limits.as_ref().map_or_else(|| SharePermit::uncounted(free), |limits| limits.share.hold(free))
     }
 
-    /// Takes `bytes` of the `free` bytes for unsent answers. Dropping the result gives them back. `None` if they
-    /// would exceed the key's fair share. The bytes of a caller without a plan are not counted.
+    /// Takes `bytes` of the `free` bytes for unsent answers. Dropping the result gives them back. `None` if the
+    /// bytes would exceed the key's fair share. The bytes of a caller without a plan are not counted.
     pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
         let Some(limits) = &self.limits else { return Some(SharedBytes::uncounted()) };
         limits.share.hold_bytes(bytes, free)
@@ -216,7 +218,8 @@ impl Principal {
     /// Checks that the plan and the key allow a call.
     ///
     /// # Errors
-    /// [`Error::Forbidden`], which names the method, the commitment or the number of accounts.
+    /// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method, the
+    /// commitment or the number of accounts.
     pub fn admit(&self, query: &Query) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
         let methods = self.validity.scope.methods.as_deref();
@@ -227,7 +230,8 @@ impl Principal {
     /// commitments, the call is rewritten so that a node can read only the commitment that was checked.
     ///
     /// # Errors
-    /// [`Error::Forbidden`], which names the method or the commitment.
+    /// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method or the
+    /// commitment.
     pub fn admit_passthrough(&self, call: PassthroughCall) -> Result<PassthroughCall, Error> {
         let Some(limits) = &self.limits else { return Ok(call) };
         let methods = self.validity.scope.methods.as_deref();
@@ -240,7 +244,7 @@ impl Principal {
     /// answer.
     ///
     /// # Errors
-    /// [`Error::Limited`], which names the limit and the time to wait.
+    /// [`Error::Limited`] if a quota or the rate is used up. The error names the limit and the time to wait.
     pub fn take(&self, now: Instant) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
         if let Some((reason, quota, ends_in)) = limits.exhausted(|| self.clock.wall(now)) {
@@ -260,8 +264,8 @@ impl Principal {
         }
     }
 
-    /// Returns the highest slot that answers have shown to this caller. An answer to `query` must not have a lower
-    /// slot. `None` if the plan is not `monotonic`, or if the answer to `query` has no context slot.
+    /// Returns a handle to the highest slot that answers have shown to this caller. An answer to `query` must not
+    /// have a lower slot. `None` if the plan is not `monotonic`, or if the answer to `query` has no context slot.
     pub fn monotonic_slot(&self, query: &Query) -> Option<MonotonicSlot> {
         let limits = self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
         query.commitment().filter(|_| query.has_context()).map(|commitment| limits.shown.at(commitment))

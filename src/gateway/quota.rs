@@ -55,8 +55,8 @@ impl Period {
     }
 }
 
-/// The usage in one window, a day or a month. The upper 16 bits are the window's number. The lower 48 bits are
-/// thousandths of units, up to 2.8e11 units.
+/// The usage in one window, a day or a month. The upper 16 bits are the window's number. The lower 48 bits are the
+/// usage in thousandths of units, up to 2.8e11 units.
 #[derive(Debug, Default)]
 struct Window(AtomicU64);
 
@@ -73,7 +73,7 @@ impl Window {
         Self::seen(self.0.load(Ordering::Acquire), number).1
     }
 
-    /// Adds `thousandths` to the usage of window `number`.
+    /// Adds `thousandths`, a number of thousandths of a unit, to the usage of window `number`.
     fn add(&self, number: WindowNumber, thousandths: u64) {
         let add = |word| {
             let (number, used) = Self::seen(word, number);
@@ -83,7 +83,7 @@ impl Window {
         let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, add);
     }
 
-    /// Raises the usage of window `number` to `used` thousandths, unless the usage is already higher.
+    /// Raises the usage of window `number` to `used`, in thousandths of units, unless the usage is already higher.
     fn at_least(&self, number: WindowNumber, used: u64) {
         let raise = |word| {
             let (number, known) = Self::seen(word, number);
@@ -93,8 +93,8 @@ impl Window {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
-    /// Returns the number of the window that `word` describes, and the usage in this window. `number` is the current
-    /// window. If the window of `word` has ended, returns `number` and a usage of 0.
+    /// Reads `word`, the content of a [`Window`]. Returns the window's number, and the usage in this window.
+    /// `number` is the current window. If the window of `word` has ended, returns `number` and a usage of 0.
     ///
     /// If the clock goes back by one window, the window of `word` stays, so that the quota is not restored. If the
     /// clock goes back further, `number` is trusted, because the clock must have been wrong before.
@@ -119,7 +119,7 @@ struct PendingUnits {
     waiting: AtomicU64,
     /// The request to the shared store that is in flight or was answered last.
     attempt: Mutex<BookingAttempt>,
-    /// True if the next request to the store must read the totals of all gateways.
+    /// True if the next request to the store must read the key's totals over all gateways.
     totals_requested: AtomicBool,
 }
 
@@ -130,7 +130,7 @@ struct BookingAttempt {
     /// True until the store has answered this request.
     open: bool,
     number: u64,
-    /// The thousandths of units to add to the totals.
+    /// The units to add to the totals, in thousandths of units.
     units: u64,
     /// The thousandths of units of all answered requests.
     counted: u64,
@@ -186,7 +186,8 @@ impl Used {
             };
         }
         (booking.units, booking.number) = (attempt.units, attempt.number);
-        // The store should already have these totals. A store that has lost its data takes them from this request.
+        // `booking.known` are the totals that the store should already have. A store that has lost its data takes
+        // them from this request.
         let (day, month) = (self.day.used(period.day), self.month.used(period.month));
         let unbooked = pending.begun.load(Ordering::Relaxed).wrapping_sub(attempt.counted);
         booking.known = [day.saturating_sub(unbooked), month.saturating_sub(unbooked)];
@@ -211,8 +212,8 @@ impl Used {
         }
     }
 
-    /// Returns true if a request to the shared store is due: to add units, or to read the totals of all gateways
-    /// after [`Self::request_totals`]. Clears the flag that [`Self::request_totals`] sets.
+    /// Returns true if a request to the shared store is due: to add units, or to read this key's totals over all
+    /// gateways after [`Self::request_totals`]. Clears the flag that [`Self::request_totals`] sets.
     fn needs_booking(&self) -> bool {
         self.pending.get().is_some_and(|pending| {
             pending.totals_requested.swap(false, Ordering::Relaxed)

@@ -51,8 +51,8 @@ impl Share {
     }
 }
 
-/// The bytes of unsent answers that a key or client address has taken from the total. Dropping the value gives them
-/// back.
+/// The bytes of unsent answers that count towards the share of a key or client address. Dropping the value gives
+/// them back.
 #[derive(Debug)]
 pub struct SharedBytes {
     bytes: usize,

@@ -26,7 +26,7 @@ pub(crate) struct KeySnapshot {
 
 /// The callers that are accepted, by the setting `auth.mode`.
 pub(crate) enum AccessMode {
-    /// The holders of a key in the table (mode `keys`).
+    /// Only callers with a key of this table (mode `keys`).
     Keys(KeyTable),
     /// All callers, without limits (mode `open`).
     Open(Arc<Principal>),
@@ -152,8 +152,8 @@ pub(crate) fn read_keys(
     read.map(Some).map_err(|problems| KeyFileError { path: path.to_path_buf(), problems })
 }
 
-/// Returns the mode that accepts all callers with the plan `terms`. Addresses keep the state of their limits from
-/// `old`, unless the plan, the prices or the limit on batches have changed.
+/// Returns the mode that accepts all callers and applies the plan `terms` to each client address. Addresses keep
+/// the state of their limits from `old`, unless the plan, the prices or the limit on batches have changed.
 fn open_plan(terms: &Arc<PlanTerms>, context: &KeyTableContext, old: Option<&KeySnapshot>) -> AccessMode {
     if let Some(KeySnapshot { access: AccessMode::OpenPlan(known, clients), context: before, .. }) = old
         && known.plan == terms.plan

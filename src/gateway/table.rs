@@ -31,7 +31,8 @@ pub(crate) struct KeyTableContext {
     pub(crate) max_batch: usize,
     /// The prices of calls.
     pub(crate) units: Arc<Units>,
-    /// The client that takes calls in advance from shared rates. `None` if no shared store is configured.
+    /// The client that reserves calls in advance from the rates that all gateways share. `None` if no shared store
+    /// is configured.
     pub(crate) lease_client: Option<Arc<LeaseClient>>,
 }
 
@@ -114,8 +115,8 @@ impl KeyTable {
 }
 
 impl KeyTableContext {
-    /// Creates the [`Lease`] of `holder`, a key or client address, for calls from the shared rate. `None` if no shared
-    /// store is configured.
+    /// Creates the [`Lease`] that reserves calls from the shared rate of `holder`, a key or client address. `None`
+    /// if no shared store is configured.
     pub(crate) fn lease(&self, holder: &str) -> Option<Arc<Lease>> {
         self.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client))
     }

@@ -180,7 +180,7 @@ async fn keys_used_from_wrong_addresses_count_as_failed() {
         );
         assert!(limited(authenticate_from("wrong", client, None)), "{client}: one count with wrong keys");
     }
-    // The rate of the key's owner, which allows one call, is untouched.
+    // The refused attempts have not used up the key's rate, which allows one call.
     assert!(authenticate_from(&key, near, None).unwrap().take(Instant::now()).is_ok());
     let text = metrics.render();
     for (reason, times) in [("origin", 3), ("address", 3), ("limited", 4)] {

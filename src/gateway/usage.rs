@@ -28,7 +28,7 @@ pub struct Usage {
 pub struct RateUsage {
     /// The maximum number of calls a second, on average.
     pub per_second: u32,
-    /// The maximum number of calls at once.
+    /// The maximum number of calls in one burst.
     pub burst: u32,
     /// The number of calls that would pass now.
     pub left: u32,
@@ -38,7 +38,7 @@ pub struct RateUsage {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnitUsage {
-    /// The units used so far.
+    /// The units used in the window so far.
     pub used: f64,
     /// The quota. `None` (`null`) if there is none.
     pub quota: Option<u64>,
@@ -49,8 +49,8 @@ pub struct UnitUsage {
 }
 
 impl Usage {
-    /// Returns the usage of `principal` at `now`. `None` for a caller without a plan. Also makes the next
-    /// request to the shared store read the totals of all gateways.
+    /// Returns the usage of `principal` at `now`. `None` for a caller without a plan. Also makes the next request
+    /// to the shared store read the caller's totals over all gateways.
     pub fn of(principal: &Principal, now: Instant) -> Option<Self> {
         let limits = principal.limits.as_ref()?;
         let plan = &limits.terms.plan;

@@ -31,8 +31,8 @@ pub(crate) fn atomically_with(
     std::fs::rename(&beside, &path)
 }
 
-/// Waits for a lock on writing `path`, and holds it until the returned file is dropped. The lock is on a separate file,
-/// because `path` itself is replaced.
+/// Waits for the lock that allows only one process at a time to change `path`. The lock is held until the returned
+/// file is dropped. It is on a separate file, because `path` itself is replaced.
 pub(crate) fn lock(path: &Path) -> io::Result<File> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let lock = with_suffix(&path, ".lock");
@@ -45,10 +45,10 @@ pub(crate) fn lock(path: &Path) -> io::Result<File> {
 /// `path` as it is.
 ///
 /// # Errors
-/// No file can be created beside `path`, or the new file of an interrupted write cannot be opened for writing.
+/// No file can be created beside `path`, or the `.new` file that an interrupted write has left cannot be opened.
 pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    // A running gateway may be writing this file, so the check does not change its content.
+    // A running gateway may be writing the `.new` file, so the check does not change the file's content.
     match OpenOptions::new().write(true).open(with_suffix(&path, NEW)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -64,8 +64,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Gives `file` the owner and group of `old`, so that a process of that group can read it after root has written it. A
-/// failure is ignored, because only root may change an owner.
+/// Gives `file` the owner and group of `old`, so that a process of that group can read the file after root has
+/// written it. A failure is ignored, because only root may change an owner.
 #[cfg(unix)]
 fn keep_owner(file: &File, old: &std::fs::Metadata) {
     use std::os::unix::fs::{MetadataExt, fchown};

@@ -1,5 +1,5 @@
-//! The access log: one line for each HTTP request, at debug level. A few slow and failed requests a second are logged
-//! at info level.
+//! The access log: one line for each HTTP request, at debug level. Slow and failed requests are logged at info
+//! level, at most a few a second.
 //!
 //! A batch has one line that sums up its calls. The line never contains the API key itself, the params of a call, or
 //! text from a node.

@@ -38,7 +38,7 @@ pub(super) fn late() -> HttpReply {
     HttpReply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
 }
 
-/// Returns a node's refusal of a body that is not UTF-8. `None` if the body is valid.
+/// Returns the refusal that a node sends for a body that is not UTF-8. `None` if the body is UTF-8.
 pub(super) fn refuse_invalid_utf8(body: &[u8]) -> Option<HttpReply> {
     let at = str::from_utf8(body).err()?.valid_up_to();
     let why = format!("utf-8 encoding error at byte {at} in request body");

@@ -28,7 +28,7 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
     let Some(method) = str::from_utf8(&name).ok().and_then(Method::from_name) else {
         return passthrough::answer(request, &id, &name, params).await;
     };
-    // The call is taken before the params are parsed, so that calls with invalid params count towards the rate.
+    // The rate is charged before the params are parsed, so that calls with invalid params count as well.
     if let Err(error) = request.principal.take(Instant::now()) {
         return request.refuse(&id, Some(method), None, error);
     }
@@ -45,7 +45,8 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
 /// Answers a call whose params are parsed to `query`. The call is already counted towards the key's rate.
 ///
 /// # Errors
-/// The plan or the key forbids the call, the cache has no answer, or too many bytes of answers are unsent.
+/// The plan or the key forbids the call, the cache has no answer, or the answer exceeds the limits on unsent
+/// answers.
 async fn answer_query(request: &RequestContext<'_>, id: &Id, query: &Query) -> Result<CallResponse, Error> {
     request.principal.admit(query)?;
     // The cache books the charge when the answer arrives, even if the caller has disconnected.
@@ -89,7 +90,7 @@ pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse)
     *response = request.refuse(&id, Some(query.method()), query.commitment(), Error::Overloaded);
 }
 
-/// Asks the cache. Raises the highest slot that answers have shown to the key, if the plan is `monotonic`.
+/// Asks the cache for an answer. If the plan is `monotonic`, records the answer's slot as shown to the key.
 async fn ask_cache(
     request: &RequestContext<'_>,
     query: &Query,
@@ -114,7 +115,7 @@ async fn ask_cache(
 /// Creates the response to a call from `answer`, and counts its bytes towards the limit on unsent answers.
 ///
 /// # Errors
-/// Those of [`RequestContext::take_bytes`].
+/// [`Error::AnswersTooLarge`] or [`Error::Overloaded`], as [`RequestContext::take_bytes`] describes.
 fn respond(
     request: &RequestContext<'_>,
     id: &Id,
@@ -165,7 +166,8 @@ fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &Cache
     }
 }
 
-/// The conditions of a call that may change while it waits. The cache reads them again before it answers.
+/// The limits on a call's answer that may change while the call waits: the lowest acceptable slot, and the memory
+/// for answers. The cache asks for them again before it answers.
 struct CallConditions<'a> {
     request: &'a RequestContext<'a>,
     monotonic_slot: Option<MonotonicSlot>,

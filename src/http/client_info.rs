@@ -8,7 +8,7 @@ use super::request_id::RequestId;
 use super::{Front, client_ip, trace_headers};
 use crate::telemetry::Trace;
 
-/// The sender of a request, and the form in which it wants the answer.
+/// The sender of a request, and the form in which the sender wants the answer.
 pub(super) struct ClientInfo {
     /// The client's address. Behind trusted proxies this is the address that the proxies report. `None` if the address
     /// is unknown.

@@ -1,4 +1,5 @@
-//! Finds the client's address behind proxies: the rightmost address in the header that is not a trusted proxy's.
+//! Finds the address of a client behind proxies: the rightmost address in `X-Forwarded-For` or `Forwarded` that
+//! belongs to no trusted proxy.
 //!
 //! Each proxy appends the address of its peer to the header. The header is therefore read from its right end, up to the
 //! first address that is not trusted. Elements further left may come from the client and are never read. A malformed
@@ -11,7 +12,7 @@ use super::fields::Fields;
 use crate::config::{ClientIpHeader, Server};
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
-/// The standard header (RFC 7239).
+/// The standard header with the addresses of the client and its proxies (RFC 7239).
 const FORWARDED: &str = "forwarded";
 
 /// Returns the client's address. If the address is unknown, returns `None` and counts the request in a metric.
@@ -53,8 +54,8 @@ fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Ser
     }
 }
 
-/// Returns the first of `hops` that is not a trusted proxy, or the last hop if all are trusted. `hops` are the elements
-/// of the header from right to left. `None` if a hop before the result is malformed.
+/// Returns the first of `hops` that is not a trusted proxy, or the last hop if all are trusted. `hops` are the
+/// elements of the header from right to left. `None` if a malformed hop comes first.
 fn last_untrusted(hops: impl Iterator<Item = Option<IpAddr>>, server: &Server) -> Option<IpAddr> {
     let mut client = None;
     for hop in hops {
@@ -189,7 +190,7 @@ mod tests {
     #[test]
     fn the_rightmost_untrusted_address_is_the_client() {
         let check = |values: &[&str], expected: &str| check(ClientIpHeader::XForwardedFor, values, expected);
-        // One proxy, two proxies, several headers. The client's own claim is further left.
+        // One proxy, two proxies, several headers. Elements further left may be forged and are ignored.
         check(&["198.51.100.1"], "198.51.100.1");
         check(&["203.0.113.9, 198.51.100.1"], "198.51.100.1");
         check(&["203.0.113.9, 198.51.100.1 ,10.0.0.2"], "198.51.100.1");

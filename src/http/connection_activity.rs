@@ -47,7 +47,7 @@ struct State {
     /// The number of requests whose answers are not finished.
     answering: usize,
     /// The highest value of `answering` so far. HTTP/2 writes concurrent answers in turn, so an answer may wait
-    /// for this number of others.
+    /// for as many others.
     peak_answering: u32,
     /// The time since which an HTTP/2 connection has no request. `None` while it has one, and over HTTP/1.1.
     quiet_since: Option<Instant>,
@@ -115,9 +115,9 @@ impl ConnectionActivity {
 
     /// Returns true if the last answer of an HTTP/1.1 connection was given.
     ///
-    /// Either an answer had `Connection: close`, or `reads_no_further` is true: hyper has not tried to read since its
-    /// last write. hyper then closes the connection at the client's request, because of HTTP/1.0, or after a refused
-    /// head.
+    /// This is true in two cases. An answer had `Connection: close`, or `reads_no_further` is true: hyper has not
+    /// tried to read since its last write. hyper stops reading if the client has asked for the close, uses
+    /// HTTP/1.0, or has sent a head that hyper refuses.
     pub(super) fn has_given_last_answer(&self, reads_no_further: bool) -> bool {
         let state = self.state();
         !state.is_http2 && (state.last_answer || reads_no_further)
@@ -132,7 +132,8 @@ impl ConnectionActivity {
     /// Returns the action to take on an HTTP/2 connection at the time `now`.
     ///
     /// A connection without requests may stay open for `idle`. At least one unfinished answer must progress within
-    /// `stall`. Each unfinished answer must progress within `stall` times the highest number of concurrent answers.
+    /// `stall`. Each unfinished answer must progress within a longer time: `stall` multiplied by the highest
+    /// number of concurrent answers so far.
     pub(super) fn idle_action(&self, now: Instant, idle: Duration, stall: Duration) -> IdleAction {
         let state = self.state();
         let is_past = |at: &Instant, time| now.saturating_duration_since(*at) >= time;

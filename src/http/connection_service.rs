@@ -26,12 +26,12 @@ pub(super) struct ConnectionService {
 }
 
 impl ConnectionService {
-    /// Answers a request. The request's head is dropped before the future is returned, because the future may wait for
-    /// long.
+    /// Answers a request. The request's head is dropped before the future is returned, because the future may wait
+    /// for a long time.
     ///
     /// # Errors
-    /// The stream is refused, because there are too many HTTP/2 requests, or too many without a valid key. The client
-    /// may send the request again (RFC 9113, 8.7).
+    /// The stream is refused, because there are too many HTTP/2 requests, or too many on this connection without a
+    /// valid key. The client may send the request again (RFC 9113, 8.7).
     pub(super) fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -43,8 +43,8 @@ impl ConnectionService {
         async move { Ok(begun.ok_or(Reason::REFUSED_STREAM)?.await) }
     }
 
-    /// Returns the summary of a request's head, and the request's guard. `None` if there are too many HTTP/2 requests,
-    /// or too many without a valid key.
+    /// Returns two values: the part of the request's head that is kept, and the guard that marks the request's
+    /// end. `None` if there are too many HTTP/2 requests, or too many on this connection without a valid key.
     fn begin(&self, head: &hyper::http::request::Parts, body: &Incoming) -> Option<(Summary, RequestGuard)> {
         let mut guard = self.activity.begin();
         let summary = Summary::of(&self.front, self.client, head);

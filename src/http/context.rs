@@ -60,9 +60,9 @@ impl<'a> RequestContext<'a> {
 
     /// Reserves the bytes of an answer from the budget for unsent answers ([`Outgoing`](super::Outgoing)).
     ///
-    /// All answers of one request together may have `pool.max_response` bytes, the longest response accepted from a
-    /// node. Without this limit, a batch of 100 calls could hold 100 times as much. The first answer of a request is
-    /// exempt.
+    /// All answers of one request together may have `pool.max_response` bytes, the maximum length of a node's
+    /// response. Without this limit, a batch of 100 calls could hold 100 times as much. The limit never refuses
+    /// the first answer of a request.
     ///
     /// # Errors
     /// [`Error::AnswersTooLarge`] if the answers of the request exceed `pool.max_response`. [`Error::Overloaded`] if
@@ -76,7 +76,8 @@ impl<'a> RequestContext<'a> {
             return Err(Error::AnswersTooLarge { limit });
         }
         if all > FREE_BYTES {
-            // Answers up to `FREE_BYTES` in total were not reserved, so they are reserved now.
+            // While the answers had at most `FREE_BYTES` in total, nothing was reserved. So the earlier answers
+            // are reserved now.
             let more = if before <= FREE_BYTES { before } else { 0 };
             if !self.permit.reservation(self.front).add(&self.principal, body, more) {
                 return Err(Error::Overloaded);

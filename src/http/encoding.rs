@@ -86,7 +86,8 @@ mod tests {
 
     #[tokio::test]
     async fn only_answers_of_a_middle_length_are_compressed() {
-        // The longest text is not compressed in this test. On a busy machine it would exceed the timeout.
+        // This test does not compress the longest text that is worth compressing. On a busy machine the
+        // compression would exceed the timeout.
         assert!(coding::is_worth(TOO_LONG_BYTES));
         for (bytes, compressed) in
             [(WORTH_BYTES - 1, false), (WORTH_BYTES, true), (TOO_LONG_BYTES + 1, false)]

@@ -1,8 +1,9 @@
 //! The lingering close of a connection after its last answer (RFC 9112, 9.6).
 //!
-//! The kernel sends a TCP reset if a socket is closed while bytes are unread or more bytes arrive. The reset may
-//! discard an answer that the client has not read yet. Therefore slotfront first shuts down only the writing half of
-//! the socket. It then reads and discards the client's bytes until the client closes. Time and bytes are bounded.
+//! The kernel sends a TCP reset if a socket is closed while bytes are unread, or if more bytes arrive after the
+//! close. The reset may discard an answer that the client has not read yet. Therefore slotfront first shuts down
+//! only the writing half of the socket. It then reads and discards the client's bytes until the client closes.
+//! Both the time for this and the number of bytes are bounded.
 
 use std::mem::MaybeUninit;
 use std::pin::Pin;

@@ -2,8 +2,8 @@
 
 use hyper::header::{HeaderMap, HeaderValue};
 
-/// The length in bytes to which copied values of header fields are cut. Origins and a browser's list of header names
-/// are shorter.
+/// The length in bytes to which copied values of header fields are cut. Origins are shorter, and so are the lists
+/// of header names that browsers send.
 pub(super) const FIELD_BYTES: usize = 1024;
 
 /// A collection of header fields that can be read by name.

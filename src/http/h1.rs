@@ -1,6 +1,6 @@
 //! The fast path: serves plain HTTP/1.1 requests to the hot route without hyper.
 //!
-//! Most requests are alike: a POST of a few hundred bytes with a Content-Length, on a kept-alive connection. Such
+//! Most requests are alike: a POST of a few hundred bytes with a Content-Length, on a keep-alive connection. Such
 //! requests are called plain here. The listener uses this module through [`serve`] only, and works without it: the
 //! feature `h1-fast-path` may be off (`docs/decisions/0010-the-fast-path-stays-behind-one-seam.md`).
 //!
@@ -11,9 +11,10 @@
 //!    never disagree on where a request ends.
 //! 2. A connection that was handed to hyper stays with hyper.
 //! 3. A request keeps its permits until the kernel has the whole response.
-//! 4. Timers and shutdown are checked only after a wake-up that found nothing to read. They cost a request nothing.
-//! 5. An idle connection has neither a buffer nor a request's future. While a call waits, at most [`head::MAX_BODY`]
-//!    bytes are read ahead.
+//! 4. Timers and shutdown are checked only after a wake-up that found nothing to read. So these checks do not
+//!    slow requests down.
+//! 5. An idle connection has neither a buffer nor the future of a request. While a call waits, reading
+//!    ahead stops once [`head::MAX_BODY`] bytes are read.
 
 mod connection;
 mod head;
@@ -31,7 +32,8 @@ use super::shutdown::Phases;
 use super::{Front, farewell};
 use connection::{End, H1Connection};
 
-/// The longest wait for a client that does not read the end of TLS (`close_notify`).
+/// The maximum time for the shutdown of a socket. Over TLS the shutdown sends `close_notify`, and may wait for a
+/// client that does not read.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state of a connection that leaves the fast path.
@@ -42,7 +44,7 @@ pub(super) enum FastPathEnd<S> {
     HandOver {
         /// The open connection.
         socket: S,
-        /// The bytes that were read from the socket and not served.
+        /// The bytes that were read from the socket and belong to no served request.
         read: Bytes,
         /// True if no request was served yet. The client may then speak HTTP/2.
         is_first: bool,

@@ -8,8 +8,8 @@ use super::outgoing::RequestReservation;
 use super::pieces::Pieces;
 use crate::gateway::{Principal, SharePermit};
 
-/// A request's permit to be in flight, one of `server.max_in_flight`. Dropping the value frees the permit, unless a
-/// call still shares the permit.
+/// A request's permit to be in flight. There are `server.max_in_flight` such permits. Dropping the value frees the
+/// permit, unless a call that outlives the request shares it.
 pub(super) struct InFlightPermit {
     /// The bytes reserved for the request's long answers. This field is declared first, so that the bytes are released
     /// before the permit.
@@ -45,7 +45,8 @@ impl InFlightPermit {
         Arc::clone(self.shared.get_or_init(take))
     }
 
-    /// Returns the bytes that the request has reserved for unsent answers, none at first.
+    /// Returns the reservation of bytes for the request's unsent answers. The first call creates it, without any
+    /// bytes.
     pub(super) fn reservation(&self, front: &Front) -> &RequestReservation {
         self.reservation.get_or_init(|| Box::new(RequestReservation::new(&front.outgoing)))
     }
@@ -60,9 +61,9 @@ impl InFlightPermit {
 
 /// One request in flight, counted until this value is dropped.
 ///
-/// One counter serves all cores, because the limit is exact. The value holds an `Arc` of the counter, and not one
-/// of [`Front`]. The counter and the reference count of its `Arc` are side by side in memory. The reference count
-/// of [`Front`] would be a second place in memory for which all cores contend.
+/// One counter serves all cores, because the limit is exact. The value holds an `Arc` of the counter instead of an
+/// `Arc` of [`Front`]. The counter and the reference count of its `Arc` are side by side in memory. The reference
+/// count of [`Front`] would be a second place in memory for which all cores contend.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {

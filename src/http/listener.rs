@@ -34,14 +34,14 @@ use super::{Front, routes, socket};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The pause after a failed accept. A usual cause is that no file descriptor is free. Without a pause the loop would
-/// spin.
+/// The pause after a failed accept. Usually an accept fails because no file descriptor is free. Without a pause
+/// the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The longest request head, in bytes. It has room for cookies and a proxy's fields. Over HTTP/2 a head takes up to
 /// three times as much memory.
 const HEAD_BYTES: u32 = 16 * 1024;
-/// The maximum number of bytes that HTTP/2 buffers in each direction of a stream. These are response bytes that the
-/// client has not read, or body bytes that slotfront has not read.
+/// The maximum number of bytes that HTTP/2 buffers for one stream in each direction: response bytes that the
+/// client has not read, and body bytes that slotfront has not read.
 const WINDOW_BYTES: u32 = 64 * 1024;
 /// The maximum number of concurrent streams on one HTTP/2 connection. RFC 9113 (6.5.2) recommends at least 100.
 const STREAMS: u32 = 128;
@@ -86,8 +86,8 @@ async fn unless_aborted<F: Future>(abort: Wait, work: F) -> Option<F::Output> {
     }
 }
 
-/// Accepts and serves connections until `phases.stop`, over TLS if `tls` is given. Each connection is a task on `tasks`
-/// and may outlive the call.
+/// Accepts and serves connections until the shutdown triggers `phases.stop`, over TLS if `tls` is given. Each
+/// connection is a task on `tasks` and may outlive the call.
 pub async fn run(
     front: Arc<Front>,
     listener: TcpListener,
@@ -98,7 +98,7 @@ pub async fn run(
     let permits = ConnectionPermits::new(front.config.server.max_connections);
     let streams = Arc::new(Streams::new(&front.config.server));
     let mut http1 = http1::Builder::new();
-    // `Stream` has the timeouts: hyper's would reset a timer for each request.
+    // The type `Stream` enforces the timeouts. hyper's own timeout would reset a timer for each request.
     http1.header_read_timeout(None).max_buf_size(HEAD_BYTES as usize).half_close(false);
     let mut http2 = http2::Builder::new(StreamTasks { tasks: tasks.clone(), abort: phases.abort.clone() });
     http2
@@ -125,7 +125,8 @@ pub async fn run(
             }
         }
     }
-    // The kernel has completed these connections, so the clients may have sent requests already.
+    // Serves the connections that still wait in the kernel's queue, because their clients may have sent requests
+    // already.
     let queued: Vec<_> = socket::queued(listener).collect();
     for (socket, peer) in queued {
         tokio::select! {
@@ -148,11 +149,12 @@ impl Listener {
         let (open, server) = (OpenConnection::new(&self.front), Arc::clone(self));
         tasks.spawn(async move {
             let _held = (open, permit);
-            // Boxed, here and below, so that a connection takes only the memory of its current state. Most connections
-            // wait.
+            // Futures are boxed, here and below, so that a connection takes only the memory of its current state.
+            // Most connections are idle.
             let work = Box::pin(server.identify_and_serve(socket, peer.ip()));
             let ended = unless_aborted(server.phases.abort.wait(), work).await;
-            // At debug level, because clients often break connections. A lost request has a log line of its own.
+            // Logged at debug level, because clients often break connections. A request that is lost this way has
+            // its own log line.
             if let Some(Err(error)) = ended {
                 tracing::debug!(client.address = %peer.ip(), %error, "a client's connection ended with an error");
             }
@@ -314,9 +316,9 @@ impl Listener {
         connection.await
     }
 
-    /// Runs an HTTP/2 connection to its end. Closes the connection if it is idle for too long, or if its client reads
-    /// no response. At a shutdown the client gets a GOAWAY. Requests that the client sends before it reads the GOAWAY
-    /// are still served.
+    /// Runs an HTTP/2 connection to its end. Closes the connection if it is idle for too long, or if its client
+    /// stops reading responses. At a shutdown the client gets a GOAWAY. Requests that the client sends before it
+    /// reads the GOAWAY are still served.
     async fn drive_http2<C: GracefulConnection>(
         &self,
         connection: C,
@@ -340,7 +342,7 @@ impl Listener {
                             is_ending = true;
                             connection.as_mut().graceful_shutdown();
                         }
-                        // An earlier check has already sent a GOAWAY.
+                        // For `Close`, a GOAWAY was already sent. For `Abort`, the client would not read one.
                         IdleAction::Close | IdleAction::Abort => return Ok(()),
                     }
                 }
@@ -385,7 +387,8 @@ mod tests {
         size_of::<F>()
     }
 
-    /// An idle connection takes the memory of the future of `identify_and_serve`, of the socket and of a timer.
+    /// An idle connection takes the memory of three parts: a socket, a timer, and the future of
+    /// `identify_and_serve`.
     #[test]
     fn an_idle_connection_is_small() {
         let bytes = size(|(server, socket, peer): (&'static Listener, TcpStream, IpAddr)| {

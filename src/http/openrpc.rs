@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::methods::openrpc::{self, Service, ServiceError};
 
-/// Returns the `OpenRPC` document of a slotfront at `server_url`, such as `https://host/v3/${apiKey}`. The URL must not
-/// contain a real key.
+/// Returns the `OpenRPC` document of a gateway with the URL `server_url`, such as `https://host/v3/${apiKey}`. The
+/// URL must not contain a real key.
 pub(crate) fn document(server_url: &str) -> Value {
     let service = Service {
         title: "slotfront",

@@ -4,8 +4,9 @@
 //! and read no answers could exhaust the memory.
 //!
 //! Answers may contain the same long piece of cached text. The piece is in memory once, so the budget counts it
-//! once. Each key may hold a share of the budget: at most eight times as many bytes as are left. A piece counts
-//! towards the share in each of the key's answers, so that other keys do not change the count.
+//! once. Each key may hold a share of the budget: at most eight times as many bytes as are left. Towards the key's
+//! share, a piece counts once for each of the key's answers that contain it. So the answers of other keys do not
+//! change the count.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -25,7 +26,7 @@ const PIECE_BYTES: usize = 2 * size_of::<Bytes>();
 /// The number of maps into which the shared pieces are divided, each with its own lock.
 const SHARDS: usize = 64;
 
-/// The number of unsent answers that contain each long piece of cached text.
+/// A map from each long piece of cached text to the number of unsent answers that contain the piece.
 type SharedPieces = HashMap<PieceAddress, usize>;
 
 /// The memory address of a piece, and its length in bytes.
@@ -35,8 +36,8 @@ type PieceAddress = (usize, usize);
 pub struct Outgoing {
     limit: usize,
     used: AtomicUsize,
-    /// The long pieces of text in unsent answers. A memory address identifies a piece, because memory is not reused
-    /// while an answer refers to it.
+    /// The long pieces of text in unsent answers, by memory address. The address identifies a piece, because
+    /// memory is not reused while an answer refers to it.
     shared: Box<[Mutex<SharedPieces>]>,
     hasher: RandomState,
 }
@@ -117,8 +118,8 @@ pub(super) struct RequestReservation {
 /// The bytes reserved for one answer. Dropping the value releases them.
 struct Reservation {
     outgoing: Arc<Outgoing>,
-    /// The reserved bytes other than those of `pieces`. These may be bytes of earlier answers of the request, or of
-    /// text that is not rendered yet.
+    /// The reserved bytes that are not in `pieces`: those of short pieces, of the list of pieces, of earlier
+    /// answers of the request, or of text that is not rendered yet.
     own: usize,
     /// The long pieces of the answer, which other answers may contain as well.
     pieces: Vec<Bytes>,
@@ -163,7 +164,7 @@ impl Drop for Reservation {
 }
 
 impl RequestReservation {
-    /// Creates a reservation of no bytes, which may take bytes from the budget `outgoing`.
+    /// Creates an empty reservation. Bytes that are added later come from the budget `outgoing`.
     pub(super) fn new(outgoing: &Arc<Outgoing>) -> Self {
         Self { outgoing: Arc::clone(outgoing), answers: Mutex::default() }
     }
@@ -195,8 +196,8 @@ impl RequestReservation {
     }
 }
 
-/// Reserves `bytes` bytes for text that is to be rendered for the caller `principal`, until the result is dropped.
-/// `None` if they exceed the budget or the caller's share.
+/// Reserves `bytes` bytes for text that is to be rendered for the caller `principal`. Dropping the result releases
+/// the bytes. `None` if the bytes exceed the budget or the caller's share.
 pub(super) fn reserve(
     outgoing: &Arc<Outgoing>,
     principal: &Principal,

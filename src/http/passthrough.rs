@@ -1,5 +1,5 @@
-//! Answers calls of methods that are not cached. A call is forwarded to a node if `passthrough.methods` has its method.
-//! Otherwise it is refused.
+//! Answers calls of methods that are not cached. A call is forwarded to a node if `passthrough.methods` lists its
+//! method. Otherwise the call is refused.
 
 use std::sync::Arc;
 
@@ -79,10 +79,11 @@ async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<
     asking.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
 }
 
-/// Makes the response from a node's answer, and reserves its bytes.
+/// Makes the response from a node's answer, and reserves the bytes of the response from the budget for unsent
+/// answers.
 ///
 /// # Errors
-/// Those of [`RequestContext::take_bytes`].
+/// [`Error::AnswersTooLarge`] or [`Error::Overloaded`], as [`RequestContext::take_bytes`] describes.
 fn respond(
     request: &RequestContext<'_>,
     id: &Id,

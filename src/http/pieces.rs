@@ -9,8 +9,8 @@ use axum::body::Body;
 use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 
-/// The longest body, in bytes, that is copied into one buffer. For a longer one, writing its pieces costs less than the
-/// copy.
+/// The longest body, in bytes, that is copied into one buffer. For a longer body, writing the pieces costs less
+/// than copying them.
 pub(super) const JOINED_BYTES: usize = 16 * 1024;
 
 /// The pieces of one body, in order. Bytes that were sent are removed from the front.

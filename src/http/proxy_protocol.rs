@@ -36,7 +36,7 @@ pub(super) enum ProxyHeaderError {
     /// The first bytes are not a PROXY header of version 2.
     #[error("server.proxy_protocol: expected a PROXY protocol v2 header")]
     NoHeader,
-    /// The version, the command or the length is invalid. The text tells which.
+    /// The version, the command or the length is invalid. The text names the invalid part.
     #[error("malformed PROXY header: {0}")]
     Malformed(&'static str),
 }

@@ -15,8 +15,8 @@ use crate::coding::Coding;
 use crate::error::ErrorReply;
 use crate::gateway::Principal;
 
-/// The header field with the code and reason of a refusal. Client libraries drop the body of a response that is not
-/// 2xx.
+/// The header field with the code and reason of a refusal. Callers may see only this field, because client
+/// libraries drop the body of a response that is not 2xx.
 pub(super) const ERROR: &str = "x-slotfront-error";
 /// The value of `WWW-Authenticate`, which status 401 requires (RFC 9110, 11.6.1). No registered scheme fits,
 /// because slotfront reads the key from the path.
@@ -97,7 +97,7 @@ impl HttpReply {
         Self { media, ..Self::json(status, Pieces::from(text.into())) }
     }
 
-    /// Sets the status and the header fields of a refusal of the whole request.
+    /// Sets the status and the header fields for `wire`, the refusal of the whole request.
     pub(super) fn refuse(&mut self, wire: &ErrorReply) {
         self.status = StatusCode::from_u16(wire.status).unwrap_or_default();
         self.retry_after = wire.retry_after_s;

@@ -42,8 +42,8 @@ pub(super) async fn serve(
         Ok(principal) => principal,
         Err(refusal) => return refuse_unknown(front, client, started, body, &refusal),
     };
-    // The permit is taken after authentication and after the body, so that callers without a key and slow uploads hold
-    // none.
+    // The permit is taken after authentication and after the body, so that callers without a key and slow uploads
+    // hold no permit.
     let Some(permit) = InFlightPermit::take(front, &principal) else {
         principal.note_call(started);
         return refuse_unknown(front, client, started, body, &Error::Overloaded);
@@ -136,7 +136,8 @@ async fn compress(request: &RequestContext<'_>, responses: &mut Responses) -> Op
     body.filter(|_| !renewed).map(|body| (coding, vec![body]))
 }
 
-/// Makes the reply, writes the line of the access log, and ends the request's span. The reply takes the permit.
+/// Makes the reply, writes the line of the access log, and ends the request's trace span. The reply takes over the
+/// request's in-flight permit.
 fn finish(
     request: RequestContext<'_>,
     span: RequestSpan,
@@ -159,7 +160,7 @@ fn finish(
         reply.set_compressed(coding, body);
         request.permit.replace_reservation(&request.principal, &reply.body);
     }
-    // Other clients may get another coding, even if this reply is uncompressed (RFC 9110, 12.5.5).
+    // Even an uncompressed reply needs `Vary` if other clients may get it compressed (RFC 9110, 12.5.5).
     reply.varies |= coding::is_worth(reply.body.len());
     let line = AccessLine {
         request: &request.client.id,
@@ -177,7 +178,7 @@ fn finish(
     reply
 }
 
-/// Refuses a request that has no valid key or gets no permit to be in flight. The refusal has the id of the call if the
+/// Refuses a request that has no valid key or gets no in-flight permit. The refusal has the id of the call if the
 /// body is one call. The body is not parsed if the caller is over a limit.
 fn refuse_unknown(
     front: &Front,

@@ -12,10 +12,11 @@ use hyper::header::HeaderValue;
 use super::fields::Fields;
 
 pub(super) const NAME: &str = "x-request-id";
-/// The longest id of a caller that is kept, in bytes. Tracing systems use shorter ids, and longer ones would fill the
-/// logs.
+/// The maximum length of a caller's id, in bytes. A new id replaces a longer one, which would fill the logs.
+/// Tracing systems use shorter ids.
 const MAX_LEN: usize = 128;
-/// The number of low bits of a new id in which each thread counts its own ids. No thread serves 2^40 requests.
+/// The number of low bits in a new id that count the ids of one thread. The bits above them identify the thread.
+/// No thread serves 2^40 requests.
 const BLOCK_BITS: u32 = 40;
 
 /// The first half of each new id, random for each process.
@@ -44,7 +45,8 @@ impl RequestId {
         sent.and_then(|id| str::from_utf8(id).ok()).map_or_else(Self::fresh, |id| Self::Sent(id.into()))
     }
 
-    /// Makes an id that is unique in this process and, very probably, among processes. It is predictable.
+    /// Makes an id that is unique in this process and, very probably, among processes. The id is predictable,
+    /// because its second half is a counter.
     fn fresh() -> Self {
         let number = NEXT.replace(NEXT.get().wrapping_add(1));
         let bytes = (u128::from(*PROCESS) << 64 | u128::from(number)).to_be_bytes();

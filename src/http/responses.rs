@@ -16,9 +16,10 @@ use crate::methods::Query;
 /// The response to one call.
 pub(super) struct CallResponse {
     pub(super) body: Pieces,
-    /// The compressed form of `body` without its first and last piece, which are the JSON-RPC envelope.
+    /// The compressed text between the first and the last piece of `body`. These two pieces are the JSON-RPC
+    /// envelope. `None` if the cache has not compressed the text.
     pub(super) compressed: Option<Arc<CompressedText>>,
-    /// The value for `Cache-Status`. `None` for a refusal by slotfront.
+    /// The value for the header `Cache-Status`. `None` for a refusal by slotfront.
     pub(super) status: Option<CacheStatus>,
     /// The data that is needed to answer the call again. `None` if the answer cannot expire before it is sent.
     pub(super) pending: Option<Box<PendingAnswer>>,
@@ -26,9 +27,8 @@ pub(super) struct CallResponse {
     pub(super) outcome: CallOutcome,
 }
 
-/// An answer that is checked again before it is sent, because it may expire while it waits. An answer waits for
-/// the rest of a batch, or for compression. An answer for which a node was asked after the request arrived needs
-/// no check.
+/// An answer that may expire while it waits for the rest of a batch or for compression. Therefore it is checked
+/// again before it is sent. An answer needs no such check if a node was asked for it after the request arrived.
 pub(super) struct PendingAnswer {
     pub(super) id: Id,
     pub(super) query: Query,
@@ -45,8 +45,8 @@ impl CallResponse {
         Self { body, compressed: None, status: None, pending: None, refusal: None, outcome }
     }
 
-    /// Returns true if the cache compresses answers of this length and method. `compressed` may still be `None`, for
-    /// example if too many answers were being compressed.
+    /// Returns true if the cache compresses answers with this response's length and method. `compressed` may still
+    /// be `None`, for example if too many answers were being compressed.
     pub(super) fn compression_is_left_to_cache(&self) -> bool {
         self.outcome.method.is_some() && self.body.len() >= WORTH_BYTES
     }
@@ -154,7 +154,8 @@ impl Responses {
         })
     }
 
-    /// Returns the value of `Cache-Status`. `None` if every response is a refusal by slotfront.
+    /// Returns the value of the header `Cache-Status` for the HTTP response. `None` if every response is a refusal
+    /// by slotfront.
     pub(super) fn status(&self) -> Option<CacheStatus> {
         match self {
             Self::Whole(response) => response.status,

@@ -1,5 +1,5 @@
-//! The routes that carry no JSON-RPC calls: `/health` as on a node, the `OpenRPC` document, and the usage of a
-//! key.
+//! The routes that carry no JSON-RPC calls: `/health` as on a node, the `OpenRPC` document, and the usage of an
+//! API key.
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -23,13 +23,13 @@ use crate::error::Error;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
-/// The caller of a route that carries no JSON-RPC calls. Each request to such a route has this value as an
-/// extension.
+/// The caller of a route that carries no JSON-RPC calls. Each request to such a route carries this value among its
+/// extensions (`http::Extensions`).
 #[derive(Clone)]
 pub(super) struct RouteCaller {
     /// The client's address. `None` if it is unknown.
     pub(super) address: Option<IpAddr>,
-    /// The value of `Origin`, which browsers send.
+    /// The value of the header `Origin`, which browsers send. `None` if the request has no such header.
     pub(super) origin: Option<Arc<str>>,
     /// The content coding that the client prefers. `None` if it accepts none.
     pub(super) accepts: Option<Coding>,
@@ -45,8 +45,9 @@ pub fn router(front: Arc<Front>) -> Router {
         .with_state(front)
 }
 
-/// Answers `ok` if a node can take calls. Otherwise answers `behind` if a node can be reached, and `unknown` if none
-/// can. The words and the status (always 200) are a node's, so that tools for nodes work.
+/// Answers `ok` if a node can take calls. Otherwise answers `behind` if a node can be reached, and `unknown` if
+/// none can. The words and the status, always 200, are those of a node, so that tools made for nodes understand
+/// them.
 async fn health(State(front): State<Arc<Front>>) -> &'static str {
     let standing = front.pool.standing(Instant::now());
     if standing.iter().any(|(_, unusable)| unusable.is_none()) {
@@ -60,8 +61,8 @@ async fn health(State(front): State<Arc<Front>>) -> &'static str {
     }
 }
 
-/// The `OpenRPC` document, uncompressed and in each content coding. The document is made only once, because
-/// callers without a key may request it, too.
+/// The `OpenRPC` document, uncompressed and in each content coding. The document is made only once, so that many
+/// requests by callers without a key cost little.
 static DOCUMENT: LazyLock<StaticDocument> = LazyLock::new(|| {
     let plain = Bytes::from(format!("{:#}\n", openrpc::document("/v3/${apiKey}")));
     let coded = Coding::ALL.map(|coding| coding.encode(&plain));
@@ -71,7 +72,7 @@ static DOCUMENT: LazyLock<StaticDocument> = LazyLock::new(|| {
 /// A document that does not change while the process runs.
 struct StaticDocument {
     plain: Bytes,
-    /// The compressed texts, indexed by `Coding as usize`.
+    /// The compressed texts, indexed by `Coding as usize`. `None` if the compression failed.
     coded: [Option<Bytes>; Coding::ALL.len()],
 }
 
@@ -91,7 +92,8 @@ const NO_WEBSOCKET: &str = "slotfront has no WebSocket and relays no subscriptio
 library the WebSocket address of a node: new Connection(url, { wsEndpoint }) in @solana/web3.js, \
 createSolanaRpcSubscriptions(wsEndpoint) in @solana/kit.\n";
 
-/// Returns true for a WebSocket handshake (RFC 6455, 4.1). The `Upgrade` field of any other request is ignored.
+/// Returns true for a WebSocket handshake (RFC 6455, 4.1). In any other request slotfront ignores the `Upgrade`
+/// field.
 pub(super) fn is_websocket(head: &Parts) -> bool {
     let mut protocols = head.headers.all("upgrade").flat_map(elements);
     head.method == Verb::GET && protocols.any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))

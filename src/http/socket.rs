@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-/// The unsent bytes up to which the kernel reports a socket as writable (`TCP_NOTSENT_LOWAT`).
+/// The number of unsent bytes up to which the kernel reports a socket as writable (`TCP_NOTSENT_LOWAT`).
 ///
-/// By default the kernel waits until a third of a buffer of some MiB is free. A client that reads slowly would then
-/// seem to read nothing.
+/// By default the kernel waits until a third of a buffer of some MiB is free. A client that reads slowly would
+/// then seem to read nothing.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 64 * 1024;
 

@@ -19,7 +19,7 @@ use super::farewell::Farewell;
 
 /// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The capacity for the first read, in bytes. The head and body of a usual request fit.
+/// The capacity for the first read, in bytes. The head and body of a usual request fit into it.
 const FIRST_READ_BYTES: usize = 4096;
 
 /// The timeouts of a connection.
@@ -84,10 +84,10 @@ impl<S> Stream<S> {
         }
     }
 
-    /// Returns `written`, the result of polling a write.
+    /// Returns `written`, the result of polling a write, and limits the time for which writes stay pending.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`] once writes have been pending for the write timeout. Errors of `written`.
+    /// `written` is an error, or writes have been pending for the write timeout ([`ErrorKind::TimedOut`]).
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.write_timer = None;
@@ -130,7 +130,7 @@ impl<S: AsyncRead + Unpin> Stream<S> {
     /// Returns true if the client's first bytes are the HTTP/2 preface. Later reads return these bytes again.
     ///
     /// # Errors
-    /// Errors of the socket, or [`ErrorKind::TimedOut`] if the first bytes take too long.
+    /// Reading from the socket fails, or the first bytes take too long ([`ErrorKind::TimedOut`]).
     pub(super) async fn opens_with_http2(&mut self) -> io::Result<bool> {
         let mut read = BytesMut::from(std::mem::take(&mut self.read_ahead));
         let preface = loop {
@@ -201,7 +201,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.socket.is_write_vectored()
     }
 
-    /// Flushes the socket, and then frees the permits of the answers. hyper flushes after it has written everything.
+    /// Flushes the socket, and then frees the permits of the requests whose answers are written. hyper flushes
+    /// after it has written everything.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
@@ -210,7 +211,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.poll_stalled(cx, flushed)
     }
 
-    /// Shuts the socket down. After a last response this is a lingering close ([`Farewell`]). hyper has flushed before.
+    /// Shuts the socket down. After the connection's last response this is a lingering close ([`Farewell`]). hyper
+    /// has flushed the socket before.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { socket, activity, timeouts, farewell, wrote_last, .. } = &mut *self;
         if farewell.is_some() || activity.has_given_last_answer(*wrote_last) {
@@ -367,7 +369,7 @@ mod tests {
         client.write_all(b"body").await.unwrap();
         stream.read_exact(&mut [0; 4]).await.unwrap();
         assert_eq!(shut_down(&mut stream).await, LINGER);
-        // Over HTTP/2 no answer is the last.
+        // Over HTTP/2 no answer counts as the connection's last.
         let (_client, mut stream, activity) = pair();
         activity.set_http2(Instant::now());
         drop(activity.begin().answer(close()));

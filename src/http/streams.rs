@@ -45,7 +45,7 @@ impl Streams {
         if !is_preflight && activity.needs_key(WITHOUT_KEY) {
             let Wants::Call { key, .. } = wants else { return None };
             let origin = client.origin.as_deref();
-            // This counts failed attempts, so that a client cannot guess keys this way.
+            // The gateway counts failed attempts here, too, so that a client cannot guess keys in this way.
             front.gateway.authenticate(key, client.address, origin, Instant::now()).ok()?;
             activity.note_valid_key();
         }

@@ -1,7 +1,7 @@
-//! The part of a request's head that is kept while its body is awaited.
+//! The part of a request's head that is kept while the request's body is awaited.
 //!
-//! A parsed head may take many times the memory of its bytes: over HTTP/2 one byte may stand for a whole header field.
-//! Therefore only the fields that slotfront needs are copied, each up to a bound. The head is then dropped.
+//! A parsed head may take many times the memory of its bytes: over HTTP/2 one byte may stand for a whole header
+//! field. Therefore only the fields that slotfront needs are copied, each up to a bound. The head is then dropped.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub(super) struct Summary {
 
 /// The kind of a request, by its route and verb.
 pub(super) enum Wants {
-    /// A POST to the hot route, which carries the JSON-RPC calls.
+    /// A POST to the route of the JSON-RPC calls.
     Call {
-        /// The raw path segment, cut one byte past the longest valid key.
+        /// The raw path segment of the API key, cut to one byte more than the longest valid key.
         key: Box<str>,
         /// True if the content type is JSON.
         is_json: bool,
@@ -73,7 +73,8 @@ impl Summary {
 fn routed_request(client: &ClientInfo, head: &Parts) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     *request.method_mut() = head.method.clone();
-    // Copied, because the head's path keeps the whole read buffer alive. A copy of a valid path is valid.
+    // The path is copied, because the head's own path keeps the whole read buffer alive. A copy of a valid path is
+    // valid.
     *request.uri_mut() = Uri::try_from(head.uri.path()).unwrap_or_default();
     request.extensions_mut().insert(RouteCaller {
         address: client.address,

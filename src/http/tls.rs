@@ -90,7 +90,8 @@ impl Tls {
         let Some(files) = config.server.tls.clone() else { return Ok(None) };
         let tickets = ring::Ticketer::new().map_err(TlsError::Tickets)?;
         let mut checked = [Watched::new(&files.cert), Watched::new(&files.key)];
-        // The files are checked before they are read, so that the next check finds a change in between.
+        // The files are checked before they are read, so that the next check finds a change that happens in
+        // between.
         for file in &mut checked {
             let _ = file.look();
         }
@@ -116,13 +117,13 @@ impl Tls {
         });
     }
 
-    /// Puts the certificate and key of the files in force if a file has changed and the two match. A refused pair is
-    /// tried again at each check, because its fault may end without a change of the files. For example, permission to
-    /// read may be given.
+    /// Puts the certificate and key of the files in force if a file has changed and the two match. A refused pair
+    /// is tried again at each check, because its fault may end without a change of the files. For example, an
+    /// operator may grant the permission to read them.
     fn check_files(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let WatchedFiles { files, is_due, refused } = &mut *watched;
-        // Both files are checked each time, so that one change is not reported twice.
+        // Both files are checked each time, so that a change of both files counts as one change.
         let changes = files.each_mut().map(Watched::changes);
         *is_due |= changes.iter().any(|change| matches!(change, Ok(true) | Err(_)));
         if !*is_due || files.iter().any(Watched::is_unsettled) {
@@ -188,8 +189,8 @@ mod tests {
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap()
     }
 
-    /// Writes a certificate and its key, a pair, to files. Returns their folder, their paths, the pair, and a [`Tls`]
-    /// with the pair in force.
+    /// Writes a new certificate and its key, a pair, to two files. Returns the folder and paths of the files, the
+    /// pair, and a [`Tls`] with the pair in force.
     fn shown() -> (tempfile::TempDir, config::TlsFiles, CertifiedKey<KeyPair>, Arc<Tls>) {
         let dir = tempfile::tempdir().unwrap();
         let files = config::TlsFiles { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };

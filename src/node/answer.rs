@@ -1,4 +1,4 @@
-//! A node's answer, checked and parsed without building a tree. The parts are slices of the body.
+//! A node's answer, checked and parsed without building a JSON tree. Its parts are slices of the body.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ impl RawAnswer {
         Self { body, not_implemented: false }
     }
 
-    /// Creates an answer from HTTP 501, which means the same as error -32601.
+    /// Creates an answer from HTTP 501, which means the same as the JSON-RPC error -32601.
     pub fn not_implemented() -> Self {
         Self { body: Bytes::new(), not_implemented: true }
     }
@@ -66,7 +66,8 @@ pub enum NodeReply {
     },
 }
 
-/// The most bytes that a node writes around a result or an error.
+/// The maximum number of bytes by which a body that is kept in memory may exceed its result or error. From a
+/// longer body, the result or error is copied.
 const ENVELOPE_BYTES: usize = 128;
 
 #[derive(Deserialize)]
@@ -174,7 +175,8 @@ pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
     Some(parts.into_iter().map(|raw| array.slice_ref(raw.get().as_bytes())).collect())
 }
 
-/// The members of an account that decide which other encodings and slices can be derived from it.
+/// The members of an account that decide which other encodings and data slices the cache can make from the
+/// account.
 #[derive(Deserialize)]
 pub struct AccountMembers<'a> {
     /// The account's data, in the encoding that the call asked for.
@@ -220,8 +222,8 @@ pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
     serde_json::from_slice::<Error>(error).ok().map(|e| e.data.context_slot)
 }
 
-/// Returns the oldest block that a node still holds, from the message of its error -32001. `None` if the
-/// message does not name the block. No other member of the error names the block.
+/// Returns the slot of the oldest block that a node still holds, from the message of its error -32001. `None` if
+/// the message does not name the slot. No other member of the error names the slot.
 pub fn first_available_block(error: &[u8]) -> Option<Slot> {
     #[derive(Deserialize)]
     struct Error {

@@ -21,9 +21,10 @@ use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 /// The time after which idle connections are closed. Most servers close idle connections later, and nodes never close
 /// them.
 const IDLE: Duration = Duration::from_secs(50);
-/// The longest body of a 501 response that is read to its end, in bytes. Only after that can the connection be reused.
+/// The maximum length, in bytes, of a 501 response's body that is read to its end. Only after the whole body was
+/// read can the connection be reused.
 const MAX_REFUSAL_BYTES: usize = 16 * 1024;
-/// The longest answer to a probe, in bytes. Answers are numbers and short texts.
+/// The maximum length of an answer to a probe, in bytes. Such answers are numbers and short texts.
 const MAX_PROBE_BYTES: usize = 64 * 1024;
 
 /// The maximum length, in bytes, of a block that the gateway requests for itself. The largest main-net blocks are
@@ -150,7 +151,7 @@ impl Client {
     /// Creates a client from the settings `upstream` and `pool`.
     ///
     /// # Errors
-    /// Invalid headers, a `ca_file` that cannot be read, or an invalid address.
+    /// A header or the address is invalid, or the `ca_file` cannot be used.
     pub fn new(
         upstream: &Upstream,
         pool: &PoolSettings,
@@ -206,12 +207,12 @@ impl Client {
         self.connections.opened.load(Ordering::SeqCst)
     }
 
-    /// Sends one call and reads its answer to the end, within `timeout`. If the call is traced, the node gets the trace
-    /// context of `span`. `heard` is set once the answer begins to arrive.
+    /// Sends one call and reads its answer to the end, within `timeout`. If the call is traced, the node gets the
+    /// trace context of `span`. `heard` is set once the answer begins to arrive.
     ///
     /// # Errors
-    /// The request failed, the status is neither 2xx nor 501, or the body is incomplete or exceeds a limit.
-    /// The content of the body is not checked here.
+    /// The request failed or took longer than `timeout`, or the status is neither 2xx nor 501. The body is
+    /// incomplete or exceeds a limit. The content of the body is not checked here.
     pub async fn post(
         &self,
         body: Bytes,
@@ -345,14 +346,14 @@ impl ResponseFailure {
     }
 }
 
-/// Returns the time of `Retry-After`, at most an hour. `None` if the header is missing or gives no number of seconds.
-/// Nodes rarely send a date.
+/// Returns the waiting time of `Retry-After`, at most an hour. `None` if the header is missing or is not a number
+/// of seconds. A date also gives `None`; nodes rarely send one.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(3600)))
 }
 
-/// Returns the kind of an error, without its URL.
+/// Returns a text for the kind of an error, without the URL that the error contains.
 fn kind_of(error: &reqwest::Error) -> &'static str {
     if error.is_builder() {
         "the HTTP client could not be built; check url and ca_file"

@@ -1,5 +1,5 @@
-//! The shape of a result: the members that callers depend on, and those that other forms of the answer are
-//! derived from.
+//! The shape of a result: the members that callers need, and the members from which the cache makes answers in
+//! other encodings.
 
 use std::borrow::Cow;
 
@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use super::answer::{Contextual, base64_text, elements};
 use crate::methods::{AccountEncoding, Query, Slot};
 
-/// Returns true if `result` has the shape of an answer to `query`, as far as the cache or a caller depends on
-/// it.
+/// Returns true if `result` has the shape of an answer to `query`. Only the parts that the cache or a caller needs
+/// are checked.
 pub fn fits(query: &Query, result: &Bytes) -> bool {
     let account = |value: &[u8], encoding| {
         let base64 = encoding == AccountEncoding::Base64;
@@ -38,7 +38,7 @@ pub fn fits(query: &Query, result: &Bytes) -> bool {
     }
 }
 
-/// The members of an account, of which the types are checked.
+/// An account object, parsed to check the types of its members.
 #[derive(Deserialize)]
 struct AccountShape<'a> {
     #[serde(borrow)]
@@ -129,7 +129,8 @@ mod tests {
             (&one("base64"), "null", true),
             (&one("base64"), account, true),
             (&one("base64"), &with(r#","rentEpoch":18446744073709551615,"space":0"#, ""), true),
-            // A gateway that reads numbers as floating point rounds `rentEpoch` to this number.
+            // Some gateways in front of nodes read numbers as floating point, and so round `rentEpoch` to this
+            // number.
             (&one("base64"), &with("18446744073709551615", "18446744073709552000"), true),
             (&one("base64"), &with(r#""data":["","base64"],"#, ""), false),
             (&one("base64"), &with("base64", "base58"), false),
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn every_method_has_its_shape() {
         let key = "11111111111111111111111111111111";
-        // The message has one signer, no further account and no instruction.
+        // The transaction message has one signer, no further account and no instruction.
         let message = [&[1, 0, 0, 1][..], &[9; 32], &[8; 32], &[0]].concat();
         let message = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, message);
         let rows = [

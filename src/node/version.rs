@@ -1,10 +1,10 @@
 //! The node versions whose answers may be carried: served at newer slots than they were fetched at.
 
-/// The oldest node version whose source was checked for every place that stores accounts (docs/following.md).
+/// The oldest node version in whose source every place that stores an account was checked (docs/following.md).
 const OLDEST: NodeVersion = NodeVersion { major: 4, minor: 0 };
-/// The newest node version whose source was checked for every place that stores accounts (docs/following.md).
+/// The newest node version in whose source every place that stores an account was checked (docs/following.md).
 const NEWEST: NodeVersion = NodeVersion { major: 4, minor: 5 };
-/// The first version whose answers at finalized never hold data of a later slot than they report.
+/// The first version whose answers at finalized never hold data of a later slot than the slot in their context.
 pub const EXACT_FINALIZED: NodeVersion = NodeVersion { major: 4, minor: 1 };
 
 /// The version of a node, as `getVersion` and the context of an answer report it.
@@ -22,7 +22,7 @@ impl NodeVersion {
         Some(Self { major: number()?, minor: number()? }).filter(|_| parts.next().is_some())
     }
 
-    /// Returns true if the source of this version was checked for every place that stores accounts.
+    /// Returns true if every place that stores an account was checked in the source of this version.
     pub fn is_followed(self) -> bool {
         (OLDEST..=NEWEST).contains(&self)
     }

@@ -65,7 +65,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let outcome = match outcome {
         // The caller had less time left than an attempt may take, so the timeout is not the node's fault.
         Err(Fault::Timeout) if timeout < patience && now >= call.context().deadline => Err(Fault::GivenUp),
-        // The node may have been asked before the pool's cluster was known, or belong to another one by now.
+        // The node was perhaps asked before the pool's cluster was known, or may belong to another cluster by now.
         Ok(_) if pool.nodes.cluster.unidentified(member).is_some() => Err(Fault::Foreign),
         outcome => outcome,
     };
@@ -141,21 +141,21 @@ fn give_up_slow<C: UpstreamCall>(
     in_flight.is_trial() && !heard && !call.is_for_one_node() && pool.nodes.another_usable(call, member)
 }
 
-/// Returns true if an attempt with this end counts for the node's health and latency. A refusal does not
-/// count, because it takes no work. Neither does a hang or an internal error that the call itself may have
-/// caused.
+/// Returns true if an attempt with this end counts for the node's health and latency. A refusal and an error with
+/// an unknown code do not count. A timeout and an internal error do not count if the call itself may have caused
+/// them.
 fn counts_for_health<C: UpstreamCall>(end: Result<Verdict, Fault>) -> bool {
     match end {
         Ok(Verdict::TryElsewhere(AttemptResult::Incapable) | Verdict::UnlistedError) => false,
-        // The answer is behind the wanted slot. It counts for calls that accept such answers. For other calls
-        // it is a refusal.
+        // The answer is behind the wanted slot. For calls that accept such answers, it counts. For other calls it
+        // is a refusal and does not count.
         Ok(Verdict::TryElsewhere(_)) => C::ACCEPTS_BEHIND,
         Err(Fault::Timeout | Fault::UnknownCode) => C::WEIGHT_IS_KNOWN,
         Ok(_) | Err(_) => true,
     }
 }
 
-/// Parses the answer to the request `id`, on a blocking thread if it is long.
+/// Parses the answer to the request `id`, on a blocking thread if the answer is long.
 async fn read_answer(
     answer: RawAnswer,
     id: u64,

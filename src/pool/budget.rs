@@ -11,8 +11,8 @@ use super::lock;
 
 /// The number of retries a second that are always allowed, so that a quiet pool can retry at all.
 pub(super) const RETRIES_PER_SECOND: f64 = 10.0;
-/// The highest number of tokens in a budget for retries or hedges. A busy pool uses this number in about a
-/// second.
+/// The highest number of tokens in a budget for retries or hedges. A busy pool uses up this number of tokens in
+/// about a second.
 pub(super) const MAX_TOKENS: f64 = 100.0;
 
 /// A token bucket. Time and [`Budget::deposit`] add tokens, and [`Budget::withdraw`] takes them.
@@ -34,8 +34,8 @@ struct Tokens {
 }
 
 impl Budget {
-    /// Creates a budget of `per_second` tokens. Each call adds `share` tokens and each second `per_second`,
-    /// up to `max_tokens`.
+    /// Creates a budget that starts with `per_second` tokens. Each call adds `share` tokens, and each second adds
+    /// `per_second` tokens, up to `max_tokens` in total.
     pub(super) fn new(share: f64, per_second: f64, max_tokens: f64) -> Self {
         let tokens = Tokens { share, left: per_second, refilled: None };
         Self { per_second, max_tokens, tokens: Mutex::new(tokens) }
@@ -51,7 +51,7 @@ impl Budget {
         self.update(now, |tokens| tokens.left += tokens.share);
     }
 
-    /// Takes one token. Returns false if less than one is left.
+    /// Takes one token. If less than one token is left, returns false and takes nothing.
     pub(super) fn withdraw(&self, now: Instant) -> bool {
         self.update(now, |tokens| {
             let enough = tokens.left >= 1.0;

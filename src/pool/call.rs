@@ -25,12 +25,12 @@ use crate::telemetry::{AttemptResult, RetryReason};
 /// The time for which a node gets no calls after a 429 without `Retry-After`.
 pub(super) const QUIET_BY_DEFAULT: Duration = Duration::from_millis(250);
 
-/// Sends `call` to nodes until one answers. `pool.retries`, the retry budget and the call's deadline limit the number
-/// of attempts.
+/// Sends `call` to nodes until one answers. `pool.retries`, the retry budget and the call's deadline limit the
+/// number of attempts.
 ///
 /// # Errors
-/// [`Error::NoUpstream`] with every failed attempt. A passed deadline is no error of its own, so the caller has to
-/// check it.
+/// No node gave a usable answer: [`Error::NoUpstream`], with every failed attempt. A passed deadline gives this
+/// error, too, so the caller must check the deadline.
 pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Answer, Error> {
     let now = Instant::now();
     pool.retries.deposit(now);
@@ -52,7 +52,7 @@ struct CallCourse<'a, C> {
     first_of_two: Option<PoolReply>,
     /// An error with a code that nodes are not known to use, kept until a second node has been asked.
     unlisted: Option<PoolReply>,
-    /// The best answer that was not good enough.
+    /// The best of the answers that are used only if no other node gives a better one.
     last_resort: Option<LastResort>,
     /// True if the first attempt failed with [`Fault::Connect`], so that the same node may be asked again.
     reconnect: bool,
@@ -75,8 +75,8 @@ enum NextAttempt {
     /// retries.
     SecondNode,
     /// The node that was asked last gave no usable answer. Holds the result of that attempt, under which metrics
-    /// count the retry. `None` if a second node only lacks the block: the retry is then not counted and uses no
-    /// retry budget.
+    /// count the retry. `None` if a second node, too, only lacks the block: the retry is then not counted and uses
+    /// no retry budget.
     Retry(Option<AttemptResult>),
 }
 
@@ -144,8 +144,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
 
     /// Records the outcome of one attempt at `member`, and returns the next step of the call.
     fn process_outcome(&mut self, member: &Member, outcome: AttemptOutcome) -> CallStep {
-        // The second node's answer replaces an unlisted error only if it is a result that no third node would have
-        // to confirm.
+        // An error with an unlisted code is kept until the second node answers. A result of that node replaces the
+        // error, unless a third node would have to confirm the result.
         if let Some(first) = self.unlisted.take() {
             return CallStep::Done(match outcome {
                 Ok((verdict, reply @ PoolReply { body: NodeReply::Result(_), .. }))
@@ -166,7 +166,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
             Ok((Verdict::UnlistedError | Verdict::NeedsSecondNode, reply)) if alone => CallStep::Done(reply),
             Ok((Verdict::UnlistedError, reply)) => {
                 self.failed(member, AttemptResult::NodeError);
-                // The error says nothing about a block that another node reports missing.
+                // Another node has reported a missing block. This error says nothing about that block, so one more
+                // node is asked.
                 if self.first_of_two.is_some() {
                     return CallStep::Ask(NextAttempt::Retry(Some(AttemptResult::NodeError)));
                 }
@@ -178,8 +179,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
                     self.first_of_two = Some(reply);
                     CallStep::Ask(NextAttempt::SecondNode)
                 }
-                // A node that has deleted the block, or has not reached it, proves nothing. Nodes with a
-                // deeper history, or further ahead, are asked.
+                // A second node that has deleted the block, or has not reached it, proves nothing. Nodes that hold
+                // older blocks or are further ahead are asked next.
                 Some(first) if reply.lacks_block() => {
                     self.first_of_two = Some(first);
                     CallStep::Ask(NextAttempt::Retry(None))
@@ -198,8 +199,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
                 if alone || !fault.may_retry() {
                     return CallStep::Enough;
                 }
-                // The same node may be asked again only if no answer is held. If one is held, another node may
-                // improve the answer.
+                // The same node may be asked again only if no answer is kept. If an answer is kept, another node
+                // must be asked, because only another node may improve the answer.
                 self.reconnect = C::WEIGHT_IS_KNOWN
                     && fault == Fault::Connect
                     && self.attempts.len() == 1
@@ -216,12 +217,13 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// Picks the node to ask next. `None` if no node may be asked.
     async fn pick_next(&mut self, next: NextAttempt) -> Option<Arc<Member>> {
         let has_answer = self.first_of_two.is_some() || self.unlisted.is_some();
-        // A missing block does not prove absence, so even nodes with an open breaker are asked.
+        // A node's report of a missing block does not prove that there is no block, so even nodes with an open
+        // breaker are asked.
         let lacks_block = self.first_of_two.as_ref().is_some_and(PoolReply::lacks_block);
         let worst = match next {
             // The agreement of a node in a bad state proves nothing.
             _ if has_answer && !lacks_block => None,
-            // Waiting for a node in a worse state costs more than an answer that is slightly behind.
+            // Waiting for a node in a worse state costs the caller more than an answer that is slightly behind.
             NextAttempt::Retry(Some(AttemptResult::Behind)) if C::ACCEPTS_BEHIND => {
                 Some(Unusable::BelowFloor)
             }
@@ -237,8 +239,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         if has_answer { self.pick(worst).ok() } else { self.pick_in_time(worst).await.ok() }
     }
 
-    /// Picks the node to ask. The node may be unusable for `worst` or a milder reason. With `None` it must be usable.
-    /// Waits if only a first probe can make a node usable.
+    /// Picks the node to ask. The node is usable, or unusable for `worst` or a milder reason. If `worst` is
+    /// `None`, the node is usable. Waits if only a first probe can make a node usable.
     async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
         let nodes = &self.pool.nodes;
         let mut probed = nodes.probed();
@@ -254,8 +256,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         self.pool.selector.pick(&self.pool.nodes, self.call, &self.tried, worst)
     }
 
-    /// Asks the node with the highest slot, without a minimum slot. Does nothing unless the best answer so far is a
-    /// refusal because of the gateway's own minimum slot. A caller never gets such a refusal. This attempt is made in
+    /// Asks the node with the highest slot, without a minimum slot. Does this only if the best answer so far is a
+    /// refusal of the gateway's own minimum slot. A caller never gets such a refusal. This attempt is made in
     /// addition to `pool.retries`.
     async fn ask_without_min_slot(&mut self) {
         let refused = |resort: &LastResort| resort.reply.code() == Some(code::MIN_CONTEXT_SLOT_NOT_REACHED);
@@ -278,10 +280,10 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         }
     }
 
-    /// Returns the best answer that is left, because no node gave a certain one.
+    /// Returns the best answer of all attempts, none of which brought a certain answer.
     ///
     /// # Errors
-    /// [`Error::NoUpstream`] if no answer is left.
+    /// No attempt brought a usable answer: [`Error::NoUpstream`], with every failed attempt.
     fn conclude(self) -> Result<PoolReply, Error> {
         if let Some(reply) = self.first_of_two.or(self.unlisted) {
             return Ok(reply);

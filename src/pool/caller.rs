@@ -11,8 +11,8 @@ use crate::fair::may_hold_more;
 use crate::methods::Method;
 use crate::telemetry::Trace;
 
-/// A caller, by a number that no other caller has at the same time. The default stands for no particular
-/// caller.
+/// A caller, identified by a number that no other caller has at the same time. The default stands for no
+/// particular caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CallerId(usize);
 
@@ -28,9 +28,9 @@ impl CallerId {
 pub struct CallContext {
     /// The time at which the caller stops waiting.
     pub deadline: Instant,
-    /// The caller. If several callers share the call, the one that has waited longest.
+    /// The caller. If several callers share the call, this is the caller that has waited longest.
     pub caller: CallerId,
-    /// The caller's span, which every attempt continues.
+    /// The caller's trace, to which every attempt adds a span.
     pub trace: Trace,
 }
 
@@ -65,7 +65,8 @@ impl CallerCounts {
     /// Returns true if `caller` may send the node one more call. `in_flight` calls are under way at the node, and
     /// `free` more are allowed. Calls of no particular caller are not limited to a share.
     pub(super) fn may_add(&self, caller: CallerId, in_flight: usize, free: usize) -> bool {
-        // The first test needs no lock, because no caller has more calls in flight than all callers together.
+        // The total is compared first, without the lock. If all calls in flight together fit into one share, the
+        // caller's own calls do, too.
         let own = || lock(&self.0).get(&caller).copied().unwrap_or_default();
         free > 0
             && (caller == CallerId::default() || may_hold_more(in_flight, free) || may_hold_more(own(), free))

@@ -53,7 +53,7 @@ impl Choices {
         Self { started: Instant::now(), last: Default::default() }
     }
 
-    /// Records a choice. Does nothing if the last one is too recent, or if the lock is taken.
+    /// Records a choice. Does nothing if the last recorded choice is too recent, or if the lock is taken.
     pub(super) fn keep(
         &self,
         method: Method,
@@ -75,7 +75,7 @@ impl Choices {
         *choice = Some(Choice { at: now, candidates, node, rival, stays });
     }
 
-    /// Returns the last recorded choice for `method`. `None` before the first.
+    /// Returns the last recorded choice of a node for `method`. `None` before the first choice.
     pub(super) fn of(&self, method: Method) -> Option<Choice> {
         super::lock(&self.last[method.index()].choice).clone()
     }

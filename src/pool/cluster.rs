@@ -1,10 +1,9 @@
-//! The cluster of the pool, identified by its genesis hash. A node that has not reported this hash gets no
-//! calls.
+//! The Solana cluster of the pool, identified by its genesis hash. A node gets no calls until it has reported this
+//! hash, unless its setting `genesis` is `unchecked`.
 //!
-//! The pool's hash is the configured one, or the first that a node reports. Until the pool's hash is known,
-//! every node is asked. A node that was asked may turn out to belong to another cluster. All reports and
-//! answers of nodes are then discarded, because nobody can tell which reports and answers came from that
-//! node.
+//! The pool's hash is the configured one, or the first that a node reports. Until the pool's hash is known, every
+//! node is asked. A node that was asked may turn out to belong to another cluster. All reports and answers of
+//! nodes are then discarded, because nobody can tell which of them came from that node.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +19,7 @@ use super::select::Unusable;
 use crate::frontier::Frontier;
 use crate::methods::Pubkey;
 
-/// The identity of the cluster that the nodes of the pool must belong to.
+/// The identity of the Solana cluster that the nodes of the pool must belong to.
 pub(super) struct ClusterIdentity {
     genesis: Mutex<Option<String>>,
     /// The number of times that all reports of nodes were discarded, because a node may belong to another
@@ -30,7 +29,7 @@ pub(super) struct ClusterIdentity {
 }
 
 impl ClusterIdentity {
-    /// Creates the identity of the cluster with this genesis hash. With `None`, the first hash that a node
+    /// Creates the identity of the Solana cluster with this genesis hash. With `None`, the first hash that a node
     /// reports becomes the cluster's.
     pub(super) fn new(genesis: Option<String>, frontier: Arc<Frontier>) -> Self {
         Self { genesis: Mutex::new(genesis), changes: watch::Sender::new(0), frontier }
@@ -62,7 +61,7 @@ impl ClusterIdentity {
         }
         let mut genesis = lock(&self.genesis);
         match theirs {
-            // An invalid hash would get into the keys of the shared store.
+            // An invalid hash is not adopted, because the genesis hash is a part of keys in the shared store.
             Genesis::Hash(theirs) if genesis.is_none() && !is_hash(&theirs) => return None,
             Genesis::Hash(theirs) => {
                 let ours = genesis.get_or_insert_with(|| theirs.clone());
@@ -123,14 +122,14 @@ impl ClusterIdentity {
         self.forget();
     }
 
-    /// Adopts the genesis hash of another cluster if all nodes report it, as after the restart of a test
-    /// cluster.
+    /// Adopts the genesis hash of another Solana cluster if all nodes report it and no hash is configured. All
+    /// nodes report a new hash after the restart of a test cluster.
     pub(super) fn follow(&self, members: &Members) {
         if members.settings.genesis_hash.is_some() {
             return;
         }
-        // Nodes that never reported a hash, or need not, do not count. A node that last reported the pool's
-        // hash still belongs to the pool's cluster.
+        // A node that need not report a hash, or does not report one, is left out. But a node stays in if the last
+        // hash that it reported is the pool's: it then still belongs to the pool's cluster.
         let has_say = |member: &&Arc<Member>| {
             member.is_checked()
                 && (member.cluster().reported_ours() || *member.health() != Health::NoGenesisHash)

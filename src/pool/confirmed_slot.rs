@@ -1,10 +1,10 @@
-//! Extra requests for the confirmed slot while calls miss, which keep the newest known confirmed slot up to
-//! date.
+//! Extra requests for the confirmed slot while calls miss the cache, which keep the newest known confirmed slot up
+//! to date.
 //!
-//! An answer reports the slot of its own commitment, and some answers report none. If misses are at
-//! finalized, or for blocks, only probes report the confirmed slot. A node is therefore also asked for its
-//! confirmed slot after an answer. The request is sent once no node has reported the confirmed slot for a
-//! quarter of a slot's length. There is no timer: a pool without calls sends no requests.
+//! An answer reports the slot of its own commitment, and some answers report none. If all misses are at finalized,
+//! or for blocks, only probes report the confirmed slot. A node is therefore also asked for its confirmed slot
+//! after an answer. The request is sent once no node has reported the confirmed slot for a quarter of a slot's
+//! length. There is no timer: a pool without calls sends no requests.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::frontier::Frontier;
 use crate::methods::Commitment;
 use crate::node::NodeReply;
 
-/// The confirmed slot may go unreported for the length of a slot divided by this number.
+/// The divisor of a slot's length that gives the time for which the confirmed slot may go unreported.
 const SILENT_PART: u32 = 4;
 /// The longest time for which the confirmed slot may go unreported, however long slots are.
 const LONGEST_SILENCE: Duration = Duration::from_millis(100);
@@ -50,8 +50,8 @@ struct Silence {
 }
 
 impl Silence {
-    /// Counts an answer, and returns true if its node is to be asked now. `heard` is the time since a node
-    /// last reported the newest confirmed slot.
+    /// Counts an answer, and returns true if the node that gave it is now to be asked for its confirmed slot.
+    /// `heard` is the time since a node last reported the newest confirmed slot.
     fn answered(&mut self, heard: Duration, slot_time: Duration, now: Instant) -> bool {
         let patience = (slot_time / SILENT_PART).min(LONGEST_SILENCE);
         self.answers = self.answers.saturating_add(1);
@@ -64,7 +64,7 @@ impl Silence {
     }
 }
 
-/// Asks the node `id` for its confirmed slot each time that an answer makes this due. Never returns.
+/// Asks the node `id` for its confirmed slot each time that [`Member::want_slot`] requests it. Never returns.
 pub(super) async fn request_confirmed(nodes: &Nodes, id: usize) {
     while let Some(member) = nodes.snapshot().of(id) {
         member.slot_wanted().await;

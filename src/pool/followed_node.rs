@@ -1,7 +1,7 @@
-//! A node as a source of blocks, for following the chain.
+//! A node of the pool as a source of blocks for following.
 //!
-//! Requests for blocks count neither as calls in flight nor against `pool.max_buffered`. A node that refuses
-//! such a request is not faulty, so these requests do not affect its breaker.
+//! Requests for blocks count neither as calls in flight nor against `pool.max_buffered`. A node that refuses such
+//! a request is not faulty, so these requests do not affect its breaker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +41,8 @@ impl FollowedNode {
     /// Sends one request to the node, without retries.
     ///
     /// # Errors
-    /// The fault of the request. While the node wants no calls or its rate limit is reached, no request is
-    /// sent, and the fault is [`Fault::TooManyRequests`].
+    /// The request failed, or the node is no longer known to belong to the pool's cluster. While the node wants no
+    /// calls or its rate limit is reached, no request is sent, and the fault is [`Fault::TooManyRequests`].
     pub async fn ask(&self, method: &str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {
         let (member, now) = (&self.member, Instant::now());
         if member.quiet_left(now).is_some() || !member.take_rate(now) {

@@ -11,9 +11,9 @@ pub enum Health {
     Unhealthy(String),
     /// The node does not answer its probes. Holds the reason.
     Unreachable(&'static str),
-    /// The node does not report its genesis hash, while the pool's is known.
+    /// The node does not report its genesis hash, although the pool's is known.
     NoGenesisHash,
-    /// The node belongs to another cluster.
+    /// The node belongs to another Solana cluster.
     Foreign {
         /// The node's genesis hash.
         theirs: String,

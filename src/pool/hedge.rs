@@ -1,10 +1,10 @@
-//! Hedging: a second attempt beside a slow first one. The first good answer wins, and the other attempt is
-//! given up.
+//! Hedging: a second attempt beside a slow first one. The first good answer wins, and the other attempt is given
+//! up.
 //!
-//! Hedging is off by default. Hedges are bounded as a share of all calls, so that a slow pool does not get
-//! twice the load. A call is not hedged if the answer of one node stands, whatever it is. An example is a call
-//! whose own minContextSlot is above the newest known slot. Calls whose answer is a node's own view, passthrough
-//! calls, and calls whose answer is arriving already are not hedged either.
+//! Hedging is off by default. The number of hedges is limited to a share of all calls, so that a slow pool does
+//! not get twice the load. Not hedged are passthrough calls and calls whose answer has begun to arrive. Calls that
+//! stay with one node, because each node has its own view, are not hedged either. A call is not hedged either if
+//! the first node's answer is final: for example, if the call's minContextSlot is above the newest known slot.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -91,8 +91,8 @@ fn patience<C: UpstreamCall>(pool: &Pool, call: &C) -> Option<Duration> {
     pool.latencies.quantile(call.own_method()?, hedge.quantile)
 }
 
-/// Picks the node for the second attempt, and takes a token of the hedge budget. `None` if no second attempt
-/// is made.
+/// Picks the node for the second attempt, and takes a token of the hedge budget. `None` if there is no second
+/// attempt.
 fn pick_second<C: UpstreamCall>(
     pool: &Pool,
     call: &C,

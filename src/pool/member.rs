@@ -49,7 +49,7 @@ pub struct Member {
     state: Arc<NodeState>,
 }
 
-/// The parts of the pool from which a new [`Member`], one node, is created.
+/// The parts of the pool that are needed to create a [`Member`].
 #[derive(Clone, Copy)]
 pub(super) struct MemberContext<'a> {
     pub(super) frontier: &'a Frontier,
@@ -183,14 +183,13 @@ impl Member {
         self.state.refuses_blocks.store(false, Ordering::Relaxed);
     }
 
-    /// Returns true if this node's blocks can be read to follow the chain: to learn which accounts each block
-    /// writes.
+    /// Returns true if this node's blocks can be followed: read to learn which accounts each block writes.
     pub(super) fn gives_blocks(&self) -> bool {
         let refuses = self.state.refuses_blocks.load(Ordering::Relaxed) || self.lacks(Method::GetBlock);
         self.lists_writes() && self.is_of_cluster() && !refuses
     }
 
-    /// Notes that the node refuses a method that following the chain needs.
+    /// Notes that the node refuses a method that is needed to follow the blocks.
     pub(super) fn set_refusing_blocks(&self) {
         self.state.refuses_blocks.store(true, Ordering::Relaxed);
     }
@@ -204,8 +203,8 @@ impl Member {
         self.state.lists_writes.store(lists_writes, Ordering::Relaxed);
     }
 
-    /// Returns true if the node may answer `method`, now or later. The node must not be foreign, drained, or
-    /// known to lack the method.
+    /// Returns true if the node may answer `method`, now or later. False if the node is drained, is known to lack
+    /// the method, or does not report the pool's genesis hash.
     pub(super) fn serves(&self, method: AnyMethod) -> bool {
         let foreign = matches!(**self.state.health(), Health::Foreign { .. } | Health::NoGenesisHash);
         !foreign && !self.is_drained() && !self.lacks_any(method)
@@ -221,7 +220,7 @@ impl Member {
         self.state.drained.store(drained, Ordering::Relaxed);
     }
 
-    /// Returns the result of the last failed call, and its time. `None` before the first.
+    /// Returns the result of the last failed call, and the time of the failure. `None` before the first failure.
     pub fn last_failure(&self) -> Option<(AttemptResult, Instant)> {
         *lock(&self.state.last_failure)
     }
@@ -257,14 +256,13 @@ impl Member {
         NodeUsage { calls: self.counts().0, connections: Some(self.client.connections()) }
     }
 
-    /// Returns true if connections to the node may be newer than the node's last answer about its genesis
-    /// hash.
+    /// Returns true if the node may have new connections since its last answer about its genesis hash.
     pub(super) fn has_new_connections(&self) -> bool {
         !self.cluster().was_asked_over(self.client.connections())
     }
 
-    /// Returns true if calls were sent to the node since it last reported the pool's genesis hash, or since
-    /// the last call of this function.
+    /// Returns true if calls were sent to the node since the last call of this function. Only calls after the
+    /// node's last report of the pool's genesis hash count.
     pub(super) fn take_unidentified_calls(&self) -> bool {
         self.cluster().take_unidentified_calls(self.counts().0)
     }
@@ -274,19 +272,19 @@ impl Member {
         self.rate.as_ref().is_none_or(|rate| rate.withdraw(now))
     }
 
-    /// Counts a request of the gateway itself against the node's rate limit. Returns false if at most half of
-    /// the limit is left.
+    /// Counts a request that the gateway makes for itself against the node's rate limit. If at most half of the
+    /// limit is left, returns false and counts nothing.
     pub(super) fn take_spare_rate(&self, now: Instant) -> bool {
         let half = self.upstream.rps.map_or(0.0, f64::from) / 2.0;
         self.rate_left(now).is_none_or(|left| left > half) && self.take_rate(now)
     }
 
-    /// Returns the number of calls that the node's rate limit still allows. `None` without a limit.
+    /// Returns the number of calls that the node's rate limit allows at `now`. `None` without a limit.
     pub fn rate_left(&self, now: Instant) -> Option<f64> {
         self.rate.as_ref().map(|rate| rate.left(now))
     }
 
-    /// Requests the node's confirmed slot: one wait in [`Self::slot_wanted`] ends.
+    /// Requests the node's confirmed slot. This ends one wait in [`Self::slot_wanted`].
     pub(super) fn want_slot(&self) {
         self.state.slot_wanted.notify_one();
     }
@@ -341,8 +339,8 @@ impl Member {
         (self.state.requests.load(Ordering::SeqCst), self.state.failures.load(Ordering::Relaxed))
     }
 
-    /// Returns the oldest block that the node holds. 0 if the node holds all blocks, or if its oldest block is
-    /// unknown.
+    /// Returns the slot of the oldest block that the node holds. 0 if the node holds all blocks, or if its oldest
+    /// block is unknown.
     pub fn first_available(&self) -> Slot {
         self.state.first_available.load(Ordering::Relaxed)
     }
@@ -360,7 +358,7 @@ impl Member {
         self.state.version.store(Some(Arc::new(version)));
     }
 
-    /// Stops sending calls to the node for `wait`, the time that the node asked for with a 429.
+    /// Stops sending calls to the node for the time `wait`, after the node has answered with a 429.
     pub(super) fn quiet_for(&self, wait: Duration, now: Instant) {
         let until = now + wait;
         let mut quiet = lock(&self.state.quiet_until);
@@ -368,7 +366,7 @@ impl Member {
         self.state.set_trouble(QUIET, true);
     }
 
-    /// Returns how long the node still wants no calls, after a 429. `None` if it takes calls.
+    /// Returns the rest of the time for which the node gets no calls after a 429. `None` if the node gets calls.
     pub fn quiet_left(&self, now: Instant) -> Option<Duration> {
         let mut quiet = lock(&self.state.quiet_until);
         let left = quiet.map(|until| until.saturating_duration_since(now))?;
@@ -381,8 +379,8 @@ impl Member {
     }
 }
 
-/// Returns a token bucket for `upstream.rps`, or `None` without that setting. The bucket allows the calls of
-/// one second at once.
+/// Returns a token bucket for `upstream.rps`, or `None` without that setting. The bucket holds at most the tokens
+/// of one second.
 fn rate(upstream: &config::Upstream) -> Option<Arc<Budget>> {
     let rps = f64::from(upstream.rps?);
     Some(Arc::new(Budget::new(0.0, rps, rps)))

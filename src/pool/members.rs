@@ -19,9 +19,9 @@ pub struct Members {
     pub(super) settings: config::PoolSettings,
 }
 
-/// A new configuration of the nodes, ready to be put in force: each step that can fail has succeeded.
+/// A new configuration of the nodes, ready to be put in force. Everything that can fail has already succeeded.
 pub struct Prepared {
-    /// Each node, with a client if the node needs a new one.
+    /// The settings of each node, with a new client if the node needs one.
     upstreams: Vec<(config::Upstream, Option<Arc<Client>>)>,
     pub(super) settings: config::PoolSettings,
 }
@@ -72,12 +72,12 @@ impl Members {
         self.named(&upstream.name).filter(|member| member.upstream.url == upstream.url)
     }
 
-    /// Returns true if the nodes are those of `before`, in the same order and with the same settings of each.
+    /// Returns true if the nodes, their order and the settings of each are the same as in `before`.
     pub(super) fn has_nodes_of(&self, before: &Self) -> bool {
         self.len() == before.len() && self.iter().zip(before).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
-    /// Prepares a new configuration, and creates the clients that it needs.
+    /// Prepares a new configuration of the nodes, and creates the new clients that it needs.
     pub(super) fn prepare(
         &self,
         config: &config::Config,
@@ -101,8 +101,8 @@ impl Members {
         Ok(Prepared { upstreams, settings: new.clone() })
     }
 
-    /// Returns the nodes of `prepared`, which must have been prepared with `self`. New nodes are added to
-    /// `frontier`.
+    /// Returns the nodes of `prepared`, which must be a result of [`Self::prepare`] on this same value. New nodes
+    /// are added to `frontier`.
     pub(super) fn reconfigured(&self, prepared: Prepared, frontier: &Frontier, metrics: &Metrics) -> Self {
         let Prepared { upstreams, settings } = prepared;
         let pool = MemberContext { frontier, metrics, breaker: settings.breaker };

@@ -1,4 +1,4 @@
-//! The current nodes of the pool, and how each suits a call.
+//! The current nodes of the pool, and the rating of each node for a call.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use super::upstream_call::UpstreamCall;
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, PerCommitment};
 
-/// The nodes, the cluster that they must belong to, and the newest known slots (the frontier) that they are
-/// compared with.
+/// The nodes, the Solana cluster that they must belong to, and the newest known slots (the frontier) over all
+/// nodes.
 pub(super) struct Nodes {
     /// The current nodes and settings. Each choice of a node reads them again.
     members: ArcSwap<Members>,
     pub(super) cluster: ClusterIdentity,
     pub(super) frontier: Arc<Frontier>,
-    /// The setting `cache.max_lag_slots`. Usable nodes within this distance of the newest known slot are
-    /// preferred.
+    /// The setting `cache.max_lag_slots`. Usable nodes that are at most this number of slots behind the newest
+    /// known slot are preferred.
     near_lag: PerCommitment<u64>,
     /// Notifies receivers that a probe has changed the health of a node.
     probed: watch::Sender<()>,
-    /// Notifies receivers that a reload has changed the nodes.
+    /// Notifies receivers that a reload has changed the nodes or the settings of a node.
     reloaded: watch::Sender<()>,
 }
 
@@ -43,7 +43,7 @@ impl Nodes {
         Self { members, cluster, frontier, near_lag, probed, reloaded }
     }
 
-    /// Returns the current nodes and settings for a short read.
+    /// Returns the current nodes and settings. The guard must not be held across an await.
     pub(super) fn load(&self) -> Guard<Arc<Members>> {
         self.members.load()
     }
@@ -53,7 +53,8 @@ impl Nodes {
         self.members.load_full()
     }
 
-    /// Replaces the list of nodes and the settings. Later reads see the new ones.
+    /// Replaces the list of nodes and the settings. Notifies the receivers of [`Self::reloaded()`] if a node or
+    /// its settings have changed.
     pub(super) fn replace(&self, members: &Arc<Members>) {
         let before = self.members.swap(Arc::clone(members));
         if !members.has_nodes_of(&before) {
@@ -61,7 +62,7 @@ impl Nodes {
         }
     }
 
-    /// Returns a receiver that is notified when a reload has changed the nodes.
+    /// Returns a receiver that is notified when a reload has changed the nodes or the settings of a node.
     pub(super) fn reloaded(&self) -> watch::Receiver<()> {
         self.reloaded.subscribe()
     }
@@ -74,8 +75,8 @@ impl Nodes {
         reasons
     }
 
-    /// Rates every node for one call, in the order of the configuration. `tried` has the ids of nodes that
-    /// were asked before.
+    /// Rates every node for one call, in the order of the configuration. `tried` has the ids of nodes that were
+    /// already asked for this call.
     pub(super) fn candidates<C: UpstreamCall>(
         &self,
         members: &Members,
@@ -125,7 +126,7 @@ impl Nodes {
         self.probed.subscribe()
     }
 
-    /// Notes that a probe has changed the health of a node.
+    /// Notifies the receivers of [`Self::probed()`] that a probe has changed the health of a node.
     pub(super) fn note_probed(&self) {
         self.probed.send_replace(());
     }

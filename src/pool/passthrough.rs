@@ -1,9 +1,9 @@
 //! Passthrough methods as upstream calls: sent as they came, and answered by any usable node.
 //!
-//! These calls use the same nodes, limits, retries and budget as typed queries. The gateway does not
-//! interpret their answers. An error is the answer, unless it means that the node cannot serve the call or is
-//! unhealthy. One call of getProgramAccounts may take a node a minute, so a hang does not count against the
-//! node. If it counted, any caller could open breakers.
+//! These calls use the same nodes, limits, retries and budget as typed queries. The gateway does not interpret
+//! their answers. An error is the answer, unless it means that the node cannot serve the call or is unhealthy. A
+//! single call of getProgramAccounts may take a minute, so a hang does not count against the node. If hangs
+//! counted, any caller could open breakers.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::telemetry::AttemptResult;
 pub struct PassthroughRequest {
     /// The call, with its params as the caller sent them.
     pub call: PassthroughCall,
-    /// The caller and its deadline.
+    /// The caller, with its deadline and trace.
     pub context: CallContext,
 }
 
@@ -76,8 +76,8 @@ impl UpstreamCall for PassthroughRequest {
         }
     }
 
-    /// Accepts a refusal as the answer if every node that was asked has refused. The capabilities of the other
-    /// nodes are unknown.
+    /// Accepts a refusal as the answer if every node that was asked has refused. Nobody knows if the other nodes
+    /// could serve the call.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], _: &Members) -> bool {
         let refusals = [AttemptResult::Incapable.as_str(), AttemptResult::Behind.as_str()];
         attempts.iter().all(|attempt| refusals.contains(&attempt.reason.as_str()))

@@ -1,8 +1,8 @@
 //! The peak-EWMA latency of a node, and the quantiles of a method's latencies.
 //!
-//! A peak-EWMA rises at once with a slow answer, and decays slowly with fast answers and with time. The
-//! method is that of Twitter's Finagle ("Beyond Round Robin", 2017). A node that was slow once gets no calls
-//! that could lower its peak, so time alone must lower it. All functions take the time as `now`.
+//! A peak-EWMA rises at once with a slow answer, and decays slowly with fast answers and with time. The algorithm
+//! is that of Twitter's Finagle ("Beyond Round Robin", 2017). A node that was slow once gets no calls that could
+//! lower its peak, so time alone must lower it. All functions take the time as `now`.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use super::lock;
 use crate::methods::Method;
 
-/// The time in which the weight of an old answer falls to 1/e. Finagle's default.
+/// The time in which the weight of an old answer falls to 1/e. This is Finagle's default.
 const DECAY: Duration = Duration::from_secs(10);
-/// The latency of a node before its first answer, in seconds. It is small, so that a new node gets calls.
-/// Lower latencies count as this one. If they did not, a node whose peak has decayed would still lose to a
-/// node that answers in half this time.
+/// The latency of a node before its first answer, in seconds. It is small, so that a new node gets calls. No
+/// latency counts as lower than this. Otherwise a node whose peak has decayed would still lose to a node with half
+/// this latency.
 const UNMEASURED_S: f64 = 0.001;
 
 /// The peak-EWMA latency of one node, in seconds.
@@ -41,12 +41,12 @@ impl PeakEwma {
         self.at = Some(now);
     }
 
-    /// Replaces the value with the latency of this answer, which is the first after the node was down.
+    /// Replaces the value with `latency`, the latency of the first answer after the node was down.
     pub fn restart(&mut self, latency: Duration, now: Instant) {
         *self = Self { seconds: latency.as_secs_f64(), at: Some(now) };
     }
 
-    /// Returns the latency as of now, in seconds.
+    /// Returns the peak-EWMA latency as of `now`, in seconds.
     pub fn seconds(&self, now: Instant) -> f64 {
         (self.seconds * self.kept(now)).max(UNMEASURED_S)
     }
@@ -63,16 +63,16 @@ impl PeakEwma {
     }
 }
 
-/// The quantiles of recent latencies, over a window of answers.
+/// The quantiles of the latencies of the most recent answers.
 #[derive(Debug, Default)]
 pub struct Quantiles {
     window: Vec<Duration>,
     next: usize,
-    /// A sorted copy of the window, which is updated every [`EVERY`] answers.
+    /// A sorted copy of the window, updated after every [`EVERY`] answers.
     sorted: Vec<Duration>,
 }
 
-/// The number of answers in the window.
+/// The maximum number of latencies in the window.
 const WINDOW: usize = 256;
 /// The number of answers between two sorts of the window. A sort takes some microseconds.
 const EVERY: usize = 32;
@@ -92,8 +92,8 @@ impl Quantiles {
         }
     }
 
-    /// Returns the latency that this share of the answers did not exceed. `share` is from 0.0 to 1.0. `None`
-    /// before the first 32 answers.
+    /// Returns the latency that a `share` of the answers, from 0.0 to 1.0, did not exceed. `None` before the first
+    /// 32 answers.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -116,8 +116,8 @@ impl Latencies {
         lock(&self.0[method.index()]).observe(latency);
     }
 
-    /// Returns the latency that this share of the method's answers did not exceed. `None` before the first 32
-    /// answers to the method.
+    /// Returns the latency that a `share` of the method's answers, from 0.0 to 1.0, did not exceed. `None` before
+    /// the first 32 answers to the method.
     pub(super) fn quantile(&self, method: Method, share: f64) -> Option<Duration> {
         lock(&self.0[method.index()]).at(share)
     }

@@ -11,9 +11,9 @@ use crate::node::{Client, Fault, NodeReply, code};
 
 /// The longest time for one request. A slower node counts as unreachable.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The number of samples, a minute each, from which the length of a slot is computed.
+/// The number of performance samples from which the length of a slot is computed. Each sample covers one minute.
 const SLOT_TIME_SAMPLES: u64 = 3;
-/// The longest part of a node's own text that is kept, in bytes. The text goes into logs and onto pages.
+/// The maximum number of bytes that are kept of a text from a node. Such texts go into logs and onto admin pages.
 const MAX_WORDS_BYTES: usize = 200;
 
 /// A node's answer to `getGenesisHash`.
@@ -21,9 +21,9 @@ const MAX_WORDS_BYTES: usize = 200;
 pub enum Genesis {
     /// The node's genesis hash.
     Hash(String),
-    /// The node does not serve this method.
+    /// The node does not serve `getGenesisHash`.
     Unsupported,
-    /// The node refused for another reason, and may report its genesis hash the next time.
+    /// The node refused for another reason, and may report its genesis hash to the next probe.
     Refused,
 }
 
@@ -34,7 +34,7 @@ impl Genesis {
     }
 }
 
-/// A node's identity as it reports it. `None` stands for what the node did not report.
+/// A node's identity as the node reports it. `None` stands for a part that the node did not report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The member `solana-core` of the answer to `getVersion`.
@@ -43,14 +43,15 @@ pub struct Identity {
     pub genesis: Genesis,
     /// The answer to `getFirstAvailableBlock`: the oldest block that the node holds.
     pub first_available: Option<Slot>,
-    /// True if the answer to `getVersion` is that of a node whose blocks list every write of an account.
+    /// True if, by its answer to `getVersion`, the node is of a kind and version whose blocks list every write of
+    /// an account.
     pub lists_writes: bool,
 }
 
-/// A node's health and slots as it reports them.
+/// A node's health and slots as the node reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulse {
-    /// `Ok`, or the error text of `getHealth`.
+    /// `Ok` if the node reports that it is healthy. Otherwise the error text of `getHealth`.
     pub health: Result<(), String>,
     /// The answer to `getSlot` at each commitment. `None` if the node gave none, or was not asked.
     pub slots: PerCommitment<Option<Slot>>,
@@ -59,7 +60,7 @@ pub struct Pulse {
 /// Asks a node for its identity.
 ///
 /// # Errors
-/// The fault of the first request without a JSON-RPC answer.
+/// A request brings no JSON-RPC answer. The error is the fault of the first such request.
 pub async fn identity(client: &Client) -> Result<Identity, Fault> {
     let text = |value: Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(bounded);
     let (version, genesis, first): (_, Result<Genesis, Fault>, _) = tokio::join!(
@@ -76,8 +77,9 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
     })
 }
 
-/// Returns true if this answer to `getVersion` is that of Agave, in a version whose source was checked for every place
-/// that stores accounts. Other programs add members of their own, or count their versions in another way.
+/// Returns true if `version`, the answer to `getVersion`, is that of an Agave version in whose source every place
+/// that stores an account was checked. Other programs add members of their own, or count their versions in another
+/// way.
 fn lists_writes(version: &Value) -> bool {
     let Some(members) = version.as_object() else { return false };
     let number = members.get("solana-core").and_then(Value::as_str).and_then(NodeVersion::parse);
@@ -102,7 +104,7 @@ pub(super) async fn genesis(client: &Client) -> Result<Genesis, Fault> {
 /// Asks a node for its health and its slots.
 ///
 /// # Errors
-/// The fault of the first request without a JSON-RPC answer.
+/// A request brings no JSON-RPC answer. The error is the fault of the first such request.
 pub async fn pulse(client: &Client) -> Result<Pulse, Fault> {
     pulse_without(client, |_| false).await
 }
@@ -135,7 +137,8 @@ pub(super) async fn pulse_without(
     })
 }
 
-/// Asks a node for the length of a slot, from its newest performance samples. `None` if the node has none.
+/// Returns the length of a slot, computed from a node's newest performance samples. `None` if the node gives no
+/// usable samples.
 ///
 /// # Errors
 /// The request brought no JSON-RPC answer.
@@ -161,10 +164,10 @@ pub async fn question(client: &Client, method: &str, params: &Value) -> Result<N
     client.probe(body(method, params), TIMEOUT).await?.reply(0)
 }
 
-/// Asks a node for its time: the header `date` of an answer. `None` if the answer lacks it.
+/// Returns a node's time: the header `date` of its answer to `getHealth`. `None` if the answer has no such header.
 ///
 /// # Errors
-/// The request brought no answer.
+/// The request brought no answer with a 2xx status.
 pub async fn date(client: &Client) -> Result<Option<String>, Fault> {
     let (_, date) = client.post_for_header(body("getHealth", &json!([])), TIMEOUT, "date").await?;
     Ok(date)

@@ -1,8 +1,8 @@
-//! The probes: each node is asked for its health and slots once in each probe interval, and rarely for its
+//! The probes: each node is asked for its health and slots once in each probe interval, and more rarely for its
 //! identity.
 //!
-//! A probe ignores the pool's selection, limits and breakers, because only probes find that a failed node has
-//! come back.
+//! A probe ignores the pool's selection, limits and breakers, because only probes can discover that a failed node
+//! has come back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,17 @@ use super::selector::Selector;
 use crate::methods::Commitment;
 use crate::node::Fault;
 
-/// The number of probes between two requests for version, genesis hash and history. All three change rarely.
+/// The number of probes of which one also asks for the node's version, genesis hash and oldest block. All three
+/// change rarely.
 const IDENTITY_EVERY: u64 = 30;
-/// The first probes are spread over the probe interval divided by this number: 100 ms by default.
+/// The divisor of the probe interval that gives the time over which the first probes are spread: 100 ms by
+/// default.
 const FIRST_PART: u32 = 10;
-/// A probe does not ask for a slot that an answer reported within the probe interval divided by this number.
+/// The divisor of the probe interval that gives the time for which a reported slot counts as recent. A probe does
+/// not ask for such a slot.
 const RECENT_PART: u32 = 2;
-/// The difference in slots above which a node is asked for its genesis hash again. It is the difference
-/// between a probe's slot and the node's slot known before, in either direction.
+/// The difference between a probe's slot and the node's slot known before, in either direction. If the difference
+/// is larger than this, the node is asked for its genesis hash again.
 const JUMP_SLOTS: u64 = 64;
 
 /// Probes the node `id` until it has left the pool.
@@ -38,7 +41,7 @@ pub(super) async fn probe_node(nodes: &Nodes, selector: &Selector, id: usize) {
         let Some(member) = members.of(id) else { return };
         let identity_due = round % IDENTITY_EVERY == 0 || *member.health() == Health::Unprobed;
         probe_once(nodes, member, identity_due, members.settings.probe_interval).await;
-        // Up to a tenth early or late, so that the probes of many gateways do not synchronize.
+        // Each pause is up to a tenth shorter or longer, so that the probes of many gateways do not synchronize.
         let jitter = 0.9 + per_mille(selector) / 5000.0;
         let pause = tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter));
         tokio::select! {
@@ -53,12 +56,12 @@ fn per_mille(selector: &Selector) -> f64 {
     f64::from((selector.draw() % 1000) as u16)
 }
 
-/// Probes one node once, and applies the findings.
+/// Probes one node once, and updates the node's state from its answers.
 async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool, interval: Duration) {
     let before = member.health();
     let found = find_health(nodes, member, &before, identity_due, interval).await;
     let health = found.unwrap_or_else(|fault| Health::Unreachable(fault.result().as_str()));
-    // Another cluster was configured meanwhile, so the finding is about the old cluster.
+    // Another cluster was configured during the probe, so the result of the probe is about the old cluster.
     if !Arc::ptr_eq(&before, &member.health()) {
         return;
     }
@@ -134,8 +137,8 @@ async fn find_health(
     Ok(pulse.health.map_or_else(Health::Unhealthy, |()| Health::Healthy))
 }
 
-/// Asks a node for its genesis hash again. A failed request proves nothing, and the next probe repeats it.
-/// Returns the reason why the node gets no calls, or `None` if no such reason was found.
+/// Asks a node for its genesis hash again. A failed request proves nothing, and the next probe asks again. Returns
+/// the reason why the node gets no calls, or `None` if no such reason was found.
 async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: NodeUsage) -> Option<Health> {
     if let Ok(theirs) = probe::genesis(&member.client).await {
         return nodes.cluster.identify(member, used, theirs);

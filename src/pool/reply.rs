@@ -20,8 +20,8 @@ pub struct PoolReply {
     /// reached before the request was sent.
     pub slot: Slot,
     /// True if no other node could improve the answer. False for an answer below the minimum slot or at an
-    /// implausibly high slot, for an error with an unknown code, for a `null` block, and for a missing block. A
-    /// missing block is settled once two nodes report it for the same reason.
+    /// implausibly high slot. Also false for an error with an unknown code, and for a `null` block. An error that
+    /// reports a missing block is settled once a second node gives an error with the same code.
     pub is_settled: bool,
 }
 
@@ -34,20 +34,20 @@ impl PoolReply {
         }
     }
 
-    /// Returns true if the error only means that this node does not hold a block yet or any longer. Another
-    /// node may hold it.
+    /// Returns true if the answer is an error which says that this node does not hold the block yet, or no longer
+    /// holds it. Another node may hold the block.
     pub(super) fn lacks_block(&self) -> bool {
         self.code().is_some_and(lacks_block)
     }
 
     /// Combines the answer of the first node with that of the second node.
     ///
-    /// A result that is not null beats an error, and an error beats null. Between two results that are not null, the
-    /// higher slot wins. If both answers are errors of one code, the combined answer is settled.
+    /// A result that is not null beats an error, and an error beats null. Between two results that are not null,
+    /// the higher slot wins. If both answers are errors with the same code, the combined answer is settled.
     pub(super) fn combined_with(self, second: Self) -> Self {
         let is_null = |reply: &Self| reply.body == NodeReply::Result(Bytes::from_static(b"null"));
         match (self.code(), second.code()) {
-            // The second node has passed the slot and knows that there is no block.
+            // The second node has passed the block's slot and knows that there is no block.
             (Some(a), Some(b)) if lacks_block(a) && !lacks_block(b) => Self { is_settled: false, ..second },
             (Some(a), Some(b)) => Self { is_settled: a == b, ..self },
             (None, Some(_)) if is_null(&self) => Self { is_settled: false, ..second },

@@ -1,8 +1,8 @@
-//! Typed queries as upstream calls: their minimum slot, the format and meaning of their answers, and the effects on
-//! a node's state.
+//! Typed queries as upstream calls: their minimum slot, the format and meaning of their answers, and the effects
+//! of answers on a node's state.
 //!
-//! Some errors are the answer of a call, and some results are not. A missing block does not prove absence,
-//! because each node holds its own part of history.
+//! Some errors are final answers, and some results are not. A node's report of a missing block does not prove that
+//! there is no block, because each node holds its own part of history.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -36,11 +36,11 @@ pub struct UpstreamRequest {
     /// A slot that the asked node should have reached. An answer at a lower slot is accepted, too, because the
     /// preferred slot may belong to a dropped fork.
     pub prefer: Option<Slot>,
-    /// True if the first node's answer stands, whatever it is. Only nodes that do not serve the method are
+    /// True if the first node's answer is final, whatever it is. Only nodes that do not serve the method are
     /// skipped. Used for a caller's minContextSlot above the newest known slot, and for the verification of cached
     /// answers.
     pub one_node: bool,
-    /// The caller and its deadline.
+    /// The caller, with its deadline and trace.
     pub context: CallContext,
 }
 
@@ -71,8 +71,8 @@ impl UpstreamCall for UpstreamRequest {
         self.min_slot.max(self.prefer)
     }
 
-    /// Returns true if the node is known not to hold the block. A block at or below the newest known finalized slot
-    /// must come from a node that has finalized the block's slot. Only then is the block certainly final.
+    /// Returns true if the node no longer holds the block, or has not finalized it although another node has. A
+    /// block is certainly final only if its node has finalized the block's slot.
     fn lacks_history(&self, member: &Member, frontier: &Frontier) -> bool {
         let Query::Block(block) = &self.query else { return false };
         let is_final = block.slot <= frontier.slot(Commitment::Finalized);
@@ -125,7 +125,7 @@ impl UpstreamCall for UpstreamRequest {
         sent: SentRequest,
         frontier: &Frontier,
     ) -> Result<Verdict, Fault> {
-        // With `one_node` the first node's answer stands, even if it is behind the minimum slot.
+        // With `one_node` the first node's answer is final, even if its slot is below the minimum slot.
         let behind =
             if self.one_node { Verdict::Answer } else { Verdict::TryElsewhere(AttemptResult::Behind) };
         let (code, error) = match body {
@@ -141,8 +141,8 @@ impl UpstreamCall for UpstreamRequest {
                         Err(Fault::BadJson)
                     }
                     (true, Some(slot)) if self.min_slot.is_some_and(|min_slot| slot < min_slot) => Ok(behind),
-                    // At processed the newest known slot is no minimum. Only this check then rejects the answers
-                    // of a node that has fallen back.
+                    // At processed the newest known slot is not used as minimum slot. Only this check then rejects
+                    // the answers of a node that has fallen back.
                     (true, Some(slot)) if sent.shows_fall(slot) => Ok(behind),
                     (true, Some(slot)) if self.needs_second_node(slot, frontier) => {
                         Ok(Verdict::NeedsSecondNode)
@@ -171,7 +171,7 @@ impl UpstreamCall for UpstreamRequest {
             code::INVALID_REQUEST if !error.windows(18).any(|w| w == b"Encoded binary (ba") => {
                 Err(Fault::UnknownCode)
             }
-            // An error such as "no such account", at a slot where the account may not have existed yet.
+            // The node may answer "no such account" at a slot at which the account did not exist yet.
             code::INVALID_PARAMS | code::INVALID_REQUEST if reads_accounts(&self.query) && below_min_slot => {
                 Ok(behind)
             }
@@ -213,7 +213,7 @@ impl UpstreamCall for UpstreamRequest {
         }
     }
 
-    /// Accepts a refusal as the answer only if no other node of the pool may serve the method.
+    /// Accepts a refusal as the answer only if every node that may serve the method has refused.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool {
         let refused = |name: &str| {
             let reason = AttemptResult::Incapable.as_str();
@@ -228,18 +228,18 @@ impl UpstreamCall for UpstreamRequest {
 }
 
 impl UpstreamRequest {
-    /// Returns true if `slot` is too far above the newest known slot to believe a single node. The node may follow a
-    /// wrong chain, so a second node is asked, too.
+    /// Returns true if `slot` is so far above the newest known slot that one node's answer is not believed. The
+    /// node may be on a wrong chain, so a second node is asked, too.
     fn needs_second_node(&self, slot: Slot, frontier: &Frontier) -> bool {
         self.query.commitment().is_some_and(|commitment| !frontier.believes(commitment, slot))
     }
 
-    /// Returns the query with the minimum slot as `minContextSlot`, if the method supports it and the caller has set
-    /// none.
+    /// Returns the query with the minimum slot as `minContextSlot`, if the method has that parameter and the
+    /// caller has not set it.
     ///
-    /// A node that may not have reached the minimum slot gets no `minContextSlot`, because its answer may be the
-    /// highest available. At processed no node gets a `minContextSlot`, because a fork may be dropped with its slot
-    /// numbers.
+    /// A node that may not have reached the minimum slot gets no `minContextSlot`, because its answer may still be
+    /// the one at the highest slot. At processed no node gets a `minContextSlot`, because a node that drops a fork
+    /// may fall back to a lower slot.
     fn with_min_slot(&self, member: &Member) -> Cow<'_, Query> {
         let commitment = self.query.commitment().filter(|commitment| *commitment != Commitment::Processed);
         let reached = commitment.and_then(|commitment| member.slot(commitment));

@@ -1,8 +1,9 @@
-//! The selection rule. Usable nodes come first, then those near the newest known slot, then the lowest tier,
-//! then the trial of a half-open breaker. Power of two choices decides between the rest.
+//! The selection rule. It keeps the usable nodes, of these the nodes near the newest known slot, and of these the
+//! nodes of the lowest tier. Among them a node goes first if its half-open breaker needs a trial call. Otherwise
+//! two nodes are drawn, and the one with the lower load is asked (power of two choices).
 //!
-//! A snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: if
-//! no node is usable, the least bad one is asked.
+//! A snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: if no
+//! node is usable, the least bad one is asked.
 
 use std::cmp::Ordering;
 
@@ -12,7 +13,7 @@ use std::cmp::Ordering;
 pub enum Unusable {
     /// The node is known to be below the slot that the call wants.
     BelowFloor,
-    /// The node no longer holds the block that the call reads, or has not reached its slot.
+    /// The node no longer holds the block that the call reads, or has not finalized it although another node has.
     NoHistory,
     /// The node is more than `pool.max_slot_lag` slots behind the newest known slot.
     Lagging,
@@ -24,26 +25,27 @@ pub enum Unusable {
     Unprobed,
     /// The node does not answer its probes.
     Unreachable,
-    /// The node does not serve the method. Asked only if no other node may be asked, so that the caller gets
-    /// the node's own error.
+    /// The node does not serve the method. The node is asked only if no other node may be asked, so that the
+    /// caller gets the node's own error.
     Incapable,
-    /// The node asked for no calls for a while (429). Never asked.
+    /// The node has answered with a 429, and gets no calls for a while.
     Quiet,
-    /// A limit of the node is reached: calls in flight, the caller's share of them, or calls a second. Never
-    /// asked.
+    /// A limit of the node is reached: calls in flight, the caller's share of them, or calls a second. The node
+    /// gets no further calls.
     Busy,
-    /// An operator has drained the node. Never asked.
+    /// An operator has drained the node. The node gets no calls.
     Drained,
-    /// The node has not reported the pool's genesis hash. Never asked.
+    /// The node has not reported the pool's genesis hash. The node gets no calls.
     Unidentified,
-    /// The node belongs to another cluster. Never asked.
+    /// The node belongs to another Solana cluster. The node gets no calls.
     Foreign,
     /// The node has already been asked for this call, and is not asked again.
     Tried,
 }
 
 impl Unusable {
-    /// Returns the name of the reason for pages, logs and `data.attempts`.
+    /// Returns the name of the reason for the admin pages, the logs and the member `data.attempts` of error
+    /// answers.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BelowFloor => "below_floor",
@@ -63,7 +65,7 @@ impl Unusable {
         }
     }
 
-    /// Returns true if a node with this reason may be asked when no node is usable.
+    /// Returns true if a node that is unusable for this reason may still be asked when no node is usable.
     pub fn askable(self) -> bool {
         self < Self::Quiet
     }
@@ -76,9 +78,10 @@ pub struct Candidate {
     pub node: usize,
     /// The worst reason why the node is not usable. `None` if it is usable.
     pub unusable: Option<Unusable>,
-    /// True if the node is within `cache.max_lag_slots` of the newest known slot at the call's commitment.
+    /// True if the node is at most `cache.max_lag_slots` slots behind the newest known slot at the call's
+    /// commitment.
     pub near: bool,
-    /// True if the breaker of the node is half-open, and this call would be its trial.
+    /// True if the breaker of the node is half-open, so that this call would be the breaker's trial call.
     pub trial: bool,
     /// The tier. Lower tiers come first.
     pub tier: u8,
@@ -91,12 +94,12 @@ pub struct Candidate {
 pub struct Selection {
     /// The position in the pool of the node to ask.
     pub node: usize,
-    /// The position in the pool of the other node that was drawn, which has at least the same load. `None` if
-    /// loads were not compared.
+    /// The position in the pool of the other node that was drawn, whose load is equal or higher. `None` if no
+    /// loads were compared.
     pub rival: Option<usize>,
 }
 
-/// Returns the node to ask. `None` if none may be asked. `draw` is any random number.
+/// Returns the node to ask. `None` if no node may be asked. `draw` is any random number.
 pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Selection> {
     let usable = || candidates.iter().filter(|c| c.unusable.is_none());
     let near = usable().any(|c| c.near);
@@ -106,8 +109,8 @@ pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Selection> {
         return Some(Selection { node: least_bad.node, rival: None });
     };
     let best = usable().filter(|c| c.near == near && c.tier == tier);
-    // A trial goes first, whatever the node's load was before. A call for which a node was asked before
-    // is not used as a trial, unless all of the best nodes are on trial.
+    // A node that needs a trial call goes first, whatever its load was before. The retry of a call is not used as
+    // a trial, unless all of the best nodes need a trial.
     let retry = candidates.iter().any(|c| c.unusable == Some(Unusable::Tried));
     if !retry && let Some(trial) = best.clone().find(|c| c.trial) {
         return Some(Selection { node: trial.node, rival: None });
@@ -120,7 +123,7 @@ pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Selection> {
         return Some(Selection { node: one.node, rival: None });
     }
     let two = best.nth(second)?;
-    // Between equal loads the draw decides.
+    // If both loads are equal, the node that was drawn first is asked.
     let (lighter, other) = if by_load(one, two).is_le() { (one, two) } else { (two, one) };
     Some(Selection { node: lighter.node, rival: Some(other.node) })
 }
@@ -129,7 +132,8 @@ fn by_load(a: &Candidate, b: &Candidate) -> Ordering {
     a.load.total_cmp(&b.load)
 }
 
-/// Draws two different positions below `len` evenly. If `len` is 1, draws the position twice.
+/// Returns two different positions below `len`, evenly distributed over all random draws. If `len` is 1, returns
+/// position 0 twice.
 #[expect(clippy::cast_possible_truncation, reason = "both results are below len")]
 fn two_of(len: usize, draw: u64) -> (usize, usize) {
     let n = len as u64;
@@ -150,7 +154,7 @@ mod tests {
         Candidate { trial: true, ..candidate }
     }
 
-    /// Returns every node that some draw picks.
+    /// Returns the nodes that [`choose`] picks over 64 different draws.
     fn chosen(candidates: &[Candidate]) -> Vec<usize> {
         let draws = (0..64u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut nodes: Vec<usize> = draws.filter_map(|draw| Some(choose(candidates, draw)?.node)).collect();

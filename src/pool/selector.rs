@@ -17,11 +17,11 @@ use super::upstream_call::UpstreamCall;
 use crate::error::FailedAttempt;
 use crate::methods::Method;
 
-/// The state of the choice: the nodes that sticky methods stay with, and the last choices for operators to
-/// inspect.
+/// The state that the choice of nodes needs: the nodes that some methods stay with, and the source of random
+/// numbers. Also holds the last choices, for operators to inspect.
 pub(super) struct Selector {
-    /// The id of the node that each sticky method stays with, by [`Method::index`]. `usize::MAX` before the
-    /// first choice.
+    /// For each method, by [`Method::index`], the id of the node that the method stays with. `usize::MAX` before
+    /// the first choice, or if the method stays with no node.
     sticky: [AtomicUsize; 8],
     choices: Choices,
     draws: AtomicU64,
@@ -37,8 +37,11 @@ impl Selector {
         }
     }
 
-    /// Returns the node to ask. The node may be unusable for `worst` or a milder reason. With `None` it must be usable.
-    /// The call counts against the node's rate limit. The error holds every node with the reason why it is not asked.
+    /// Returns the node to ask, and counts the call against that node's rate limit. The node is usable, or
+    /// unusable for `worst` or a milder reason. If `worst` is `None`, the node is usable.
+    ///
+    /// # Errors
+    /// No such node may be asked. The error lists every node with the reason why it is not asked.
     pub(super) fn pick<C: UpstreamCall>(
         &self,
         nodes: &Nodes,
@@ -78,7 +81,7 @@ impl Selector {
         }
     }
 
-    /// Returns the last recorded choice for `method`. `None` before the first.
+    /// Returns the last recorded choice of a node for `method`. `None` before the first choice.
     pub(super) fn last_choice(&self, method: Method) -> Option<Choice> {
         self.choices.of(method)
     }

@@ -18,7 +18,7 @@ use health::Health;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns a configuration with this number of nodes, `node-0` and so on.
+/// Returns a configuration with this number of nodes, named `node-0` and so on, after applying `change`.
 fn config(nodes: usize, change: impl FnOnce(&mut Config)) -> Config {
     let any = ([127, 0, 0, 1], 0).into();
     let upstream = |id| Upstream::plain(format!("node-{id}"), Secret::new("http://upstream.invalid"));
@@ -37,7 +37,7 @@ pub(super) fn pool(nodes: usize, change: impl FnOnce(&mut Config)) -> Pool {
     pool
 }
 
-/// Returns a call of one of the eight methods, for a caller who waits for a second.
+/// Returns a call of one of the eight cached methods, with a deadline in one second.
 pub(super) fn request(method: Method, params: &str) -> UpstreamRequest {
     let params = Params::Array(bytes::Bytes::copy_from_slice(params.as_bytes()));
     let query = Query::parse(method, &params, Profile::Node).unwrap();
@@ -45,14 +45,14 @@ pub(super) fn request(method: Method, params: &str) -> UpstreamRequest {
     UpstreamRequest { query, min_slot: None, prefer: None, one_node: false, context }
 }
 
-/// Returns a call of a passthrough method.
+/// Returns a call of a passthrough method, with a deadline in one second.
 pub(super) fn passthrough() -> PassthroughRequest {
     let call =
         PassthroughCall::new(PassthroughMethod::from_name("getSignatureStatuses").unwrap(), Params::None);
     PassthroughRequest { call, context: CallContext::own(Instant::now() + SECOND) }
 }
 
-/// Begins a call of an account at `member`.
+/// Begins a `getAccountInfo` call of `caller` at `member`.
 fn begin(member: &Member, caller: usize, now: Instant) -> InFlight<'_> {
     InFlight::begin(member, Some(Method::GetAccountInfo), CallerId::numbered(caller), now)
 }
@@ -197,7 +197,7 @@ async fn blocks_need_nodes_with_their_history() {
     ] {
         assert_eq!(lacks_history(slot), expected, "{name}");
     }
-    // A passthrough call may read anything, so no node lacks its history.
+    // Nobody knows which history a passthrough call reads, so the call may go to every node.
     let candidates = pool.nodes.candidates(&members, &passthrough(), &[], now);
     assert!(candidates.iter().all(|candidate| candidate.unusable.is_none()));
 }
@@ -221,7 +221,7 @@ async fn draws_are_even_in_each_bit() {
     let draws: Vec<u64> = (0..4096).map(|_| pool.selector.draw()).collect();
     for bit in 0..64 {
         let ones = draws.iter().filter(|draw| **draw >> bit & 1 == 1).count();
-        // Six standard deviations below and above half of the draws.
+        // The bounds are about six standard deviations below and above half of the draws.
         assert!((1850..2250).contains(&ones), "bit {bit}: {ones} of 4096");
     }
 }

@@ -29,13 +29,14 @@ pub(super) trait UpstreamCall: Sync {
     /// answers are cached.
     const KEEPS_CONFIRMED_FRONTIER: bool;
 
-    /// True if the method determines how heavy a call is. Such calls are hedged, a hang counts against the
-    /// node, and a broken connection is tried again at the same node. Other calls may be slow by themselves.
+    /// True if the method alone tells roughly how long a call takes. Such a call may be hedged, and its hang
+    /// counts against the node. After a broken connection the same node is tried again. Other calls may be slow
+    /// without a fault of the node.
     const WEIGHT_IS_KNOWN: bool;
 
-    /// True if an answer below [`Self::preferred_slot`] is accepted when no usable node gives a newer one. Nodes
-    /// in a bad state are then not asked. False if the slot comes from the caller's params: a node below it
-    /// refuses the call.
+    /// True if an answer below [`Self::preferred_slot`] is accepted when no usable node gives a newer answer.
+    /// Unusable nodes are then not asked. False if the preferred slot is the caller's minContextSlot: a node below
+    /// that slot refuses the call.
     const ACCEPTS_BEHIND: bool;
 
     /// Returns the method of the call.
@@ -47,12 +48,12 @@ pub(super) trait UpstreamCall: Sync {
     /// Returns the longest time for one attempt.
     fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration;
 
-    /// Returns the commitment whose slot decides which node is ahead. `None` if the answer does not depend on
+    /// Returns the commitment at which nodes are compared by their slots. `None` if the answer does not depend on
     /// a commitment.
     fn commitment(&self) -> Option<Commitment>;
 
-    /// Returns the slot that a node should have reached. Nodes known to be below it are asked only if no other
-    /// node is usable. `None` if any slot will do.
+    /// Returns the slot that a node should have reached. Nodes known to be below this slot are asked only if no
+    /// other node is usable. `None` if any slot will do.
     fn preferred_slot(&self) -> Option<Slot>;
 
     /// Returns true if the node is known not to hold the history that the call reads.
@@ -60,21 +61,21 @@ pub(super) trait UpstreamCall: Sync {
         false
     }
 
-    /// Returns true if the call stays with one node while that node is usable, because each node has a view
-    /// of its own.
+    /// Returns true if the call stays with one node while that node is usable. The answers of different nodes
+    /// differ, because each node has its own view of the cluster.
     fn is_sticky(&self) -> bool {
         false
     }
 
-    /// Returns true if the answer of one node stands, whatever it is. Only nodes without the method are
-    /// skipped.
+    /// Returns true if the first node's answer is final, whatever it is. Only nodes that do not serve the method
+    /// are skipped.
     fn is_for_one_node(&self) -> bool {
         false
     }
 
-    /// Returns true if the caller set no minContextSlot, so that a node can only refuse the gateway's own
-    /// minimum slot. The caller never sees such a refusal: the node with the highest slot is asked without the
-    /// minimum slot.
+    /// Returns true if the gateway may send its own minimum slot as `minContextSlot`, because the caller has set
+    /// none. The caller never sees a node's refusal of that minimum slot. The node with the highest slot is then
+    /// asked without the minimum slot.
     fn may_send_min_slot(&self) -> bool {
         false
     }
@@ -82,8 +83,8 @@ pub(super) trait UpstreamCall: Sync {
     /// Returns the body of the request with this `id` for `member`, and its `minContextSlot` if it has one.
     fn write(&self, id: u64, member: &Member, min_slot: MinSlotUse) -> (Bytes, Option<Slot>);
 
-    /// Returns a function that parses the answer to the request `sent` and reads its context slot. The function may run
-    /// on another thread, because long answers take long to parse.
+    /// Returns a function that parses the answer to the request `sent` and reads the answer's context slot. The
+    /// function may run on another thread, because long answers take long to parse.
     fn reader(
         &self,
         sent: SentRequest,
@@ -92,20 +93,21 @@ pub(super) trait UpstreamCall: Sync {
     /// Returns the meaning of an answer.
     ///
     /// # Errors
-    /// The answer is a fault of the node.
+    /// The answer shows a fault of the node.
     fn classify(&self, read: &ParsedReply, sent: SentRequest, frontier: &Frontier) -> Result<Verdict, Fault>;
 
     /// Updates the newest known slots and the node's state from an answer, even if the call goes on to another node.
     fn learn(&self, _frontier: &Frontier, _member: &Member, _answer: &ReceivedReply<'_>) {}
 
-    /// Returns true if a refusal is the answer of the call, because further nodes would refuse, too.
+    /// Returns true if the refusals in `attempts` decide the call, because the remaining nodes would refuse it,
+    /// too.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool;
 
     /// Turns a node's answer into the result of the call.
     fn answer(reply: PoolReply) -> Self::Answer;
 
     /// Returns the method if it is one of the eight cached methods. `None` for a passthrough method. Latencies and
-    /// choices are recorded for cached methods only.
+    /// choices of nodes are recorded for cached methods only.
     fn own_method(&self) -> Option<Method> {
         match self.method() {
             AnyMethod::Own(method) => Some(method),
@@ -120,31 +122,32 @@ pub(super) enum MinSlotUse {
     /// The minimum slot is sent as `minContextSlot` if the node is known to have reached it, so that the node
     /// cannot answer at a lower slot.
     Sent,
-    /// The minimum slot is only compared with the slot of the answer. Used once nodes refuse the minimum slot, to
-    /// get the answer at the highest slot.
+    /// The minimum slot is only compared with the slot of the answer. Used after nodes have refused the minimum
+    /// slot, to get the answer at the highest slot.
     Withheld,
 }
 
 /// The parts of a sent request that are needed to judge its answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SentRequest {
-    /// The `minContextSlot` of the request.
+    /// The `minContextSlot` of the request. `None` if the request has none.
     pub(super) min_context_slot: Option<Slot>,
-    /// The newest slot that the node was known to have reached before the request was sent, or 0.
+    /// The newest slot that the node was known to have reached before the request was sent. 0 if no slot was
+    /// known.
     pub(super) slot_before: Slot,
     /// The setting `pool.max_slot_lag`.
     pub(super) max_slot_lag: u64,
 }
 
 impl SentRequest {
-    /// Returns true if an answer at `slot` shows that the node has fallen back. `slot` is then more than
-    /// `pool.max_slot_lag` slots below the slot that the node had reached. A dropped fork costs fewer slots.
+    /// Returns true if an answer at `slot` shows that the node has fallen back, to more than `pool.max_slot_lag`
+    /// slots below its earlier slot. When a node drops a fork, its slot falls by less.
     pub(super) fn shows_fall(&self, slot: Slot) -> bool {
         slot.saturating_add(self.max_slot_lag) < self.slot_before
     }
 }
 
-/// An answer, and the slot of its context if the method's results have one.
+/// An answer, and the slot in its context. The slot is `None` if the answer has no context.
 pub(super) type ParsedReply = (NodeReply, Option<Slot>);
 
 /// An answer that has just arrived.

@@ -13,12 +13,12 @@ use crate::telemetry::AttemptResult;
 pub(super) enum Verdict {
     /// The final answer of the call.
     Answer,
-    /// An answer that another node may improve. A second node is asked, and both answers are combined.
+    /// An answer that another node may improve. A second node is asked, and the better of the two answers is used.
     NeedsSecondNode,
-    /// An error with a code that nodes are not known to use. A second node is asked, and a result of that
+    /// An error with a code that nodes are not known to use. A second node is asked, and a result of the second
     /// node replaces the error.
     UnlistedError,
-    /// An answer that is used only if no other node is left to ask. The node that gave it is
+    /// An answer that is used only if no other node is left to ask. Holds the reason why it is not final:
     /// [`AttemptResult::Behind`] or [`AttemptResult::Incapable`].
     TryElsewhere(AttemptResult),
 }
@@ -33,7 +33,7 @@ impl Verdict {
             code::NODE_UNHEALTHY => Err(Fault::Unhealthy),
             code::INTERNAL_ERROR | code::PARSE_ERROR => Err(Fault::UnknownCode),
             code::MIN_CONTEXT_SLOT_NOT_REACHED => Ok(Self::TryElsewhere(AttemptResult::Behind)),
-            // The node does not serve the method, or its storage or indexes do not support it.
+            // The node does not serve the method, or its storage or indexes do not support the call.
             code::METHOD_NOT_FOUND
             | code::KEY_EXCLUDED_FROM_SECONDARY_INDEX
             | code::TRANSACTION_HISTORY_NOT_AVAILABLE

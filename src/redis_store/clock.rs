@@ -10,13 +10,13 @@ use super::{lock, micros};
 
 /// The age beyond which a reading of the store's clock is not used for writes.
 const CLOCK_HOLDS: Duration = Duration::from_secs(10);
-/// The largest assumed drift between two steady clocks within [`CLOCK_HOLDS`].
+/// The largest assumed drift between the store's clock and this machine's clock within [`CLOCK_HOLDS`].
 const DRIFT: Duration = Duration::from_millis(1);
-/// The largest assumed difference between the clocks of the nodes of a Redis cluster. A value may be on another node
-/// than the one whose clock was read.
+/// The largest assumed difference between the clocks of two nodes of a Redis cluster. A value may be on another
+/// node than the one whose clock was read.
 const CLUSTER_CLOCKS: Duration = Duration::from_millis(100);
 
-/// A time of the store's clock, in microseconds since 1970.
+/// A time by the store's clock, in microseconds since 1970.
 pub type StoreTime = u64;
 
 /// The last reading of the store's clock. Lower bounds of the store's time are computed from it.
@@ -32,12 +32,12 @@ impl StoreClock {
         Self { is_cluster, last: Mutex::default() }
     }
 
-    /// Records a reading of the store's clock, which has just arrived.
+    /// Records `time`, a reading of the store's clock that has just arrived.
     pub(super) fn heard(&self, time: StoreTime) {
         *lock(&self.last) = Some((time, Instant::now()));
     }
 
-    /// Returns a lower bound of the store's time at `at`. `None` before the first reading.
+    /// Returns a lower bound of the store's time at the moment `at`. `None` before the first reading.
     pub(super) fn time_of(&self, at: Instant) -> Option<StoreTime> {
         let (time, heard) = (*lock(&self.last))?;
         let back = heard.saturating_duration_since(at);
@@ -45,7 +45,8 @@ impl StoreClock {
         time.checked_sub(micros(if self.is_cluster { CLUSTER_CLOCKS } else { DRIFT }))
     }
 
-    /// Returns a lower bound of the store's time at `now`. `None` without a reading from the last ten seconds.
+    /// Returns a lower bound of the store's time at the moment `now`. `None` if no reading arrived in the last ten
+    /// seconds.
     pub(super) fn shows(&self, now: Instant) -> Option<StoreTime> {
         let (_, heard) = (*lock(&self.last))?;
         if now.saturating_duration_since(heard) > CLOCK_HOLDS {
@@ -54,7 +55,8 @@ impl StoreClock {
         self.time_of(now)
     }
 
-    /// Returns the largest assumed difference between the clocks of the store's nodes.
+    /// Returns the largest assumed difference between the clocks of the store's nodes. Zero unless the store is a
+    /// Redis cluster.
     pub(super) fn nodes_differ_by(&self) -> Duration {
         if self.is_cluster { CLUSTER_CLOCKS } else { Duration::ZERO }
     }

@@ -1,7 +1,7 @@
 //! The connection to the store, and its circuit breakers.
 //!
-//! Each part of the store has a breaker. A single server counts as one part. A cluster has 64 parts, so that a
-//! failed node affects only its parts. While a breaker is open, only checks are sent to its part.
+//! Each part of the store has a breaker. A single server counts as one part. A Redis cluster has 64 parts, so that
+//! a failed node affects only its parts. While a breaker is open, only checks are sent to its part.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::breaker::Breaker;
 use crate::config;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 
-/// The number of parts of a cluster.
+/// The number of parts of a Redis cluster.
 const PARTS: usize = 64;
 /// The number of consecutive failures that open a breaker.
 const MAX_FAILURES: u32 = 3;
@@ -98,7 +98,8 @@ impl RedisClient {
         (0..self.parts()).filter(|part| !lock(&self.breakers[*part]).is_closed()).collect()
     }
 
-    /// Counts an operation that was skipped or had an invalid answer. Returns the error for the caller.
+    /// Counts an operation that was skipped, or to which the store gave an invalid answer. Returns the error for
+    /// the caller.
     pub(super) fn failed(&self, operation: SharedOperation, result: SharedResult) -> Failed {
         self.metrics.shared_requests.at((operation, result)).inc();
         Failed(result)
@@ -234,8 +235,8 @@ impl RedisClient {
                 }
                 SharedResult::Ok
             }
-            // In a cluster this request may reach any node, so its failure counts against no part. Each part has a
-            // probe of its own.
+            // In a Redis cluster any node may get this request, so its failure counts against no part. The lookout
+            // checks each failed part separately.
             _ if self.is_cluster => SharedResult::Timeout,
             Ok(Err(error)) => self.note_error(SharedOperation::Get, 0, &error),
             Err(_) => {

@@ -19,7 +19,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 pub(super) enum StoreConnection {
     /// A connection to one server.
     One(MultiplexedConnection),
-    /// A connection to all nodes of a cluster.
+    /// A connection to all nodes of a Redis cluster.
     Cluster(ClusterConnection),
 }
 
@@ -31,9 +31,9 @@ pub(super) struct StoreLink {
 
 /// The addresses and options of new connections.
 pub(super) enum Connector {
-    /// One server, or several of which the first that accepts writes is used.
+    /// One server, or several servers. The first server that accepts writes is used.
     Servers(Vec<Client>, Box<AsyncConnectionConfig>),
-    /// A cluster.
+    /// A Redis cluster.
     Cluster(Box<ClusterClient>),
 }
 

@@ -14,7 +14,7 @@ pub struct LeaseRequest {
     pub want: u32,
     /// The interval at which the limit allows one more call.
     pub cell: Duration,
-    /// The maximum number of calls that the limit allows at once.
+    /// The maximum number of calls that the limit allows in one burst.
     pub burst: u32,
 }
 
@@ -29,11 +29,11 @@ pub struct Leased {
     pub wait: Duration,
 }
 
-/// A request to add used units of an API key to the totals of all gateways. A repetition of the request
+/// A request to add used units of an API key to the totals of all gateways. If the request is sent twice, it
 /// counts once.
 #[derive(Debug, Clone, Copy)]
 pub struct Booking {
-    /// The UTC day and the UTC month, each as a number since 1970.
+    /// The UTC day and the UTC month, each counted from the beginning of 1970.
     pub windows: [u16; 2],
     /// The used units to book, in thousandths of a unit.
     pub units: u64,
@@ -48,7 +48,7 @@ pub struct Booking {
 /// The totals of an API key's used units over all gateways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Booked {
-    /// The UTC day and the UTC month, each as a number since 1970.
+    /// The UTC day and the UTC month, each counted from the beginning of 1970.
     pub windows: [u16; 2],
     /// The used units of the day and the month, in thousandths of a unit.
     pub units: [u64; 2],

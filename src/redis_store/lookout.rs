@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{CHECK_INTERVAL, Store};
 use crate::telemetry::{SharedOperation, SharedResult};
 
-/// The time for which some part of a cluster may fail before the cluster's topology is read again.
+/// The time for which some part of a Redis cluster may fail before the cluster's topology is read again.
 const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The state of the background task that checks whether the store is reachable.
@@ -17,7 +17,8 @@ pub(super) struct Lookout {
     store: Arc<Store>,
     /// The result of the last attempt to connect. The same failure is not logged twice in a row.
     reported: Option<SharedResult>,
-    /// The time since which some part of the store has failed without a break. `None` while all parts answer.
+    /// The beginning of the present failure: since then, at every check, some part of the store has failed. `None`
+    /// while all parts answer.
     gone_since: Option<Instant>,
 }
 
@@ -27,7 +28,8 @@ impl Lookout {
         Self { store, reported: None, gone_since: None }
     }
 
-    /// Connects, and keeps the connection and the clock up to date. Never returns.
+    /// Opens the connection, keeps it alive, and keeps the estimate of the store's clock up to date. Never
+    /// returns.
     pub(super) async fn run(mut self) {
         loop {
             self.check().await;
@@ -35,8 +37,8 @@ impl Lookout {
         }
     }
 
-    /// Checks a connected store. Connects anew if there is no connection, or if the cluster's topology may have
-    /// changed.
+    /// Checks the store once, if it is connected. Connects anew if there is no connection, or if the Redis
+    /// cluster's topology may have changed.
     pub(super) async fn check(&mut self) {
         let (store, connection) = (&self.store, &self.store.connection);
         let now = Instant::now();

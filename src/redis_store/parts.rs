@@ -1,6 +1,6 @@
-//! The parts of a store, which fail independently. In a cluster, a part is a range of hash slots.
+//! The parts of a store, which fail independently. In a Redis cluster, a part is a range of hash slots.
 
-/// The number of hash slots of a cluster.
+/// The number of hash slots of a Redis cluster.
 const SLOTS: usize = 16_384;
 
 /// Returns the number of the part that holds `key`, in a store of `parts` parts. If `key` has text in braces, only
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn keys_with_one_tag_share_a_part() {
         assert_eq!(part_of("a:{x}:1", 64), part_of("b:{x}:2", 64));
-        // The hash slot that a cluster returns for `foo`.
+        // The hash slot that a Redis cluster returns for `foo`.
         assert_eq!(part_of("foo", SLOTS), 12_182);
         assert!((0..64).all(|part| part_of(&format!("ns:trial:{}", tag_in(part, 64)), 64) == part));
         assert!((0..9).all(|key| part_of(&key.to_string(), 1) == 0));

@@ -13,8 +13,8 @@ use prometheus::{Histogram, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::labels::Label;
 
-/// The maximum number of series of a family of counters that starts at zero. Larger families would fill `/metrics` with
-/// zeros.
+/// The maximum number of series of a counter metric whose series all start at zero. Larger metrics would fill
+/// `/metrics` with zeros.
 const START_AT_ZERO: usize = 40;
 
 /// The label values of one series: `()`, one [`Label`], or a tuple of two or three.

@@ -93,8 +93,8 @@ impl Folds {
         })
     }
 
-    /// Returns true if a line should be written. Otherwise counts it as a repetition. `own` is the hash of the line's
-    /// text and place in the code. `alike` is the hash of the place alone. `words` makes the text.
+    /// Returns true if a line should be written. Otherwise counts it as a repetition. `own` is the hash of the
+    /// line's text and place in the code. `alike` is the hash of the place alone. `words` returns the line's text.
     fn admits_line(
         &self,
         own: u64,

@@ -195,7 +195,7 @@ label! {
         Behind = "behind",
         /// The node lacks the method (-32601, HTTP 501), or its storage or indexes do not support the call.
         Incapable = "incapable",
-        /// The answer was discarded, because the node belongs to another cluster or its cluster is unknown.
+        /// The answer was discarded, because the node belongs to another Solana cluster or its cluster is unknown.
         Foreign = "foreign",
         /// The attempt was given up: the deadline passed, no caller waited any more, or another attempt answered first.
         Cancelled = "cancelled",
@@ -223,7 +223,7 @@ label! {
         Size = "size",
         /// The entry was not read for a long time.
         Idle = "idle",
-        /// The entry was purged, by an operator or because the cluster changed.
+        /// The entry was purged, by an operator or because the upstreams' Solana cluster changed.
         Purged = "purged",
     }
 }
@@ -332,7 +332,7 @@ label! {
     RestartReason is "reason" {
         /// A block is missing, does not join the block before it, or its writes cannot be known.
         Gap = "gap",
-        /// A node has another chain, or the finalized slot is not part of the followed chain.
+        /// A node has other blocks than those followed, or the finalized slot is not part of the followed chain.
         Fork = "fork",
         /// A second node has another block at the same slot.
         Disagreement = "disagreement",
@@ -356,7 +356,7 @@ label! {
     SharedOperation is "operation" {
         /// Opening a connection, or checking that it is alive.
         Connect = "connect",
-        /// Reading an answer, or checking a part of the store that has failed.
+        /// Reading an answer, or checking if a part of the store works again after it failed.
         Get = "get",
         /// Writing or deleting an answer.
         Put = "put",

@@ -75,15 +75,15 @@ metrics! {
     pub struct Metrics {
         /// Calls answered or refused, by method, commitment and outcome. Each element of a batch is a call.
         requests: HotCounters<(Option<Method>, Option<Commitment>, Outcome)> = "requests_total",
-        /// Time from the first byte of a request until the answer to the call is ready. Each call of a batch counts.
+        /// Time from the arrival of a request's head until the answer to the call is ready. Each call of a batch counts.
         request_duration: HotHistograms<(Option<Method>, Outcome)> = "request_duration_seconds" [LATENCY],
         /// Errors returned by nodes and passed on to callers, by method and JSON-RPC error code.
         node_errors: Counters<(Option<Method>, NodeCode)> = "node_errors_total",
         /// Calls of methods enabled by `passthrough.methods`. `slotfront_requests_total` counts them under method
         /// `other`.
         passthrough_requests: Counters<(PassthroughMethod, Outcome)> = "passthrough_requests_total",
-        /// Time from the first byte of a request until the answer to the call is ready, for calls of methods enabled by
-        /// `passthrough.methods`.
+        /// Time from the arrival of a request's head until the answer to the call is ready, for calls of methods enabled
+        /// by `passthrough.methods`.
         passthrough_duration: Histograms<PassthroughMethod> = "passthrough_request_duration_seconds" [LATENCY],
         /// HTTP requests in progress.
         requests_in_flight: IntGauge = "requests_in_flight",

@@ -27,7 +27,7 @@ const QUEUE: usize = 4096;
 const BATCH: usize = 512;
 /// The longest time from the first span of a batch until the batch is sent.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
-/// The timeout of the export of one batch. Meanwhile the queue has room for 800 spans a second.
+/// The timeout of the export of one batch. During such a wait, the queue has room for 800 new spans a second.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The time within which the rest of the queue is exported when the process ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);

@@ -128,7 +128,8 @@ impl Tracer {
     }
 
     /// Starts the span of a request that arrived at `started`, in the trace of `caller` or a new one. Returns the
-    /// context for the request's attempts, which is `caller` unchanged if nothing is recorded.
+    /// trace for the request's attempts, and the span. If nothing is recorded, the trace is `caller` unchanged,
+    /// and the span is empty.
     pub fn begin(&self, caller: Trace, started: Instant) -> (Trace, RequestSpan) {
         let Some(exporter) = &self.exporter else { return (caller, RequestSpan::default()) };
         let span_context = caller.0.as_deref();

@@ -380,8 +380,8 @@ async fn purge_removes_only_matching_entries() {
         ("nodes", "getClusterNodes", json!([])),
     ];
     let purge = async |query: &str| gateway.admin_post(&format!("/api/cache/purge?{query}"), "token").await;
-    // The cache holds the list as one entry and each of its accounts as another, in an encoding that no other call
-    // here uses.
+    // The cache holds an entry for the list and an entry for each of its accounts. The encoding is one that no
+    // other call here uses.
     for (query, entries, gone) in [
         (format!("account={a}"), 3, &["a", "a and c"][..]),
         (format!("account={token}"), 2, &["token", "balance"]),

@@ -44,8 +44,8 @@ async fn is_served(socket: &mut TcpStream) -> bool {
 async fn one_address_cannot_take_every_connection() {
     let gateway =
         TestGateway::builder().nodes(1).config(|config| config.server.max_connections = 18).start().await;
-    // The test kit's client has one of the eighteen connections. It has the attacker's address, so its connection
-    // counts for that address, too.
+    // The client of the test kit has one of the eighteen connections. Its address is the attacker's, so its
+    // connection counts for that address, too.
     let mut hog = Vec::new();
     for _ in 0..30 {
         hog.push(from(&gateway, [127, 0, 0, 1]).await);
@@ -256,7 +256,7 @@ async fn ambiguous_request_ends_cannot_smuggle_requests() {
 async fn no_spelling_of_a_path_is_another_path() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     for (path, statuses) in [
-        // The API key is one segment of the path, which is not decoded.
+        // The API key is one segment of the path. Percent encoding in it is not decoded.
         ("/v3/dev%2f", &[401][..]),
         ("/v3/%2fdev", &[401]),
         ("/v3/%2e%2e", &[401]),
@@ -366,8 +366,8 @@ async fn rebound_host_cannot_read_the_admin_listener() {
 #[tokio::test]
 async fn crafted_addresses_do_not_collide_in_the_cache() {
     let gateway = TestGateway::builder().nodes(1).start().await;
-    // An attacker who knows the hash function would choose such addresses: their last two words cancel each other
-    // out.
+    // An attacker who knows the hash function would choose such addresses: their last two words are equal, and
+    // cancel each other out in the hash.
     let crafted = (0..2000_u64).map(|i| {
         let (i, mut key) = (i.to_be_bytes(), [0; 32]);
         key[16..24].copy_from_slice(&i);
@@ -394,7 +394,7 @@ async fn scanning_key_does_not_evict_hot_entries() {
     let gateway = TestGateway::builder()
         .nodes(1)
         .config(|config| {
-            // The capacity suffices for some nine hundred small entries.
+            // The capacity suffices for about nine hundred small entries.
             config.cache.capacity = 512 << 10;
             config.cache.max_entry = 64 << 10;
         })

@@ -40,7 +40,7 @@ fn charged(gateway: &TestGateway) -> u64 {
     gateway.metric(r#"slotfront_key_units_total{key="dev"}"#)
 }
 
-/// Waits until at most `before` connections are open, and `kept` requests are in flight.
+/// Waits until at most `before` connections are open, and exactly `kept` requests are in flight.
 async fn until_gone(gateway: &TestGateway, before: i64, kept: usize) {
     let has_gone = || gateway.connections() <= before && gateway.in_flight() == kept;
     gateway.until("the caller has gone", has_gone).await;
@@ -101,7 +101,7 @@ async fn a_caller_who_hangs_up_has_paid() {
         let forwarded = gateway.call("getBalance", json!([wallet.to_string()]));
         hang_up(&gateway, way, ("getBalance", 1), forwarded.request(), 7).await;
 
-        // The slot is too far ahead to wait for, so the call goes to one node alone.
+        // This minContextSlot is too far ahead to wait for, so the call goes to one node alone.
         let ahead = gateway.cluster.slot(Commitment::Finalized) + 1000;
         let alone = gateway.get_account(wallet).min_context_slot(ahead);
         hang_up(&gateway, way, ("getAccountInfo", 1), alone.request(), 1).await;
@@ -171,7 +171,7 @@ async fn an_open_forwarded_call_ends_with_its_caller() {
             .config(|config| {
                 prices(config);
                 config.auth.mode = AuthMode::Open;
-                // Longer than any wait of the test.
+                // These timeouts are longer than any wait of the test.
                 config.server.request_timeout = Duration::from_hours(1);
                 config.pool.forward_timeout = Duration::from_hours(1);
             })

@@ -7,7 +7,7 @@ use slotfront::config::{AuthMode, ClientIpHeader, Config};
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront_testkit::TestGateway;
 
-/// The headers of a request, and true if its client's address is in the key's list.
+/// The headers of a request, and true if the key's address list admits the client that they name.
 type Row<'a> = (&'a [(&'static str, &'a str)], bool);
 
 fn trust_loopback(config: &mut Config) {
@@ -49,7 +49,7 @@ async fn nobody_behind_a_proxy_passes_for_the_proxy() {
             (&[(x, "127.0.0.5")], true),
             (&[(x, "203.0.113.9")], false),
             (&[(x, "127.0.0.5, 203.0.113.9")], false),
-            // This header has no quoted strings.
+            // `X-Forwarded-For` has no quoted strings.
             (&[(x, "\", 203.0.113.9")], false),
             (&[(x, "\"127.0.0.5\"")], false),
             // The header `Forwarded` is not read.

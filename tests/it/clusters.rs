@@ -125,7 +125,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     let both =
         |cluster: &Cluster| cluster.nodes().iter().for_each(|node| node.fault_on(GENESIS, silent(), None));
     let first = |cluster: &Cluster| cluster.node(0).fault_on(GENESIS, silent(), None);
-    // Without a known genesis hash nothing is checked.
+    // While no genesis hash is known, nodes are used without a check of their cluster.
     let gateway = TestGateway::builder().nodes(2).prepare(both).start_unprobed().await;
     gateway.settled().await;
     assert_eq!(block(&gateway).await.status, 200);
@@ -154,7 +154,7 @@ async fn a_silent_node_is_asked_alone_or_unchecked() {
     let reason = view["upstreams"][0]["reasons"][0].as_str().unwrap().to_owned();
     assert!(reason.contains("genesis = \"unchecked\""), "{reason}");
 
-    // The operator's setting suffices: nodes without a hash are asked, and their answers are cached.
+    // The setting `unchecked` suffices: nodes without a hash are asked, and their answers are cached.
     let unchecked = |config: &mut Config| {
         config.pool.genesis_hash = Some(ours());
         config.upstreams.iter_mut().for_each(|upstream| upstream.genesis = GenesisCheck::Unchecked);

@@ -1,5 +1,5 @@
 //! Dashboards and rules: they use existing metrics only, every panel has a description, and every alert has a
-//! page and a test.
+//! section of the runbook and a test.
 
 #![expect(clippy::unwrap_used, reason = "a panic in a test shows what is wrong")]
 

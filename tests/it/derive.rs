@@ -185,16 +185,16 @@ async fn accounts_of_unknown_size_are_fetched_in_part() {
         (gateway.upstream_calls() - before, reply.cache_status().to_owned())
     };
     let slice = |offset: u64, length: u64| json!({"encoding": "base64", "dataSlice": {"offset": offset, "length": length}});
-    // A node refuses base58 for this account of 165 bytes. The gateway fetches only 129 bytes, which suffice to
-    // know that.
+    // A node refuses base58 for this account of 165 bytes, because 128 bytes are the limit. The gateway fetches
+    // only 129 bytes, which show that the account exceeds the limit.
     assert_eq!(ask(json!({})).await, (1, "fwd=miss; stored".to_owned()));
     assert_eq!(ask(json!({})).await.0, 0, "the refusal is kept");
     assert_eq!(ask(slice(0, 129)).await.0, 0, "the held part serves");
     assert_eq!(ask(slice(0, 32)).await.0, 1, "the account is known to be small, so it is fetched whole");
     assert_eq!(ask(slice(32, 32)).await.0, 0);
     assert_eq!(ask(json!({"encoding": "base64+zstd"})).await.0, 0);
-    // The first answer about a short account has all its data, in whatever encoding. It then serves other
-    // encodings, too.
+    // The first answer about a short account has all its data, whatever the encoding. Such an answer then serves
+    // other encodings, too.
     let wallet = gateway.cluster.examples().wallets[2].to_string();
     gateway.get_account(&wallet).send().await;
     let before = gateway.upstream_calls();
@@ -346,7 +346,7 @@ impl Draw {
     }
 }
 
-/// Returns a random call of a method whose answers depend on each other in the cache.
+/// Returns a random call of one of those methods whose cached answers can also serve other calls.
 fn random_call(draw: &mut Draw, gateway: &TestGateway) -> (&'static str, Value, Commitment) {
     let there = gateway.cluster.examples();
     let commitment = draw.of(&Commitment::ALL);

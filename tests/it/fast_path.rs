@@ -1,5 +1,5 @@
-//! The fast path: the gateway reads and answers plain requests on the socket, and hyper all others. Clients
-//! see no difference.
+//! The fast path: the gateway itself reads and answers plain requests on the socket, and leaves all other requests
+//! to hyper. Clients see no difference.
 
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ async fn handover_to_hyper_loses_nothing() {
     }
 }
 
-/// Returns true if the last of several answers is complete.
+/// Returns true if the last HTTP response in `seen` is complete.
 fn is_whole_last(seen: &str) -> bool {
     seen.rfind("HTTP/1.1 ").is_some_and(|last| is_whole(&seen[last..]))
 }
@@ -151,7 +151,7 @@ async fn leaving_client_releases_its_permit() {
     gateway.until("both are served", || in_flight() == 2).await;
     drop(goes);
     gateway.until("the first client's call has ended", || in_flight() == 1).await;
-    // A request that is sent before the previous answer does not end the connection.
+    // A client that sends a request before it has the previous answer keeps its connection.
     waits.write_all(request.as_bytes()).await.unwrap();
     drop(hold);
     let answers = read_until(&mut waits, |seen| seen.matches("HTTP/1.1 200 OK").count() == 2).await;
@@ -237,8 +237,8 @@ async fn stop_during_a_write_closes_after_it() {
         .await;
     let slot = gateway.cluster.examples().block_with_v0;
     let block = call("getBlock", &json!([slot, {"maxSupportedTransactionVersion": 0}]));
-    // One answer exceeds the kernel's buffers of both sides, because the client's is small. No request
-    // follows it.
+    // This answer exceeds the kernel's buffers of both sides, because the client's buffer is small. No request
+    // follows this one.
     let request = post("/v3/dev", "", &format!("[{}]", vec![block; 500].join(",")));
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();

@@ -29,8 +29,8 @@ fn settings(config: &mut Config) {
     config.pool.breaker.open = Duration::from_millis(300);
 }
 
-/// Reads account `n` past the cache, and compares it with the chain at the answer's slot. Returns that slot,
-/// or a text about what is wrong.
+/// Reads account `n` past the cache, and compares it with the simulated account at the answer's slot. Returns that
+/// slot, or a text that says what is wrong.
 async fn read(gateway: &TestGateway, n: u64, commitment: Commitment) -> Result<Slot, String> {
     let wallets = gateway.cluster.examples().wallets;
     let key = wallets[usize::try_from(n).unwrap() % wallets.len()];
@@ -138,7 +138,7 @@ async fn answers_far_from_known_slots_are_doubted() {
 
 #[tokio::test]
 async fn old_answers_are_replaced_beyond_the_retry_budget() {
-    // More callers than the retry budget has tokens, at its beginning and while the callers wait.
+    // The retry budget has fewer tokens than this, even with those that it gains while the callers wait.
     const CALLERS: u8 = 60;
     let scarce = |config: &mut Config| {
         settings(config);
@@ -246,7 +246,8 @@ async fn total_outage_fails_fast_and_recovers() {
     let gateway = TestGateway::builder()
         .config(|config| {
             settings(config);
-            // A call that waits for a timeout would end by its own deadline, with another error.
+            // The attempt timeout exceeds the deadline of a call. A call that waited for the timeout would
+            // therefore end with another error.
             config.pool.attempt_timeout = [Duration::from_mins(1); 8];
         })
         .start()
@@ -280,8 +281,8 @@ async fn total_outage_fails_fast_and_recovers() {
     .await;
 }
 
-/// Checks that no caller notices while a node is cut off, restored, hangs, lags, returns a web page and half
-/// a body, and recovers.
+/// Checks that no caller notices seven phases of a node: healthy, cut off, restored, hanging, lagging, sending a
+/// web page, and sending half a body.
 #[tokio::test]
 async fn seven_phases_of_faults_harm_no_caller() {
     let gateway = TestGateway::builder().config(settings).start().await;

@@ -16,7 +16,7 @@ use slotfront::config::{Config, FollowMode};
 use slotfront::methods::{Commitment, Pubkey, Slot};
 use slotfront_testkit::{Reply, TestGateway, TestGatewayBuilder};
 
-/// The status of an answer at a newer slot than it was fetched at.
+/// The `Cache-Status` of a carried answer.
 const CARRIED: &str = "hit; detail=carried";
 
 /// Turns following on, with the shortest poll.
@@ -25,7 +25,7 @@ fn on(config: &mut Config) {
     config.follow.poll = Duration::from_millis(20);
 }
 
-/// Starts a gateway that follows, and waits until it knows the newest block.
+/// Starts a gateway with following turned on, and waits until it knows the newest block.
 async fn following(builder: TestGatewayBuilder<'_>) -> TestGateway {
     let gateway = builder.config(on).start().await;
     until_tip(&gateway).await;
@@ -56,12 +56,12 @@ async fn step(gateway: &TestGateway, slots: u64) {
     until_tip(gateway).await;
 }
 
-/// Returns the number of fresh starts of following for a reason.
+/// Returns the number of times that following began anew for this reason.
 fn restarts(gateway: &TestGateway, reason: &str) -> u64 {
     gateway.metric(&format!("slotfront_follow_restarts_total{{reason=\"{reason}\"}}"))
 }
 
-/// Checks that a value in base64 is the state of the account after a slot.
+/// Checks that a value in base64 is the state of the account as of this slot.
 #[track_caller]
 fn check_state(gateway: &TestGateway, key: &Pubkey, slot: Slot, value: &Value) {
     let Some(account) = gateway.cluster.account_at(key, slot) else {

@@ -1,5 +1,5 @@
-//! Hedging: a second call beside a slow first one. The tests check its winner, its cost, and the calls that
-//! are not hedged.
+//! Hedging: a second call beside a slow first one. The tests check which call wins, what the second call costs,
+//! and which calls are not hedged.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn warmed_up(hedge: Option<Hedge>) -> TestGateway {
         })
         .start()
         .await;
-    // None of these is hedged, so that no late hedge arrives at the second node during the test.
+    // These calls are not hedged, so no late hedge arrives at the second node during the test.
     for _ in 0..64 {
         ask(&gateway, true).await;
     }
@@ -133,7 +133,7 @@ async fn hedging_is_skipped_when_off_or_pointless() {
         let gateway = warmed_up(hedge).await;
         let (before, _) = cost(&gateway);
         gateway.cluster.node(0).fault_on("getAccountInfo", fault, None);
-        // Several calls, so that a response that was late by chance does not count.
+        // Three calls are made, so that a single answer that is late by chance does not fail the test.
         let mut by_first = 0;
         for _ in 0..3 {
             by_first += usize::from(ask(&gateway, alone).await.node == 0);

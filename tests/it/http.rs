@@ -109,7 +109,7 @@ async fn long_answers_are_compressed_on_request() {
         let response = request(encoding).build().send().await.unwrap();
         assert_eq!(response.headers()["content-encoding"], encoding);
         assert!(response.bytes().await.unwrap().len() < identity.text.len() / 2);
-        // The test kit's own client decompresses.
+        // The client of the test kit decompresses answers.
         assert_eq!(call.send().await.text, identity.text);
     }
 }
@@ -156,7 +156,8 @@ async fn pipelined_answers_leave_as_they_finish() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let hold = gateway.cluster.node(0).hold("getVoteAccounts");
     let mut socket = gateway.connect().await;
-    // The second call waits at its node, and the third one behind it. The first answer leaves all the same.
+    // The second call waits at its node, and the third call waits behind the second. The first answer is sent all
+    // the same.
     let calls =
         wire::call("getClusterNodes") + &wire::call("getVoteAccounts") + &wire::call("getClusterNodes");
     socket.write_all(calls.as_bytes()).await.unwrap();

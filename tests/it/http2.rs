@@ -1,5 +1,5 @@
-//! The beginning and the end of connections: HTTP/2 without TLS (prior knowledge), the PROXY protocol, and a
-//! stop.
+//! The beginning and the end of connections: HTTP/2 without TLS (prior knowledge), the PROXY protocol, and the
+//! gateway's stop.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -257,7 +257,7 @@ async fn proxy_protocol_names_the_client() {
         .config(|config| {
             config.server.proxy_protocol = true;
             config.server.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
-            // With one call for each client, the statuses show which client a call counts for.
+            // The plan allows each client one call, so the statuses show which client a call counts for.
             config.auth.mode = AuthMode::Open;
             config.auth.open_plan = Some("dev".to_owned());
             let plan = config.plans.get_mut("dev").unwrap();

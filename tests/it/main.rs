@@ -1,4 +1,5 @@
-//! Tests of the whole gateway over real sockets, in front of a simulated cluster that is stepped by hand.
+//! Tests of the whole gateway over real sockets, in front of a simulated Solana cluster. The tests move the
+//! cluster's slots.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue panics with its line")]
 

@@ -90,8 +90,8 @@ async fn failed_confirmation_asks_a_third_node() {
         (-32007, "was skipped", Fault::Status(503)),
         (-32004, "not available", Fault::Status(503)),
         (-32014, "status", Fault::Status(503)),
-        // The frontier has reached the slot. Two nodes without the block are therefore only behind, and confirm
-        // nothing.
+        // The frontier has reached the slot. Two nodes without the block are therefore only behind, and do not
+        // prove that the block does not exist.
         (-32004, "not available", absent(-32004, "not available")),
     ] {
         let gateway = TestGateway::builder()
@@ -120,8 +120,8 @@ async fn finalized_answers_with_mixed_slots_never_go_back() {
     let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
     let mut ahead = 0;
     for round in 0..8 {
-        // Lists and single accounts are fetched from the node, taken from stored lists, and assembled by the
-        // gateway.
+        // Some answers are fetched from the node, some are taken from stored lists, and some lists are assembled
+        // by the gateway.
         let list = gateway.get_accounts(&names).send().await;
         let single = gateway.get_account(&names[round]).base64().send().await;
         let pair = gateway.get_accounts([&names[round], &names[round + 1]]).send().await;
@@ -161,7 +161,7 @@ async fn dropped_fork_disappears_with_processed_ttl() {
         gateway.get_account(&account).base64().commitment(commitment).send().await
     };
     let (tip, confirmed) = (gateway.cluster.slot(Commitment::Processed), ask(Commitment::Confirmed).await);
-    // Both nodes are on a fork for a moment, two slots ahead, on which the account differs.
+    // For a moment both nodes are on a fork that is two slots ahead. On this fork the account differs.
     let mut fork = ask(Commitment::Processed).await.result();
     fork["context"]["slot"] = json!(tip + 2);
     fork["value"]["lamports"] = json!(1);

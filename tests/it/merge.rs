@@ -27,8 +27,8 @@ async fn knowing_sizes(merge: bool) -> (TestGateway, Vec<Pubkey>) {
     (gateway, accounts)
 }
 
-/// Fetches every account at once while the nodes hold their replies. Returns the results, and the numbers of
-/// upstream calls of getAccountInfo and getMultipleAccounts.
+/// Asks for all accounts at the same time while the nodes hold their replies. Returns the results, and two numbers
+/// of upstream calls: of getAccountInfo and of getMultipleAccounts.
 async fn ask_all(gateway: &TestGateway, accounts: &[Pubkey], fault: Option<Fault>) -> (Vec<Value>, u64, u64) {
     let calls = |method: &str| gateway.cluster.nodes().iter().map(|node| node.calls(method)).sum::<u64>();
     let before = (calls("getAccountInfo"), calls("getMultipleAccounts"));

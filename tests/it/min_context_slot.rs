@@ -31,8 +31,8 @@ fn code(reply: &PoolReply) -> Option<i32> {
 async fn floors_are_sent_and_never_callers_errors() {
     use Commitment::{Confirmed, Finalized, Processed};
     use Method::{GetAccountInfo, GetMultipleAccounts, GetTokenAccountBalance};
-    // A node that gets the floor refuses the call, and is asked again without it. A node that does not get it
-    // answers at once.
+    // A node that gets the floor refuses the call, and is then asked again without the floor. A node that does not
+    // get the floor answers at once.
     for (method, commitment, calls) in [
         (GetAccountInfo, Finalized, 2),
         (GetAccountInfo, Confirmed, 2),
@@ -138,7 +138,7 @@ async fn account_errors_below_the_floor_are_retried() {
         let floor = gateway.cluster.node(1).slot(Commitment::Finalized);
         let reply = ask(&gateway, query.clone(), floor).await;
         assert_eq!((code(&reply), reply.slot), (None, floor), "{method:?}");
-        // If every node is behind the floor, the error is the best available answer.
+        // If every node is behind the floor, the nodes' error is the best available answer.
         gateway.cluster.node(1).fault_on(method.as_str(), absent(), None);
         let reply = ask(&gateway, query, floor + 1000).await;
         assert_eq!(code(&reply), Some(-32602), "{method:?}");

@@ -78,7 +78,8 @@ async fn unheld_answers_do_not_go_back() {
     assert_eq!(first.value(), 5000);
     gateway.step_by(1).await;
     gateway.cluster.set_lag(50);
-    // Before the slot of the blockhash every node answers null. This null is never cached.
+    // The nodes are now behind the slot of the message's blockhash, so each of them answers null. This null is
+    // never cached.
     let second = call.send().await;
     assert_eq!((second.result(), second.cache_status().ends_with("stale-if-error")), (first.result(), true));
 }
@@ -87,8 +88,8 @@ async fn unheld_answers_do_not_go_back() {
 async fn higher_slot_of_two_keys_wins() {
     let gateway = TestGateway::start().await;
     let account = gateway.cluster.examples().mints[0].to_string();
-    // The answer for the slice is cached under its own key. The whole account, at a later slot, shows a large
-    // size, so that slices are still fetched as slices.
+    // The answer for the slice has a cache entry of its own. The whole account, fetched at a later slot, shows a
+    // large size. Slices of a large account are still fetched as slices.
     slice(&gateway, &account, None).send().await;
     gateway.step_by(4).await;
     let slot = gateway.cluster.slot(Commitment::Finalized);
@@ -150,7 +151,8 @@ async fn absurd_slots_replace_nothing() {
     lie["context"]["slot"] = json!(u64::MAX / 2);
     lie["value"]["lamports"] = json!(1);
     gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Result(lie.clone()), Some(1));
-    // No second node can confirm the answer, so the caller gets it, but it is not cached.
+    // Node 1 fails, so no second node can confirm the slot of the answer. The caller gets the answer, but the
+    // gateway does not cache it.
     gateway.cluster.node(1).fault_on("getAccountInfo", Fault::Status(500), Some(1));
     let doubtful = call.send().await;
     assert_eq!((doubtful.result(), doubtful.cache_status()), (lie, "fwd=miss"));
@@ -245,8 +247,8 @@ async fn served_lag_is_observed_for_slot_bound_classes() {
     };
     let wallet = gateway.cluster.examples().wallets[0].to_string();
     for (method, params, told) in [
-        // Vote accounts have no context slot. The newest slot known of the node stands for it, but does not limit
-        // the answer's age.
+        // Answers about vote accounts have no context slot. The gateway takes the node's newest known slot
+        // instead, but this slot does not limit the answer's age.
         ("getVoteAccounts", json!([]), 0),
         ("getClusterNodes", json!([]), 0),
         ("getAccountInfo", json!([wallet, {"encoding": "base64"}]), 1),
@@ -285,7 +287,7 @@ async fn no_form_shows_an_account_behind_another() {
             gateway.call(method, params.clone()).send().await;
         }
         gateway.step_by(2).await;
-        // The call past the cache shows the account at the present slot.
+        // The call that bypasses the cache shows the account at the newest slot.
         let first = gateway.call(later, params.clone()).no_cache().send().await;
         assert_eq!(first.cache_status(), "fwd=request; stored");
         for (method, params) in &ways {
@@ -335,7 +337,7 @@ async fn list_requires_its_accounts_highest_slot() {
     assert_eq!((list.slot(), list.cache_status()), (slot, "fwd=miss; stored"));
 }
 
-/// Checks a list from a node that is behind, while another node shows one of its accounts at a higher slot.
+/// Checks a list from a node that is behind, while another node shows an account of this list at a higher slot.
 #[tokio::test]
 async fn list_overtaken_by_an_account_is_fetched_again() {
     let gateway = TestGateway::builder().nodes(2).config(|config| config.upstreams[1].tier = 1).start().await;

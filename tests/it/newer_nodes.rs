@@ -65,7 +65,7 @@ async fn base58_refusals_pass_through_unstored() {
         assert!(refused.cache_status().starts_with("fwd=miss"), "{}", refused.cache_status());
     }
     assert_eq!((gateway.upstream_calls(), faults(&gateway).await), (2, 0));
-    // A node of 4.0 answers, and its answer is cached for callers with the same question.
+    // A node of version 4.0 answers the call. Its answer is cached for callers with the same question.
     let answered = ask(Some(1)).await;
     assert!(answered.result()["transactions"].is_array());
     assert!(ask(Some(1)).await.is_hit());

@@ -16,12 +16,12 @@ use markdown::{Page, SUBSTITUTION};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The folders in which pages name files by their paths from the root.
+/// The folders of the repository. Pages name the files in them by paths from the repository's root.
 const FOLDERS: [&str; 10] =
     ["benches", "config", "crates", "dashboards", "deploy", "docs", "fuzz", "lab", "src", "tests"];
 
-/// Adds the files below a folder of the repository to `found`, by their paths from the root. Build output and
-/// corpora are left out.
+/// Adds the files below a folder of the repository to `found`, by their paths from the root. Build output, fuzz
+/// corpora and installed packages are left out.
 fn files_in(folder: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(Path::new(ROOT).join(folder)).unwrap() {
         let path = entry.unwrap().path();
@@ -114,8 +114,8 @@ fn dead_links_are_found() {
     }
 }
 
-/// Returns true unless inline code is a path in the repository at which nothing exists. A path may be
-/// followed by a line number or arguments.
+/// Returns false if inline code is a path in the repository, and nothing exists there. A line number or arguments
+/// may follow the path.
 fn is_no_dead_path(code: &str) -> bool {
     let path = code.split([' ', ':']).next().unwrap_or_default();
     let in_folder =
@@ -179,8 +179,8 @@ fn pages_that_other_files_name_exist() {
     assert!(dead.is_empty(), "{dead:#?}");
 }
 
-/// Returns the problems of a configuration on a page, or `None` if it is valid. An upstream is added if the
-/// page shows none.
+/// Returns the problems of a configuration on a page, or `None` if the configuration is valid. A configuration
+/// without an upstream gets one before the check.
 fn problems(text: &str, base: &Path) -> Option<String> {
     let has_upstream = text.contains("[[upstream]]");
     let upstream = if has_upstream { "" } else { "[[upstream]]\nurl = \"http://node.example\"\n" };
@@ -188,7 +188,7 @@ fn problems(text: &str, base: &Path) -> Option<String> {
         ("SLOTFRONT_SHARED_URL", "redis://127.0.0.1:6379"),
         ("SLOTFRONT_SHARED_SECRET", "0123456789abcdef0123456789abcdef"),
     ];
-    // A variable that no setting refers to would itself be a problem.
+    // An environment variable that no setting refers to would itself be a problem of the configuration.
     let env = env.into_iter().filter(|(name, _)| text.contains(&format!("env:{name}")));
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let config = config::from_text(&format!("{text}\n{upstream}"), &env, base);
@@ -218,7 +218,7 @@ fn configurations_in_pages_are_valid() {
     assert!(wrong.is_empty() && checked >= 6, "{checked} checked: {wrong:#?}");
 }
 
-/// Returns the arguments of a `slotfront` command, which may be run by cargo. `None` for other commands.
+/// Returns the arguments of a command that runs `slotfront` directly or through cargo. `None` for other commands.
 #[cfg(feature = "dev")]
 fn arguments(command: &[String]) -> Option<Vec<String>> {
     match command.split_first()? {

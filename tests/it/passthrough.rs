@@ -1,5 +1,5 @@
-//! Passthrough methods: off by default, and limited and retried like the eight cached methods. Methods that write
-//! are refused by name.
+//! Passthrough methods: off by default, and limited and retried like the eight cached methods. A method that
+//! writes is refused with an error that names the method.
 
 use std::net::SocketAddr;
 use std::time::Duration;

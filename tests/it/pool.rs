@@ -159,7 +159,7 @@ async fn heavy_calls_do_not_open_a_breaker() {
         pool.call(&UpstreamRequest { context, ..upstream_request(query) }).await.unwrap();
     };
     let breaker = || pool.members()[0].breaker(Instant::now());
-    // The usual duration of the method must be known first.
+    // The pool must know the usual duration of the method before the node becomes slow.
     for _ in 0..40 {
         call(1, Query::ClusterNodes).await;
     }
@@ -336,7 +336,8 @@ async fn method_missing_everywhere_passes_through() {
         let reply = gateway.get_account(account).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
     }
-    // A node that fails may have the method. The method is therefore not known to be missing everywhere.
+    // Node 1 fails, so it may have the method. The error of node 0, which lacks the method, is therefore not
+    // passed on.
     gateway.cluster.node(1).set_full_api(true);
     gateway.cluster.node(1).fault_on("getVoteAccounts", Fault::Status(503), None);
     let lacks = Fault::Error { code: -32601, message: "Method not found".to_owned() };

@@ -28,7 +28,7 @@ async fn probes_skip_slots_known_from_answers() {
     gateway.until("eight probes have come while no call is made", || counts().0 >= busy.0 + 8).await;
     let (healths, slots) = (counts().0 - busy.0, counts().1 - busy.1);
     assert!(slots + 4 >= healths * 3, "{slots} slots, {healths} healths");
-    // A slot that no answer reports is still learned.
+    // Probes still report a slot that no answer reports.
     gateway.cluster.step_by(3);
     gateway.settled().await;
     assert_eq!(
@@ -37,8 +37,8 @@ async fn probes_skip_slots_known_from_answers() {
     );
 }
 
-/// Checks that calls at finalized also keep the confirmed slot known. Probes are an hour apart, so only calls
-/// and their extra requests can report it.
+/// Checks that calls at finalized also keep the confirmed slot known. Probes are an hour apart, so only calls, and
+/// the getSlot requests that calls cause, can report that slot.
 #[tokio::test]
 async fn misses_at_finalized_keep_the_confirmed_frontier_young() {
     let gateway = TestGateway::builder().nodes(1).start().await;
@@ -56,7 +56,7 @@ async fn misses_at_finalized_keep_the_confirmed_frontier_young() {
             gateway.get_account(missing(misses)).finalized().send().await;
         }
     }
-    // Hits send no requests. A last probe and a last extra request may still be under way.
+    // Hits send no requests. A last probe, and a last getSlot request that a miss caused, may still be under way.
     let before = node.calls("getSlot");
     for _ in 0..200 {
         assert!(gateway.get_account(missing(1)).finalized().send().await.is_hit());
@@ -72,7 +72,7 @@ fn missing(number: u64) -> Pubkey {
     Pubkey(key)
 }
 
-/// Sets the probe interval to an hour, and waits until the last quick probe is over.
+/// Sets the probe interval to an hour, and waits until the last probe at the old, short interval is over.
 async fn probe_hourly(gateway: &TestGateway) {
     let (pool, node) = (&gateway.front().pool, gateway.cluster.node(0));
     let mut config = (*gateway.front().config).clone();

@@ -38,7 +38,7 @@ fn named(page: &str) -> Vec<String> {
     let code = page.split('`').skip(1).step_by(2);
     let is_name = |code: &&str| {
         let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        // Metric names look alike.
+        // Names of metrics have the same form as names of tests.
         code.split('_').count() >= 4 && code.chars().all(word) && !code.starts_with("slotfront_")
     };
     code.filter(is_name).map(str::to_owned).collect()

@@ -15,7 +15,7 @@ fn plan(rps: u32, burst: u32) -> impl FnOnce(&mut Config) {
     }
 }
 
-/// Returns the number of calls that the rate still allows at once, from the header `RateLimit`.
+/// Returns the number of calls that the rate still allows in one burst, from the header `RateLimit`.
 fn left(reply: &Reply) -> u32 {
     let field = reply.header("ratelimit");
     field.trim_start_matches("\"rate\";r=").split(';').next().unwrap().parse().unwrap()
@@ -61,7 +61,7 @@ async fn bodies_that_hold_no_call_count_as_one() {
         for _ in 0..20 {
             assert_eq!(gateway.post(body.to_owned()).send().await.status, status, "{body}");
         }
-        // Meanwhile the rate allows one further call each second.
+        // While the test runs, the rate allows one further call each second.
         let left = left(&gateway.get_nodes().send().await);
         assert!((979..=989).contains(&left), "{left} are left after 20 times {body}");
     }
@@ -73,7 +73,7 @@ async fn bodies_that_hold_no_call_are_limited() {
     let notification = r#"{"jsonrpc":"2.0","method":"getClusterNodes"}"#;
     for (body, status) in [("no JSON", 200), ("{}", 200), (notification, 200), ("[]", 200), (&long, 413)] {
         let gateway = TestGateway::builder().nodes(1).config(plan(1, 3)).start().await;
-        // Meanwhile the rate allows one further call each second.
+        // While the test runs, the rate allows one further call each second.
         let mut answers = 0;
         let limited = loop {
             let reply = gateway.post(body.to_owned()).send().await;
@@ -109,7 +109,7 @@ async fn calls_that_find_no_place_count() {
         hold.release();
     };
     let (first, ()) = tokio::join!(gateway.get_nodes().send(), others);
-    // Meanwhile the rate allows one further call each second.
+    // While the test runs, the rate allows one further call each second.
     assert!((979..=989).contains(&left(&first)), "{} are left", left(&first));
 }
 

@@ -23,8 +23,8 @@ use tokio::net::TcpStream;
 const TOKEN: &str = "an-admin-token";
 const CALLERS: usize = 16;
 
-/// A directory in the layout of a Kubernetes config map: `keys.toml` leads through `..data`, a link that is
-/// replaced as a whole.
+/// A directory in the layout of a Kubernetes config map: `keys.toml` is a link into `..data`, which is itself a
+/// link. A new version replaces only `..data`.
 struct Mounted {
     dir: tempfile::TempDir,
     versions: AtomicU64,
@@ -110,8 +110,8 @@ async fn open_connections_survive_reloads() {
         let path = path.clone();
         move || slotfront::config::load(Some(&path), &BTreeMap::new())
     };
-    // Only the calls below read the settings again, so that each can be checked by its answer. The key file
-    // is watched.
+    // Only the reload calls below read the settings again, so the answer of each call shows the result of one
+    // change. The key file is watched.
     let source = ConfigSource::new(load, None);
     let config = source.load().unwrap();
     let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
@@ -158,8 +158,8 @@ async fn open_connections_survive_reloads() {
             write(&addresses[1..], "1000000");
             reload(200, "plans").await;
 
-            // A valid version comes before each invalid one. Otherwise a second read of the same text would
-            // see no change.
+            // The number of the round in a comment makes each text new. The gateway would not count a text that it
+            // has just read.
             let fresh = format!("{keys}# {round}\n");
             for (text, result) in [(format!("{keys}{keys}# {round}\n"), "rejected"), (fresh, "applied")] {
                 let count = format!("slotfront_key_file_reads_total{{result=\"{result}\"}} {}", round + 1);
@@ -210,7 +210,7 @@ async fn slow_reload_blocks_no_request() {
     let (go_on, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let read_again = served.clone();
-    // The reload takes as long as the test wants. A hundred thousand keys take a second.
+    // The reload ends when the test lets it. A real reload of a hundred thousand keys takes a second.
     let source = ConfigSource::new(
         move || {
             begun.send(()).unwrap();

@@ -14,11 +14,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
 
-/// The longest time for which a client may read nothing. It suffices for a step of a client on a busy
-/// machine.
+/// The longest time for which a client may read nothing. A slow client takes less time for each step, even on a
+/// busy machine.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The bytes that a slow client reads in each step. At this pace a third of the kernel's usual buffer takes
-/// longer than [`WRITE_TIMEOUT`].
+/// The number of bytes that a slow client reads in each step. Reading a third of the kernel's usual buffer at this
+/// pace takes longer than [`WRITE_TIMEOUT`].
 const STEP_BYTES: usize = 24 * 1024;
 const STEP: Duration = Duration::from_millis(150);
 /// The number of slow steps before the client speeds up. Together they take longer than [`WRITE_TIMEOUT`].

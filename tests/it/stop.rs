@@ -8,7 +8,7 @@ use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The length of a phase of the stop that should end almost at once.
+/// The length of those phases of the stop that should end almost at once.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// Waits until the admin listener reports that the gateway drains.
@@ -21,7 +21,8 @@ async fn until_draining(gateway: &TestGateway) {
     }
 }
 
-/// Returns a call for the fast path, and one that hyper reads.
+/// Returns one call in two forms: the first is read by the fast path (slotfront's own HTTP reader), the second by
+/// hyper.
 fn both_ways() -> [String; 2] {
     let call = wire::call("getClusterNodes");
     let by_hyper = call.replacen("\r\n", &format!("\r\n{NOT_PLAIN}"), 1);
@@ -130,7 +131,7 @@ async fn an_idle_connection_is_heard_after_the_notice() {
 
 #[tokio::test]
 async fn silent_connections_end_after_the_last_moment() {
-    // No other timer ends a connection on which nothing was sent.
+    // The drain timeout and the header timeout are too long to end a connection on which nothing was sent.
     let gateway = TestGateway::builder()
         .nodes(1)
         .config(|config| {

@@ -19,12 +19,12 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// A crate of the workspace.
 pub(crate) struct Member {
-    /// The name of the crate in code.
+    /// The name of the crate, as written in code.
     pub(crate) name: String,
     pub(crate) folder: PathBuf,
 }
 
-/// Returns the members of the workspace, the product first.
+/// Returns the members of the workspace, beginning with the crate `slotfront`.
 pub(crate) fn members() -> Vec<Member> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = |folder: &Path| -> toml::Table {
@@ -57,12 +57,13 @@ pub(crate) fn code_of(member: &Member) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the source files of the product.
+/// Returns the source files of the crate `slotfront`: the path inside `src`, and the code.
 fn code() -> Vec<(String, String)> {
     code_of(&members()[0])
 }
 
-/// Asserts that a text occurs only in files of the product whose paths begin with one of `places`.
+/// Asserts that the text `what` occurs only in files of the crate `slotfront` whose paths begin with one of
+/// `places`.
 #[track_caller]
 fn only(what: &str, places: &[&str]) {
     let strangers: Vec<_> = code()
@@ -73,7 +74,7 @@ fn only(what: &str, places: &[&str]) {
     assert!(strangers.is_empty(), "{what:?} is in {strangers:?}, and may be in {places:?} only");
 }
 
-/// Asserts that only the modules `places` of the product use a crate, however they import it.
+/// Asserts that only the modules `places` of the crate `slotfront` use the crate `what`, however they import it.
 #[track_caller]
 fn only_crate(what: &str, places: &[&str]) {
     let strangers: Vec<_> = code()
@@ -84,7 +85,7 @@ fn only_crate(what: &str, places: &[&str]) {
     assert!(strangers.is_empty(), "{what} is in {strangers:?}, and may be in {places:?} only");
 }
 
-/// Returns true if the file is one of these modules, or inside of one.
+/// Returns true if the file is one of these modules, or lies inside one of them.
 fn within(name: &str, layers: &[&str]) -> bool {
     layers.iter().any(|layer| name == format!("{layer}.rs") || name.starts_with(&format!("{layer}/")))
 }
@@ -93,8 +94,8 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// Returns the layers that `code` uses. `depth` times `super` leads from its file out of the file's layer. A use
-/// is a path through `crate::`, alone or in braces, or such a `super` path.
+/// Returns the layers that `code` uses: the names after `crate::`, or after `super::` repeated `depth` times, also
+/// in braces. That many `super` lead from the file of `code` out of its layer.
 fn layers_of(code: &str, depth: usize) -> BTreeSet<String> {
     let out = format!("{}::", vec!["super"; depth].join("::"));
     let mut layers = BTreeSet::new();
@@ -165,7 +166,7 @@ fn nothing_above_node_knows_reqwest() {
 
 #[test]
 fn nothing_but_the_redis_store_knows_redis() {
-    // The URL of the store in the settings has this scheme.
+    // The settings name the URL scheme `redis`, which is not the crate.
     only_crate("redis", &["redis_store", "config/sections/shared"]);
 }
 

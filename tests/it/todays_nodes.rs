@@ -93,7 +93,7 @@ async fn status_405_is_a_fault_and_501_not() {
     let refused = ask(0).await;
     assert_eq!((refused.status, refused.code()), (200, -32601), "{}", refused.text);
     assert_no_fault(&gateway);
-    // A failed call is tried once more because a caller waits.
+    // The failed call is tried once more, because its caller is still waiting.
     let failed = ask(1).await;
     assert_eq!((failed.status, failed.code()), (502, -32095), "{}", failed.text);
     let answered = ask(2).await;
@@ -153,7 +153,7 @@ async fn unknown_codes_ask_one_more_node() {
     }
 }
 
-/// Checks that asking another node after an unknown code is no retry and uses no retry budget.
+/// Checks that asking another node after an unknown error code is no retry, and uses no retry budget.
 #[tokio::test]
 async fn an_unknown_code_is_asked_elsewhere_without_retries() {
     let gateway = TestGateway::builder()

@@ -1,5 +1,5 @@
-//! Traces: the trace context of a request, from the caller's header to the node's header and the log, without
-//! a secret.
+//! Traces: the trace context of a request goes from the caller's header to the node's header and the log. No
+//! secret goes with it.
 
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -99,8 +99,9 @@ impl std::io::Write for Written {
 impl Written {
     /// Records the log of this thread as JSON, at the levels of `filter`, until the guard is dropped.
     ///
-    /// If a process has a single subscriber, tracing decides for all threads by the first thread that meets an
-    /// event. That thread may belong to a test without a subscriber. With a second subscriber, tracing asks both.
+    /// If a process has a single subscriber, the first thread that meets an event decides for all threads whether
+    /// tracing records it. That thread may belong to a test without a subscriber. With a second subscriber,
+    /// tracing asks both.
     fn log(&self, filter: &str) -> tracing::subscriber::DefaultGuard {
         static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
         LazyLock::force(&SECOND);
@@ -146,7 +147,7 @@ async fn request_log_has_trace_and_no_secret() {
     }
     assert!(line["duration_us"].is_u64() && line.get("reason").is_none(), "{line}");
 
-    // A batch is one line of the log. So is a refused request, whose line does not show the key.
+    // A batch is logged as one line. A refused request is logged as one line, too, which does not show the key.
     let votes = gateway.get_votes();
     let block = gateway.call("getBlock", json!([])).id(3);
     gateway.batch([votes.clone(), votes.id(2), block]).send().await;
@@ -189,7 +190,7 @@ async fn a_good_request_is_no_line_at_info() {
 mod exported {
     use super::*;
 
-    /// Returns every span that the collector has received, in the order of their ends.
+    /// Returns every span that the collector has received, in the order in which the spans ended.
     fn spans(collector: &LoopbackTap) -> Vec<Value> {
         let bodies = collector.seen("resourceSpans").into_iter().map(|seen| {
             assert_eq!(seen.path(), "/v1/traces");
@@ -268,8 +269,8 @@ mod exported {
             let failed = attribute(client, "upstream.result") != "ok";
             assert_eq!(client["status"]["code"] == 2, failed);
         }
-        // Two requests to the node follow, which are not recorded. The first one carries its caller's own context,
-        // and the second one has no context.
+        // The node then got two requests whose traces are not recorded. The first request carries its caller's own
+        // context, and the second one has no context.
         let others = &asked[clients.len()..];
         assert_eq!(others[0].header("traceparent"), [unsampled.as_str()]);
         assert_eq!(others[1].header("traceparent"), [""; 0]);

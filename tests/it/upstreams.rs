@@ -112,7 +112,7 @@ async fn node_with_other_settings_keeps_its_state() {
         assert_eq!(old.id, now.id);
         assert!(now.counts().0 >= 1 && *now.health() == *old.health());
     }
-    // The same name at another address is another node, which is probed before it counts.
+    // An upstream with the same name at another address is another node. It is probed before it gets calls.
     let mut moved = new.clone();
     moved.upstreams[1].url = gateway.cluster.url(2);
     let held = gateway.cluster.node(2).hold("getHealth");

@@ -1,4 +1,4 @@
-//! The views of the nodes and of the latest choices among them in `/api/upstreams`, and of the nodes in
+//! The two views of the nodes: `/api/upstreams`, which also shows the latest choices among the nodes, and
 //! `/api/status`.
 
 use std::collections::BTreeMap;

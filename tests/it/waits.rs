@@ -91,7 +91,8 @@ async fn stored_texts_are_compressed_once() {
         ("gzip", json!([long]), "gzip", json!([truth])),
         ("gzip, zstd", json!([long, short, long]), "gzip", json!([truth, other, truth])),
         ("gzip", json!([short, short]), "", json!([other, other])),
-        // A zstd answer can contain only one text that was compressed before.
+        // An answer in zstd can reuse only one stored compressed text, so an answer with two texts is sent
+        // uncompressed.
         ("zstd", json!([long, long]), "", json!([truth, truth])),
     ] {
         let (reply, text) = in_coding(&gateway, accepts, &asked).await;

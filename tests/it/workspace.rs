@@ -1,4 +1,5 @@
-//! The workspace as a whole: each member has the lints, and the container image copies all that cargo needs.
+//! The workspace as a whole: each member uses the workspace's lints, and the container image copies all files that
+//! cargo needs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -70,8 +70,8 @@ async fn stopped_store_is_avoided_until_it_returns() {
     assert!(asked() > hits);
 }
 
-/// Starts a proxy in front of the store, and returns its URL. While `on` is true, it delays requests that
-/// contain `slow` beyond the gateway's timeout.
+/// Starts a proxy in front of the store, and returns its URL. While `on` is true, the proxy delays each request
+/// that contains `slow`, until the gateway no longer waits for the answer.
 async fn delaying_proxy(store: &Redis, slow: &'static [u8], on: &Arc<AtomicBool>) -> String {
     let (listener, to, on) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), store.port(), Arc::clone(on));
     let address = listener.local_addr().unwrap();
@@ -118,8 +118,8 @@ async fn late_store_costs_few_requests() {
             misses(&a, 20).await;
             a.front().cache.purger().clear();
         }
-        // Three calls wait in vain at first, and three after each successful check of the store, once a
-        // second.
+        // Three calls wait in vain before the gateway avoids the store. The store is checked once a second, and
+        // after each successful check three more calls may wait in vain.
         let (most, late) = (3 * (started.elapsed().as_secs() + 2), late() - before);
         assert!(late <= most, "{slow}: {late} calls waited in vain");
     }
@@ -162,7 +162,8 @@ async fn store_faults_under_load_fail_no_caller() {
     tokio::join!(load, faults);
 }
 
-/// Starts a store with a user who has the rights of deploy/shared.md. Returns the URL for a user and password as well.
+/// Starts a store whose user `slotfront` has the rights of deploy/shared.md. Returns the store, and a function
+/// that makes its URL from a user's name and password.
 pub(crate) fn with_rights() -> (Redis, impl Fn(&str) -> String) {
     let store = Redis::start(&["--requirepass", "hunter2"]);
     let port = store.port();
@@ -175,7 +176,7 @@ pub(crate) fn with_rights() -> (Redis, impl Fn(&str) -> String) {
     (store, url)
 }
 
-/// The name and the password of the user from [`with_rights`], as they stand in a URL.
+/// The name and the password of the user from [`with_rights`], encoded for a URL.
 pub(crate) const USER: &str = "slotfront:p%40ss%2Cword";
 
 #[tokio::test]
@@ -256,8 +257,8 @@ async fn writable_store_server_is_used() {
     }
 }
 
-/// Clears the cache and makes calls until `holds` returns true. On a busy machine the store answers some of
-/// them too late, and such answers are not kept. Panics with `what` after [`PATIENCE`].
+/// Clears the cache and makes calls until `holds` returns true. On a busy machine some requests to the store time
+/// out, so one round may not suffice. Panics with `what` after [`PATIENCE`].
 async fn misses_until(gateway: &TestGateway, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -270,7 +271,8 @@ async fn misses_until(gateway: &TestGateway, what: &str, mut holds: impl FnMut()
 #[tokio::test]
 async fn redis_cluster_continues_without_a_node() {
     let mut cluster = RedisCluster::start();
-    // The timeout suffices for a good node on a busy machine, because a late node is left alone for a while.
+    // On a busy machine a good Redis node may answer late, and the gateway then avoids it for a while. This
+    // timeout is long enough to prevent that.
     let shared = SharedSettings { timeout: Duration::from_millis(500), ..cluster.settings() };
     let a = connected(TestGateway::builder().config(with(shared)).start().await).await;
     let puts = || counted(&a, SharedOperation::Put, SharedResult::Ok);

@@ -1,5 +1,5 @@
-//! Replicas that follow the chain read each block once through the store. A block that they do not get in this
-//! way is asked of their own nodes.
+//! Replicas with following turned on share blocks through the store, so only one of them reads each block. A
+//! replica reads a block from its own node if the store does not provide the block.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use slotfront_testkit::{TestCall, TestCluster, TestGateway, TestGatewayBuilder};
 use crate::faults::{USER, with_rights};
 use crate::{connected, counted};
 
-/// The slots of each step. Some of them are skipped.
+/// The number of slots in each step. Some of these slots are skipped.
 const STEP: u64 = 8;
 
-/// Returns a change of settings: the gateway follows blocks at node `node`, and shares them through a store.
+/// Returns a function that lets a gateway follow the blocks of node `node`, and share them through a store.
 fn following(shared: SharedSettings, node: usize) -> impl FnOnce(&mut Config) {
     move |config| {
         config.shared = Some(shared);
@@ -29,14 +29,15 @@ fn following(shared: SharedSettings, node: usize) -> impl FnOnce(&mut Config) {
     }
 }
 
-/// Starts a gateway that follows, and waits until it knows the newest block.
+/// Starts a gateway with following turned on, and waits until it knows the newest block.
 async fn started(builder: TestGatewayBuilder<'_>) -> TestGateway {
     let gateway = connected(builder.start().await).await;
     until_tip(&gateway).await;
     gateway
 }
 
-/// Returns two gateways over one cluster and one store, which follow nodes 0 and 1.
+/// Returns two gateways over one simulated Solana cluster and one store. The first gateway follows the blocks of
+/// node 0, and the second gateway those of node 1.
 async fn two(shared: SharedSettings) -> (TestGateway, TestGateway) {
     let a = started(TestGateway::builder().nodes(2).config(following(shared.clone(), 0))).await;
     let b = started(a.beside().config(following(shared, 1))).await;
@@ -56,9 +57,9 @@ fn blocks(gateway: &TestGateway) -> (u64, u64) {
     (count(BlockResult::Read), count(BlockResult::Shared))
 }
 
-/// Lets slots pass. The gateway `behind` learns of the new blocks, from `node`, only after `ahead` has read them
-/// and `then` has run. Returns two numbers for each gateway: the blocks that it read from nodes, and those that it
-/// got from the other gateway.
+/// Lets [`STEP`] slots pass. The gateway `behind` learns of the new blocks, from `node`, only after `ahead` has
+/// read them and `then` has run. Returns two numbers for each gateway: the blocks that it read from nodes, and the
+/// blocks that it got from the other gateway.
 async fn step_behind(
     (ahead, behind): (&TestGateway, &TestGateway),
     node: usize,
@@ -84,12 +85,12 @@ fn unchanged(gateway: &TestGateway) -> TestCall {
     gateway.get_account(gateway.cluster.examples().nonce_account).base64().confirmed()
 }
 
-/// Fetches the account of [`unchanged`] from a node. An answer of another gateway would not be carried.
+/// Fetches the account of [`unchanged`] from a node. An answer that another gateway fetched would not be carried.
 async fn fetch_unchanged(gateway: &TestGateway) {
     assert!(unchanged(gateway).no_cache().send().await.cache_status().starts_with("fwd="));
 }
 
-/// Checks that an account that was cached before the last step is carried to the tip, and that other answers are right.
+/// Checks that the answer for [`unchanged`] is carried to the newest confirmed slot. Then calls [`check_states`].
 async fn check_carried(gateway: &TestGateway) {
     let reply = unchanged(gateway).send().await;
     assert_eq!(reply.cache_status(), "hit; detail=carried");
@@ -97,7 +98,7 @@ async fn check_carried(gateway: &TestGateway) {
     check_states(gateway).await;
 }
 
-/// Checks that the answers about accounts that blocks write are the states at their slots.
+/// Checks that answers about accounts that blocks write show the state of each account at the answer's slot.
 async fn check_states(gateway: &TestGateway) {
     for key in &gateway.cluster.examples().wallets {
         let reply = gateway.get_account(key).base64().confirmed().send().await;
@@ -194,7 +195,7 @@ async fn replicas_read_alone_without_the_store() {
     let number = [&a, &b].map(|gateway| gateway.front().followed.number());
     let is_lost = |gateway: &TestGateway| !gateway.front().cache.purger().shares();
     store.pause();
-    // With the first blocks, both gateways find out that the store does not answer.
+    // Both gateways try to share the first blocks, and so find that the store does not answer.
     a.cluster.step_by(STEP);
     until_tip(&a).await;
     until_tip(&b).await;
@@ -212,7 +213,7 @@ async fn replicas_read_alone_without_the_store() {
     assert_eq!([&a, &b].map(|gateway| gateway.front().followed.number()), number, "one chain covers all");
 }
 
-/// Returns the keys of the records of blocks by slot.
+/// Returns the key of each block record in the store, by the block's slot.
 fn records(store: &Redis) -> BTreeMap<Slot, String> {
     let slot = |key: &String| key.split(['{', '}']).nth(1).unwrap().parse().unwrap();
     store.keys("test:block1").into_iter().map(|key| (slot(&key), key)).collect()
@@ -239,7 +240,7 @@ async fn broken_records_are_asked_of_nodes() {
         () = connection.set(cut, &cuts[..cuts.len() - 8]).unwrap();
         () = connection.del(listed).unwrap();
         () = connection.lpush(listed, "x").unwrap();
-        // The gateway that claimed this block is gone.
+        // A gateway announced in the store that it would read this block, and then stopped.
         () = connection.set(claimed, "claim").unwrap();
         if let [(_, long), ..] = rest {
             () = connection.set(long, vec![b'x'; 1 << 20]).unwrap();
@@ -274,7 +275,8 @@ async fn incomplete_records_replace_no_complete_ones() {
     a.cluster.step_by(STEP);
     hold.arrived(1).await;
     other_node.clear_faults();
-    // The claims of the first gateway end, so the other one reads the blocks.
+    // The first gateway announced in the store that it reads these blocks. The announcements expire, so the other
+    // gateway reads the blocks.
     until_tip(&b).await;
     let values = || -> BTreeMap<Slot, Vec<u8>> {
         let new = records(&store).into_iter().filter(|(slot, _)| !known.contains_key(slot));
@@ -290,7 +292,8 @@ async fn incomplete_records_replace_no_complete_ones() {
     check_carried(&a).await;
 }
 
-/// Starts a gateway over another cluster and the same store, at the slot of the first cluster.
+/// Starts a gateway over another simulated Solana cluster and the same store. The other cluster begins at the slot
+/// of the first one.
 async fn over_another_cluster(shared: SharedSettings, prepare: impl FnOnce(&Cluster)) -> TestGateway {
     let cluster = Cluster::new(Settings { seed: 99, ..TestCluster::settings(1) });
     prepare(&cluster);
@@ -301,10 +304,11 @@ async fn over_another_cluster(shared: SharedSettings, prepare: impl FnOnce(&Clus
 #[tokio::test]
 async fn records_of_another_chain_are_not_applied() {
     let store = Redis::start(&[]);
-    // Another replica of the same cluster would replace the records.
+    // Gateway `b` is the only replica over its Solana cluster. A second one would replace the records of the other
+    // cluster.
     let b = started(TestGateway::builder().nodes(2).config(following(store.settings(), 1))).await;
     let genesis = b.front().pool.genesis().unwrap();
-    // The other cluster claims to be the same, so its records have the same names.
+    // The other Solana cluster reports the same genesis hash, so its records have the same names in the store.
     let prepare = |cluster: &Cluster| {
         cluster.node(0).fault_on("getGenesisHash", Fault::Result(json!(genesis)), None);
     };

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use crate::{connected, counted};
 
-/// Returns a change of settings: the gateway shares limits through this store, and the plan `dev` gets these
-/// limits.
+/// Returns a function that lets a gateway share limits through this store, and sets these limits for the plan
+/// `dev`.
 fn limited(
     shared: SharedSettings,
     rps: u32,
@@ -28,8 +28,8 @@ fn limited(
     }
 }
 
-/// Makes calls without a pause, from `callers` callers at each gateway, until `wanted` calls have passed in
-/// all. Returns the number of calls that passed, and the duration.
+/// Makes calls without a pause, from `callers` callers at each gateway, until `wanted` calls in total have passed.
+/// Returns the number of calls that passed, and the time that it took.
 async fn flood(gateways: &[TestGateway], callers: usize, wanted: u32) -> (u32, Duration) {
     let (started, passed) = (Instant::now(), AtomicU32::new(0));
     let all =
@@ -58,10 +58,11 @@ async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<TestGateway
 async fn shared_rate_holds_across_four_gateways() {
     let store = Redis::start(&[]);
     let gateways = gateways(4, limited(store.settings(), 100, 100, None)).await;
-    // These are four seconds' worth of calls beyond the burst. The flood ends only when all have passed.
+    // The burst is 100 calls, and the rate allows the other 400 calls in four seconds. The flood ends only when
+    // all 500 have passed.
     let (passed, took) = flood(&gateways, 2, 500).await;
     let allowed = 100.0 + 100.0 * took.as_secs_f64();
-    // The bound follows the store's clock, however slow the machine is.
+    // The store limits the calls by its own clock, so this holds however slow the machine is.
     assert!(f64::from(passed) <= allowed * 1.05, "{passed} of {allowed}");
 }
 
@@ -118,7 +119,7 @@ async fn shared_units_outlive_the_store() {
         gateways[1].get_nodes().send().await;
     }
     gateways[0].until("no units are forgotten", || used(&gateways[0]) > 19.9).await;
-    // Without a store each gateway counts for itself, and reports afterwards.
+    // Without a store each gateway counts its own units, and reports them when the store is back.
     store.kill();
     gateways[0].until("the store is lost", || !gateways[0].front().cache.purger().shares()).await;
     gateways[1].until("the store is lost", || !gateways[1].front().cache.purger().shares()).await;
@@ -163,7 +164,7 @@ fn store_keys_do_not_grow_with_restarts() {
     let store = Redis::start(&[]);
     let mut connection = store.connection();
     let key = "test:units:{dev}";
-    // These are the data of an earlier version.
+    // An earlier version of slotfront stored these data.
     redis::cmd("HSET")
         .arg(key)
         .arg(&["day", "20000", "day_units", "7", "month", "650", "month_units", "9"])

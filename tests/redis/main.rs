@@ -1,4 +1,4 @@
-//! The shared store: answers that gateways share through a real redis-server equal a node's own.
+//! The shared store: answers that gateways share through a real redis-server equal a node's own answers.
 //!
 //! The tests are a target of their own, because they need redis-server, which `tests/run` installs:
 //!
@@ -31,20 +31,20 @@ fn counted(gateway: &TestGateway, operation: SharedOperation, result: SharedResu
     gateway.front().metrics.shared_requests.at((operation, result)).get()
 }
 
-/// Waits until a gateway is connected to the store and knows the purges. Returns the gateway.
+/// Waits until a gateway is connected to the store and has read the store's purges. Returns the gateway.
 async fn connected(gateway: TestGateway) -> TestGateway {
     gateway.until("the store is there", || gateway.front().cache.purger().shares()).await;
     gateway
 }
 
-/// Returns two gateways over one cluster and one store.
+/// Returns two gateways over one simulated Solana cluster and one store.
 async fn two(shared: SharedSettings) -> (TestGateway, TestGateway) {
     let a = connected(TestGateway::builder().config(with(shared)).start().await).await;
     let b = connected(a.beside().start().await).await;
     (a, b)
 }
 
-/// Waits until the store has accepted this many answers of the gateway, or refused them as older.
+/// Waits until the store has accepted `answers` answers of the gateway, or refused them as outdated.
 async fn until_stored(gateway: &TestGateway, answers: u64) {
     let of = |result| counted(gateway, SharedOperation::Put, result);
     gateway
@@ -181,7 +181,7 @@ async fn shared_answers_expire_by_slots() {
     assert_eq!((reply.cache_status(), reply.slot()), ("fwd=miss; stored", slot));
     a.step_by(9).await;
     b.settled().await;
-    // The entry is thirteen slots behind, one more than the bound.
+    // The entry is thirteen slots behind the newest slot, one more than is allowed.
     let reply = b.get_account(&other).send().await;
     assert_eq!((reply.cache_status(), reply.slot()), ("fwd=miss; stored", slot + 9));
 }
@@ -239,7 +239,7 @@ async fn foreign_values_are_counted_misses() {
         assert_eq!(reply.text, a.get_account(wallet).send().await.text, "{wallet}");
     }
     assert_eq!(counted(&b, SharedOperation::Get, SharedResult::Foreign), 5);
-    // A valid value replaces a foreign one under the same key.
+    // Gateway `b`, which fetched the answers, replaces the invalid values by its own.
     let c = connected(a.beside().start().await).await;
     b.until("all keys have valid values again", || {
         keys.iter()

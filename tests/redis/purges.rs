@@ -15,7 +15,7 @@ use crate::{connected, counted, two, until_stored, with};
 
 const TOKEN: &str = "admin";
 
-/// Returns a change of settings: this store and an admin token.
+/// Returns a function that sets this store and an admin token in a gateway's settings.
 fn with_token(shared: SharedSettings) -> impl FnOnce(&mut Config) {
     |config| {
         config.auth.admin_token = Some(Secret::new(TOKEN));
@@ -57,15 +57,15 @@ async fn a_purge_holds_for_gateways_that_start_later(shared: SharedSettings) {
         purge(&a, &format!("?slot={purged}")).await,
         json!({"done": true, "entries": 1, "shared": true})
     );
-    // A restarted gateway would know as little as this new one.
+    // A new gateway knows of no purge when it starts. A restarted gateway knows as little.
     let b = connected(a.beside().start().await).await;
     for slot in &blocks[1..] {
         assert!(is_hit(&b, *slot).await, "blocks that were not purged are still shared");
     }
     assert!(!is_hit(&b, purged).await, "the block was purged before this gateway started");
     until_stored(&b, 1).await;
-    // The time of a purge is rounded up, and a cluster's parts are read one by one. An answer of the same
-    // moment may therefore count as purged. The next gateway then finds a newer one.
+    // The time of a purge is rounded up, and the parts of a Redis cluster are read one by one. A block stored in
+    // that moment may therefore count as purged, too. The next gateway then finds a block that was stored later.
     let deadline = Instant::now() + PATIENCE;
     let c = loop {
         let c = connected(a.beside().start().await).await;
@@ -134,7 +134,7 @@ async fn many_purges_take_nothing_but_what_they_name() {
         assert!(reply.is_hit(), "{}", reply.cache_status());
     }
     let reply = c.get_account(purged).send().await;
-    // A gateway that fetches an answer while it applies purges does not keep it, so `stored` may be missing.
+    // A gateway does not keep an answer that it fetched while it was applying purges, so `stored` may be missing.
     assert!(reply.cache_status().starts_with("fwd=miss"), "{}", reply.cache_status());
 }
 
@@ -219,6 +219,6 @@ async fn what_was_purged_does_not_come_back() {
     until_stored(&a, 1).await;
     assert!(b.get_account(wallet).send().await.is_hit());
     b.front().cache.purger().purge(&Filter::default());
-    // The purge is in force before the store knows it.
+    // The purge is in force at this gateway before the store knows of it.
     assert_eq!(b.get_account(wallet).send().await.cache_status(), "fwd=miss; stored");
 }

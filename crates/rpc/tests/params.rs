@@ -1,5 +1,5 @@
-//! Compares the parsing of params with the recorded answers of a node. Also compares different forms of the same
-//! call.
+//! Compares the parsing of params with the recorded answers of a node. Also checks that different forms of the
+//! same call give equal queries.
 //!
 //! The cargo package leaves this test out, because the test reads `tests/fixtures` of the repository.
 
@@ -50,8 +50,8 @@ fn one(body: &str) -> Outcome {
     }
 }
 
-/// Returns true for an error that slotfront leaves to the node, because it depends on the state or the version of the
-/// node.
+/// Returns true for an error that slotfront leaves to the node, because the error depends on the node's state or
+/// version.
 fn needs_a_node(error: &Value) -> bool {
     const STATE: [&str; 3] = ["could not find account", "not a Token account", "invalid transaction message"];
     // Node versions differ in these errors.

@@ -1,9 +1,9 @@
 //! The simulated chain. Each slot has a block of its leader, or no block. Every account has a state after
 //! each slot.
 //!
-//! The chain knows no nodes and no JSON. It depends only on the settings, so chains with equal seeds are equal at equal
-//! slots. Transactions are executed on the state of the parent block. Balances, fees, rewards and accounts therefore
-//! always agree.
+//! The chain knows no nodes and no JSON. It depends only on its settings, so chains with equal settings are equal
+//! at equal slots. Transactions are executed on the state of the parent block. Balances, fees, rewards and
+//! accounts therefore always agree.
 
 pub(crate) mod accounts;
 pub(crate) mod address;

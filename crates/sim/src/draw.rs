@@ -1,4 +1,5 @@
-//! Reproducible random values: equal seeds, labels and numbers give equal values, in any order.
+//! Reproducible random values. Each stream of values depends only on a seed, a label and a number, and not on the
+//! use of other streams.
 //!
 //! The generator is splitmix64, which is not for cryptography. Keys, hashes and signatures of the simulation only have
 //! to look right and must not collide.
@@ -28,7 +29,8 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// Returns a value in `0..n`, or 0 if `n` is 0. The bias of the remainder does not matter here.
+    /// Returns a value in `0..n`, or 0 if `n` is 0. Some values are slightly more likely, which does not matter
+    /// here.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }

@@ -1,4 +1,4 @@
-//! Examples of accounts, slots and messages in the cluster, by kind.
+//! Examples of accounts, slots and messages of each kind that a simulated cluster has.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -9,7 +9,8 @@ use super::chain::cluster_addresses::ValidatorRole;
 use super::chain::instruction::TypedInstruction;
 use super::chain::message::Message;
 
-/// Addresses, slots and messages for calls. The addresses stay valid. Slots and messages become outdated.
+/// Addresses, slots and messages that callers can use as params. The addresses stay valid. Slots and messages
+/// become outdated.
 #[derive(Debug, Clone)]
 pub struct Examples {
     /// The wallets, which hold lamports and pay for transactions.

@@ -30,8 +30,8 @@ pub enum Fault {
     WrongId,
     /// Closes the connection with a TCP reset, without an answer.
     Reset,
-    /// Answers with -32005, like getHealth on a node that is behind. When planned for all methods, this fault affects
-    /// only requests with getHealth.
+    /// Answers with -32005, like getHealth on a node that is behind. If it is added for all methods, this fault
+    /// affects only requests with getHealth.
     Unhealthy,
     /// Answers with `result: null`, like getBlock for a block that is incomplete on a node.
     NullResult,
@@ -65,7 +65,7 @@ pub enum Fault {
     With(serde_json::Value),
 }
 
-/// The planned faults.
+/// The faults that a test has added to a node, in the order in which they were added.
 #[derive(Default)]
 pub(crate) struct Faults(Mutex<Vec<Planned>>);
 
@@ -78,7 +78,8 @@ struct Planned {
 }
 
 impl Faults {
-    /// Adds a fault after those that are already planned.
+    /// Adds a fault after all earlier ones: for `method` or for all methods, and for `times` requests or without
+    /// limit.
     pub(crate) fn plan(&self, method: Option<&str>, fault: Fault, times: Option<usize>) {
         let planned = Planned { method: method.map(str::to_owned), fault, left: times };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(planned);
@@ -89,7 +90,7 @@ impl Faults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Returns the first planned fault that applies to a request with these methods. Counts the request against the
+    /// Returns the oldest fault that applies to a request with these methods. Counts the request against the
     /// limit of that fault.
     pub(crate) fn take(&self, methods: &[String]) -> Option<Fault> {
         let mut planned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,12 +159,12 @@ impl Gate {
     }
 }
 
-/// The newest hold of each method.
+/// The newest hold on each method.
 #[derive(Default)]
 pub(crate) struct Holds(Mutex<BTreeMap<String, Arc<Gate>>>);
 
 impl Holds {
-    /// Holds the replies to `method`. Replaces an earlier hold of this method.
+    /// Holds the replies to `method`. For later requests, replaces an earlier hold on this method.
     pub(crate) fn hold(&self, method: &str) -> Hold {
         let gate = Arc::new(Gate { open: watch::Sender::new(false), waiting: watch::Sender::new(0) });
         let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +172,7 @@ impl Holds {
         Hold { gate }
     }
 
-    /// Waits until no hold of these methods keeps the reply back.
+    /// Waits until no hold on one of these methods keeps the reply back.
     pub(crate) async fn pass(&self, methods: &[String]) {
         for method in methods {
             let gate = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(method).cloned();

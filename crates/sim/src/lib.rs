@@ -1,4 +1,5 @@
-//! A simulated cluster: a seeded chain that advances by time or by hand, and nodes that answer for it over HTTP.
+//! A simulated cluster: a seeded chain, and nodes that answer calls about it over HTTP. The chain advances in real
+//! time or by calls of [`Cluster::step`].
 //!
 //! `slotfront dev`, tests and benchmarks use it. The chain is a real state machine without canned answers. Blocks move
 //! lamports and tokens. Accounts, balances, fees and rewards at a slot agree with the blocks up to it. There are no
@@ -56,12 +57,13 @@ pub struct Settings {
     pub nodes: usize,
     /// The number of nodes that support only what a Firedancer node supports. They are the last nodes of the cluster.
     pub firedancer: usize,
-    /// The length of a slot. `None` means that the cluster is stepped by hand, with block times [`SLOT_TIME`] apart.
+    /// The length of a slot. `None` means that only calls such as [`Cluster::step`] advance the chain. The times
+    /// of successive slots are then [`SLOT_TIME`] apart.
     pub slot_time: Option<Duration>,
     /// The first slot, at which history begins. Its block has no transactions.
     pub first_slot: Slot,
-    /// The number of slots that pass before the start. The finalized slot is above `first_slot` once 32 of these slots
-    /// have blocks.
+    /// The number of slots after `first_slot` that a new cluster already has. Its finalized slot is above
+    /// `first_slot` if at least 32 of these slots have blocks.
     pub history_slots: u64,
     /// The number of slots in an epoch, at least 32.
     pub slots_per_epoch: u64,
@@ -103,7 +105,7 @@ impl Settings {
     /// Sets the time of the first slot, so that the newest slot of a new cluster is at the Unix time `unix_time`, in
     /// seconds.
     ///
-    /// The time depends on the number and the length of the slots, so these must be set before.
+    /// The time depends on `history_slots` and `slot_time`, so both must be set before this call.
     #[must_use]
     pub fn with_newest_slot_at(mut self, unix_time: i64) -> Self {
         let history_ms = self.history_slots.saturating_mul(self.slot_ms());
@@ -111,7 +113,7 @@ impl Settings {
         self
     }
 
-    /// Returns the length of a slot in the chain's time, in milliseconds.
+    /// Returns the time by which two successive slots of the chain are apart, in milliseconds.
     fn slot_ms(&self) -> u64 {
         let slot_time = self.slot_time.unwrap_or(SLOT_TIME);
         u64::try_from(slot_time.as_millis()).unwrap_or(u64::MAX)
@@ -126,7 +128,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates a cluster with its history.
+    /// Creates a cluster, and advances its chain by [`Settings::history_slots`].
     pub fn new(settings: Settings) -> Arc<Self> {
         let mut chain = Chain::new(GenesisConfig {
             seed: settings.seed,

@@ -16,8 +16,8 @@ use super::chain::{Chain, STATE_SLOTS};
 use super::fault::{Fault, Faults, Hold, Holds};
 use super::traits::NodeTraits;
 
-/// The maximum lag of a node, in slots. The states of accounts are kept for 128 more slots, because a finalized slot is
-/// older than the newest one.
+/// The maximum lag of a node, in slots. The states of accounts are kept for 128 more slots, because the finalized
+/// slot of a node is older than its newest slot.
 pub const MAX_LAG: u64 = STATE_SLOTS - 128;
 /// The methods that a Firedancer node supports.
 const FIREDANCER: [&str; 10] = [
@@ -125,7 +125,7 @@ impl Node {
         self.traits.firedancer.store(on, Ordering::Relaxed);
     }
 
-    /// Sets the version that the node reports, "4.0.0" by default.
+    /// Sets the version that the node reports, "4.0.0" by default. Has no effect on a Firedancer node.
     pub fn set_version(&self, version: &'static str) {
         *self.traits.version.write().unwrap_or_else(PoisonError::into_inner) = version;
     }
@@ -222,7 +222,8 @@ impl Node {
         read(&View { chain: &chain, node: &self.traits, tip })
     }
 
-    /// Answers a body without HTTP, holds, faults and counts. The result is empty if there is nothing to answer.
+    /// Answers a request body directly, without HTTP. Holds and faults do not affect the answer, and the calls are
+    /// not counted. The result is empty if there is nothing to answer.
     pub fn answer(&self, body: &[u8]) -> Vec<u8> {
         self.reply(&envelope::parse(&Bytes::copy_from_slice(body)), None)
     }
@@ -273,7 +274,7 @@ impl Node {
             }
             Some(Fault::NullResult) => Ok(serde_json::Value::Null),
             Some(Fault::Result(result)) => Ok(result.clone()),
-            // Written as text, because dropping such a deep tree would overflow the stack.
+            // The arrays are written as text, because dropping such a deep JSON tree would overflow the stack.
             Some(Fault::Nested(depth)) => {
                 let result = [vec![b'['; *depth], vec![b']'; *depth]].concat();
                 return reply::result(out, &call.id, &result);

@@ -40,7 +40,7 @@ const TRICKLE_PIECES: usize = 10;
 const PIECE: usize = 64 * 1024;
 /// The maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// The pause of the server after an error of its listener.
+/// The pause after the server failed to accept a connection or to bind its port, before it tries again.
 const RETRY: Duration = Duration::from_millis(50);
 const PAGE: &str = "<html><head><title>502 Bad Gateway</title></head><body>502 Bad Gateway</body></html>\n";
 
@@ -241,7 +241,8 @@ enum ResponseBody {
         between: Duration,
         pause: Pin<Box<Sleep>>,
     },
-    /// The beginning of a reply, a text with `left` more bytes, and the end of the reply.
+    /// A reply that consists of a beginning, a long text, and an end. `left` is the number of bytes of the text
+    /// that are not sent yet.
     Huge {
         head: Bytes,
         left: usize,
@@ -278,8 +279,8 @@ impl ResponseBody {
         Self::Trickle { left: answer.into(), piece, between, pause }
     }
 
-    /// Returns the body of an answer whose result is a text of `bytes` bytes. The answer has the id of a single call,
-    /// and the id null for a batch.
+    /// Returns the body of an answer whose result is a text of `bytes` bytes. The answer to a single call has the
+    /// id of the call. The answer to a batch has the id null.
     fn huge(bytes: usize, request: &envelope::Request) -> Self {
         let id = match request {
             envelope::Request::One(Element::Call(call)) => &call.id,

@@ -1,4 +1,5 @@
-//! The properties of a simulated node that affect its answers, such as its health. The chain is not among them.
+//! The properties of a single simulated node that affect its answers, such as its health. All nodes share one
+//! chain.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -80,8 +81,8 @@ impl NodeTraits {
         *self.version.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the slot at which the node reads the account at `position` of a list. `slot` is the context slot of the
-    /// answer.
+    /// Returns the slot at which the node reads the account at `position` of a list. `slot` is the context slot of
+    /// the answer. The two slots differ only after [`Node::set_reads_ahead`](super::Node::set_reads_ahead).
     pub(crate) fn reads_at(&self, slot: Slot, commitment: Commitment, position: usize) -> Slot {
         let ahead = commitment == Commitment::Finalized
             && position.is_multiple_of(2)

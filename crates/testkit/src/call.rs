@@ -10,7 +10,7 @@ use crate::reply::Reply;
 use crate::request::TestRequest;
 
 /// A JSON-RPC call that is not sent yet. Most functions of this type set a field of the configuration object,
-/// which is the last of the params.
+/// which is the last element of the params.
 #[derive(Clone)]
 #[must_use = "a call does nothing until it is sent"]
 pub struct TestCall {
@@ -140,7 +140,7 @@ impl TestCall {
         self
     }
 
-    /// Adds `Cache-Control: no-cache`, so that the call bypasses the cache if the plan allows it.
+    /// Adds `Cache-Control: no-cache`, so that the call bypasses the cache if the key's plan allows this.
     pub fn no_cache(mut self) -> Self {
         self.request = self.request.no_cache();
         self
@@ -188,8 +188,8 @@ impl TestCall {
         Query::parse(method, &params, Profile::Node).expect("params of a call")
     }
 
-    /// Returns a node's whole JSON-RPC answer to the call, without HTTP. The node's faults and holds do not
-    /// apply, and the node does not count the call.
+    /// Returns a node's whole JSON-RPC answer to the call, without HTTP. The faults of the node do not apply, and
+    /// the node neither holds back nor counts the call.
     pub fn answer_of(&self, node: &Node) -> Value {
         let answer = node.answer(self.body().as_bytes());
         serde_json::from_slice(&answer).expect("a node answers in JSON")

@@ -85,7 +85,8 @@ impl TestCluster {
         Secret::new(format!("http://{}", self.addresses[node]))
     }
 
-    /// Returns the setting of an upstream for a node. The upstream's name is `node-0`, `node-1` and so on.
+    /// Returns the setting with which a gateway uses a node as an upstream. The upstream's name is `node-0` for
+    /// the first node.
     pub fn upstream(&self, node: usize) -> Upstream {
         Upstream::plain(format!("node-{node}"), self.url(node))
     }
@@ -134,8 +135,8 @@ impl TestCluster {
     }
 }
 
-/// Returns a node's whole JSON-RPC answer to a call, without HTTP. The node's faults and holds do not apply,
-/// and the node does not count the call.
+/// Returns a node's whole JSON-RPC answer to a call, without HTTP. The faults of the node do not apply, and the
+/// node neither holds back nor counts the call.
 pub fn node_answer(node: &Node, method: &str, params: &Value) -> Value {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
     serde_json::from_slice(&node.answer(body.as_bytes())).expect("a node answers in JSON")

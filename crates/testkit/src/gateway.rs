@@ -26,7 +26,8 @@ use crate::loopback_tap::LoopbackTap;
 use crate::reply::Reply;
 use crate::request::TestRequest;
 
-/// A gateway in front of a cluster that is stepped by hand, with the API key `dev`.
+/// A gateway with the API key `dev`, in front of a simulated cluster. Slots pass only when the test steps the
+/// cluster.
 pub struct TestGateway {
     /// The cluster with which the gateway was started. [`TestCluster::replace`] does not change this field.
     pub cluster: TestCluster,
@@ -71,7 +72,7 @@ impl<'a> TestGatewayBuilder<'a> {
         self
     }
 
-    /// Changes the settings. Several changes apply in the order of their calls.
+    /// Changes the settings. Several changes apply in the order in which they were added.
     pub fn config(mut self, change: impl FnOnce(&mut Config) + 'a) -> Self {
         self.configure.push(Box::new(change));
         self
@@ -83,7 +84,8 @@ impl<'a> TestGatewayBuilder<'a> {
         self
     }
 
-    /// Changes the durations of a shutdown's phases, such as the notice before the listener closes.
+    /// Changes the durations of a shutdown's phases, for example the time between the notice and the closing of
+    /// the listener.
     pub fn grace_periods(mut self, change: impl FnOnce(&mut GracePeriods) + 'a) -> Self {
         self.periods = Some(Box::new(change));
         self
@@ -103,7 +105,7 @@ impl<'a> TestGatewayBuilder<'a> {
         builder
     }
 
-    /// Starts the gateway, and waits until every node is probed and the gateway knows the cluster's slots.
+    /// Starts the gateway, and waits until every node is probed and the gateway knows the cluster's newest slots.
     pub async fn start(self) -> TestGateway {
         let gateway = self.start_unprobed().await;
         gateway.settled().await;
@@ -312,12 +314,12 @@ impl TestGateway {
         self.cluster.calls_without_probes()
     }
 
-    /// Returns the reason why a node gets no calls. `None` if the node is usable.
+    /// Returns the most severe reason why a node gets no calls. `None` if the node is usable.
     pub fn unusable(&self, node: usize) -> Option<Unusable> {
         self.front().pool.standing(Instant::now())[node].1
     }
 
-    /// Waits until `holds` returns true. Panics with `what` after [`PATIENCE`].
+    /// Waits until `holds` returns true. Panics with the text `what` if that takes longer than [`PATIENCE`].
     pub async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !holds() {
@@ -337,7 +339,7 @@ impl TestGateway {
         self.until(&format!("{series} is at least {least}"), || self.metric(series) >= least).await;
     }
 
-    /// Waits until the gateway knows that a node is `slots` slots behind the newest known slot.
+    /// Waits until the gateway knows that a node is `slots` slots behind the newest known slot at `commitment`.
     pub async fn until_lag(&self, node: usize, commitment: Commitment, slots: u64) {
         let lag = || self.front().frontier.lag(node, commitment);
         self.until(&format!("node {node} is {slots} slots behind"), || lag() == Some(slots)).await;
@@ -369,8 +371,8 @@ impl TestGateway {
         }
     }
 
-    /// Stops the gateway, and runs `seen` in the notice period: readiness fails, and the public listener is
-    /// still open. Panics if that period ends before `seen` does.
+    /// Begins to stop the gateway, and runs `seen` while readiness fails and the public listener is still open.
+    /// Panics if the stop completes before `seen` does.
     pub async fn during_the_notice(&self, seen: impl Future<Output = ()>) {
         tokio::select! {
             () = self.app.stop() => panic!("the notice ended first"),
@@ -379,8 +381,8 @@ impl TestGateway {
     }
 }
 
-/// Returns a request for [`Pool::call`](slotfront::pool::Pool::call), which bypasses the cache. Its deadline
-/// is [`PATIENCE`] from now.
+/// Returns a request for [`Pool::call`](slotfront::pool::Pool::call), which sends it to a node without using the
+/// cache. Its deadline is [`PATIENCE`] from now.
 pub fn upstream_request(query: Query) -> UpstreamRequest {
     let context = CallContext::own(Instant::now() + PATIENCE);
     UpstreamRequest { query, min_slot: None, prefer: None, one_node: false, context }

@@ -20,7 +20,8 @@
 //! # }
 //! ```
 //!
-//! Tests wait for events, never for time: a reply that a node holds, a counter, a slot. `docs/testing.md` has more.
+//! Tests wait for an event, such as a new slot or the value of a counter, and never for a fixed time.
+//! `docs/testing.md` has more.
 
 #![expect(clippy::missing_panics_doc, reason = "a helper that cannot go on panics, and its test fails")]
 #![expect(
@@ -51,7 +52,7 @@ pub use reply::Reply;
 pub use request::TestRequest;
 pub use scene::CacheScene;
 
-/// The longest time for which a test waits for one event. It is longer than any step takes on a busy machine.
+/// The longest time for which a test waits for one event. It is longer than any event takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Compiles the examples of docs/testing.md as doc tests.

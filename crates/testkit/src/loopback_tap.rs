@@ -36,9 +36,8 @@ pub struct LoopbackTap {
     node: Arc<OnceLock<String>>,
     instead: Arc<OnceLock<(&'static str, Vec<u8>)>>,
     seen: Arc<Mutex<Vec<TappedRequest>>>,
-    /// The client that forwards requests, created once for all clones of the tap. On a busy machine, creating
-    /// a client takes longer than the timeout of a probe. After a timeout, the prober would open another
-    /// connection.
+    /// The client that forwards requests, created once for all clones of this value. On a busy machine, creating a
+    /// client takes longer than the timeout of a probe. After a timeout, the prober would open another connection.
     client: Arc<OnceLock<reqwest::Client>>,
 }
 

@@ -1,4 +1,4 @@
-//! A real redis-server, or a cluster of them, that a test can pause, kill and fill.
+//! A real redis-server, or a Redis Cluster of them, that a test can pause, kill and fill.
 
 use std::net::TcpListener;
 use std::ops::Range;
@@ -20,14 +20,16 @@ pub struct Redis {
     dir: tempfile::TempDir,
 }
 
-/// Returns a port of 127.0.0.1 on which nothing listens, and which this process did not get before.
+/// Returns a port of 127.0.0.1 on which nothing listens, and which this function has not returned before in this
+/// process.
 ///
-/// The port lies below the ephemeral ports of Linux. The system gives those to outgoing connections, which could
-/// take the port before its server starts, or while its server restarts.
+/// The port lies below the ephemeral ports, which Linux gives to outgoing connections. Such a connection could
+/// take the port before the server starts, or while the server restarts.
 pub fn free_port() -> u16 {
     const PORTS: Range<u32> = 10_000..32_768;
     static GIVEN: AtomicU32 = AtomicU32::new(0);
-    // A prime step, so that processes that run side by side begin far apart.
+    // Consecutive process ids are multiplied by a prime, so that processes that run side by side begin at distant
+    // ports.
     let first = std::process::id().wrapping_mul(7_919);
     loop {
         let port = PORTS.start + first.wrapping_add(GIVEN.fetch_add(1, Relaxed)) % (PORTS.end - PORTS.start);
@@ -39,7 +41,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Redis {
-    /// Starts a server at a free port, with additional command-line `arguments`. It keeps nothing on disk.
+    /// Starts a server at a free port, with additional command-line `arguments`. The server keeps nothing on disk.
     pub fn start(arguments: &[&str]) -> Self {
         Self::on(free_port(), arguments)
     }
@@ -54,13 +56,13 @@ impl Redis {
         redis
     }
 
-    /// Returns the setting `shared` of a gateway for this server. A call to the server may take 2 s, which
-    /// suffices on a busy machine.
+    /// Returns the setting `shared` with which a gateway uses this server. A call to the server may take 2 s,
+    /// which suffices on a busy machine.
     pub fn settings(&self) -> SharedSettings {
         Self::settings_at(&self.url())
     }
 
-    /// Returns the setting `shared` of a gateway for a server at this URL.
+    /// Returns the setting `shared` with which a gateway uses the server at this URL.
     pub fn settings_at(url: &str) -> SharedSettings {
         SharedSettings {
             urls: vec![Secret::new(url)],
@@ -158,7 +160,7 @@ impl Drop for Redis {
 pub struct RedisCluster(pub Vec<Redis>);
 
 impl RedisCluster {
-    /// Starts three servers, and waits until they form a cluster.
+    /// Starts three servers, and waits until they form a Redis Cluster.
     pub fn start() -> Self {
         let nodes: Vec<_> = (0..3).map(|_| Self::node()).collect();
         let addresses: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
@@ -174,8 +176,8 @@ impl RedisCluster {
         cluster
     }
 
-    /// Starts a node of the cluster, which also uses the port 10,000 above its own. The node serves its part of
-    /// the keys while other nodes are missing.
+    /// Starts a server for a Redis Cluster, which also uses the port 10,000 above its own. The server serves its
+    /// part of the keys even while other servers of the Redis Cluster are missing.
     fn node() -> Redis {
         let arguments = [
             "--cluster-enabled",
@@ -188,7 +190,7 @@ impl RedisCluster {
         Redis::on(free_port(), &arguments)
     }
 
-    /// Returns the setting `shared` of a gateway for the cluster.
+    /// Returns the setting `shared` with which a gateway uses this Redis Cluster.
     pub fn settings(&self) -> SharedSettings {
         let urls = self.0.iter().map(|node| Secret::new(node.url())).collect();
         SharedSettings { urls, cluster: true, ..self.0[0].settings() }

@@ -72,14 +72,14 @@ impl Reply {
         self.header("cache-status").trim_start_matches("slotfront; ")
     }
 
-    /// Returns true if the answer comes from the cache: fresh, stale, or derived from an entry in another
+    /// Returns true if the answer comes from the cache: fresh, carried, stale, or made from an entry in another
     /// form.
     #[track_caller]
     pub fn is_hit(&self) -> bool {
         self.cache_status().starts_with("hit")
     }
 
-    /// Returns true if the answer is derived from an entry in another form.
+    /// Returns true if the answer was made from a cache entry in another form.
     #[track_caller]
     pub fn is_derived(&self) -> bool {
         self.cache_status().ends_with("detail=derived")

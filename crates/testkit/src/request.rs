@@ -53,7 +53,7 @@ impl TestRequest {
         headers.iter().fold(self, |request, (name, value)| request.header(name, value))
     }
 
-    /// Adds `Cache-Control: no-cache`, so that the call bypasses the cache if the plan allows it.
+    /// Adds `Cache-Control: no-cache`, so that the call bypasses the cache if the key's plan allows this.
     pub fn no_cache(self) -> Self {
         self.header("cache-control", "no-cache")
     }
@@ -75,8 +75,8 @@ impl TestRequest {
         async move { Reply::read(request.send().await.expect("an answer")).await }
     }
 
-    /// Sends the request three times: over slotfront's fast path for HTTP/1.1, over HTTP/1.1 by hyper, and over
-    /// HTTP/2.
+    /// Sends the request three times: over HTTP/1.1 so that slotfront's fast path parses it, over HTTP/1.1 so that
+    /// hyper parses it, and over HTTP/2.
     pub async fn send_every_way(&self) -> [Reply; 3] {
         let multiplexed = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build();
         let multiplexed = multiplexed.expect("a client");

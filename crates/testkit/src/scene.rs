@@ -16,7 +16,7 @@ use crate::cluster::TestCluster;
 
 /// A cache in front of one simulated node. The node's slot never changes, so that entries stay fresh.
 pub struct CacheScene {
-    /// The cluster of the node.
+    /// The simulated cluster to which the node belongs.
     pub cluster: TestCluster,
     /// The settings of the cache and the pool.
     pub config: Config,

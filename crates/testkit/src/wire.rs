@@ -12,10 +12,11 @@ use crate::PATIENCE;
 /// The field has no other effect.
 pub const NOT_PLAIN: &str = "connection: keep-alive, x-nothing\r\n";
 
-/// The parts of a response that do not depend on the clock: the status line, the header fields and the body.
+/// The parts of a response that do not depend on the clock: the status line, the header fields without their
+/// times, and the body.
 pub type TimelessAnswer = (String, BTreeSet<String>, Vec<u8>);
 
-/// Returns the text of a POST request. Each line of `headers` ends in CRLF.
+/// Returns the text of a POST request. Each line of `headers` must end in CRLF.
 pub fn post(path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
@@ -50,8 +51,8 @@ pub fn is_whole(seen: &str) -> bool {
     seen.split_once("\r\n\r\n").is_some_and(|(head, body)| body.len() >= length(head).unwrap_or(0))
 }
 
-/// Removes the digits from a field whose value depends on the clock: `ratelimit` or `cache-status`. Leaves other
-/// fields as they are.
+/// Removes the digits from a header field whose value depends on the clock: `ratelimit` or `cache-status`. Leaves
+/// other fields as they are.
 fn without_time(field: String) -> String {
     if field.starts_with("ratelimit: ") || field.starts_with("cache-status: ") {
         field.replace(|c: char| c.is_ascii_digit(), "")

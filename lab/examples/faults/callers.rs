@@ -1,4 +1,5 @@
-//! The callers. Each requests one account after another, checks the answer, and counts it for the current fault.
+//! The callers. Each caller requests one account after another, checks the answers, and counts its calls for the
+//! current phase.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,7 @@ use crate::tally::{CallOutcome, Tally};
 
 /// The number of consecutive good answers that must come before the first fault.
 const BEGUN: u64 = 100;
-/// The position of the current phase before the first phase begins. Calls that begin then are not counted.
+/// The value of [`Callers::phase`] until the first phase begins. Calls that begin earlier are not counted.
 const UNCOUNTED: usize = usize::MAX;
 
 /// The number of callers, the pause of each between two calls, and the longest wait for an answer.
@@ -68,7 +69,7 @@ impl Callers {
         }
     }
 
-    /// Sends calls until [`end`](Self::end).
+    /// Sends calls until [`end`](Self::end) is called.
     pub(crate) async fn ask(&self, pace: Pace) {
         futures_util::future::join_all((0..pace.callers).map(|_| self.ask_alone(pace))).await;
     }
@@ -89,7 +90,7 @@ impl Callers {
         }
     }
 
-    /// Requests the next account, on the idle connection if it is still open. Returns the slot of the answer.
+    /// Requests the next account, on the connection `idle` if that is still open. Returns the slot of the answer.
     async fn ask_once(&self, idle: &mut Option<Connection>) -> Result<Slot, String> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let turn = usize::try_from(id).unwrap_or(0);
@@ -120,7 +121,7 @@ impl Callers {
         self.cluster.slot(Commitment::Processed)
     }
 
-    /// Begins a call. Returns the position of its phase.
+    /// Notes that a call begins. Returns the position of the current phase.
     fn begin(&self) -> usize {
         let phase = self.phase.load(Ordering::Relaxed);
         if let Some(tally) = self.tallies().get_mut(phase) {

@@ -1,13 +1,14 @@
 //! Three simulated nodes with injected faults, and the callers of the gateway in front of them.
 //!
-//! The program serves the nodes, waits until the gateway answers from all of them, and injects the faults one after the
-//! other. Each line of the output is one fault, in fields separated by tabs:
+//! The program serves the nodes, waits until the gateway answers from all of them, and injects the faults one
+//! after the other. Each line of the output is for one phase. The first phase is the time before and between the
+//! faults. Every other phase is a fault or a recovery. The fields of a line are separated by tabs:
 //!
-//! - its name
+//! - the name of the phase
 //! - the numbers of calls, of failed calls and of answers more than 60 slots old
-//! - the p50 and the p99 of the calls in microseconds
+//! - the p50 and the p99 of the calls' durations in microseconds
 //!
-//! Lines that begin with `#` are remarks, such as the first failure of each fault.
+//! Lines that begin with `#` are remarks, such as the first failure of each phase.
 
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
 

@@ -1,4 +1,4 @@
-//! The faults in their order, and the conditions for the end of each.
+//! The faults in their order, and the conditions for the end of each fault.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ const IN_USE: u64 = 10;
 /// The number of requests to the faulty node, including probes, after which the gateway is taken to know the
 /// fault.
 const SEEN: u64 = 10;
-/// The longest wait for a condition: for the gateway's first answers, for the use of a recovered node, or for
-/// [`PhaseEnd::Calls`].
+/// The longest wait for a condition: for the gateway's first answers, for the use of a recovered node, or for the
+/// calls of [`PhaseEnd::Calls`].
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The interval between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(2);
-/// The name of the phase between the faults.
+/// The name of the phase before and between the faults.
 const REST: &str = "none, before and between the faults";
 
 /// The condition for the end of a phase.
 #[derive(Clone, Copy)]
 pub(crate) enum PhaseEnd {
-    /// A duration has passed.
+    /// This duration has passed since the phase began.
     Time(Duration),
     /// This number of calls has ended, and the faulty node is down or has received [`SEEN`] requests since the
     /// fault began.
@@ -70,7 +70,7 @@ fn clear_all_faults(cluster: &Cluster) {
     }
 }
 
-/// Returns the phases. The faults of the previous phase are cleared when a phase begins.
+/// Returns the phases. All faults are cleared between two phases.
 fn phases() -> Vec<Phase> {
     vec![
         Phase::new("killed", |cluster| faulty(cluster).set_down(true)),
@@ -168,8 +168,8 @@ pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) ->
     Ok(())
 }
 
-/// Returns a function that returns true once the gateway knows the fault that begins now: the faulty node is down,
-/// or has received [`SEEN`] requests.
+/// Returns a function that returns true once the gateway is taken to know the fault that begins now. The faulty
+/// node is then down, or has received [`SEEN`] requests.
 fn is_seen(cluster: &Cluster) -> impl Fn(&Cluster) -> bool + use<> {
     let before = faulty(cluster).calls_total();
     move |cluster| faulty(cluster).is_down() || faulty(cluster).calls_total() >= before + SEEN

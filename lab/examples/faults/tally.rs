@@ -7,7 +7,8 @@ const OLD_SLOTS: u64 = 60;
 
 /// The result of a call.
 pub(crate) enum CallOutcome {
-    /// An account. The slot of the answer is `age` slots below the newest slot at the beginning of the call.
+    /// An account. The slot of the answer is `age` slots below the newest processed slot at the beginning of the
+    /// call.
     Answer { age: u64 },
     /// Any other result, with the reason.
     Failed(String),
@@ -45,7 +46,8 @@ impl Tally {
         self.micros.len() as u64
     }
 
-    /// Returns name, calls, failed calls, old answers, p50 and p99, separated by tabs.
+    /// Returns a line of the output, whose fields are separated by tabs: name, calls, failed calls, old answers,
+    /// p50 and p99.
     pub(crate) fn line(&self) -> String {
         let mut micros = self.micros.clone();
         micros.sort_unstable();

@@ -1,4 +1,4 @@
-//! Callers that request accounts of the gateway at planned times, and check each answer.
+//! Callers that request accounts from the gateway at planned times, and check each answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,9 +35,9 @@ struct Tally {
     /// The number of answers that were carried: served at a newer slot than they were fetched at.
     carried: u64,
     wrong: u64,
-    /// The lags behind the chain of all answers at confirmed, in slots and in milliseconds.
+    /// The lag of each answer at confirmed behind the chain, in slots and in milliseconds.
     behind: Lags,
-    /// The lags behind the chain of the carried answers at confirmed, in slots and in milliseconds.
+    /// The lag of each carried answer at confirmed behind the chain, in slots and in milliseconds.
     tip_behind: Lags,
 }
 
@@ -68,7 +68,7 @@ struct Account {
     lamports: u64,
 }
 
-/// Calls for some seconds, and prints the results.
+/// Runs the callers for the requested number of seconds, and prints the results.
 pub(crate) async fn run(clock: Clock, options: Options) -> Result<(), BoxError> {
     let (tally, options) = (Arc::<Mutex<Tally>>::default(), Arc::new(options));
     let tasks = TaskTracker::new();

@@ -1,10 +1,11 @@
-//! Nodes whose blocks are as large as main-net's, and callers of the gateway in front of them.
+//! Nodes whose blocks are as large as those of mainnet, and callers of the gateway in front of them.
 //!
-//! The program has two commands. Both take the time of the chain's first slot, so that they agree about the newest slot
-//! without talking.
+//! The program has two commands. Both take the time of the chain's first slot as an argument. Both thereby know
+//! the newest slot without exchanging it.
 //!
 //! - `nodes` serves a node on each given port until the program is ended.
-//! - `callers` requests accounts for some seconds, checks each answer, and prints lines `name value`.
+//! - `callers` requests accounts for some seconds, checks each answer, and prints its counts. Each line of the
+//!   output is a name and a value.
 
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
@@ -30,7 +31,7 @@ struct Options {
 enum Part {
     /// Serves a node on each port
     Nodes(nodes::Options),
-    /// Requests accounts of the gateway
+    /// Requests accounts from the gateway
     Callers(callers::Options),
 }
 

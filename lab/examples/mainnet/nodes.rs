@@ -1,4 +1,4 @@
-//! The nodes of one chain. Each node has a network link with a delay and a bandwidth.
+//! The nodes of one chain. Each node has a simulated network link with a delay and a bandwidth.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -23,9 +23,10 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::TaskTracker;
 
-/// The number of bytes that a link sends at once.
+/// The maximum number of bytes that a link sends in one piece.
 const PIECE: usize = 16 * 1024;
-/// The time by which a link may send bytes before its bandwidth allows it, because timers count in milliseconds.
+/// The time by which a link may send bytes earlier than its bandwidth allows. It makes up for timers, which are
+/// exact only to the millisecond.
 const AHEAD: Duration = Duration::from_millis(2);
 
 #[derive(clap::Args)]
@@ -78,7 +79,7 @@ impl BlockCoding {
     }
 }
 
-/// One node.
+/// A node of the chain.
 struct Node {
     clock: Clock,
     templates: Arc<[String]>,
@@ -87,7 +88,7 @@ struct Node {
     link: Mutex<Link>,
 }
 
-/// A node's link, with the time at which it is free, and the counters of the node.
+/// The network link of a node, and the counts of the node's answers.
 struct Link {
     free_at: Instant,
     counts: BTreeMap<String, u64>,
@@ -169,7 +170,8 @@ impl Node {
         *link.counts.entry(what.to_owned()).or_default() += by;
     }
 
-    /// Returns a body that is sent piece by piece, at the link's bandwidth. All answers of a node share its link.
+    /// Returns a body that is sent piece by piece, at the bandwidth of the node's link. All answers of a node
+    /// share this link.
     fn paced(self: &Arc<Self>, mut text: Bytes) -> Body {
         let node = Arc::clone(self);
         let pieces =
@@ -183,7 +185,8 @@ impl Node {
         }))
     }
 
-    /// Returns the time at which the link has sent `bytes` further bytes, and keeps the link busy until then.
+    /// Returns the time at which the link will have sent `bytes` more bytes, and counts the link as busy until
+    /// then.
     fn sent_at(&self, bytes: usize) -> Instant {
         let took = Duration::from_micros(bytes as u64 * 8 / self.options.megabits);
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +194,7 @@ impl Node {
         link.free_at
     }
 
-    /// Returns the JSON text of a call's result, or its error object.
+    /// Returns the result of a call as JSON text, or the error object of the call.
     fn member(&self, method: &str, params: &Value) -> Result<String, Value> {
         let newest = |config: &Value| {
             self.clock.newest(config["commitment"].as_str().unwrap_or("finalized"), mainnet::now_ms())

@@ -46,7 +46,8 @@ fn check_account(cluster: &Cluster, key: &Pubkey, slot: Slot, value: &Value) -> 
     if is_same { Ok(()) } else { Err(format!("{key} is not {value} at {slot}")) }
 }
 
-/// Returns true if `data`, from an answer, is right for `account`. Parsed and sliced data show only the token amount.
+/// Returns true if `data`, from an answer, is right for `account`. Of parsed data, only the token amount is
+/// compared. Sliced data hold only the token amount.
 fn is_data(data: &Value, account: &Account) -> bool {
     let amount = &account.data[AMOUNT];
     if let Some(parsed) = data.get("parsed") {

@@ -16,14 +16,14 @@ use crate::upstream::{UpstreamCalls, UpstreamCounter};
 
 /// The maximum number of connections to a gateway.
 const CONNECTIONS: usize = 64;
-/// The pause between two checks whether a started gateway is ready.
+/// The pause between two checks of a gateway's readiness.
 const LOOK: Duration = Duration::from_millis(100);
-/// The longest time for a started gateway to become ready.
+/// The longest wait for a gateway to become ready.
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// One gateway with nodes of its own, and the counts of the reads that it gets.
 pub(crate) struct Lane {
-    /// True if the gateway gets lists, false if it gets single accounts.
+    /// True if the gateway gets reads of lists, false if it gets reads of single accounts.
     pub(crate) is_list: bool,
     /// True if the gateway follows the chain.
     pub(crate) follows: bool,
@@ -39,9 +39,10 @@ pub(crate) struct Lane {
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) micros: Vec<u64>,
-    /// The lags of the correct answers behind the cluster in slots, by commitment and source of the answer.
+    /// The number of slots by which each correct answer was behind the cluster. The key has the commitment and the
+    /// source of the answer.
     pub(crate) behind: BTreeMap<(Commitment, &'static str), Vec<Slot>>,
-    /// The number of reads that got no answer, or one with an HTTP error.
+    /// The number of reads that got no answer, or an answer with an HTTP error.
     pub(crate) failed: u64,
     /// The number of reads that got a wrong answer.
     pub(crate) wrong: u64,
@@ -50,7 +51,7 @@ pub(crate) struct Tally {
 }
 
 impl Lane {
-    /// Returns the gateway at `target` in front of `nodes`.
+    /// Creates the lane of the gateway at `target`, whose nodes are `nodes`.
     pub(crate) fn new(
         is_list: bool,
         follows: bool,
@@ -132,7 +133,7 @@ impl Lane {
         Ok(answer)
     }
 
-    /// Returns the counts of the reads, and of the calls to the nodes, since the last call of this function.
+    /// Returns the counts of the reads, and of the calls to the nodes, and sets all counts to 0.
     pub(crate) fn take(&self) -> (Tally, UpstreamCalls) {
         (std::mem::take(&mut *self.tally()), self.upstream.take())
     }
@@ -142,7 +143,8 @@ impl Lane {
     }
 }
 
-/// Returns the source of an answer, such as `hit` or `fetched`, by its `Cache-Status` header.
+/// Returns the source of an answer as one word, for example `hit` or `fetched`. `cache_status` is the header
+/// `Cache-Status` of the answer.
 fn source(cache_status: &str) -> &'static str {
     let has = |word: &str| cache_status.contains(word);
     if has("detail=carried") {

@@ -1,9 +1,9 @@
 //! Counts the calls that following the chain saves, and compares them with an ideal cache.
 //!
-//! The program serves one simulated cluster and sends the same reads, at the same time, to gateways with and without
-//! following. Single accounts and lists go to different gateways. Each gateway has nodes of its own, so a call at a
-//! node shows which gateway sent it. The ideal cache knows the writes of the cluster at once. Each answer is compared
-//! with the state of the cluster at the slot that the answer names.
+//! The program serves one simulated cluster and sends the same reads, at the same time, to gateways with and
+//! without following. Single accounts and lists go to different gateways. Each gateway has nodes of its own, so
+//! the node that gets a call shows which gateway sent the call. The ideal cache knows the writes of the cluster at
+//! once. Each answer is compared with the state of the cluster at the slot that the answer names.
 //!
 //! The output is a table in Markdown. The text before it describes the reads.
 
@@ -36,9 +36,11 @@ use crate::table::{IdealFetches, Measured};
 /// The maximum delay of a read. A longer delay means that the machine and the cluster have stalled. All later
 /// reads are then postponed.
 const LATE: Duration = Duration::from_secs(1);
-/// The version that the nodes report. Nodes below 4.1 may answer at finalized with data of a later slot.
+/// The version that the nodes report. At finalized, nodes below 4.1 may give data of a slot later than the
+/// answer's own.
 const NODE_VERSION: &str = "4.4.0";
-/// The number of slots whose blocks are kept. Followers request only the newest blocks.
+/// The number of newest slots whose blocks the cluster keeps. Gateways that follow the chain request only the
+/// newest blocks.
 const RETAINED_SLOTS: u64 = 400;
 
 #[derive(Parser)]
@@ -68,10 +70,10 @@ struct Options {
     /// The average number of reads of lists per second
     #[arg(long, default_value_t = 50.0)]
     list_rate: f64,
-    /// The percentages of reads of accounts that are written every slot, every half minute, and never
+    /// The percentages of reads by write rate of their accounts: written every slot, every half minute, and never
     #[arg(long, value_delimiter = ',', default_value = "30,30,40")]
     spread: Vec<f64>,
-    /// The percentage of reads at confirmed. The others are at finalized
+    /// The percentage of reads at confirmed; all other reads are at finalized
     #[arg(long, default_value_t = 60)]
     confirmed: u64,
 }
@@ -85,7 +87,8 @@ impl Options {
     }
 }
 
-/// The gateways, the cluster behind them, and the ideal caches, which get the same reads.
+/// The gateways, the cluster behind them, and the ideal caches. The gateways and the ideal caches get the same
+/// reads.
 struct Replay {
     cluster: Arc<Cluster>,
     lanes: Vec<Arc<Lane>>,
@@ -95,8 +98,8 @@ struct Replay {
 }
 
 impl Replay {
-    /// Sends the reads at their planned times, and waits for all answers. Returns the time by which reads were
-    /// postponed.
+    /// Sends the reads at their planned times, and waits for all answers. Returns the total time by which reads
+    /// were postponed.
     async fn run(&mut self, reads: impl Iterator<Item = PlannedRead>) -> Duration {
         let (mut begun, mut put_off) = (Instant::now(), Duration::ZERO);
         let open = TaskTracker::new();

@@ -1,4 +1,4 @@
-//! The table of the counts.
+//! The table of the gateways' counts, in Markdown.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -10,10 +10,11 @@ use slotfront_rpc::methods::{Commitment, Method};
 use crate::lane::{Lane, Tally};
 use crate::upstream::UpstreamCalls;
 
-/// The numbers of fetches that the ideal cache made, by commitment and write rate. The flag is true for lists.
+/// The numbers of fetches that the ideal caches made. A key has three parts: true for lists, the commitment, and
+/// the write rate.
 pub(crate) type IdealFetches = HashMap<(bool, Commitment, WriteRate), u64>;
 
-/// The counts of one gateway.
+/// The counts of one gateway, beside those of the ideal caches.
 pub(crate) struct Measured {
     follows: bool,
     is_list: bool,
@@ -25,7 +26,7 @@ pub(crate) struct Measured {
 
 /// The sources of answers that are counted as hits.
 const HITS: [&str; 4] = ["carried", "hit", "derived", "stale"];
-/// The methods that, in these runs, a gateway calls only in order to follow the chain.
+/// The methods that a gateway in these runs calls only to follow the chain.
 const FOLLOWING: [&str; 3] = ["getBlocks", "getBlock", "getEpochSchedule"];
 
 impl Measured {
@@ -48,13 +49,13 @@ impl Measured {
         FOLLOWING.iter().map(|method| self.upstream.other(method)).sum()
     }
 
-    /// Returns the number of answers from these sources.
+    /// Returns the number of correct answers from these sources.
     fn answers_from(&self, sources: &[&str]) -> u64 {
         let of_source = self.tally.behind.iter().filter(|((_, source), _)| sources.contains(source));
         of_source.map(|(_, behind)| behind.len() as u64).sum()
     }
 
-    /// Returns the number of the ideal cache's fetches for which `choose` returns true.
+    /// Returns the number of the ideal cache's fetches. Only fetches for which `choose` returns true are counted.
     fn ideal(&self, choose: impl Fn(Commitment, WriteRate) -> bool) -> u64 {
         let chosen = |(is_list, commitment, rate): &(bool, Commitment, WriteRate)| {
             *is_list == self.is_list && choose(*commitment, *rate)
@@ -62,16 +63,16 @@ impl Measured {
         self.ideal.iter().filter(|(kind, _)| chosen(kind)).map(|(_, number)| number).sum()
     }
 
-    /// Returns as text the fetches of the gateway, those of the ideal cache, and their ratio. Counts fetches for which
-    /// `choose` returns true.
+    /// Returns three numbers as text: the gateway's fetches, the ideal cache's fetches, and the ratio of the two.
+    /// Only fetches for which `choose` returns true are counted.
     fn ratio(&self, choose: impl Fn(Commitment, WriteRate) -> bool) -> String {
         let fetches = self.upstream.sum(|(_, commitment, rate)| choose(*commitment, *rate));
         let ideal = self.ideal(choose);
         format!("{fetches} : {ideal} = {:.2}", fraction(fetches, ideal))
     }
 
-    /// Returns the median and the p99 of the slots by which answers are behind the cluster. Counts answers for which
-    /// `choose` returns true.
+    /// Returns the median and the p99 of the number of slots by which answers are behind the cluster. Only correct
+    /// answers for which `choose` returns true are counted.
     fn behind(&self, choose: impl Fn(Commitment, &str) -> bool) -> String {
         let chosen = self.tally.behind.iter().filter(|((commitment, source), _)| choose(*commitment, source));
         let mut slots: Vec<_> = chosen.flat_map(|(_, behind)| behind).copied().collect();

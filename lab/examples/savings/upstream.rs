@@ -15,7 +15,7 @@ pub(crate) type Fetch = (Method, Commitment, WriteRate);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UpstreamCalls {
     pub(crate) fetches: HashMap<Fetch, u64>,
-    /// The numbers of calls that are not for accounts, by method.
+    /// The numbers of all other calls, by method. Calls for accounts with unknown write rates are among them.
     pub(crate) others: HashMap<String, u64>,
 }
 
@@ -60,7 +60,7 @@ impl UpstreamCounter {
         Some((method, query.commitment()?, rate?))
     }
 
-    /// Returns the numbers of calls since the last call of this function.
+    /// Returns the numbers of calls so far, and sets the counter to 0.
     pub(crate) fn take(&self) -> UpstreamCalls {
         std::mem::take(&mut *self.calls())
     }
@@ -71,12 +71,12 @@ impl UpstreamCounter {
 }
 
 impl UpstreamCalls {
-    /// Returns the number of calls for accounts for which `choose` returns true.
+    /// Returns the number of calls for accounts. Only calls whose kind `choose` accepts are counted.
     pub(crate) fn sum(&self, choose: impl Fn(&Fetch) -> bool) -> u64 {
         self.fetches.iter().filter(|(fetch, _)| choose(fetch)).map(|(_, number)| number).sum()
     }
 
-    /// Returns the number of calls of `method` that are not for accounts.
+    /// Returns the number of calls of `method` in `others`.
     pub(crate) fn other(&self, method: &str) -> u64 {
         self.others.get(method).copied().unwrap_or(0)
     }

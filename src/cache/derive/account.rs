@@ -1,9 +1,9 @@
-//! One account's value in every form. Slices and encodings are made here from a value that was fetched once.
+//! One account's value in every form. Slices and other encodings are made here from a value that was fetched once.
 //!
-//! `binary`, `base58`, `base64` and every slice are derived from base64 byte for byte. `base64+zstd` may
-//! differ by the encoder's choices. `jsonParsed` needs the program's decoder, so it is fetched and stored
-//! apart. In `jsonParsed`, data that no decoder knows is base64, and nodes slice it unless a token program
-//! owns the account. Members beside `data` are never changed.
+//! `binary`, `base58`, `base64` and every slice are derived from base64 byte for byte. `base64+zstd` may differ
+//! from a node's text, because encoders compress differently. `jsonParsed` needs the program's decoder, so it is
+//! fetched and stored apart. In `jsonParsed`, data that no decoder knows is base64, and nodes slice it unless a
+//! token program owns the account. Members beside `data` are never changed.
 
 use std::ops::Range;
 
@@ -30,9 +30,9 @@ pub type ByteSpan = (u32, u32);
 pub enum AccountKind {
     /// All of the data, in base64. Every form but `jsonParsed` can be made of it.
     Whole,
-    /// The slice that was asked for, in base64. That slice can be made in every encoding but `jsonParsed`.
+    /// The slice that was asked for, in base64. That slice can be written in every encoding but `jsonParsed`.
     Part,
-    /// `jsonParsed` without a slice. `jsonParsed` with every slice can be made of it.
+    /// `jsonParsed` without a slice. `jsonParsed` with any slice can be made of it.
     Parsed,
     /// A form from which no other form can be made.
     AsAsked,
@@ -54,7 +54,8 @@ impl From<AccountForm> for AccountKind {
 #[derive(Debug, Clone)]
 pub struct AccountValue {
     text: Bytes,
-    /// The span of the member `data` within the text. `None` if no form changes that member.
+    /// The span of the member `data` within the text. `None` if `data` is the same in every form that the value
+    /// serves.
     data: Option<ByteSpan>,
     kind: AccountKind,
 }
@@ -118,7 +119,8 @@ impl AccountValue {
     pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, AccountFacts)> {
         let kind = AccountKind::from(form);
         if text.as_ref() == b"null" {
-            // An absent account is `null` in every form. In jsonParsed it is stored separately all the same.
+            // An absent account is `null` in every form. For jsonParsed it is nevertheless stored as a separate
+            // entry.
             let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { AccountKind::Whole };
             return Some((Self { text: text.clone(), data: None, kind }, AccountFacts::Absent));
         }
@@ -267,7 +269,7 @@ fn clip(slice: Option<DataSlice>, len: usize) -> Range<usize> {
 }
 
 /// Returns the bytes `bytes` of the data that `base64` encodes, again in base64. No copy is made if the range
-/// begins and ends at the border of a group of three bytes.
+/// begins and ends at the boundary of a group of three bytes.
 fn cut(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, DeriveError> {
     let ends_with_group = bytes.end.is_multiple_of(3) || bytes.end == decoded_len(base64);
     if bytes.start.is_multiple_of(3) && ends_with_group && !bytes.is_empty() {

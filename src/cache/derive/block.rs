@@ -1,9 +1,10 @@
 //! The derivation of a block in one shape from a stored block in another.
 //!
-//! No instruction is read and no program is known. A node of a newer version may write members that are
-//! unknown here. If one of them is in an object that must be parsed, nothing is derived and a node is asked.
-//! Details `accounts` are derived from jsonParsed only. The forms json and base64 do not tell which accounts
-//! of a message are writable, because that depends on the keys that a node reserves.
+//! No instruction is read and no program is known. A node of a newer version may write members that are unknown
+//! here. If one of them is in an object that must be parsed, nothing is derived and a node is asked. A block with
+//! details `accounts` is derived only from one in jsonParsed, or with details `accounts`. The forms json and
+//! base64 do not tell which accounts of a message are writable, because that depends on the keys that a node
+//! reserves.
 
 use std::borrow::Cow;
 
@@ -67,14 +68,14 @@ const BLOCK: [&str; 9] = [
 /// The known members of a transaction.
 const TRANSACTION: [&str; 3] = ["meta", "transaction", "version"];
 
-/// The known members of the field `transaction` of a block's transaction, in the encodings `json` and `jsonParsed`.
+/// The known members of the field `transaction` of a block's transaction, in encoding `json` or `jsonParsed`.
 const INNER: [&str; 3] = ["accountKeys", "message", "signatures"];
 
-/// The known members of a message in jsonParsed. The last one came with version 1.
+/// The known members of a message in jsonParsed. The last member came with transaction version 1.
 const MESSAGE: [&str; 5] =
     ["accountKeys", "addressTableLookups", "instructions", "recentBlockhash", "transactionConfig"];
 
-/// The members of `meta` that nodes include in blocks with details `accounts`, beside `rewards`.
+/// The members of `meta` that nodes include in blocks with details `accounts`, besides `rewards`.
 const SHORT_META: [&str; 7] =
     ["err", "fee", "postBalances", "postTokenBalances", "preBalances", "preTokenBalances", "status"];
 
@@ -130,7 +131,7 @@ impl TransactionChange {
             (Full, Full) if stored.encoding == asked.encoding => Self::Trim,
             _ => return None,
         };
-        // Shapes with at most signatures do not depend on the version.
+        // The result depends on `max_version` only if it contains more of a transaction than the signature.
         let versioned = matches!(change, Self::Accounts | Self::Trim);
         let fits = asked.max_version == stored.max_version || asked.max_version.is_none();
         (fits || !versioned).then_some(change)
@@ -190,9 +191,8 @@ pub fn sources(asked: BlockShape) -> impl Iterator<Item = BlockShape> {
 /// Returns the answer in the shape `asked`, made from `result`, the answer in the shape `stored`. The bytes are
 /// those that the same node would write.
 ///
-/// `None` if the answer cannot be derived, or if `result` is not in the format that nodes write, such as
-/// `null`. In that case a node is asked. The derivation takes one pass over the text and keeps the order of
-/// members.
+/// `None` if the answer cannot be derived, if `result` is `null`, or if it is not in the format that nodes write.
+/// In that case a node is asked. The derivation takes one pass over the text and keeps the order of members.
 pub fn reshape(result: &Bytes, stored: BlockShape, asked: BlockShape) -> Option<Bytes> {
     let change = TransactionChange::between(stored, asked)?;
     let mut block = JsonPart::read(result, change.open())?;

@@ -76,8 +76,8 @@ pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes
     Some((Bytes::copy_from_slice(&context), singles))
 }
 
-/// Returns the single answers of a list as the node would have written them. `None` if `list` is not a list's
-/// answer.
+/// Splits a list's answer into one answer for each account, as a node would write it for that account alone.
+/// `None` if `list` is not a list's answer.
 pub fn parts(list: &Bytes) -> Option<Vec<Bytes>> {
     let Contextual { context, value, .. } = Contextual::split(list)?;
     let single = |value: &Bytes| [CONTEXT, &context, VALUE, value, b"}"].concat().into();
@@ -152,7 +152,7 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
 /// `result`.
 ///
 /// # Errors
-/// As for [`AccountValue::write`].
+/// [`AccountValue::write`] fails.
 pub fn write_single(
     result: &Bytes,
     value: &AccountValue,
@@ -172,7 +172,7 @@ pub fn write_single(
 /// its stored text.
 ///
 /// # Errors
-/// As for [`AccountValue::write`]. The error is that of the first account that cannot be written, as in a node's
+/// [`AccountValue::write`] fails for an account. The error is that of the first such account, as in a node's
 /// answer.
 pub fn write_list(
     context: &Bytes,

@@ -1,7 +1,7 @@
 //! A JSON text that is parsed only as far as a derivation reads it, changed, and written back.
 //!
-//! All other values stay the text that they were, so that a float keeps its digits. Members keep their order.
-//! An object has few members, so they are searched one after the other.
+//! All other values keep their text, so that a float keeps its digits. Members keep their order. An object has few
+//! members, so they are searched one after the other.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -218,7 +218,7 @@ impl<'de> Visitor<'de> for ParseDepth {
             return Err(serde::de::Error::invalid_type(serde::de::Unexpected::Map, &self));
         };
         let mut members = Vec::with_capacity(MEMBERS);
-        // An escaped name cannot be borrowed, so it is refused. Nodes escape none.
+        // A name with escapes cannot be borrowed, so it is refused. Nodes write no such name.
         while let Some(name) = map.next_key::<&str>()? {
             let open = opened.iter().find(|(other, _)| *other == name).map_or(Self::Not, |(_, open)| *open);
             members.push((name, map.next_value_seed(open)?));

@@ -148,7 +148,7 @@ mod tests {
         );
     }
 
-    /// Returns vote accounts as nodes of 4.1 and later write them.
+    /// Returns `votes` with a member that nodes of version 4.1 and later add to each vote account.
     fn with_commission_bps(votes: &Bytes) -> Bytes {
         let votes = std::str::from_utf8(votes).unwrap();
         votes.replace(r#","lastVote":"#, r#","inflationRewardsCommissionBps":500,"lastVote":"#).into()

@@ -141,8 +141,8 @@ impl AccountModel {
         self.cache.answer_call(number, body, slot);
     }
 
-    /// Runs all tasks, and checks the answers that callers got. `node_is_down` is true if the step was a
-    /// failure of the node. Calls that the cache then repeats at once fail, too.
+    /// Runs all tasks, and checks the answers that callers got. `node_is_down` is true if the step was a failure
+    /// of the node. Calls that the cache then repeats also fail.
     async fn settle_and_check(
         &mut self,
         must_hit: Option<TestCall>,
@@ -257,9 +257,9 @@ impl AccountModel {
         self.check_age(caller, answer.status, mark)
     }
 
-    /// Returns true if the answer to the upstream call with the number `mark` is fresh by the table of
-    /// docs/caching.md. If `stale` is true, the limits are those of an answer that is served while a fresh one
-    /// is fetched.
+    /// Returns true if the answer to the upstream call with the number `mark` is fresh according to the table in
+    /// docs/caching.md. If `stale` is true, the limits are those of an answer that is served while a fresh one is
+    /// fetched.
     fn is_fresh(&self, mark: usize, commitment: Commitment, stale: bool) -> bool {
         let call = &self.cache.calls[mark];
         let (age, slot) = (call.sent_at.elapsed(), call.answer.as_ref().unwrap().slot);
@@ -318,8 +318,8 @@ impl AccountModel {
             let is_purged = call.accounts.iter().any(|n| self.is_purged(*n, shown.generation));
             shown.call == *call && shown.step <= caller.asked_in && !is_purged
         });
-        // An entry is replaced only by an answer of its slot or a higher slot. The call for that answer may be
-        // older, so the new entry may expire earlier.
+        // An entry is replaced only by an answer of the same or a higher slot. The upstream call for that answer
+        // may be older, so the new entry may expire earlier.
         let stored = before.filter(|shown| {
             self.stored_answers(call)
                 .all(|(mark, slot)| slot < shown.slot || self.may_stand_in(mark, call.commitment))
@@ -339,7 +339,7 @@ impl AccountModel {
     }
 
     /// Returns the answers of nodes that the cache may hold about one of the call's accounts, at the call's
-    /// commitment. Each is given by the number of its upstream call and its slot.
+    /// commitment. Each answer is given as the number of its upstream call and the slot of the answer.
     fn stored_answers(&self, call: &TestCall) -> impl Iterator<Item = (usize, Slot)> {
         self.cache.calls.iter().enumerate().filter_map(|(mark, sent)| {
             let (asked, answer) = (described(&sent.request.query), sent.stored_answer()?);
@@ -379,8 +379,8 @@ impl AccountModel {
         self.check_question_floor(caller, answer)
     }
 
-    /// Checks that a caller gets an error only after a failure or a timeout. Checks also that no answer that
-    /// was sent before may be served instead of the error.
+    /// Checks that a caller gets an error only after a failure or a timeout. Checks also that the cache holds no
+    /// earlier answer that may be served instead of the error.
     fn check_error(&self, caller: &TestCaller<TestCall>, error: &Error) -> Result<(), TestCaseError> {
         let is_explained = self.has_failed || matches!(error, Error::TimedOut(_));
         prop_assert!(is_explained, "an error although no node failed: {:?}: {:?}", caller.call, error);

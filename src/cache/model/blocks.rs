@@ -56,7 +56,7 @@ struct EndedCall {
 
 struct BlockModel {
     cache: SteppedCache<TestCall>,
-    /// The ended calls, in the order of their ends.
+    /// The ended calls, in the order in which they ended.
     ended: Vec<EndedCall>,
 }
 
@@ -132,8 +132,8 @@ impl BlockModel {
         }
     }
 
-    /// Runs all tasks, and checks the answers that callers got. If the step was a failure of the node, calls
-    /// that the cache repeats at once fail, too.
+    /// Runs all tasks, and checks the answers that callers got. If the step was a failure of the node, calls that
+    /// the cache then repeats also fail.
     async fn settle_and_check(
         &mut self,
         must_hit: Option<BlockQuery>,
@@ -215,8 +215,9 @@ impl BlockModel {
             }
             Payload::Error { .. } => {}
         }
-        // The answer to a call at finalized serves all callers. The answer to one at confirmed serves callers
-        // at confirmed, while the slot is not final.
+        // An answer fetched at finalized serves all callers. An answer fetched at confirmed serves callers at
+        // confirmed while the slot is not final. The finalized answer that a block does not exist yet does not
+        // serve these callers.
         let is_final = source.commitment == Commitment::Finalized;
         let takes_confirmed = query.commitment == Commitment::Confirmed && !was_final;
         let is_right = if ended.answer == TestAnswer::Error(NOT_YET) {

@@ -1,5 +1,5 @@
-//! The limits of age and slots that the models allow for answers. They are read from the configuration's
-//! defaults and the product's constants, so that no model has a limit of its own.
+//! The limits of age and lag that the models allow for answers. The limits are read from the default settings and
+//! slotfront's constants, so that no model has a limit of its own.
 //!
 //! A test of the configuration, `caching_page_states_the_defaults`, compares the defaults with
 //! docs/caching.md.
@@ -24,18 +24,18 @@ pub(super) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     config
 });
 
-/// The limits of age and slots of answers at one commitment.
+/// The limits of age and lag for answers at one commitment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AnswerBounds {
     /// The age up to which an answer is fresh.
     ttl: Duration,
-    /// The number of slots behind the newest known one up to which an answer is fresh. `None` if the answer
-    /// is limited in time only.
+    /// The number of slots that a fresh answer may be behind the newest known slot. `None` if the answer is
+    /// limited in time only.
     max_lag: Option<u32>,
-    /// The factor by which the limits of age and slots are larger for an answer that is served while a fresh
-    /// one is fetched.
+    /// The factor by which the limits of age and lag are larger for an answer that is served while a fresh one is
+    /// fetched.
     stretch: f64,
-    /// The age up to which an answer is served when no node answers. `None` if it is never served then.
+    /// The age up to which an answer is served when no node answers. `None` if an answer is never served then.
     stale_if_error: Option<Duration>,
 }
 
@@ -68,13 +68,13 @@ impl AnswerBounds {
         Self { ttl, max_lag, stretch, stale_if_error }
     }
 
-    /// Returns true if an answer of this age, `lag` slots behind the newest known one, is fresh.
+    /// Returns true if an answer of this age is fresh when its slot is `lag` slots below the newest known slot.
     pub(super) fn is_fresh(&self, age: Duration, lag: u64) -> bool {
         age <= self.ttl && self.is_near(lag, 1.0)
     }
 
-    /// Returns true if an answer of this age, `lag` slots behind the newest known one, may be served while a
-    /// fresh one is fetched.
+    /// Returns true if an answer of this age may be served while a fresh one is fetched. The answer's slot is
+    /// `lag` slots below the newest known slot.
     pub(super) fn may_serve_stale(&self, age: Duration, lag: u64) -> bool {
         age <= self.ttl.mul_f64(self.stretch) && self.is_near(lag, self.stretch)
     }
@@ -100,18 +100,17 @@ impl AnswerBounds {
         self.ttl.mul_f64(part)
     }
 
-    /// Returns the first age at which an answer is not fresh any more.
+    /// Returns an age just past the limit up to which an answer is fresh.
     pub(super) fn past_ttl(&self) -> Duration {
         self.ttl + MOMENT
     }
 
-    /// Returns the first age at which an answer is no longer served while a fresh one is fetched.
+    /// Returns an age just past the limit up to which an answer is served while a fresh one is fetched.
     pub(super) fn past_stretched_ttl(&self) -> Duration {
         self.ttl.mul_f64(self.stretch) + MOMENT
     }
 
-    /// Returns the smallest number of slots behind the newest known one at which an answer is not fresh any
-    /// more.
+    /// Returns the smallest lag, in slots behind the newest known slot, at which an answer is no longer fresh.
     pub(super) fn past_max_lag(&self) -> Slot {
         Slot::from(self.max_lag.expect("an answer with a bound in slots")) + 1
     }
@@ -132,17 +131,19 @@ impl EntryLife {
         Self { fresh: ttl().block_finalized, in_fault: settled_in_fault() }
     }
 
-    /// Returns the times for which a block that is confirmed only may be served.
+    /// Returns the times for which a block that is confirmed but not final may be served.
     pub(super) fn of_confirmed_block() -> Self {
         Self { fresh: ttl().block_confirmed, in_fault: CONFIG.cache.stale_if_error.confirmed }
     }
 
-    /// Returns the times for which the answer that a slot was skipped may be served, if two nodes say so.
+    /// Returns the times for which the answer that a slot was skipped may be served after two nodes gave this
+    /// answer.
     pub(super) fn of_skipped_slot() -> Self {
         Self { fresh: ttl().no_block_skipped, in_fault: settled_in_fault() }
     }
 
-    /// Returns the times for which the answer that a slot was skipped may be served, if one node says so.
+    /// Returns the times for which the answer that a slot was skipped may be served after only one node gave this
+    /// answer.
     pub(super) fn of_unconfirmed_skip() -> Self {
         Self { fresh: ttl().no_block_unconfirmed, in_fault: Duration::ZERO }
     }
@@ -153,8 +154,8 @@ impl EntryLife {
     }
 }
 
-/// Returns the age up to which an answer that cannot change is served when no node answers. By default it has
-/// no bound.
+/// Returns the age up to which an answer that cannot change is served when no node answers. By default this age
+/// has no limit.
 fn settled_in_fault() -> Duration {
     CONFIG.cache.stale_if_error.block.unwrap_or(Duration::MAX)
 }
@@ -168,13 +169,15 @@ pub(super) fn request_timeout() -> Duration {
     CONFIG.server.request_timeout
 }
 
-/// Returns a time after which a fetch no longer waits for a permit to derive its answer.
+/// Returns a time slightly longer than the wait of a fetch for a permit to make its answer from other stored
+/// answers.
 pub(super) fn past_render_permit_wait() -> Duration {
     RENDER_PERMIT_WAIT + MOMENT
 }
 
-/// Returns the highest slot that the gateway accepts from a single node while the newest known slot is
-/// `frontier`. No test lasts long enough to measure the duration of a slot, so the assumed duration counts.
+/// Returns the highest slot that the gateway accepts from a single node while the newest known slot is `frontier`.
+/// No test lasts long enough to measure the duration of a slot, so the gateway uses the duration that it assumes
+/// at its start.
 pub(super) fn highest_believed(frontier: Slot) -> Slot {
     let lead = SINGLE_NODE_LEAD.as_millis() / ASSUMED_SLOT_TIME.as_millis();
     frontier + Slot::try_from(lead).expect("a few slots")

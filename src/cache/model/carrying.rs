@@ -1,10 +1,9 @@
 //! A model-based test of carried accounts, which are served at later slots because no block has written them.
 //! The model knows the cluster's state at every slot.
 //!
-//! Blocks write accounts, and nodes answer from recent slots. The follower, which reads the blocks for the
-//! cache, trails the nodes or starts anew. An answer that names a slot must show the state at that slot, and
-//! a carried answer needs no node. One account changes without a block that lists it, as sysvars do. Another
-//! account has forms that change with each slot.
+//! Blocks write accounts, and nodes answer from recent slots. The follower, which reads the blocks for the cache,
+//! trails the nodes or starts anew. An answer must show the state at the slot that it names. One account changes
+//! without a block that lists it, as sysvars do. Another account has forms that change with each slot.
 
 mod cluster;
 mod named;
@@ -23,19 +22,20 @@ use cluster::{
 enum ModelStep {
     /// The cluster skips `skipped` slots, and then makes a block that writes the accounts `writes`.
     Block { skipped: Slot, writes: Vec<u8> },
-    /// The newest finalized block becomes the one that is `behind` blocks before the newest block.
+    /// The block that is `behind` blocks before the newest block becomes finalized, if it is not yet.
     Finalize { behind: usize },
-    /// The follower, which reads the blocks for the cache, reads up to `blocks` more. Once it has read the
-    /// newest block, a poll confirms that there is no newer one.
+    /// The follower, which reads the blocks for the cache, reads at most `blocks` further blocks. Once it has read
+    /// the newest block, a poll confirms that there is no newer one.
     Follow { blocks: usize },
-    /// The follower, which reads the blocks for the cache, forgets its chain and starts anew at the newest
-    /// block.
+    /// The follower, which reads the blocks for the cache, forgets the run of blocks that it has read, and starts
+    /// anew at the newest block.
     Restart,
-    /// A caller asks. If `wanted_behind` is set, the caller wants at least the slot that many slots below the
-    /// newest one at `commitment`.
+    /// A caller asks. If `wanted_behind` is set, the call has a minContextSlot, unless it asks for a balance.
+    /// `wanted_behind` counts slots down from the newest slot at `commitment`.
     Ask { question: AccountQuestion, commitment: Commitment, wanted_behind: Option<i64> },
-    /// A node answers a call under way, from the block `behind` blocks before its newest one. `choice` picks
-    /// the call. An old node may show data of a later block at finalized.
+    /// A node answers a call under way, and `choice` picks the call. The answer has the slot of the block that is
+    /// `behind` blocks before the newest block at the call's commitment. If `is_old` is true, the node has an old
+    /// version, which at finalized may show data of a later block.
     Answer { choice: usize, behind: usize, is_old: bool },
     /// Time passes.
     Wait { ms: u64 },
@@ -80,7 +80,7 @@ struct CarryModel {
     cache: SteppedCache<TestCall>,
     cluster: Cluster,
     chain: TestChain,
-    /// The position of the block after the last one that the follower has read.
+    /// The position of the first block that the follower has not read yet.
     unread: usize,
     /// True if a node of an old version has answered at finalized. Such an answer may show data of a later
     /// slot than the one in its context.
@@ -177,8 +177,9 @@ impl CarryModel {
         }
     }
 
-    /// Answers the upstream call with this number, from the block that is `behind` blocks before the newest
-    /// one. If `is_old` is true, an answer at finalized shows the newest state.
+    /// Answers the upstream call with this number. The answer has the slot of the block that is `behind` blocks
+    /// before the newest block at the call's commitment. If `is_old` is true, an answer at finalized shows the
+    /// newest state.
     fn answer(&mut self, number: usize, behind: usize, is_old: bool) {
         let query = self.cache.calls[number].request.query.clone();
         let commitment = query.commitment().unwrap();
@@ -223,8 +224,8 @@ impl CarryModel {
             self.carried += usize::from(is_carried);
             let TestCall { question, commitment } = caller.call;
             let slot = answer.meta.slot;
-            // Two kinds of answers need not show the state at their slot: answers of old nodes at finalized,
-            // and lists of several slots. A carried answer always must.
+            // Two kinds of answers need not show the state at their slot: answers of old nodes at finalized, and
+            // lists assembled from accounts of several slots. A carried answer always must show it.
             let is_old = commitment == Commitment::Finalized && self.has_old_answers;
             let is_mixed = matches!(question, List { .. }) && self.mixes_slots;
             if is_carried || !(is_old || is_mixed) {

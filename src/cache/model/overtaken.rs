@@ -58,8 +58,8 @@ fn slow_calls(c: Commitment) -> [SlowCall; 4] {
 /// The slot and status of an answer.
 type SlotAndStatus = (Slot, CacheStatus);
 
-/// Answers the upstream call of this number with `text` at `slot`. Returns the slots and statuses of the
-/// answers that callers get then.
+/// Answers the upstream call with this number with `text` at `slot`. Returns the slots and statuses of the answers
+/// that callers then get.
 async fn answer_call(
     cache: &mut SteppedCache<()>,
     number: usize,
@@ -75,8 +75,9 @@ fn slots(answers: &[SlotAndStatus]) -> Vec<Slot> {
     answers.iter().map(|(slot, _)| *slot).collect()
 }
 
-/// Returns a cache with two upstream calls. Call 0 is under way for `callers` callers of `late`. Call 1 has
-/// ended, and has shown account 0 at the returned slot.
+/// Returns a cache with two upstream calls. Call 0 is under way for `callers` callers who made the call `late`.
+/// Call 1 has ended, and has shown account 0 at the returned slot. `bypass` says if the callers of `late` bypass
+/// the cache.
 async fn overtaken(late: &SlowCall, c: Commitment, callers: usize, bypass: bool) -> (SteppedCache<()>, Slot) {
     let mut cache = SteppedCache::new(|_| ());
     for _ in 0..callers {

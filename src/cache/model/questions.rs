@@ -1,5 +1,5 @@
-//! Calls in one fixed form for each method, and the true answer to each at every slot. They serve tests that
-//! need no other forms.
+//! One fixed form of call for each method, and the true answer to each call at every slot. These calls suffice for
+//! tests that need no other forms.
 //!
 //! The text of each answer depends on question, commitment and slot, so that a wrong answer is noticed.
 
@@ -60,13 +60,13 @@ impl TestQuery {
         self.question == Fee && slot.is_multiple_of(3)
     }
 
-    /// Returns a node's reply from `slot` to a call that was sent at `sent_at`.
+    /// Returns the reply of a node at `slot` to a call that was sent at `sent_at`.
     pub(super) fn reply_at(self, slot: Slot, sent_at: Instant) -> PoolReply {
         let body = NodeReply::Result(self.result_at(slot).into());
         PoolReply { node: 0, body, sent_at, slot, is_settled: true }
     }
 
-    /// Returns the query in the product's own type.
+    /// Converts the test's query to slotfront's own type.
     pub(super) fn query(self) -> Query {
         let c = self.commitment.as_str();
         let key = |n: u8| Pubkey([n; 32]).to_string();
@@ -85,7 +85,7 @@ impl TestQuery {
         parse_query(method, &params)
     }
 
-    /// Returns the limits of age and slots of an answer to the query.
+    /// Returns the limits of age and lag for an answer to the query.
     pub(super) fn bounds(self) -> AnswerBounds {
         match self.question {
             Account(_) | List | Balance => AnswerBounds::of_accounts(self.commitment),
@@ -104,8 +104,8 @@ impl TestQuery {
         }
     }
 
-    /// Returns the queries whose entries hold the answer to this query. A list is also stored as its single
-    /// accounts.
+    /// Returns the queries whose entries hold the answer to this query. The answer to a list is also stored as an
+    /// entry for each of its accounts.
     pub(super) fn stored_under(self) -> Vec<Self> {
         let questions =
             if self.question == List { vec![List, Account(0), Account(1)] } else { vec![self.question] };

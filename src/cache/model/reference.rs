@@ -17,7 +17,7 @@ pub(super) struct Usability {
     pub(super) slot: Slot,
     /// True if the answer is fresh, or may be served while a fresh one is fetched.
     pub(super) serves: bool,
-    /// True if the answer may be served when no node gives a newer one.
+    /// True if the answer may be served when no node gives a newer answer.
     pub(super) serves_in_fault: bool,
 }
 
@@ -31,14 +31,15 @@ struct AccountFloor {
 /// The number of an account, and a commitment.
 type AccountAt = (u8, Commitment);
 
-/// An answer that arrives from a node or from the shared store, with the newest known slot and the time of
-/// its arrival.
+/// An answer that arrives from a node or from the shared store, with the time of arrival and the newest known slot
+/// at that time.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) slot: Slot,
     pub(super) sent_at: Instant,
     pub(super) frontier: Slot,
-    /// The highest slot at which one of the answer's accounts was shown before the call was sent, or 0.
+    /// The highest slot at which one of the answer's accounts was shown before the call was sent. 0 if none was
+    /// shown.
     pub(super) floor: Slot,
     pub(super) now: Instant,
 }
@@ -66,9 +67,9 @@ impl ReferenceCache {
         Some(Usability { slot, serves, serves_in_fault: serves || bounds.may_stand_in(age) })
     }
 
-    /// Returns true if an answer of another gateway may be used. It must be fresh and not null. Its slot must
-    /// not be below a stored answer, or below a slot at which its accounts were shown. The slot must not be
-    /// implausibly far above the newest known one, either.
+    /// Returns true if an answer of another gateway may be used. The answer must be fresh and not null. Its slot
+    /// must not be below a stored answer's slot, or below a slot at which one of its accounts was shown. The slot
+    /// must not be implausibly far above the newest known slot, either.
     pub(super) fn accepts_shared(&self, query: TestQuery, arrival: Arrival) -> bool {
         let Arrival { slot, sent_at, frontier, now, .. } = arrival;
         let is_fresh = query.bounds().is_fresh(now - sent_at, frontier.saturating_sub(slot));
@@ -77,7 +78,7 @@ impl ReferenceCache {
         is_fresh && !is_below && !query.is_null_at(slot) && slot <= bounds::highest_believed(frontier)
     }
 
-    /// Returns the highest slot at which one of the query's accounts was shown, or 0.
+    /// Returns the highest slot at which one of the query's accounts was shown. 0 if none was shown.
     pub(super) fn floor(&self, query: TestQuery, now: Instant) -> Slot {
         let floor = |n: &u8| self.floor_of_account((*n, query.commitment), now);
         query.accounts().iter().map(floor).max().unwrap_or(0)
@@ -87,8 +88,8 @@ impl ReferenceCache {
         self.floors.get(&account).filter(|floor| floor.until >= now).map_or(0, |floor| floor.slot)
     }
 
-    /// Returns the lowest slot that a call sent at `now` asks for: the highest slot at which one of its
-    /// accounts was shown. At processed the call asks for none, so the result is 0.
+    /// Returns the lowest slot that a call sent at `now` asks for: the highest slot at which one of its accounts
+    /// was shown. At processed a call asks for no slot, so the result is 0.
     pub(super) fn floor_to_ask_for(&self, query: TestQuery, now: Instant) -> Slot {
         if query.commitment == Commitment::Processed { 0 } else { self.floor(query, now) }
     }
@@ -110,8 +111,7 @@ impl ReferenceCache {
         self.change_floors(query, slot, now, |floor| floor <= slot);
     }
 
-    /// Allows the query's accounts to be shown from `slot` on, because no node reaches the slots at which
-    /// they were shown.
+    /// Lowers the floors of the query's accounts to `slot`, because no node reaches the higher floors.
     fn lower_floors(&mut self, query: TestQuery, slot: Slot, now: Instant) {
         self.change_floors(query, slot, now, |floor| floor > slot);
     }
@@ -125,16 +125,16 @@ impl ReferenceCache {
         }
     }
 
-    /// Returns the slot of the answer stored for the query. `None` if that slot is not above the arriving
-    /// answer's, or if the stored answer may no longer be served.
+    /// Returns the slot of the answer stored for the query. `None` if that slot is not above the slot of the
+    /// arriving answer, or if the stored answer may no longer be served.
     fn newer_stored(&self, query: TestQuery, arrival: &Arrival) -> Option<Slot> {
         let stored = self.usability(query, arrival.frontier, arrival.now)?;
         (stored.slot > arrival.slot && stored.serves_in_fault).then_some(stored.slot)
     }
 
-    /// Assembles the list of accounts 0 and 1 from their single entries, and returns its slot. `None` unless
-    /// both entries are usable, and at one slot that reaches `arrival.floor`. Also `None` if a newer list is
-    /// stored and may still be served.
+    /// Assembles the list of accounts 0 and 1 from their single entries, and returns its slot. `None` if an entry
+    /// is missing, too old or below `arrival.floor`, or if the entries have different slots. Also `None` if a
+    /// newer list is stored and may still be served.
     fn assemble_list(&mut self, commitment: Commitment, arrival: &Arrival) -> Option<Slot> {
         let single = |n| {
             let query = Account(n).at(commitment);
@@ -191,8 +191,8 @@ impl ReferenceCache {
         slot
     }
 
-    /// Returns true if no caller gets an answer to the query below the slot of an earlier answer that may still
-    /// be served. This does not hold at processed. It does not hold for fees, because a null answer between two
+    /// Returns true if the query must not be answered at a lower slot than before while the earlier answer may
+    /// still be served. Returns false at processed. Returns false for fees, too, because a null answer between two
     /// fees is not stored.
     pub(super) fn never_goes_back(query: TestQuery) -> bool {
         query.commitment != Commitment::Processed && query.question != Fee

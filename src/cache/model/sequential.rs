@@ -13,16 +13,16 @@ use crate::cache::fetcher::AnswerSource;
 use crate::cache::lookup::CacheLookup;
 use Question::{Account, Balance, Fee, List, Votes};
 
-/// An event.
+/// One event in a random sequence, for the cache and the reference model.
 #[derive(Debug, Clone)]
 enum ModelStep {
     /// Time passes.
     Wait { ms: u64 },
     /// The newest known slot of a commitment rises by `slots`.
     AdvanceFrontier { commitment: Commitment, slots: Slot },
-    /// A caller asks. If `wanted_behind` is set, the caller wants at least the slot that many slots below the
-    /// newest known one. If no stored answer serves, the node answers at once, at the slot `node_behind`
-    /// slots below the newest known one.
+    /// A caller asks. If `wanted_behind` is set, the caller wants an answer at most that many slots below the
+    /// newest known slot. If no stored answer is suitable, the node answers at once, `node_behind` slots
+    /// below the newest known slot.
     Ask { query: TestQuery, wanted_behind: Option<i64>, node_behind: i64 },
     /// A node's answer to an earlier call arrives.
     NodeReply(DelayedReply),
@@ -187,7 +187,7 @@ fn planned<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> PlannedCa
     PlannedCall { query, plan, reason, options, charge, conditions: &NoConditions, arrived_at, is_retry }
 }
 
-/// An answer that a caller was shown, and the slot that the reference predicts.
+/// An answer that a caller was shown, and the slot that the reference model predicts.
 struct Outcome {
     query: TestQuery,
     shown: ShownAnswer,
@@ -223,8 +223,8 @@ impl SequentialModel {
         Ok(())
     }
 
-    /// Applies a step to the cache and to the reference. Returns the answer that a caller is shown, if there
-    /// is one.
+    /// Applies a step to the cache and to the reference model. Returns the answer that a caller is shown.
+    /// `None` if the step shows no caller an answer.
     async fn apply(&mut self, step: ModelStep, now: Instant) -> Result<Option<Outcome>, TestCaseError> {
         match step {
             ModelStep::Wait { ms } => {
@@ -302,20 +302,21 @@ impl SequentialModel {
         self.accounts_shown.clear();
         let node_reply = query.reply_at(arrival.slot, arrival.sent_at);
         let shown = self.real.accept(query, &node_reply, sent_under, AnswerSource::Node { chain: 0 }).await;
-        // The callers who waited for the answer get it, and no later ones do.
+        // The callers who waited for the answer get it. Later callers do not.
         let text = query.result_at(arrival.slot);
         prop_assert_eq!(shown, ShownAnswer { slot: arrival.slot, text });
         Ok(())
     }
 
-    /// Checks an answer against the reference's prediction, and against earlier answers.
+    /// Checks an answer against the reference model's prediction, and against earlier answers.
     fn check(&mut self, outcome: &Outcome, now: Instant) -> Result<(), TestCaseError> {
         let Outcome { query, shown, predicted, is_hit } = outcome;
         let (query, slot) = (*query, shown.slot);
         prop_assert_eq!(slot, *predicted, "{:?}", query);
         let expected = query.result_at(slot);
         prop_assert_eq!(&shown.text, &expected, "another question's answer, or another commitment's");
-        // An answer is not behind a shown one that may still be served, whatever the reference says.
+        // The answer's slot must not be below that of a shown answer that may still be served, whatever the
+        // model predicts.
         let before = self.last_shown.get(&query).filter(|_| ReferenceCache::never_goes_back(query));
         if let Some(before) = before {
             let is_over = !query.bounds().may_stand_in(now - before.sent_at);
@@ -329,7 +330,8 @@ impl SequentialModel {
         let over = StoredAnswer { slot, sent_at: now - Duration::from_mins(2) };
         let stored = self.reference.stored(query).filter(|stored| stored.slot == slot);
         self.last_shown.insert(query, stored.unwrap_or(over));
-        // An answer of a higher slot may replace the shown one. If its call is older, it expires earlier.
+        // An answer of a higher slot may replace the shown one. If the call of the new answer is older, the
+        // new answer expires earlier.
         for entry in query.stored_under() {
             if let (Some(shown), Some(stored)) =
                 (self.last_shown.get_mut(&entry), self.reference.stored(entry))
@@ -353,7 +355,7 @@ impl SequentialModel {
     }
 }
 
-/// Returns proptest's settings with twice the number of cases that `PROPTEST_CASES` sets.
+/// Returns proptest's settings with twice the usual number of cases, which `PROPTEST_CASES` sets.
 fn twice_as_many_as_usual() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases * 2, ..usual }
@@ -404,7 +406,7 @@ fn expired_list_gives_way_to_assembled_one() {
     };
     let steps = vec![
         ask(Question::List, 0),
-        // Confirmed answers may stand in for ten seconds.
+        // A confirmed answer may be served for ten seconds while no node answers.
         ModelStep::Wait { ms: 10_001 },
         ask(Question::Account(0), 9),
         ModelStep::AdvanceFrontier { commitment: Commitment::Confirmed, slots: 1 },

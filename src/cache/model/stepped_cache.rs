@@ -2,8 +2,8 @@
 //! them, in any order.
 //!
 //! Each upstream call has a number, and the node writes that number into its answer. An answer of the cache
-//! therefore shows from which calls it is made. The calls tell the answer's age and commitment, and if a purge
-//! came after them.
+//! therefore shows from which calls it is made. From these calls, the test knows the age and the commitment
+//! of the answer, and if a purge came after the calls.
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -28,7 +28,7 @@ pub(super) struct SentCall {
     /// The node's answer. `None` until the node answers, after a failure, or if nobody waited for the answer.
     pub(super) answer: Option<NodeAnswer>,
     pub(super) answered_at: Option<Instant>,
-    /// The number of the step in which the call ended. `None` while the call is under way.
+    /// The number of the test's step in which the call ended. `None` while the call is under way.
     pub(super) answered_in: Option<usize>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct TestCaller<W> {
     pub(super) asked_at: Instant,
     /// The number of purges before the caller asked.
     pub(super) generation: u32,
-    /// The number of the step in which the caller asked.
+    /// The number of the test's step in which the caller asked.
     pub(super) asked_in: usize,
 }
 
@@ -78,11 +78,11 @@ struct WaitingCaller<W> {
 /// The cache under test, its callers, and its upstream calls.
 pub(super) struct SteppedCache<W> {
     pub(super) frontier: Arc<Frontier>,
-    /// All upstream calls so far. Their positions are their numbers.
+    /// All upstream calls so far. The position of a call is its number.
     pub(super) calls: Vec<SentCall>,
     /// The number of purges so far.
     pub(super) generation: u32,
-    /// The number of the present step.
+    /// The number of the test's present step. A step ends when all tasks wait for time or a node.
     pub(super) step: usize,
     pub(super) followed: Arc<FollowedChain>,
     cache: Arc<Cache>,
@@ -237,8 +237,8 @@ impl<W> SteppedCache<W> {
     /// Runs all tasks until they wait for time or a node, and ends the step. Returns the callers who got an
     /// answer.
     pub(super) async fn settle(&mut self) -> Vec<AnsweredCaller<W>> {
-        // Tasks wake each other in chains: caller, flight, caller, a second flight, a third. No chain is as
-        // long as these rounds.
+        // Tasks wake each other in chains: caller, shared fetch, caller, a second fetch, a third. No chain
+        // has as many links as this loop has rounds.
         for _ in 0..24 {
             tokio::task::yield_now().await;
         }
@@ -274,7 +274,7 @@ impl<W> SteppedCache<W> {
 pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    // The clock starts at ten minutes, so that answers can be older than the test.
+    // The clock starts at ten minutes, so that an answer can be older than the beginning of the test.
     runtime.block_on(async {
         advance(Duration::from_mins(10)).await;
         case.await

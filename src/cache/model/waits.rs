@@ -36,8 +36,8 @@ fn list_at(slot: Slot) -> NodeReply {
 /// The outcome of a caller's call.
 type CallResult = Result<CacheAnswer, Error>;
 
-/// Waits about a second of real time for a caller's call to end. Returns the outcome, or `None` if no call
-/// ended.
+/// Waits up to about a second of real time for a caller's call to end. Returns the outcome, or `None` if no
+/// call ended.
 async fn result(cache: &mut SteppedCache<()>) -> Option<CallResult> {
     let mut answered = cache.settle().await;
     // Blocking tasks take real time, while the test's clock stands still.
@@ -94,8 +94,8 @@ fn hit_is_checked_again_after_its_wait() {
     }
 }
 
-/// Returns the outcome of a caller's call. `None` if more than `calls` upstream calls are sent before it
-/// ends.
+/// Returns the outcome of a caller's call. `None` if more than `calls` upstream calls are sent before the
+/// caller's call ends.
 async fn result_or_call(cache: &mut SteppedCache<()>, calls: usize) -> Option<CallResult> {
     for _ in 0..1000 {
         let answered = cache.settle().await.pop();
@@ -200,8 +200,8 @@ fn flight_without_a_permit_asks_a_node() {
     });
 }
 
-/// Checks that an answer that is too old when it can be rendered is fetched a second time, and never a third
-/// time.
+/// Checks that a node is asked a second time, but never a third time, if its answer is too old once it can be
+/// written.
 #[test]
 fn late_answer_is_fetched_once_more() {
     for commitment in [Commitment::Processed, Commitment::Finalized] {

@@ -1,8 +1,8 @@
 //! Purges that reach every gateway of the shared store, whether it runs, restarts or joins later.
 //!
-//! The store has a list of purges for each cluster, each purge with its time by the store's clock. No gateway
-//! uses an answer that was asked for before a matching purge. A gateway that does not know the list does not
-//! read the store.
+//! The store has a list of purges for each Solana cluster. Each purge in the list has its time by the store's
+//! clock. No gateway uses an answer that was asked for before a matching purge. A gateway that does not know
+//! the list does not read the store.
 //!
 //! Each second a gateway reads the list, applies the purges of others, and drops superfluous purges from the
 //! list. It adds the purges that the list lacks. These are the gateway's own purges that did not reach the
@@ -28,10 +28,10 @@ use crate::redis_store::purges::{PurgeList, PurgeListChange};
 use crate::redis_store::{Failed, Store, StoreTime, micros};
 use list::Purge;
 
-/// The time for which a purge list counts as known after it was read. Answers are not read from a part of the
-/// store whose purge list is not known.
+/// The time for which a purge list counts as known after it was read. Each part of the store has its own
+/// list. Without a known list, no answers are read from the part.
 const LIST_VALID_FOR: Duration = Duration::from_secs(10);
-/// The highest number of this gateway's purges that wait for the store, for each cluster. One more purge
+/// The highest number of this gateway's purges for one Solana cluster that wait for the store. One more purge
 /// replaces them all by a purge of everything.
 const MAX_PENDING: usize = 512;
 /// The least time for which purges stay in the list. Gateways with other settings may share answers that live
@@ -41,7 +41,8 @@ const KEPT_AT_LEAST: Duration = Duration::from_hours(7 * 24);
 /// The purges that this gateway knows.
 pub(super) struct Purges {
     inner: Mutex<PurgeLists>,
-    /// The number of parts of the shared store. Each part has purge lists of its own.
+    /// The number of parts of the shared store, which fail independently of each other. Each part has purge
+    /// lists of its own.
     parts: usize,
     /// Allows one synchronization of the purge lists at a time.
     sync_lock: tokio::sync::Mutex<()>,
@@ -56,7 +57,7 @@ struct PurgeLists {
     early: Vec<(Instant, Filter)>,
 }
 
-/// The purges of one cluster.
+/// The purges of one Solana cluster.
 struct ClusterPurges {
     /// The purges that this gateway knows, ordered by time.
     known: Vec<Purge>,
@@ -167,8 +168,8 @@ impl Purges {
     }
 
     /// Synchronizes the purge lists of this cluster, and of earlier clusters whose lists lack a purge.
-    /// Returns the purges of other gateways in this cluster that were unknown here. The second value is true
-    /// if all lists have all purges now.
+    /// Returns two values: the purges of other gateways in this cluster that were unknown here; and true if
+    /// all lists have all purges now.
     async fn sync(
         &self,
         store: &Store,
@@ -204,8 +205,8 @@ impl Purges {
         lists.keys().cloned().collect()
     }
 
-    /// Synchronizes the lists of one cluster. Returns the purges of other gateways that were unknown here,
-    /// and true if the cluster's lists have all purges now.
+    /// Synchronizes the lists of one cluster. Returns two values: the purges of other gateways that were
+    /// unknown here; and true if the cluster's lists have all purges now.
     async fn sync_cluster(
         &self,
         genesis: &str,
@@ -241,7 +242,7 @@ impl Purges {
         (new, is_shared)
     }
 
-    /// Calls `act` with the purges of this cluster. `None` if the cluster is not kept.
+    /// Calls `act` with the purges of this cluster. `None` if this gateway keeps no purges of the cluster.
     fn with_list<T>(&self, genesis: &str, act: impl FnOnce(&mut ClusterPurges) -> T) -> Option<T> {
         self.lock().lists.get_mut(genesis).map(act)
     }
@@ -285,8 +286,8 @@ impl Purges {
         let (unshared, unseen): (Vec<_>, Vec<_>) =
             unshared.into_iter().partition(|own| disobeyed.is_empty() || known.contains(own));
         list::sum_up(&mut known, read_at);
-        // By the store's clock, no answer that was asked for before the purge can have a later time than
-        // this.
+        // By the store's clock, every answer that was asked for before the purge has this time or an earlier
+        // one.
         let time = read_at.saturating_add(micros(clocks_differ_by));
         let pending = list.pending.extract_if(.., |(begun, _)| *begun <= asked_at).map(|(_, filter)| filter);
         let own = pending.chain(unseen.into_iter().map(|purge| purge.filter));
@@ -303,9 +304,9 @@ impl Purges {
     }
 }
 
-/// Returns the purges to add to `listed`, a list in the store, and the purges to drop from it. Purges in
-/// `known` that the list lacks are added. Purges since `from` that are not in `known` are dropped, because
-/// later purges replace them.
+/// Returns two values: the purges to add to `listed`, a list in the store; and the purges to drop from that
+/// list. Purges in `known` that the list lacks are added. Purges since `from` that are not in `known` are
+/// dropped, because later purges replace them.
 fn differences<'a>(
     listed: &'a [Purge],
     known: &'a [Purge],
@@ -318,7 +319,7 @@ fn differences<'a>(
 }
 
 /// Applies the purges of other gateways all at once, because each single purge would walk over all entries.
-/// Each would also keep answers that are being fetched from being stored.
+/// Each would also keep the answers of fetches under way out of the cache.
 async fn apply_remote(lookup: &Arc<Lookup>, purges: Vec<Purge>) {
     for Purge { filter, summary, .. } in &purges {
         tracing::debug!(

@@ -25,7 +25,7 @@ use crate::redis_store::mac::{MAC_BYTES, StoreMac};
 /// The format of answers in the shared store, and its version. Answers of another version have other names,
 /// too.
 const VERSION: &[u8; 4] = b"sfA1";
-/// The length of the version, the slot and the time of the call, as they are written, in bytes.
+/// The total length of the version, the slot and the time of the call, in bytes.
 const RANK: usize = 44;
 /// The length of the fields between the MAC and the text of the question, in bytes.
 const FIXED: usize = 1 + 4 + 8 + 4 + 4;
@@ -46,7 +46,8 @@ pub(super) struct SharedValue {
     pub(super) sent_at: StoreTime,
     /// The writer's wall clock when the answer was asked for, in microseconds since 1970.
     pub(super) wall_us: u64,
-    /// True if no other node could improve the answer. See [`PoolReply::is_settled`](crate::pool::PoolReply).
+    /// True if no other node could give a better answer. See
+    /// [`PoolReply::is_settled`](crate::pool::PoolReply).
     pub(super) is_settled: bool,
     pub(super) body: NodeReply,
 }
@@ -111,7 +112,7 @@ impl ValueMac {
         rest.push(flags);
         rest.extend(code.to_be_bytes());
         rest.extend(value.wall_us.to_be_bytes());
-        // Texts end far below 4 GiB: `cache.max_entry` and the limit on a node's answer see to that.
+        // Texts are far shorter than 4 GiB, because of `cache.max_entry` and the limit on a node's answer.
         rest.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
         rest.extend(u32::try_from(question.len()).unwrap_or(u32::MAX).to_be_bytes());
         rest.extend(question);
@@ -177,9 +178,9 @@ impl ValueMac {
     }
 }
 
-/// Returns the text of the question to which `key` belongs. The second text is the same for the two keys of a
-/// `LookupPlan`. Neither text changes from one build to the next. `None` if answers under `key` are never
-/// shared.
+/// Returns two texts: that of the question to which `key` belongs, and one that the two keys of a
+/// `LookupPlan` have in common. Neither text changes from one build to the next. `None` if answers under
+/// `key` are never shared.
 fn question(key: &Key) -> Option<(String, String)> {
     let min_context_slot = None;
     let query = match key.clone() {

@@ -191,8 +191,8 @@ fn readable(store: &EntryStore) -> (u64, u64) {
 
 /// Asserts that moka's byte and entry counts match the readable entries, after several rounds of eviction.
 ///
-/// moka's byte count may be off by the difference of two weights, if an entry leaves before moka has
-/// processed its last replacement.
+/// moka's byte count may be wrong by the difference between two weights of an entry. This happens if the
+/// entry is evicted before moka has processed the last change of its weight.
 fn assert_usage_is_what_can_be_read(store: &EntryStore) {
     for _ in 0..10 {
         store.usage();

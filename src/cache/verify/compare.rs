@@ -1,9 +1,9 @@
 //! The comparison of a hit with a node's later answer to the same call.
 //!
 //! Only answers that cannot both be true are a mismatch. Answers without a slot (votes, samples, nodes,
-//! errors that depend on an account) may have changed in between. At finalized a node's answer may show data
-//! of up to two slots after its context slot. A node that joined late may report slots as skipped for which
-//! other nodes have a block.
+//! errors that depend on an account) may have changed between the hit and the later answer. At finalized a
+//! node's answer may show data of up to two slots after its context slot. A node that joined late may report
+//! a slot as skipped although another node has its block.
 
 use std::io::Read;
 
@@ -20,7 +20,7 @@ use crate::telemetry::VerifyResult;
 
 /// The largest size of an account in bytes. Data that unpacks to more belongs to no account.
 const MAX_ACCOUNT_BYTES: u64 = 10 << 20;
-/// The error codes for a skipped slot, of nodes without and with long-term storage.
+/// The error codes for a skipped slot: that of nodes without long-term storage, then that of nodes with it.
 const SKIPPED: [i32; 2] = [code::SLOT_SKIPPED, code::LONG_TERM_STORAGE_SLOT_SKIPPED];
 
 /// Compares `hit`, which answered `query` at `hit_slot`, with a node's later answer at `again_slot`.
@@ -117,8 +117,8 @@ fn sort_by_member(list: &mut Value, member: &str) {
     }
 }
 
-/// Returns an account with its base64+zstd data unpacked, because packed bytes depend on the packer's
-/// version.
+/// Returns an account with its base64+zstd data unpacked, because the packed bytes depend on the version of
+/// the compressor.
 fn unpacked(mut account: Value) -> Value {
     let Some(data) = account.get_mut("data") else { return account };
     let plain = match data.as_array().map(Vec::as_slice) {
@@ -292,7 +292,7 @@ mod tests {
             let (method, hit) = (Method::GetRecentPerformanceSamples, samples(&[2, 1]));
             check(method, Class::Samples, &hit, &again, SLOT, expected);
         }
-        // Errors that depend on an account.
+        // These errors depend on an account.
         let (missing, other) =
             (Error(-32602, "could not find account"), Error(-32602, "not a Token account"));
         let amount = value(&json!({ "amount": "1" }));
@@ -322,7 +322,7 @@ mod tests {
             (Class::BlockFinal, &version, &reworded, Equal),
             (Class::BlockConfirmed, &block, &other, Mismatch),
             (Class::BlockConfirmed, &block, &block, Equal),
-            // A node that joined late reports a slot as skipped for which another one has a block.
+            // A node that joined late may report a slot as skipped although another node has its block.
             (Class::BlockFinal, &block, &skipped, Moved),
             (Class::BlockFinal, &block, &lacking, Moved),
             (Class::BlockFinal, &block, &not_yet, Moved),

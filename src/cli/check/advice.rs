@@ -44,8 +44,8 @@ pub(super) fn following(config: &Config, probed: &[ProbeResult], is_private: &[b
         .to_owned()
 }
 
-/// Returns the name of an upstream, the mean length of a block in bytes, and `is_private`. `None` if the upstream's
-/// blocks cannot be followed.
+/// Returns three values: the upstream's name; the mean length of its blocks in bytes; and `is_private`.
+/// `None` if its blocks cannot be followed.
 fn suitable<'a>(
     upstream: &'a Upstream,
     probed: &ProbeResult,

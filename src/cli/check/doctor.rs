@@ -12,7 +12,8 @@ use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::methods::Commitment;
 use crate::node::{Fault, code};
 
-/// The divisor that sets the limit for slow nodes. A getSlot call may take the duration of a slot divided by this.
+/// The divisor that sets the limit for slow nodes: a getSlot call may take the duration of a slot divided by
+/// this number.
 const SLOW_PART: u32 = 4;
 /// The tolerated difference between a node's clock and this machine's. The `Date` header has whole seconds, and NTP
 /// keeps clocks much closer.
@@ -248,7 +249,8 @@ fn responsiveness(name: &str, rps: Option<u32>, slot_time: Duration, one: &Exami
     findings
 }
 
-/// Returns the problems that concern several upstreams.
+/// Returns the problems that show only in the comparison of all upstreams: different versions, or no upstream
+/// with blocks.
 fn of_versions_and_blocks(probed: &[ProbeResult]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let series = |version: &str| version.split('.').take(2).collect::<Vec<_>>().join(".");

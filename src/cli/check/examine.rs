@@ -16,11 +16,11 @@ use crate::pool::probe::{self, Identity, Pulse};
 /// The number of getSlot calls that are timed one after the other. The latency is their median, because the first
 /// call may open the connection.
 const TIMED: usize = 5;
-/// The most calls that are sent at the same time to find out if the node refuses some of them because of a rate
-/// limit.
+/// The maximum number of calls that are sent at the same time. They show if the node refuses some calls
+/// because of a rate limit.
 const AT_ONCE: u32 = 30;
 
-/// The most blocks whose length is measured.
+/// The maximum number of blocks whose length is measured.
 const MEASURED_BLOCKS: usize = 10;
 /// The number of slots, up to the newest finalized one, among which the blocks to measure are chosen.
 const BLOCK_RANGE: u64 = 100;
@@ -40,14 +40,15 @@ pub(super) struct Examined {
     pub(super) refused: u32,
     /// The longest `Retry-After` among the answers with HTTP 429. `None` if none of them had that header.
     pub(super) retry_after: Option<Duration>,
-    /// The time by which the node's clock is ahead of this machine's, accurate to a second. `None` without a `Date`.
+    /// The time by which the node's clock is ahead of this machine's, accurate to a second. `None` if the
+    /// node sends no `Date` header.
     pub(super) skew: Option<SignedDuration>,
     /// The duration of a slot, from the node's performance samples. `None` without samples.
     pub(super) slot_time: Option<Duration>,
     /// The JSON-RPC error code with which the node refuses its newest finalized block. `None` if it returns the block.
     pub(super) no_block: Option<i32>,
-    /// The mean length of the newest blocks in bytes, in the form in which the gateway would follow them. `None` if
-    /// the node's blocks cannot be followed or read.
+    /// The mean length of the newest blocks in bytes, in the form in which the gateway would request them for
+    /// following. `None` if the node's blocks cannot be followed or read.
     pub(super) block_bytes: Option<f64>,
 }
 

@@ -8,8 +8,8 @@ use crate::config::Config;
 use crate::gateway::check_writable;
 use crate::gateway::keys::ApiKey;
 
-/// The number of files that the gateway has open beside connections: logs, listeners, the key file, and those of the
-/// runtime.
+/// The number of files that the gateway has open beside connections: logs, listeners, the key file, and the
+/// files of the async runtime.
 const OTHER_FILES: u64 = 64;
 
 /// Returns a warning for each name that several keys in the key file `path` have. Revoked keys are left out.
@@ -28,7 +28,7 @@ pub(super) fn of_keys(path: &Path, keys: &[ApiKey]) -> Vec<Finding> {
     ids.into_iter().filter(|(_, ids)| ids.len() > 1).map(finding).collect()
 }
 
-/// A file that the configuration names, and its permission bits.
+/// A file whose permissions are checked, and its permission bits.
 pub(super) struct CheckedFile {
     /// The setting that names the file.
     pub(super) what: &'static str,
@@ -114,7 +114,8 @@ fn soft_limit(limits: &str) -> Option<u64> {
     }
 }
 
-/// Returns a fault if this user cannot write the usage file at `path`. Leaves the file as it is.
+/// Returns a fault if the user who runs this process cannot write the usage file at `path`. Leaves the file
+/// as it is.
 pub(super) fn of_usage_file(path: &Path) -> Option<Finding> {
     let cause = check_writable(path).err()?;
     let folder = path.parent().unwrap_or(path).display();

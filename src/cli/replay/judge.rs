@@ -1,4 +1,5 @@
-//! The comparison of two answers to one call, by the rules of `[verify]` for a hit and a node's answer.
+//! The comparison of two answers to one call, by the same rules by which `[verify]` compares a cache hit with
+//! a node's answer.
 
 use crate::cache::class::Class;
 use crate::cache::entry::Payload;
@@ -36,7 +37,7 @@ pub(super) fn compare_answers(query: Option<&Query>, ours: &SideAnswer, theirs: 
         NodeReply::Result(result) => Payload::Result(result.clone().into()),
         NodeReply::Error { code, body } => Payload::Error { code: *code, body: body.clone() },
     };
-    // Without context slots, the node's answer counts as the later one.
+    // If an answer has no context slot, the node's answer counts as the later one.
     let slot = |answer: &SideAnswer, absent| answer.slot.unwrap_or(absent);
     compare(query, class(query, &ours.reply), &payload, slot(ours, 0), &theirs.reply, slot(theirs, 1))
 }

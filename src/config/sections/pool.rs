@@ -61,7 +61,7 @@ fn hedge(r: &TableReader<'_>) -> Option<Hedge> {
         }
     }
     let table = r.table(KEY);
-    // Below the median most calls would be doubled. Above 0.99 there are too few answers in the window.
+    // Below the median, most calls would be hedged. Above 0.99, too few answers in the window are slower.
     let quantile = table.optional_within("quantile", 0.5..=0.99);
     let budget = table.optional_within("budget", 0.001..=1.0);
     let on = written.is_some() || quantile.is_some() || budget.is_some();

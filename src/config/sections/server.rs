@@ -44,7 +44,8 @@ pub(super) fn read(r: &TableReader<'_>) -> Server {
     }
 }
 
-/// Reads the paths of certificate and key: both, or neither for `None`. The listener checks their contents.
+/// Reads the paths of the certificate and its key. `None` if neither is set. If only one is set, records a
+/// problem. The listener checks the contents of the two files.
 fn tls(r: &TableReader<'_>) -> Option<TlsFiles> {
     let (cert, key) = (r.file("cert"), r.file("key"));
     let missing = match (&cert, &key) {

@@ -43,7 +43,7 @@ fn scheme(url: &Secret) -> Option<String> {
     url::Url::parse(url.expose()).ok().map(|url| url.scheme().to_owned())
 }
 
-/// Returns the fault of a store's URL, without showing the URL. `None` if it is valid.
+/// Returns the fault of a store's URL, without showing the URL. `None` if the URL is valid.
 fn fault(url: &Secret) -> Option<&'static str> {
     match url::Url::parse(url.expose()) {
         Ok(url) if matches!(url.scheme(), "redis" | "rediss") && url.has_host() => {

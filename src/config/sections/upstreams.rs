@@ -10,14 +10,15 @@ use crate::config::problem::ValueOrigin;
 use crate::config::reader::TableReader;
 use crate::config::{Secret, Upstream, defaults};
 
-/// The variable with a list of `name=url` or plain URLs. Names and URLs have no comma.
+/// The environment variable with the upstreams, separated by commas. Each is `name=url` or a plain URL. Names
+/// and URLs have no comma.
 const VARIABLE: &str = "SLOTFRONT_UPSTREAMS";
 const KEY: &str = "upstream";
 
 /// Reads all upstreams. At least one is needed, and names must differ.
 pub(super) fn read(root: &TableReader<'_>) -> Vec<Upstream> {
     let upstreams = if let Some(list) = root.layers().env.get(VARIABLE) {
-        // The variable replaces the upstreams of the file, so these are not checked.
+        // The variable replaces the upstreams of the file, so the upstreams of the file are not checked.
         root.written(KEY);
         from_variable(root, list)
     } else {

@@ -30,9 +30,9 @@ fn distinct_buckets() -> Buckets {
 /// One change to the chain, in a random sequence of changes.
 #[derive(Debug, Clone)]
 enum ChainStep {
-    /// A block follows after `skipped` slots without one, and writes these accounts.
+    /// A block follows after `skipped` slots without a block, and writes these accounts.
     Block { skipped: u64, writes: Vec<u8> },
-    /// The block that is `behind` blocks below the newest one becomes final.
+    /// The block that is `behind` blocks below the newest block becomes final.
     Finalize { behind: usize },
 }
 
@@ -46,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<ChainStep>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// A model of the chain. `versions` maps each slot with a block to the slots at which the accounts were last
+/// A model of the chain. `versions` maps the slot of each block to the slots at which the accounts were last
 /// written.
 #[derive(Default)]
 struct ChainModel {
@@ -59,8 +59,8 @@ impl ChainModel {
         *self.versions.last_key_value().expect("the chain has a first block").0
     }
 
-    /// Checks the result of [`Chain::unchanged_until`] for every account, read at any slot of the chain or
-    /// next to it.
+    /// Checks the result of [`Chain::unchanged_until`] for answers about every account. The answers were read
+    /// at each slot of the chain, at the slot before the chain, and at the slot after it.
     fn check(&self, chain: &Chain, buckets: &Buckets) -> Result<(), TestCaseError> {
         for slot in FIRST - 1..=self.tip() + 1 {
             for n in 0..ACCOUNTS {
@@ -69,8 +69,8 @@ impl ChainModel {
                     let carried =
                         chain.unchanged_until(buckets.of(&address(n)), slot, carry).map(|tip| tip.slot);
                     let to = if carry == Carry::ToTip { Some(self.tip()) } else { self.target };
-                    // An account that was read above the target is known to be the same at the target only if no
-                    // block above the target wrote it.
+                    // An account may be read above the finalized target. It is known to be the same at the target
+                    // only if no block above the target wrote it.
                     let unchanged = to.filter(|to| {
                         let until = if slot > *to { self.tip() } else { slot };
                         self.versions.contains_key(&slot) && at(until) == at(*to)
@@ -84,7 +84,7 @@ impl ChainModel {
 }
 
 proptest! {
-    // Only a few chains are tested, because each of them takes 16 MiB.
+    // A few cases suffice, because each of them checks the chain after every change.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
@@ -156,7 +156,8 @@ fn late_finality_pauses_carrying_to_the_target() {
     };
     assert_eq!(carried(&writer, other, FIRST), None);
     writer.finalize(FIRST + 3).unwrap();
-    // The dropped write is unknown to the table, so answers from before it are not carried.
+    // The write of the dropped block is not recorded as final, so answers from before this block are not
+    // carried.
     assert_eq!(carried(&writer, written, FIRST), None);
     assert_eq!(carried(&writer, written, FIRST + 1), Some(FIRST + 3));
 }

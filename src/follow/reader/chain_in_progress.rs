@@ -1,4 +1,4 @@
-//! The state of the chain that the reader is reading.
+//! The state of the followed chain while the reader adds blocks to it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::telemetry::RestartReason;
 const PASSED_OVER_FOR: Duration = Duration::from_secs(10);
 /// The maximum number of slots by which the chain may stay behind the newest confirmed slot.
 pub(super) const LATE_SLOTS: u64 = 16;
-/// The longest time for which the chain may be more than [`LATE_SLOTS`] behind the newest confirmed slot.
-/// Nodes that keep up close a gap in less time.
+/// The longest time for which the chain may be more than [`LATE_SLOTS`] behind the newest confirmed slot. Nodes
+/// that are fast enough close any gap in less time.
 const LATE_FOR: Duration = Duration::from_secs(10);
 
 /// A block that is read, but not added to the chain yet.
@@ -75,8 +75,8 @@ impl ChainInProgress {
     /// Records that the newest block of the chain is `behind` slots behind the newest confirmed slot.
     ///
     /// # Errors
-    /// The chain has been far behind for too long. Its accounts cannot be served as fresh then, and blocks
-    /// take bandwidth from callers.
+    /// The chain has been too far behind for too long. Answers about accounts cannot be served as fresh then, and
+    /// reading blocks takes bandwidth from callers.
     pub(super) fn check_pace(&mut self, behind: u64) -> Result<(), PauseReason> {
         if behind <= LATE_SLOTS {
             self.late_since = None;
@@ -111,11 +111,11 @@ impl ChainInProgress {
         }
     }
 
-    /// Advances the comparison of a block's hash with the hash that a second node has for this slot. Does nothing
-    /// if there is no comparison in progress.
+    /// Continues the comparison of a block's hash with a second node's hash for the same slot. Does nothing if no
+    /// comparison is in progress.
     ///
     /// # Errors
-    /// The second node has a different block at this slot.
+    /// The second node has a different block at the slot.
     pub(super) fn cross_check<N: BlockNode>(
         &mut self,
         nodes: &[N],

@@ -12,7 +12,7 @@ use tokio::time::advance;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Returns the error that ends a chain and begins a new one for `reason`.
+/// Returns the error after which the follower begins a new chain, for `reason`.
 fn restart(reason: RestartReason) -> Result<(), FollowEnd> {
     Err(FollowEnd::Restart(reason))
 }
@@ -103,7 +103,7 @@ async fn faults_of_nodes_end_no_chain() {
     assert_eq!(chain.writer.chain().tip().slot, 101);
 }
 
-/// Lets the reader poll once. Returns the number of polls that node 0 and node 1 have received so far.
+/// Lets the reader poll once. Returns the numbers of polls that node 0 and node 1 have received so far.
 async fn polls(scene: &Scene, chain: &mut ChainInProgress) -> (u64, u64) {
     assert_eq!(scene.advance(chain).await, Ok(()));
     (scene.node(0).asked("getBlocks"), scene.node(1).asked("getBlocks"))
@@ -249,8 +249,9 @@ async fn blocks_that_always_time_out_pause_following() {
 #[tokio::test(start_paused = true)]
 async fn tip_far_behind_for_long_pauses_following() {
     let pause = Err(FollowEnd::Pause(PauseReason::TooSlow));
-    // Of twelve blocks, one a second, only the sixth may be near the confirmed slot: it is `sixth` slots behind.
-    // If it is near enough, the tip is never far behind for more than ten seconds.
+    // The chain gets twelve blocks, one a second. All but the sixth are too far behind the confirmed slot. The
+    // sixth is `sixth` slots behind. If that is near enough, the chain is never too far behind for more than ten
+    // seconds.
     for (sixth, expected) in
         [(chain_in_progress::LATE_SLOTS + 1, pause), (chain_in_progress::LATE_SLOTS, Ok(()))]
     {
@@ -286,7 +287,8 @@ async fn tip_stays_within_the_confirmed_frontier() {
 
 #[tokio::test(start_paused = true)]
 async fn missing_rewards_are_asked_for_again() {
-    // Node 0 is asked again if it has a later block. Otherwise node 1 is asked after two seconds.
+    // Node 0 is asked for the missing rewards if it has a later block. Otherwise node 1 is asked after two
+    // seconds.
     for (has_descendant, wait, other_node) in [(true, 0, false), (false, 2_000, true)] {
         let (scene, mut chain) = Scene::begun(2).await;
         scene.add(&Block { fee: None, ..Block::after(100) });

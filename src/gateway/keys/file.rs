@@ -149,8 +149,8 @@ impl KeyFile {
         })
     }
 
-    /// Revokes the key with the id or name `wanted`, and returns its id. Its replaced secrets become invalid as
-    /// well. A revocation cannot be undone.
+    /// Revokes the key with the id or name `wanted`, and returns its id. The key's replaced secrets become invalid
+    /// as well. A revocation cannot be undone.
     ///
     /// # Errors
     /// No key or several keys match, or the file cannot be changed.
@@ -243,7 +243,7 @@ impl KeyFile {
         }
     }
 
-    /// Parses the file. Any name of a plan is valid, because gateways with different plans may share a file.
+    /// Parses the file. Every name of a plan is accepted, because gateways with different plans may share a file.
     fn parse(&self, text: &str) -> Result<Vec<ApiKey>, ChangeError> {
         let wrong = |problems| KeyFileError { path: self.path.clone(), problems }.into();
         super::parse(text, |_| true).map_err(wrong)

@@ -1,5 +1,6 @@
 //! The usage of all keys, and the file that keeps it over restarts. Writing the file takes at most 1 % of a core,
-//! because calls are served meanwhile. The share is higher only if a write takes more than 100 ms of CPU time.
+//! because calls are served meanwhile. Writing takes more only if a single write needs more than 100 ms of CPU
+//! time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -26,7 +27,7 @@ const PAUSE_FACTOR: u32 = 100;
 /// The longest pause between the starts of two writes of the usage file. A crash loses the units used since the last
 /// write.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// The maximum number of keys that are written before the lock on the keys is released.
+/// The maximum number of keys that are written to the usage file before the lock on the keys is released.
 const KEYS_PER_LOCK: usize = 1000;
 
 /// Returns the CPU time of this thread, which does not include waiting for a disk.
@@ -131,9 +132,9 @@ impl Ledger {
         Arc::clone(used)
     }
 
-    /// Forgets the keys for which `is_in_force` returns false. Keeps a key that has used units in `period`, has
-    /// units that the shared store has not counted, or is in use by a request. A key that comes back before it is
-    /// forgotten continues its usage.
+    /// Forgets the keys for which `is_in_force` returns false. Keeps such a key while a request uses it, or the
+    /// shared store has not counted all its units. Also keeps a key that has used units in `period`. A key that
+    /// comes back before it is forgotten continues its usage.
     pub(crate) fn forget(&self, period: Period, is_in_force: impl Fn(&str) -> bool) {
         self.uses()
             .retain(|id, used| is_in_force(id) || Arc::strong_count(used) > 1 || !used.is_over(period));
@@ -287,7 +288,7 @@ mod tests {
         let wall = at("2026-11-21T12:00:00Z");
         let ids: Vec<Arc<str>> = (0..=2 * KEYS_PER_LOCK).map(|i| Arc::from(format!("key-{i:05}"))).collect();
         let ledger = Ledger::open(Some(&path)).unwrap();
-        // Every third key has used nothing, so that chunks begin and end with unused keys.
+        // Every third key has used nothing, so that groups of `KEYS_PER_LOCK` keys begin or end with unused keys.
         let uses = |i: usize| if i.is_multiple_of(3) { 0.0 } else { f64::from(u32::try_from(i).unwrap()) };
         for (i, id) in ids.iter().enumerate().rev() {
             ledger.of(id).book(Period::of(wall), uses(i));

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Runs the two rounds of the background task after which a changed key file is read.
+/// Runs two rounds of the background task. The gateway takes over a changed key file once two rounds have found
+/// the same content.
 fn settle(gateway: &Gateway) {
     gateway.tick(true);
     gateway.tick(true);

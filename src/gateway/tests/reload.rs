@@ -45,7 +45,7 @@ async fn secrets_and_reloads_share_rate_permits_usage() {
     }
     assert!(callers.iter().all(|caller| caller.take(Instant::now()).is_err()), "the secrets share one rate");
 
-    // A key may hold eight permits while one is free.
+    // While one permit is free, a key may hold up to eight permits.
     let mut held: Vec<_> = (0..8).map(|i| callers[i % 3].hold(1).unwrap()).collect();
     assert!(callers.iter().all(|caller| caller.hold(1).is_none()), "the secrets share one set of permits");
     held.pop();

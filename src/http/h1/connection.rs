@@ -29,7 +29,7 @@ pub(super) enum End {
     LastAnswer,
     /// The next request is not plain (not a usual POST), so hyper has to serve it.
     NotPlain {
-        /// The bytes that were read from the socket and not served.
+        /// The bytes that were read from the socket and belong to no served request.
         read: Bytes,
         /// True if no request of the connection was served yet.
         is_first: bool,
@@ -45,7 +45,8 @@ pub(super) struct H1Connection<'a, S> {
     socket: &'a mut S,
     /// The client's address, if known.
     peer: Option<IpAddr>,
-    /// The bytes that were read from the socket and not served. While there are none, the connection has no buffer.
+    /// The bytes that were read from the socket and belong to no served request. While there are none, the
+    /// connection has no buffer.
     read: BytesMut,
     /// True if the client has closed its sending half and waits for answers.
     is_read_closed: bool,
@@ -70,8 +71,8 @@ enum Next {
 }
 
 thread_local! {
-    /// The read buffer that the connections of this thread share. A connection holds the buffer only while some of its
-    /// bytes are not served.
+    /// The read buffer that the connections of this thread share. A connection holds the buffer only while the
+    /// buffer contains bytes of requests that are not served yet.
     static READ_BUFFER: Cell<BytesMut> = Cell::default();
 }
 
@@ -125,8 +126,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         }
     }
 
-    /// Answers the request with the head `plain`. Returns a reason if the connection then ends or hyper has to serve
-    /// it.
+    /// Answers the request with the head `plain`. Returns the reason if the connection ends after this request, or
+    /// if hyper has to serve the connection.
     async fn answer(&mut self, plain: Plain) -> io::Result<Option<End>> {
         let started = self.timer.arrived_at();
         let mut reply = match self.read_body(&plain).await {
@@ -150,7 +151,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         let is_last = reply.last;
         let mut writer = ResponseWriter::new(reply, &plain.client.id);
         writer.write_all(self.socket, self.front.config.server.write_timeout).await?;
-        // The request's permit was held until the kernel had the whole response.
+        // Frees the request's permit, because the kernel now has the whole response.
         drop(writer);
         self.is_first = false;
         self.timer.start_idle();
@@ -198,7 +199,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
     }
 
     /// Reads from the socket into the thread's shared buffer, and returns the number of bytes read. The connection
-    /// keeps the buffer while unserved bytes are in the buffer.
+    /// keeps the buffer while it contains bytes of requests that are not served yet.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.read.is_empty() {
             if self.read.capacity() == 0 {
@@ -226,7 +227,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
             if let Poll::Ready(served) = serving.as_mut().poll(cx) {
                 return Poll::Ready(Some(served));
             }
-            // Bytes of later requests are kept, up to a bound.
+            // Meanwhile reads the bytes of later requests, up to a bound.
             while !self.is_read_closed && self.read.len() < MAX_BODY {
                 match ready!(self.poll_read(cx)) {
                     // A client that sent more requests before it closed still waits for the answers.
@@ -241,7 +242,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
     }
 }
 
-/// The timer of a connection's reads. It also waits for the shutdown of idle connections.
+/// The timer of a connection's reads. It also wakes the connection when a shutdown closes idle connections.
 ///
 /// Setting a deadline only stores a time. The runtime's timer is reset only if it fires too early or would fire too
 /// late. Most requests therefore do not reset the timer.
@@ -301,10 +302,10 @@ impl ReadTimer {
         (self.since, self.is_parked) = (Instant::now(), false);
     }
 
-    /// Waits until the deadline. If `is_idle` is true, the shutdown of idle connections also ends the wait.
+    /// Waits until the deadline. If `is_idle` is true, the wait also ends when a shutdown closes idle connections.
     fn poll(&mut self, cx: &mut Context<'_>, is_idle: bool) -> Poll<()> {
-        // If the task was not parked on a read, the sleep and the shutdown have not woken it, so both stay
-        // registered. `is_triggered` is read because the shutdown may have woken the task while it was writing a
+        // If the task was not parked on a read, neither the sleep nor the shutdown has woken it, so both can still
+        // wake it. `is_triggered` is checked because the shutdown may have woken the task while it was writing a
         // response.
         let sleep_covers = self.sleeps_until <= self.deadline && self.since < self.sleeps_until;
         if self.is_registered && !self.is_parked && sleep_covers && !self.idle_close.is_triggered() {

@@ -11,12 +11,13 @@ use super::super::{Front, route};
 /// The first bytes of each request on the fast path. They include the space after the method and the slash at the start
 /// of the path.
 const BEGINNING: &[u8] = b"POST /";
-/// The longest request body on the fast path, in bytes. While a request is served, reading ahead stops at this number
-/// of bytes of later requests.
+/// The longest request body on the fast path, in bytes. Also the limit on reading ahead: while a request is
+/// served, reading stops at this many bytes of later requests.
 pub(super) const MAX_BODY: usize = 64 * 1024;
 /// The longest request head on the fast path, in bytes.
 const MAX_HEAD: usize = 4096;
-/// The maximum number of header fields in a request on the fast path. A client and two proxies send fewer.
+/// The maximum number of header fields in a request on the fast path. A request that a client sends through two
+/// proxies has fewer.
 const MAX_FIELDS: usize = 32;
 
 /// The result of parsing the first request in the bytes that were read.
@@ -54,7 +55,7 @@ impl Head {
             Ok(httparse::Status::Partial) | Err(_) => return Self::Other,
         };
         let (Some(1), Some(path)) = (request.version, request.path) else { return Self::Other };
-        // Two parsers might understand an escaped path differently.
+        // hyper gets every other path, because two parsers might understand an escaped path differently.
         let is_plain = path.bytes().all(|byte| IN_PATHS[usize::from(byte)]);
         let Some(key) = route(path, front).filter(|_| is_plain) else { return Self::Other };
         let (mut hosts, mut media, mut size) = (0, 0, None);

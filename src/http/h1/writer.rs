@@ -15,7 +15,7 @@ use super::super::pieces::JOINED_BYTES;
 use super::super::reply::{HttpReply, Value};
 use super::super::request_id::{self, RequestId};
 
-/// The maximum number of pieces of a long body that one write takes.
+/// The maximum number of body pieces that one vectored write sends.
 const VECTORS: usize = 16;
 /// The maximum capacity, in bytes, that the buffer for response heads keeps between two responses.
 const HEAD_BYTES: usize = 4096;

@@ -1,4 +1,4 @@
-//! Tests of the course of a call, with outcomes of attempts that were never made.
+//! Tests of the course of a call. The outcomes of its attempts are made up, and no node is asked.
 
 use bytes::Bytes;
 
@@ -53,7 +53,8 @@ async fn refusals_of_all_nodes_are_the_answer() {
     members.iter().for_each(|member| drop(course_of_own.process_outcome(member, refused())));
     assert_eq!(course_of_own.conclude().unwrap().code(), Some(-32601));
 
-    // No node is known to lack a passthrough method, so those that were asked decide.
+    // Nobody knows which other nodes serve a passthrough method, so the refusals of the nodes that were asked
+    // decide.
     let mut course_of_passthrough = CallCourse::new(&pool, &passthrough);
     course_of_passthrough.process_outcome(&members[0], refused());
     assert_eq!(course_of_passthrough.conclude().unwrap().code(), Some(-32601));

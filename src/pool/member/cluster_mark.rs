@@ -12,16 +12,19 @@ pub(in crate::pool) struct ClusterMark {
     identified: AtomicBool,
     /// True if the last genesis hash that the node reported, however long ago, is the pool's.
     reported_ours: AtomicBool,
-    /// The counts noted last. Calls are noted when the node reports the pool's genesis hash, and at each check for
-    /// new calls. Connections are noted when the node reports that hash, or answers without a hash.
+    /// The numbers of calls and connections that were noted last. Calls are noted when the node reports the pool's
+    /// genesis hash, and at each check for new calls. Connections are noted when the node reports that hash, or
+    /// answers that it does not serve `getGenesisHash`.
     at: Mutex<NodeUsage>,
 }
 
-/// The use of a node up to some time: the calls sent to it, and the connections that have brought an answer.
+/// The numbers, up to some time, of the calls sent to a node and of the node's connections that have brought an
+/// answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::pool) struct NodeUsage {
     pub(super) calls: u64,
-    /// The number of connections. `None` if the node must be asked for its genesis hash in any case.
+    /// The number of connections. `None` if the node must be asked for its genesis hash even without a new
+    /// connection.
     pub(super) connections: Option<u64>,
 }
 
@@ -36,15 +39,15 @@ impl ClusterMark {
         self.reported_ours.load(Ordering::SeqCst)
     }
 
-    /// Notes that the node has reported the pool's genesis hash. `used` counts the node's calls and connections before
-    /// the node was asked.
+    /// Notes that the node has reported the pool's genesis hash. `used` counts the calls and connections of the
+    /// node up to the request for the hash.
     pub(in crate::pool) fn set_identified(&self, used: NodeUsage) {
         *lock(&self.at) = used;
         self.reported_ours.store(true, Ordering::SeqCst);
         self.identified.store(true, Ordering::SeqCst);
     }
 
-    /// Notes that the node has to report the pool's genesis hash anew.
+    /// Notes that the node has to report the pool's genesis hash again.
     pub(in crate::pool) fn set_unidentified(&self) {
         self.identified.store(false, Ordering::SeqCst);
     }
@@ -55,20 +58,20 @@ impl ClusterMark {
         self.set_unidentified();
     }
 
-    /// Notes that the node has answered without its genesis hash. `used` counts the node's calls and connections before
-    /// the node was asked. The node is asked again after a new connection.
+    /// Notes that the node has answered that it does not serve `getGenesisHash`. `used` counts the calls and
+    /// connections of the node up to that request. The node is asked again after a new connection.
     pub(in crate::pool) fn set_asked_over(&self, used: NodeUsage) {
         lock(&self.at).connections = used.connections;
     }
 
-    /// Returns true if the node has no new connections since it last reported the pool's genesis hash or answered
-    /// without a hash. `connections` is the number of the node's connections so far.
+    /// Returns true if the node has no new connections since it reported the pool's genesis hash, or answered that
+    /// it does not serve `getGenesisHash`. `connections` is the number of the node's connections so far.
     pub(super) fn was_asked_over(&self, connections: u64) -> bool {
         lock(&self.at).connections == Some(connections)
     }
 
-    /// Makes [`Self::was_asked_over`] return false until the node has reported the pool's genesis hash, or answered
-    /// without a hash.
+    /// Makes [`Self::was_asked_over`] return false until the node reports the pool's genesis hash, or answers that
+    /// it does not serve `getGenesisHash`.
     pub(in crate::pool) fn ask_again(&self) {
         lock(&self.at).connections = None;
     }

@@ -38,7 +38,7 @@ impl<'a> InFlight<'a> {
         let state = &member.state;
         state.in_flight.fetch_add(1, Ordering::Relaxed);
         state.by_caller.add(caller);
-        // Counted before the request is sent. The cluster check compares this count once the call has ended.
+        // The call is counted before it is sent, so that the cluster check cannot miss it.
         state.requests.fetch_add(1, Ordering::SeqCst);
         let trial = state.change_breaker(|breaker| breaker.started(now));
         Self { member, method, caller, trial, settled: false, ended: false }
@@ -49,9 +49,9 @@ impl<'a> InFlight<'a> {
         self.trial
     }
 
-    /// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95. A hang
-    /// counts as a failure if the node's previous slow call had another caller or method. Returns true if
-    /// this opened the breaker.
+    /// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95 latency. A hang
+    /// counts as a failure if the node's previous slow call had another caller or method. Returns true if this
+    /// failure opened the breaker.
     pub(in crate::pool) fn note_hang(&mut self, now: Instant) -> bool {
         if self.settled || !self.member.state.slow_calls.counts(self.caller, self.method) {
             return false;
@@ -65,7 +65,7 @@ impl<'a> InFlight<'a> {
         self.ended = true;
     }
 
-    /// Ends the call and records its result. `fault` is `None` for a success. Returns true if this opened the
+    /// Ends the call and records its result. `fault` is `None` for a success. Returns true if the fault opened the
     /// breaker.
     pub(in crate::pool) fn ended(mut self, fault: Option<Fault>, latency: Duration, now: Instant) -> bool {
         let state = &self.member.state;

@@ -18,8 +18,8 @@ use crate::telemetry::AttemptResult;
 
 /// The state of one node. A reload that only changes the node's settings keeps this state.
 pub(super) struct NodeState {
-    /// The bits of the node's troubles: [`NOT_HEALTHY`], [`BREAKER`] and [`QUIET`]. When nodes are rated for
-    /// a call, the details of a trouble are read only if its bit is set.
+    /// One bit for each kind of trouble that the node has: [`NOT_HEALTHY`], [`BREAKER`] and [`QUIET`]. When nodes
+    /// are rated for a call, the details of a trouble are read only if its bit is set.
     troubles: AtomicU8,
     pub(super) in_flight: AtomicUsize,
     pub(super) by_caller: CallerCounts,
@@ -27,12 +27,13 @@ pub(super) struct NodeState {
     pub(super) latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,
     health: ArcSwap<Health>,
-    /// The methods that the node does not serve, as bits by [`Method::index`](crate::methods::Method::index).
+    /// The methods that the node does not serve, as a set with one bit for each
+    /// [`Method::index`](crate::methods::Method::index).
     pub(super) incapable: AtomicU8,
-    /// The passthrough methods that the node does not serve, as bits by
+    /// The passthrough methods that the node does not serve, as a set with one bit for each
     /// [`PassthroughMethod::index`](crate::methods::PassthroughMethod::index).
     pub(super) incapable_passthrough: AtomicU64,
-    /// True if the node has refused a method that following the chain needs.
+    /// True if the node has refused a method that is needed to follow the blocks.
     pub(super) refuses_blocks: AtomicBool,
     /// True if the node is of a kind and version whose blocks list every write of an account.
     pub(super) lists_writes: AtomicBool,
@@ -44,7 +45,7 @@ pub(super) struct NodeState {
     pub(super) requests: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) last_failure: Mutex<Option<(AttemptResult, Instant)>>,
-    /// True once a task probes the node.
+    /// True once there is a task that probes the node.
     pub(super) probed: AtomicBool,
     /// Notified when the node's confirmed slot is wanted before the next probe.
     pub(super) slot_wanted: Notify,
@@ -86,12 +87,12 @@ impl NodeState {
         }
     }
 
-    /// Returns the bits of `troubles`.
+    /// Returns the trouble bits that are set.
     pub(super) fn troubles(&self) -> u8 {
         self.troubles.load(Ordering::Acquire)
     }
 
-    /// Sets or clears one of the trouble bits.
+    /// Sets the trouble bit `which` if `is` is true, and clears the bit otherwise.
     pub(super) fn set_trouble(&self, which: u8, is: bool) {
         if is {
             self.troubles.fetch_or(which, Ordering::Release);
@@ -100,7 +101,7 @@ impl NodeState {
         }
     }
 
-    /// Changes the breaker, and updates its trouble bit.
+    /// Changes the breaker by `change`, and updates the breaker's trouble bit.
     pub(super) fn change_breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
         let mut breaker = lock(&self.breaker);
         let was_closed = breaker.is_closed();
@@ -111,7 +112,7 @@ impl NodeState {
         result
     }
 
-    /// Reads the breaker.
+    /// Returns the result of `read` on the breaker.
     pub(super) fn read_breaker<T>(&self, read: impl FnOnce(&Breaker) -> T) -> T {
         read(&lock(&self.breaker))
     }

@@ -49,7 +49,7 @@ fn bomb(encoding: &str) -> Vec<u8> {
         packed.flush().unwrap();
         *end = packed.get_ref().len();
     }
-    // The second mebibyte is compressed to references to the first. It is repeated as it is.
+    // The second mebibyte is compressed to references to the first. Its compressed bytes are repeated as they are.
     let again = packed.get_ref()[ends[0]..ends[1]].to_vec();
     [packed.get_ref()[..ends[1]].to_vec(), again.repeat(16 << 10)].concat()
 }
@@ -129,7 +129,7 @@ async fn a_body_is_charged_its_own_length() {
                 config.pool.max_buffered = budget;
             };
             let (gateway, _tap) = answered_by(1, raw.clone(), configure).await;
-            // The second call shows that the first body has released the whole budget.
+            // The second call shows that the first body has released the whole memory budget.
             for _ in 0..2 {
                 let reply = gateway.get_votes().send().await;
                 let attempts = &reply.error()["data"]["attempts"];

@@ -1,4 +1,5 @@
-//! Accounts that change although no block lists them: the chain is not trusted any more.
+//! Accounts that change although no block lists them: the gateway no longer trusts the blocks, and carries no
+//! answer.
 
 use serde_json::json;
 use slotfront::config::FollowMode;
@@ -80,7 +81,7 @@ async fn wrong_answer_of_one_node_contradicts_nothing() {
     let single = gateway.get_account(key).base64().confirmed();
     let first = single.send().await;
     step(&gateway, 10).await;
-    // One answer of the node shows another account. The next one is right again.
+    // One answer of the node shows a wrong balance of the account. The next answer is right again.
     let mut wrong = first.value();
     wrong["lamports"] = json!(1);
     let slot = gateway.cluster.slot(slotfront::methods::Commitment::Confirmed);

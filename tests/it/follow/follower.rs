@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{on, restarts};
 
-/// Prepares a gateway that follows the chain.
+/// Prepares a gateway with following turned on.
 fn following<'a>(nodes: usize) -> TestGatewayBuilder<'a> {
     TestGateway::builder().nodes(nodes).config(on)
 }

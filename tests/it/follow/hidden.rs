@@ -1,5 +1,5 @@
-//! Accounts that change although no block lists them: each rule that keeps answers about them from being carried
-//! is needed.
+//! Accounts that change although no block lists them. Several rules keep answers about such accounts from being
+//! carried, and each rule is needed.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The reasons for beginning anew to follow the chain: each is counted, and every account is fetched once more.
+//! The reasons for which following begins anew: each is counted, and every account is then fetched once more.
 
 use serde_json::json;
 use slotfront_sim::Fault;

@@ -9,7 +9,7 @@ pub(super) const SUBSTITUTION: &str = "substituted";
 /// The word that ends a here-document on a page.
 const DOCUMENT_END: &str = "END";
 
-/// A Markdown page in its parts.
+/// The parts of a Markdown page that the tests check.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     /// The targets of links and images, in order.
@@ -49,7 +49,8 @@ impl Page {
         }
         let parts: Vec<_> = line.split('`').collect();
         self.code.extend(parts.iter().skip(1).step_by(2).map(|code| (*code).to_owned()));
-        // The text of a link may be inline code. Only that code is removed, and the rest is joined again.
+        // The text of a link may be inline code. Inline code is removed and the rest joined, so that each link's
+        // target still follows its brackets.
         let text: String = parts.into_iter().step_by(2).collect();
         for (begin, end) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {
             let targets = text.split(begin).skip(1).filter_map(|rest| rest.split_once(end));
@@ -89,7 +90,8 @@ impl Page {
     }
 }
 
-/// Splits shell text into the commands, and the files that it writes as here-documents.
+/// Splits shell text into two parts: the commands, and the files that it writes as here-documents, with their
+/// text.
 fn without_documents(shell: &str) -> (String, Vec<(String, String)>) {
     let (mut commands, mut documents) = (String::new(), Vec::new());
     let mut lines = shell.split_inclusive('\n');
@@ -130,7 +132,7 @@ struct ShellReader {
     commands: Vec<Vec<String>>,
     /// The word that is being read. `None` between words.
     word: Option<String>,
-    /// True if the next word is the file of a redirection.
+    /// True if the next word is the file of a redirection. That word is left out.
     drop_next: bool,
 }
 
@@ -162,7 +164,7 @@ impl ShellReader {
         }
     }
 
-    /// Reads a character of a word, or replaces a whole `$(…)`.
+    /// Reads a character of a word, or replaces a whole `$(…)` by [`SUBSTITUTION`].
     fn read_substituted(&mut self, next: char, rest: &mut Peekable<Chars<'_>>) {
         if next == '$' && rest.next_if_eq(&'(').is_some() {
             rest.by_ref().take_while(|c| *c != ')').for_each(drop);

@@ -10,23 +10,24 @@ use super::{members, sources};
 const FIRST_WORDS: [&str; 10] =
     ["What", "Whether", "Where", "Who", "Which", "Of", "So", "Else", "But", "The same"];
 
-/// The most words of a sentence in a comment. Writers aim at 25.
+/// The maximum number of words in a sentence of a comment. Writers aim at 25.
 const MAX_WORDS: usize = 40;
 
-/// The most words of a test's name.
+/// The maximum number of words in a test's name.
 const MAX_TEST_NAME_WORDS: usize = 8;
 
-/// The type names that may be repeated: the parameters of a command, and an error.
+/// The names that several types may have: the parameters of a command, and an error.
 const MAY_REPEAT: [&str; 2] = ["Args", "Error"];
 
-/// Returns every Rust file of the repository with its text, by its path from the root.
+/// Returns the path and the text of every Rust file of the repository. The paths are relative to the repository's
+/// root.
 fn files() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found: Vec<PathBuf> = vec![root.join("build.rs")];
     for folder in ["src", "tests", "benches", "crates", "lab", "fuzz"] {
         sources(&root.join(folder), &mut found);
     }
-    // The folder `fuzz` has workspaces and builds of its own.
+    // The folder `fuzz` has its own workspaces, whose build output is left out.
     found.retain(|file| !file.components().any(|part| part.as_os_str() == "target"));
     let name = |file: &Path| file.strip_prefix(root).unwrap().display().to_string();
     let mut files: Vec<_> =
@@ -46,7 +47,7 @@ struct Comment {
     text: String,
 }
 
-/// Returns the comments that stand on lines of their own in a file.
+/// Returns the comments of a file that have lines of their own.
 fn comments(text: &str) -> Vec<Comment> {
     let mut comments: Vec<Comment> = Vec::new();
     let mut last_mark = None;

@@ -313,8 +313,8 @@ impl<'de> Visitor<'de> for MembersVisitor {
 
 /// A check that a JSON value is one that a node can parse. Keeps nothing of the value.
 ///
-/// The check is stricter than [`IgnoredAny`] and [`RawValue`]. Like a node, it refuses numbers beyond f64, single
-/// surrogates, and nesting of 128 levels.
+/// The check is stricter than [`IgnoredAny`] and [`RawValue`]. Like a node, it refuses numbers beyond the range of
+/// f64, unpaired surrogates, and nesting of 128 or more levels.
 struct WellFormed;
 
 impl<'de> Deserialize<'de> for WellFormed {

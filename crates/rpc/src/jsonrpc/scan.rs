@@ -41,7 +41,7 @@ impl<'a> Scan<'a> {
         is_next
     }
 
-    /// Reads `byte`, or returns `None` if another byte is next.
+    /// Skips whitespace and reads `byte`. Returns `None` if `byte` is not next.
     pub(crate) fn expect(&mut self, byte: u8) -> Option<()> {
         self.takes(byte).then_some(())
     }

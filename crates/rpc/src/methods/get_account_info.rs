@@ -80,9 +80,9 @@ struct UiDataSliceConfig {
 }
 
 impl RpcAccountInfoConfig {
-    /// Scans the config as the last element of an array, and the end of the array. Returns the default if the array has
-    /// no config. Returns `None` for a config that most clients do not write, valid or not. The caller then reads the
-    /// params with serde.
+    /// Scans the rest of an array of params: the config, if there is one, and the end of the array. Returns the
+    /// default if the array has no config. Returns `None` for a config that most clients do not write, valid or
+    /// not. The caller then reads the params with serde.
     pub(super) fn scan_last(scan: &mut Scan<'_>) -> Option<Self> {
         let mut config = Self::default();
         if scan.takes(b',') {

@@ -19,9 +19,9 @@ use crate::jsonrpc::Params;
 /// The maximum length of the base64 text of [`MAX_MESSAGE`] bytes.
 const MAX_TEXT: usize = 1644;
 
-/// The beginning of the base64 text of a version 1 message. Nodes that know version 1 compare texts in ASCII
-/// order. An equal or greater text is then a message of version 1 or later. Nodes of 4.0 do not know these
-/// versions.
+/// The beginning of the base64 text of a version 1 message. Nodes that know version 1 compare each text with this
+/// beginning in ASCII order. To them, an equal or greater text is a message of version 1 or later. Nodes of 4.0 do
+/// not know these versions.
 const LATER_VERSIONS: &str = "gQ";
 
 /// The maximum number of bytes of a message of version 1 or later.
@@ -91,8 +91,8 @@ fn decode(text: &str) -> Result<Vec<u8>, ParamError> {
     }
 }
 
-/// Returns a node's error for text that is not base64. Nodes use base64 0.22, and later releases of that crate have
-/// other texts.
+/// Returns a node's error for text that is not base64. Nodes use the crate base64 0.22. Later releases of the
+/// crate have other error texts.
 fn base64_error(error: &Base64Error) -> ParamError {
     let shown = match error {
         Base64Error::InvalidByte(offset, byte) => format!("InvalidByte({offset}, {byte})"),

@@ -49,7 +49,8 @@ pub struct Message<'a> {
     pub lookups: Vec<AddressTableLookup<'a>>,
 }
 
-/// A call of a program. Indexes count the static keys, then all writable lookups, then all read-only ones.
+/// A call of a program. Its indexes count the static accounts first, then the writable looked-up accounts of all
+/// tables, then the read-only looked-up accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction<'a> {
     /// The index of the program's account.
@@ -233,7 +234,7 @@ impl<'a> Reader<'a> {
     }
 
     fn list<T>(&mut self, item: impl Fn(&mut Self) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
-        // The vector grows with the items, because the encoded length may be false.
+        // No memory is reserved for all items in advance, because the encoded length may be false.
         (0..self.length()?).map(|_| item(self)).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! The `OpenRPC` 1.3 document of the eight methods, made from the descriptions in the methods' modules.
 //!
-//! The document describes the `node` profile. Schemas list the stable members and allow others, because newer nodes add
-//! some.
+//! The document describes the behaviour under the setting `compat.profile = "node"`. Schemas list the stable
+//! members and allow others, because newer nodes add some.
 
 use serde_json::{Map, Value, json};
 

@@ -69,7 +69,7 @@ pub(super) fn at_most_one<A: DeserializeOwned>(params: &Params) -> Result<Option
 
 /// Checks that the params are absent or `[]`.
 pub(super) fn none(params: &Params) -> Result<(), ParamError> {
-    /// The params of a call that takes none. The names of the variants are part of a node's message.
+    /// The params of a call whose method takes none. The names of the variants are part of a node's error.
     #[derive(Debug)]
     #[expect(dead_code, reason = "shown by Debug")]
     enum Unexpected {

@@ -1,8 +1,8 @@
 //! The read methods that `[passthrough] methods` may list, and the write methods, which are never forwarded.
 //!
-//! The node checks the params. This module reads only the commitment and `minContextSlot`, for the choice of a node and
-//! the rules of plans. Both are read as a node reads them: the last of several members of the same name wins, and any
-//! param may be the configuration. The list of methods is fixed.
+//! The node checks the params. The choice of a node and the rules of plans need only the commitment and
+//! `minContextSlot`. This module reads these two members as a node does: the last of several members of the same
+//! name wins, and any param may be the configuration. No setting adds a method to those in this module.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};

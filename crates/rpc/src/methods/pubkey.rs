@@ -8,7 +8,7 @@ use super::ParamError;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pubkey(pub [u8; 32]);
 
-/// The reason why a string is not an address, with the text of a node.
+/// The reason why a string is not an address, displayed as in a node's error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PubkeyError {
     /// The text has more than 44 characters, or does not encode exactly 32 bytes.
@@ -20,10 +20,11 @@ pub enum PubkeyError {
 }
 
 impl Pubkey {
-    /// The maximum number of characters of 32 bytes in base58.
+    /// The maximum number of base58 characters that encode 32 bytes.
     pub const MAX_TEXT: usize = 44;
 
-    /// Parses base58. The checks have the order of a node: length of the text, alphabet, number of bytes.
+    /// Parses base58. The checks are made in the same order as in a node: length of the text, alphabet, number of
+    /// bytes.
     ///
     /// This parser is faster than a general decoder, because it adds five characters at a time (58^5 fits 30 bits). A
     /// call may have a hundred addresses.
@@ -152,7 +153,7 @@ mod tests {
 
         #[test]
         fn addresses_are_written_like_bs58(zeros in 0..=32_usize, mut bytes: [u8; 32]) {
-            // Random bytes rarely have leading zeros.
+            // Random bytes rarely have leading zeros, so this test sets some.
             bytes[..zeros].fill(0);
             for bytes in [bytes, [255; 32]] {
                 prop_assert_eq!(Pubkey(bytes).to_string(), bs58::encode(bytes).into_string());

@@ -6,7 +6,7 @@ use slotfront_rpc::methods::{BlockDetails, BlockQuery, Commitment, Pubkey};
 use super::{Refusal, View, transaction};
 use crate::chain::block::{Block, Reward};
 
-/// Answers getBlock. The checks have the order of a node.
+/// Answers getBlock. The checks are made in the same order as in a node.
 pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refusal> {
     if !view.node.keeps_history() {
         return Err(Refusal::new(-32_011, "Transaction history is not available from this node"));

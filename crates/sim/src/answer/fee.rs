@@ -8,14 +8,14 @@ use super::{Refusal, View};
 use crate::chain::layout::{LookupTable, Nonce};
 use crate::chain::{BLOCKHASH_QUEUE, address, fee};
 
-/// The path of the message type in the errors of a 4.0 node.
+/// The Rust path of the message type, as the errors of a 4.0 node spell it.
 const TYPE: &str = "solana_message::non_bpf_modules::versions::VersionedMessage";
 /// The maximum length of the base64 text of a message.
 const MAX_TEXT: usize = 1_644;
 /// The system instruction at the beginning of a durable-nonce transaction: `AdvanceNonceAccount`.
 const ADVANCE_NONCE: [u8; 4] = [4, 0, 0, 0];
 
-/// Answers getFeeForMessage. The checks have the order of a node.
+/// Answers getFeeForMessage. The checks are made in the same order as in a node.
 pub(super) fn answer(view: &View<'_>, query: &FeeQuery) -> Result<Value, Refusal> {
     too_large(&query.message)?;
     let message = Message::decode(&query.message)
@@ -51,7 +51,7 @@ fn too_large(message: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks that each lookup table exists and is long enough.
+/// Checks that each lookup table exists and has an address at every index that the message looks up.
 fn check_lookups(view: &View<'_>, slot: Slot, message: &Message<'_>) -> Result<(), &'static str> {
     for lookup in &message.lookups {
         let account = view.chain.account(&lookup.table, slot);

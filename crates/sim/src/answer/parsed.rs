@@ -48,7 +48,8 @@ fn text(key: Pubkey) -> String {
     key.to_string()
 }
 
-/// Returns a token amount: exact as a string, and as a decimal number.
+/// Returns the JSON object of a token amount. It has the integer amount, the number of decimals, and the decimal
+/// amount as a number and as a string.
 pub(super) fn token_amount(amount: u64, decimals: u8) -> Value {
     json!({
         "amount": amount.to_string(),

@@ -38,7 +38,7 @@ pub(crate) const OTHER_METHODS: [&str; 13] = [
     "getLatestBlockhash",
     "isBlockhashValid",
 ];
-/// The minimum lag, in slots, of an unhealthy node.
+/// The smallest lag, in slots, at which a node is unhealthy.
 const HEALTH_SLOTS: u64 = 128;
 /// The maximum difference between the first and the last slot of a getBlocks call.
 const MAX_BLOCKS: u64 = 500_000;
@@ -85,8 +85,8 @@ fn config(view: &View<'_>, config: Option<&Value>) -> Result<Slot, Refusal> {
     view.slot_from(commitment.unwrap_or(Commitment::Finalized), minimum)
 }
 
-/// Returns `ok` for a healthy node, otherwise the error -32005. The error has the lag of the node in slots, unless a
-/// test has made the node unhealthy.
+/// Returns `ok` for a healthy node, otherwise the error -32005. The error states the lag of the node in slots,
+/// unless a test has made the node unhealthy.
 pub(crate) fn health(view: &View<'_>) -> Result<&'static str, Refusal> {
     let behind = view.chain.slot().saturating_sub(view.tip.slot);
     let refuse = |message: String, behind: Option<u64>| {

@@ -97,8 +97,8 @@ fn token_balance(balance: &TokenBalance) -> Value {
     })
 }
 
-/// Returns the cost of a transaction in a block. It consists of signatures, write locks and data bytes at the prices of
-/// the cost model, and of compute units.
+/// Returns the cost of a transaction by a node's cost model. It is the sum of the costs of signatures, write
+/// locks, instruction data, compute units, and one page of account data.
 fn cost_units(transaction: &Transaction) -> u64 {
     let message = &transaction.message;
     let writable = (0..message.keys.len()).filter(|at| message.is_writable(*at)).count();

@@ -13,7 +13,7 @@ pub struct Account {
     pub lamports: u64,
     /// The data, in the layout of the owner program.
     pub data: Bytes,
-    /// The program that owns the account. No other program can change it.
+    /// The program that owns the account. Only this program can change the data or take lamports away.
     pub owner: Pubkey,
     /// True if the account is a program.
     pub executable: bool,
@@ -76,7 +76,8 @@ impl AccountHistory {
         }
     }
 
-    /// Drops the versions that are no account's state at `oldest` or at a later slot.
+    /// Drops the versions that newer versions had replaced by the slot `oldest`. The states at `oldest` and at
+    /// later slots stay readable.
     pub(crate) fn forget_before(&mut self, oldest: Slot) {
         self.versions.retain(|_, versions| {
             while versions.get(1).is_some_and(|(written, _)| *written <= oldest) {

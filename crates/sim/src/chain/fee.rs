@@ -24,8 +24,9 @@ impl Fee {
     }
 }
 
-/// Returns the fee for `signatures` and `instructions` (program and data of each). Invalid compute-budget instructions
-/// have no effect. A signature that a precompiled program checks costs as much as a signature of the transaction.
+/// Returns the fee for `signatures` and `instructions` (program and data of each). If one compute-budget
+/// instruction is invalid, all of them are ignored. A signature that a precompiled program checks costs as much as
+/// a signature of the transaction.
 pub(crate) fn fee<'a>(
     signatures: u64,
     instructions: impl Iterator<Item = (Pubkey, &'a [u8])> + Clone,
@@ -71,7 +72,8 @@ struct ComputeBudget {
     price: Option<u64>,
 }
 
-/// Reads the compute-budget instructions. `None` if an instruction is malformed, or occurs twice.
+/// Reads the compute-budget instructions. Returns `None` if one of them is malformed, or if the limit or the price
+/// is set twice.
 fn budget<'a>(instructions: impl Iterator<Item = (Pubkey, &'a [u8])>) -> Option<ComputeBudget> {
     let mut budget = ComputeBudget::default();
     for (_, data) in instructions.filter(|(program, _)| *program == address::COMPUTE_BUDGET) {

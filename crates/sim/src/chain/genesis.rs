@@ -76,7 +76,8 @@ fn programs(put: &mut impl FnMut(Pubkey, Account), seed: u64, addresses: &Cluste
         let pointer = [&2u32.to_le_bytes()[..], &data_key.0].concat();
         let loader = address::LOADER_UPGRADEABLE;
         put(program, Account { executable: true, ..Account::exempt(loader, pointer) });
-        // The head has the kind 3, the deployment slot 0, and 33 zeros for no upgrade authority. The code follows.
+        // Program data begins with the account type 3, the deployment slot 0, and 33 zeros for no upgrade
+        // authority. The code follows.
         let head = [&3u32.to_le_bytes()[..], &[0; 8 + 1 + 32]].concat();
         put(data_key, Account::exempt(loader, [head, code(n)].concat()));
     }
@@ -132,7 +133,7 @@ fn validators(put: &mut impl FnMut(Pubkey, Account), validator: &Validator, gene
         ValidatorRole::Delinquent => slot.checked_sub(SILENT_SLOTS),
         ValidatorRole::Unstaked => None,
     };
-    // The tower is full if the chain is old enough.
+    // The tower is full, or empty if the last vote is too near to slot 0.
     let tower = last_vote.filter(|last| *last > TOWER as u64).map_or_else(Tower::default, |last| Tower {
         votes: (last - TOWER as u64 + 1..=last).collect(),
         root: Some(last - TOWER as u64),

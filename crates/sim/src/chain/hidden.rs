@@ -1,8 +1,9 @@
-//! Hidden writes: the changes that a block makes to accounts outside of its transactions and rewards, as on real nodes.
+//! Hidden writes: the changes that a block makes to accounts which its transactions and rewards do not name. The
+//! blocks of real nodes make such changes, too.
 //!
 //! A program that reads blocks cannot see these writes, so it must know which accounts they can change.
-//! docs/following.md lists these accounts, with the places in a node's source. For each variant of [`HiddenRule`],
-//! the simulation changes an account.
+//! docs/following.md lists these accounts, with the places in a node's source. The simulation makes hidden writes
+//! for each variant of [`HiddenRule`].
 
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};
@@ -30,7 +31,7 @@ pub enum HiddenRule {
     Sysvar,
     /// Vote accounts get fees from the runtime, and rewards of Alpenglow. Blocks list neither.
     Vote,
-    /// Stake accounts with a reward of 0 are written in the blocks that pay an epoch's rewards. The `rewards` of these
+    /// Blocks that pay an epoch's rewards also write the stake accounts whose reward is 0. The `rewards` of these
     /// blocks do not name the accounts.
     Stake,
     /// The incinerator is emptied. A real node empties it at the end of the block that filled it. The simulation
@@ -46,7 +47,7 @@ pub enum HiddenRule {
     EpochStart,
 }
 
-/// An account that blocks write outside of their transactions and rewards.
+/// An account that blocks write without naming it in a transaction or a reward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HiddenWrite {
     /// The account.
@@ -114,8 +115,8 @@ fn write_incinerator(chain: &mut Chain, block: &Block) {
     }
 }
 
-/// Writes the clock in nanoseconds. The account of vote rewards exists for two blocks, then is closed for two
-/// blocks.
+/// Writes Alpenglow's clock, and its account of vote rewards. That account exists for two blocks, and then is
+/// closed for two blocks.
 fn write_alpenglow(chain: &mut Chain, block: &Block) {
     let nanoseconds = block.time.wrapping_mul(1_000_000_000).to_le_bytes().to_vec();
     let clock = Account::exempt(address::SYSTEM, [&block.slot.to_le_bytes()[..], &nanoseconds].concat());

@@ -122,7 +122,8 @@ impl TypedInstruction {
     /// Executes the instruction.
     ///
     /// # Errors
-    /// The program failed with a `Custom` error. `scratch` may be changed in part, and must be dropped.
+    /// The program failed with a `Custom` error. The caller must then drop `scratch`, which may be changed in
+    /// part.
     pub(crate) fn apply(&self, scratch: &mut Scratch<'_>) -> Result<(), InstructionError> {
         match self {
             Self::Transfer { from, to, lamports, .. } => {

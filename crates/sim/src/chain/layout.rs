@@ -44,7 +44,8 @@ impl<'a> FieldReader<'a> {
         self.array().map(Pubkey)
     }
 
-    /// Reads an optional key in SPL's layout: a 4-byte tag and 32 bytes. Returns true and the key if the tag is set.
+    /// Reads an optional key in SPL's layout: a 4-byte tag and 32 bytes. Returns two values: true if the tag is
+    /// set; the key, which has no meaning without the tag.
     pub(crate) fn tagged_key(&mut self) -> Option<(bool, Pubkey)> {
         Some((self.u32()? == 1, self.key()?))
     }
@@ -166,7 +167,7 @@ impl LookupTable {
         out.into()
     }
 
-    /// Reads account data with an authority, as [`LookupTable::encode`] returns it.
+    /// Reads the data of a table that has an authority, in the layout of [`LookupTable::encode`].
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let mut fields = FieldReader(data);
         if fields.u32()? != 1 {

@@ -23,7 +23,8 @@ pub(crate) struct AddressTableLookup {
     pub(crate) readonly: Vec<u8>,
 }
 
-/// The accounts from lookup tables, in the order in which instructions count them.
+/// The accounts from lookup tables. The indexes of instructions count the writable accounts before the read-only
+/// ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Loaded {
     pub(crate) writable: Vec<Pubkey>,
@@ -50,7 +51,8 @@ impl Message {
     /// Compiles `instructions`, paid for by `payer`, as clients do. The order of accounts is the payer, writable
     /// signers, read-only signers, writable others and read-only others. Each group is sorted by address.
     ///
-    /// With a `table`, the message has version 0. Accounts of the table are looked up, unless they sign or are called.
+    /// With a `table`, the message has version 0. Accounts that the table lists are looked up in it, unless they
+    /// sign or are called as programs.
     pub(crate) fn compile(
         payer: Pubkey,
         instructions: &[TypedInstruction],

@@ -17,12 +17,13 @@ const PAYER_LAMPORTS: u64 = 1 << 55;
 /// of a packet.
 const PAID_AT_ONCE: usize = 20;
 
-/// A number of token accounts, and the interval between two writes of each.
+/// The size of a group of token accounts, and the interval at which each of these accounts is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacedAccounts {
     /// The number of accounts.
     pub accounts: u64,
-    /// The slots between two writes, at least 1. `None` if no transaction writes the accounts.
+    /// The number of slots from one write of an account to the next, at least 1. `None` if no transaction writes
+    /// the accounts.
     pub every_slots: Option<u64>,
 }
 

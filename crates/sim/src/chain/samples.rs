@@ -1,4 +1,4 @@
-//! Performance samples: the counts of each node in each 60 seconds of the chain's time.
+//! Performance samples: the numbers of slots and transactions that each node counts in each period of 60 seconds.
 //!
 //! Nodes begin their first minute at different slots, so their samples differ, as on real clusters.
 

@@ -13,8 +13,8 @@ pub(crate) const FROZEN: u8 = 2;
 pub(crate) const MINT_LEN: usize = 82;
 /// The length of a token account without extensions, in bytes.
 pub(crate) const ACCOUNT_LEN: usize = 165;
-/// The bytes that Token-2022 appends to an associated account: kind "account", then the empty extension 7 (immutable
-/// owner).
+/// The bytes that Token-2022 appends to an associated account: the account type 2 (token account), then the
+/// extension 7 (immutable owner) with the length 0.
 const IMMUTABLE_OWNER: [u8; 5] = [2, 7, 0, 0, 0];
 
 /// A mint.

@@ -146,8 +146,8 @@ impl TowerSync {
         self.tower.votes.back().copied().unwrap_or(0)
     }
 
-    /// Returns the bytes of the instruction: variant 14, the root, then each vote as the distance from the previous
-    /// one.
+    /// Returns the bytes of the instruction, which begin with the variant 14 and the root. Each vote is written as
+    /// its distance in slots from the previous vote, followed by its confirmation count.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(160);
         out.extend(14u32.to_le_bytes());

@@ -148,7 +148,7 @@ fn blocks_are_refused_in_a_nodes_order() {
     assert!(call(other, "getVoteAccounts", &json!([]))["result"].is_object());
 }
 
-/// Checks one block in several encodings and details. They must agree in every transaction.
+/// Checks that answers for one block in several encodings and levels of detail agree in every transaction.
 #[test]
 fn the_shapes_of_a_block_agree() {
     let cluster = cluster();

@@ -48,7 +48,8 @@ impl Served {
     }
 }
 
-/// Returns the text that arrived until the server closed the connection, or the error of a reset.
+/// Sends `request`. Returns the text that arrived until the server closed the connection, or the error if the
+/// server reset it.
 async fn exchange(node: &Node, request: &[u8]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(node.address().unwrap()).await?;
     stream.write_all(request).await?;

@@ -14,10 +14,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use slotfront_sim::{Cluster, Node, Settings};
 
-/// The number of slots before the start, enough for the first block of an epoch to be final.
+/// The number of slots that a cluster has passed before a test starts, enough for the first block of an epoch to
+/// be final.
 const HISTORY: u64 = 110;
 
-/// A cluster that is stepped by hand.
+/// Creates a simulated cluster that advances only by calls of [`Cluster::step`].
 fn cluster() -> Arc<Cluster> {
     Cluster::new(Settings { slot_time: None, history_slots: HISTORY, ..Settings::default() })
 }

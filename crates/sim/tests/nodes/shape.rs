@@ -1,4 +1,5 @@
-//! Every answer has a shape that a real node's answers have: the same members, with values of the same types.
+//! Checks that every answer of a simulated node has the shape of a real node's answer: the same members, with
+//! values of the same types.
 //!
 //! `tests/fixtures/node-answers.jsonl` has recorded answers of an Agave 4.0.0 node, each with the name of its
 //! shape.
@@ -10,8 +11,8 @@ use slotfront_sim::Cluster;
 
 use super::{cluster, result};
 
-/// The types that recorded values have at one place of an answer. `objects` keeps objects with different members
-/// apart.
+/// The types of the values at one place in recorded answers. `objects` has the shapes of the members separately
+/// for each set of member names.
 #[derive(Default)]
 struct Shape {
     scalars: BTreeSet<&'static str>,
@@ -51,7 +52,7 @@ impl Shape {
         }
     }
 
-    /// Returns the places at which the shape of `value` differs from the shapes of all recorded values. `at` is the
+    /// Describes each place at which `value` has a type or members that no recorded value has there. `at` is the
     /// place of `value` in the answer.
     fn differences(&self, value: &Value, at: &str) -> Vec<String> {
         // `uiAmount` is null for a mint of 20 decimals. The recorded blocks have no such mint.
@@ -60,7 +61,7 @@ impl Shape {
             return vec![format!("{at}: {value:.60}, but a node gives {:?}", self.scalars)];
         }
         match value {
-            // A list that is always empty in the recordings has no known element type.
+            // If a list is always empty in the recordings, its elements have no known type and are not checked.
             Value::Array(elements) => {
                 let known = self.elements.as_ref().filter(|shape| !shape.scalars.is_empty());
                 let differences = known.iter().flat_map(|shape| {
@@ -97,7 +98,7 @@ fn check(shapes: &BTreeMap<String, Shape>, name: &str, value: &Value) {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Returns finalized slots with a block.
+/// Returns the finalized slots that have a block, beginning `count` slots before the newest finalized slot.
 fn finalized_blocks(cluster: &Cluster, count: u64) -> impl Iterator<Item = u64> {
     let last = cluster.slot(slotfront_rpc::methods::Commitment::Finalized);
     (last - count..=last).filter(|slot| cluster.has_block(*slot))
@@ -113,7 +114,7 @@ fn blocks_have_a_nodes_shapes() {
         for slot in finalized_blocks(&cluster, 70) {
             let answer = result(node, "getBlock", &json!([slot, config(kind)]));
             let text = answer.to_string();
-            // The recordings lack unchecked token transfers, and blocks with an epoch's rewards in other encodings than
+            // The recordings have no unchecked token transfers. They have blocks with an epoch's rewards only as
             // json.
             let unchecked = text.contains(r#""type":"transfer"},"program":"spl-token""#);
             if !unchecked && (kind == "json" || !text.contains("commissionBps")) {
@@ -149,7 +150,8 @@ fn drop_member(object: &mut Value, name: &str) {
     object.as_object_mut().unwrap().remove(name);
 }
 
-/// Checks that a block requested without rewards or versions equals the full block without these members, as on a node.
+/// Checks that a block requested without rewards lacks only its rewards, as on a node. Also checks that a block
+/// requested without a maximum transaction version lacks only the versions.
 #[test]
 fn leaving_out_rewards_and_versions_changes_nothing_else() {
     let cluster = cluster();
@@ -244,7 +246,8 @@ fn the_other_methods_have_a_nodes_shapes() {
     }
 }
 
-/// Checks that members are sorted and nothing is padded: parsing into sorted maps and writing again changes nothing.
+/// Checks that members are sorted and no whitespace is added: parsing into sorted maps and writing again changes
+/// nothing.
 #[test]
 fn answers_are_sorted_and_compact() {
     let cluster = cluster();

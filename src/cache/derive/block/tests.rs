@@ -27,7 +27,8 @@ const SIGNATURES: BlockShape =
 const NONE: BlockShape = BlockShape { details: BlockDetails::None, ..SIGNATURES };
 
 fn recorded() -> Vec<RecordedCall> {
-    // A group is a slot. The epochs were recorded on another cluster, so their groups get other names.
+    // Each group of recorded blocks is named after their slot. The file `epochs` was recorded on another cluster,
+    // so its groups get other names.
     let epochs = load("epochs").into_iter().map(|mut exchange| {
         exchange.group = exchange.group.map(|group| format!("{group} of the epochs"));
         exchange
@@ -92,7 +93,7 @@ fn recorded_shapes_derive_from_each_other() {
         }
     }
     let proved: Vec<_> = proved.iter().map(|(what, count)| (what.as_str(), *count)).collect();
-    // The numbers are exact, so that no row can silently become empty.
+    // The expected numbers are exact, so the test fails if the derivations of a row are no longer tested.
     let expected = [
         ("a version that is not supported", 75),
         ("accounts from accounts", 86),
@@ -134,8 +135,8 @@ fn recorded_shapes_derive_from_each_other() {
     assert_eq!(proved, expected);
 }
 
-/// Returns a recorded text as a node of 4.2 might write it for callers that accept version 1. The recorded
-/// version 0 becomes 1, its messages get a config, and some rewards get a new type.
+/// Returns a recorded text as a node of version 4.2 might write it for callers that accept transaction version 1.
+/// The recorded transaction version 0 becomes 1, the messages get a config, and some rewards get a new type.
 fn as_newer(text: &Bytes) -> Bytes {
     const CONFIG: &str = r#","transactionConfig":{"computeUnitLimit":1400000,"heapSize":null,"loadedAccountsDataSizeLimit":null,"priorityFee":50000}"#;
     let text = str::from_utf8(text).unwrap().replace(r#""version":0"#, r#""version":1"#);
@@ -168,7 +169,7 @@ fn derives_blocks_of_newer_nodes() {
             types += usize::from(source.contains("DeactivatedStake"));
         }
     }
-    // The numbers are exact, so that no case can silently be left out.
+    // The expected numbers are exact, so the test fails if a derivation is no longer tested.
     assert_eq!((proved, configs, types), (2_901, 817, 462));
 }
 
@@ -292,7 +293,8 @@ fn derives_rare_transactions_exactly_or_not_at_all() {
         r#"{"version":"legacy","transaction":{"accountKeys":[1.0],"signatures":["S","T"]},"meta":{SHORT}}"#;
     assert_eq!(made(&unordered, ACCOUNTS), Some(parsed(&short.replace("SHORT", SHORT))));
     for transaction in [
-        // A node may add unknown members in either shape.
+        // Nothing can be derived from these transactions, because members are unknown, missing or of the wrong
+        // type.
         &format!(r#"{{"meta":{{"new":1,{SHORT}}},{transaction},"version":0}}"#),
         &format!(r#"{{"meta":{{{SHORT}}},"new":1,{transaction},"version":0}}"#),
         &format!(r#"{{"meta":{{"err":null}},{transaction},"version":0}}"#),
@@ -363,7 +365,7 @@ fn other_texts_than_blocks_derive_nothing() {
     }
 }
 
-/// Returns a recorded block with a version-0 transaction, with its shape.
+/// Returns the shape and the text of a recorded block with these details and this encoding, and with rewards.
 fn recorded_in(details: BlockDetails, encoding: BlockEncoding) -> (BlockShape, Bytes) {
     let asked =
         |shape: BlockShape| (shape.details, shape.encoding, shape.rewards) == (details, encoding, true);

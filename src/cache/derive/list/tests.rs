@@ -1,5 +1,5 @@
 //! Tests of lists that are put together from single answers, and of lists that are split into single answers. The
-//! texts are constructed or recorded.
+//! texts are written for the test, or recorded from nodes.
 
 use tokio::time::Instant;
 
@@ -82,7 +82,8 @@ fn lists_of_wrong_length_are_refused() {
     assert!(none.is_empty());
 }
 
-/// Returns the form of a recorded call, its keys, and true if it is for a list. `None` for other methods.
+/// Returns three values about a recorded call: its form; the keys of its accounts; and true if it asks for a list.
+/// `None` if the call asks for no account data.
 fn asked(exchange: &RecordedCall) -> Option<(Form, Vec<crate::methods::Pubkey>, bool)> {
     match exchange.query.as_ref()? {
         Query::Account(q) => Some((q.form, vec![q.pubkey], false)),
@@ -108,8 +109,8 @@ fn unpacked(text: &str) -> String {
     out + rest
 }
 
-/// Derives the result in the form `wanted` from the result `stored` in the form `form`. The error says why it
-/// cannot be derived.
+/// Derives the result in the form `wanted` from the result `stored`, which has the form `form`. `keys` is the
+/// number of accounts.
 fn made(stored: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) -> Result<String, DeriveError> {
     let (body, _) = if is_list {
         let (context, singles) = read_list(stored, form, keys).unwrap();
@@ -122,8 +123,8 @@ fn made(stored: &Bytes, form: Form, keys: usize, is_list: bool, wanted: Form) ->
     Ok(String::from_utf8(body.whole().to_vec()).unwrap())
 }
 
-/// Checks that each recorded answer derives from every other one about the same accounts at the same slot, if
-/// the forms allow it.
+/// Checks that each recorded answer can be derived from every other answer about the same accounts at the same
+/// slot. Answers whose forms do not allow it are left out.
 #[test]
 fn recorded_answers_derive_from_each_other() {
     let (mut proved, mut refused, mut packed) = (0, 0, 0);
@@ -165,7 +166,7 @@ fn recorded_answers_derive_from_each_other() {
     );
 }
 
-/// Checks that a list assembled of recorded single answers equals the recorded list.
+/// Checks that a list assembled from recorded single answers equals the recorded list.
 #[test]
 fn recorded_lists_match_recorded_singles() {
     let mut proved = 0;

@@ -7,7 +7,7 @@ use super::*;
 /// before it.
 #[derive(Debug, Default)]
 pub(super) struct Purges {
-    /// The account that each purge removed. `None` for all accounts.
+    /// The account that each purge removed. `None` if a purge removed all accounts.
     accounts: Vec<Option<u8>>,
 }
 
@@ -67,8 +67,8 @@ impl AccountModel {
         self.purges.has_removed(n, generation, self.cache.generation)
     }
 
-    /// Notes that the accounts of `call` may be shown from `slot` on, because no node reaches their floors.
-    /// Floors above `from` stay.
+    /// Notes that the floors of the accounts of `call` fall to `slot`, because no node reaches them. Floors above
+    /// `from` do not fall.
     pub(super) fn lower_floors(&mut self, call: &TestCall, from: Slot, slot: Slot) {
         let (commitment, step, generation) = (call.commitment, self.cache.step, self.cache.generation);
         let fall = |n: &u8| FloorFall { n: *n, commitment, from, slot, step, generation };
@@ -76,7 +76,8 @@ impl AccountModel {
     }
 
     /// Returns the floor of an account: the highest slot at which earlier steps showed it, or the lower slot to
-    /// which the floor fell. `None` if no answer of a lower slot can be stored.
+    /// which the floor fell. `None` if no step showed the account since its last purge, or if no answer of a lower
+    /// slot can be stored any more.
     fn floor_of_account(&self, n: u8, commitment: Commitment) -> Option<Slot> {
         let shown = self.accounts_shown.iter().filter(|shown| {
             let is_same = shown.n == n && shown.commitment == commitment;
@@ -94,8 +95,8 @@ impl AccountModel {
         shown.map(fallen).max()
     }
 
-    /// Returns true if no node answers in time. In that case `answer` may be below the floors of its accounts,
-    /// and the floors fall to the answer's slot.
+    /// Returns true if no node answers in time. In that case `answer` may be below the floors of the caller's
+    /// accounts, and floors that are higher are lowered to the answer's slot.
     pub(super) fn may_stand_in_below_floors(
         &mut self,
         caller: &TestCaller<TestCall>,
@@ -149,8 +150,8 @@ impl AccountModel {
         let is_behind = shown.iter().any(|(n, mark)| {
             self.floor_of_account(*n, commitment).is_some_and(|floor| slot_of(*n, **mark) < floor)
         });
-        // At processed the promise is for hits only. It does not cover an entry that is given instead of a
-        // node's lower answer.
+        // At processed only hits must reach the floors. A stored entry that is given instead of a node's lower
+        // answer need not reach them.
         let is_hit =
             caller.asked_in + 1 == self.cache.step && matches!(answer.status, CacheStatus::Hit { .. });
         let is_promised = commitment != Commitment::Processed || is_hit;
@@ -161,7 +162,7 @@ impl AccountModel {
         let newly_shown = shown.iter().filter_map(|(n, mark)| {
             let call = &self.cache.calls[**mark];
             let until = call.answered_at.filter(|_| call.stored_answer().is_some())? + life;
-            // The context slot of a list that mixes slots is the lowest of them.
+            // The context slot of a list that mixes slots is the lowest slot of its accounts.
             Some(AccountShown { n: *n, commitment, slot: answer.meta.slot, step, generation, until })
         });
         let newly_shown: Vec<_> = newly_shown.collect();

@@ -69,8 +69,8 @@ pub(super) fn account_text(n: u8, form: AccountForm, mark: usize) -> Option<Stri
     ))
 }
 
-/// Returns the text of an answer at `slot`. `context` is the number of the upstream call that brought the
-/// context, and `marks` are the numbers of those that brought the accounts. `None` if nodes refuse the form.
+/// Returns the text of an answer at `slot`. `context` is the number of the upstream call that brought the context,
+/// and `marks` has the numbers of the upstream calls that brought the accounts. `None` if nodes refuse the form.
 pub(super) fn answer_text(call: &TestCall, context: usize, slot: Slot, marks: &[usize]) -> Option<String> {
     let values = call.accounts.iter().zip(marks).map(|(n, mark)| account_text(*n, call.form, *mark));
     let values = values.collect::<Option<Vec<_>>>()?.join(",");
@@ -126,7 +126,7 @@ pub(super) fn query(call: &TestCall, min_context_slot: Option<Slot>) -> Query {
     }
 }
 
-/// Returns true if a stored account serves callers who ask for the form `asked`, by the table of
+/// Returns true if a stored account serves callers who ask for the form `asked`, according to the table in
 /// docs/caching.md. The upstream call with the number `mark` has fetched account `n` in the form `stored`.
 pub(super) fn serves_form(n: u8, stored: AccountForm, mark: usize, asked: AccountForm) -> bool {
     if stored == asked {

@@ -1,5 +1,5 @@
-//! Tests with fixed sequences of steps. Random tests have found a fault with some of them, and rarely draw the
-//! others.
+//! Tests with fixed sequences of steps. Some of these sequences have revealed a fault. Random tests rarely
+//! generate the others.
 
 use super::*;
 use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
@@ -13,7 +13,7 @@ fn run(settings: Settings, steps: Vec<ModelStep>) {
     on_a_stepped_clock(async { AccountModel::new(settings).run(steps).await }).unwrap();
 }
 
-/// Returns the limits of age and slots of the answers in these tests, which are all at finalized.
+/// Returns the limits of age and lag for the answers in these tests. All answers are at finalized.
 fn bounds() -> AnswerBounds {
     AnswerBounds::of_accounts(Finalized)
 }
@@ -72,13 +72,13 @@ fn purge_of_one_account_removes_its_lists() {
     run(ONE_SLOT, vec![list(), reply(0, 0), PurgeAccount { account: 0 }, list()]);
 }
 
-/// Checks that after a purge of one of two accounts nothing stored about it is served, and the other account
-/// is served from the cache.
+/// Checks a purge of one of two accounts. Afterwards the cache serves nothing that was stored about that account,
+/// and still serves the other account.
 #[test]
 fn purge_of_one_account_keeps_the_others() {
     let purge = || PurgeAccount { account: 1 };
     let list = || ask_list(&[0, 1], Base64);
-    // The purge removes the list and the account that was stored because of it.
+    // The purge removes the list, and the single entry of account 1 that was stored with the list.
     run(ONE_SLOT, vec![list(), reply(0, 0), purge(), list(), reply(0, 0)]);
     run(ONE_SLOT, vec![list(), reply(0, 0), purge(), ask(1, form(Base64)), reply(0, 0)]);
     // The model itself checks that the other account is served without a node.
@@ -114,8 +114,8 @@ fn second_flight_joiner_refuses_an_old_answer() {
     };
     let steps = vec![
         asks(Some(0), None),
-        // The answer's slot is too low, so an answer at the frontier is requested. Much later another caller
-        // wants that slot, too.
+        // The answer's slot is too low, so an answer at the newest known slot is requested. Much later another
+        // caller wants an answer at that slot, too.
         reply(0, 1),
         wait(bounds().past_ttl()),
         asks(None, Some(0)),
@@ -151,7 +151,7 @@ fn assembled_list_is_as_old_as_its_oldest() {
         asks(1),
         reply(0, 0),
         list(),
-        // The first account is past its bound now. The second one is not.
+        // The answer for the first account is past its age limit now. The answer for the second account is not.
         wait(bounds().part_of_ttl(0.5)),
         list(),
     ];
@@ -169,7 +169,7 @@ fn assembled_list_is_not_behind_a_shown_one() {
     run(ONE_SLOT, steps);
 }
 
-/// Checks that a younger list replaces an older one of the same slot.
+/// Checks that an assembled list replaces an older list of the same slot.
 #[test]
 fn assembled_list_replaces_one_of_its_slot() {
     let asks = |account| ask(account, form(Base64));

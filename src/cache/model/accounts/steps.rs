@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// An event. After each one, all tasks run until they wait for time or a node.
+/// An event in a generated test case. After each event, all tasks run until they wait for time or a node.
 #[derive(Debug, Clone)]
 pub(super) enum ModelStep {
     /// Time passes.
@@ -22,12 +22,12 @@ pub(super) enum ModelStep {
     PurgeAccount { account: u8 },
 }
 
-/// The conditions of a caller. Slots are given as distances below the newest known slot.
+/// The conditions that a caller sets for its answer. Slots are given as distances below the newest known slot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Conditions {
-    /// The caller's minContextSlot, in slots below the newest known one.
+    /// The caller's minContextSlot, in slots below the newest known slot.
     pub(super) min_behind: Option<i64>,
-    /// The highest slot that was shown to the caller's key, in slots below the newest known one.
+    /// The highest slot that was shown to the caller's key, in slots below the newest known slot.
     pub(super) floor_behind: Option<i64>,
     /// True if the caller bypasses the cache.
     pub(super) bypass: bool,

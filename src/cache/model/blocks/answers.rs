@@ -39,7 +39,7 @@ pub(super) fn block_text(query: &BlockQuery, mark: usize) -> String {
     format!("{{{head}{rewards}{body}}}")
 }
 
-/// Returns true if a block that was fetched for the query `stored` serves `asked`, by the table of
+/// Returns true if a block that was fetched for the query `stored` serves `asked`, according to the table in
 /// docs/caching.md.
 pub(super) fn serves_shape(stored: &BlockQuery, asked: &BlockQuery) -> bool {
     use BlockDetails::{Accounts, Full, None as Nothing, Signatures};

@@ -1,5 +1,5 @@
-//! Tests with fixed sequences of steps. Random tests have found a fault with some of them, and rarely draw the
-//! others.
+//! Tests with fixed sequences of steps. Some of these sequences have revealed a fault. Random tests rarely
+//! generate the others.
 
 use super::*;
 use BlockDetails::{Full, Signatures};
@@ -41,7 +41,8 @@ fn derived_block_is_as_old_as_its_source() {
         reply(TestAnswer::Block),
         wait(life.mul_f64(0.6)),
         derived(),
-        // The source has expired by now. The derived block must expire with it, although it was made later.
+        // The stored block from which the second block was derived has expired by now. The derived block must
+        // expire with it, although it was made later.
         wait(life.mul_f64(0.5)),
         derived(),
     ];

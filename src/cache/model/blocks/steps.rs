@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// An event. After each one, all tasks run until they wait for time or a node.
+/// An event in a generated test case. After each event, all tasks run until they wait for time or a node.
 #[derive(Debug, Clone)]
 pub(super) enum ModelStep {
     /// Time passes.
@@ -11,8 +11,8 @@ pub(super) enum ModelStep {
     AdvanceFrontier { commitment: Commitment, slots: Slot },
     /// A caller asks for a block, through the cache or past it.
     Ask { query: BlockQuery, bypass: bool },
-    /// A call under way ends. `choice` picks the call. `is_settled` is true if a second node gives the same
-    /// answer.
+    /// An upstream call ends. `choice` picks it among the calls under way. `is_settled` is true if a second node
+    /// gives the same answer.
     NodeReply { choice: usize, answer: TestAnswer, is_settled: bool },
     /// All entries are purged.
     PurgeAll,

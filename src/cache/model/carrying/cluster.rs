@@ -8,7 +8,7 @@ const TOKEN_PROGRAM: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
 const TOKEN_2022: &str = "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb";
 const SYSVAR: &str = "Sysvar1111111111111111111111111111111111111";
 
-/// The number of the model's wallet: an account of the system program that does not exist before its first write.
+/// The number of an account that does not exist before its first write. No token program owns it.
 pub(super) const PLAIN: u8 = 0;
 /// The number of an account of the classic token program.
 pub(super) const TOKEN: u8 = 1;
@@ -20,7 +20,8 @@ pub(super) const UNSEEN: u8 = 3;
 pub(super) const ACCOUNTS: [u8; 4] = [PLAIN, TOKEN, CLOCKED, UNSEEN];
 pub(super) const LISTS: [&[u8]; 5] =
     [&[PLAIN, TOKEN], &[TOKEN, PLAIN, CLOCKED], &[PLAIN, UNSEEN], &[CLOCKED], &[TOKEN, CLOCKED]];
-/// The number of slots before the first step. Their blocks write no account.
+/// The number of slots between the first and the newest block at the beginning of a test. The blocks of these
+/// slots write no account.
 pub(super) const HISTORY: Slot = 40;
 
 /// A question about accounts.
@@ -44,7 +45,7 @@ pub(super) fn pubkey(account: u8) -> Pubkey {
 /// The blocks of the simulated cluster, from which the state at every slot follows.
 pub(super) struct Cluster {
     pub(super) blocks: Vec<Block>,
-    /// The position of the newest final block in `blocks`.
+    /// The position of the newest finalized block in `blocks`.
     pub(super) finalized: usize,
 }
 
@@ -140,8 +141,8 @@ impl AccountQuestion {
     }
 }
 
-/// Returns the accounts of an upstream query, true if they are asked for in jsonParsed, and the account of a
-/// balance query. The cache may ask for only some accounts of a list.
+/// Returns three values: the accounts that an upstream query asks for; true if it asks for jsonParsed; and the
+/// account of a balance query. The cache may ask for only some accounts of a list.
 pub(super) fn asked(query: &Query) -> (Vec<u8>, bool, Option<u8>) {
     let account = |pubkey: &Pubkey| pubkey.0[0] - 1;
     let is_parsed =

@@ -152,8 +152,8 @@ fn lists_wait_for_a_tip_that_is_near() {
             let mut model = CarryModel::new(Assemble::SameSlot);
             let (list, other) = (List { list: 0, parsed: false }, List { list: 4, parsed: false });
             ask(&mut model, list, Commitment::Confirmed).await;
-            // The follower has not read these blocks yet. A node shows `TOKEN`, which is in both lists, at the
-            // newest of them.
+            // The follower has not read these blocks yet. A node's answer to `other` shows `TOKEN`, which `list`
+            // also contains, at the newest of these blocks.
             for _ in 0..behind {
                 model.apply(block(&[CLOCKED]));
             }
@@ -189,7 +189,8 @@ fn written_accounts_are_not_waited_for() {
         ask(&mut model, list, Commitment::Confirmed).await;
         model.apply(block(&[PLAIN]));
         model.follow(1);
-        // The follower has not read this block yet. A node shows `TOKEN`, which is in both lists, at its slot.
+        // The follower has not read this block yet. A node's answer to `other` shows `TOKEN`, which `list` also
+        // contains, at the slot of this block.
         model.apply(block(&[]));
         ask(&mut model, other, Commitment::Confirmed).await;
         let call = TestCall { question: list, commitment: Commitment::Confirmed };

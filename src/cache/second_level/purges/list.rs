@@ -1,4 +1,4 @@
-//! The purges of one cluster, in a list that stays short.
+//! The purges of one Solana cluster, in a list that stays short.
 //!
 //! A purge is superfluous once later purges match all that it matches. If the list is still too long, its
 //! oldest purges become one summary for each method that they concern. A summary has a digest of the purges
@@ -40,8 +40,8 @@ impl Purge {
         (self.time, method.map(Method::index), account.map(|account| account.0), *slot, self.summary)
     }
 
-    /// Returns the purge as a line of the list: its time, the fields of its filter, and the digest of a purge
-    /// that replaces others. A dash stands for a field that is not set.
+    /// Returns the purge as a line of the list: its time and the fields of its filter. The line of a summary
+    /// also has the digest of the purges that it replaces. A dash stands for a field that is not set.
     pub(super) fn text(&self) -> String {
         let Filter { method, account, slot } = &self.filter;
         let word = |word: Option<String>| word.unwrap_or_else(|| "-".to_owned());
@@ -71,8 +71,9 @@ impl Purge {
         Some(Self { time, filter: Filter { method, account, slot }, summary })
     }
 
-    /// Returns the digest of a plain purge, or that of all purges that a summary replaces. Digests are
-    /// combined in any order, so a summary of summaries has the digest of all purges behind them.
+    /// Returns the digest of a plain purge, or that of all purges that a summary replaces. The order in which
+    /// digests are combined does not change the result. A summary of summaries thus has the digest of all
+    /// purges that they replaced.
     fn digest(&self) -> u64 {
         self.summary.unwrap_or_else(|| {
             let mut first = [0; 8];
@@ -108,8 +109,8 @@ pub(super) fn sort_and_prune(purges: &mut Vec<Purge>, from: StoreTime) {
     purges.reverse();
 }
 
-/// Returns the summary for `method`: one purge that replaces all purges up to `until` that concern the method.
-/// `None` if no purge does.
+/// Returns the summary for `method`: one purge that replaces all purges up to `until` that concern the
+/// method. `None` if no purge concerns the method.
 pub(super) fn summary(purges: &[Purge], method: Method, until: StoreTime) -> Option<Purge> {
     let concern = |purge: &&Purge| purge.time <= until && purge.filter.methods().contains(&method);
     let concern: Vec<_> = purges.iter().filter(concern).collect();

@@ -65,7 +65,7 @@ pub(super) fn error(code: i32) -> Result<NodeReply, Fault> {
     Ok(NodeReply::Error { code, body: "{}".into() })
 }
 
-/// The number of calls of one method that fails a test, because the reader then calls without a pause.
+/// The number of calls of one method at which a test fails, because the reader seems to call without a pause.
 const MAX_CALLS: u64 = 10_000;
 
 /// The blocks and errors with which one scripted node answers.
@@ -78,8 +78,7 @@ pub(super) struct NodeScript {
     pub(super) tier: u8,
     /// The slots that each answer to getBlocks lists. If `None`, an answer lists the slots of `blocks`.
     pub(super) listed: Option<Vec<Slot>>,
-    /// The answers to the next getBlock calls for each slot, oldest first. After these, a call gets the block at
-    /// the slot.
+    /// For each slot, the answers to the next getBlock calls, in order. Later calls get the block at the slot.
     refusals: HashMap<Slot, VecDeque<Result<NodeReply, Fault>>>,
     asked: HashMap<&'static str, u64>,
 }
@@ -199,7 +198,7 @@ impl BlockStore for Arc<ScriptedStore> {
     }
 }
 
-/// Scripted nodes, all with a block at slot 100, and the parts that a reader needs.
+/// Scripted nodes, all with a block at slot 100, and everything else that the reader under test needs.
 pub(super) struct Scene {
     pub(super) frontier: Frontier,
     pub(super) followed: Arc<FollowedChain>,

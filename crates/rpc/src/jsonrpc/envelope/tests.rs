@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::*;
 
-/// The types of jsonrpc-core 18, with derived implementations of serde.
+/// The types of jsonrpc-core 18, with serde implementations that are derived.
 mod model {
     use super::{Deserialize, Map, Value};
 

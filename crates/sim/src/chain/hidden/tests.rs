@@ -40,8 +40,10 @@ fn changed(chain: &Chain, before: Slot, slot: Slot) -> BTreeSet<Pubkey> {
     old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).map(|key| **key).collect()
 }
 
-/// Checks every block of a chain. For each rule, returns which blocks of an epoch changed an account without
-/// naming it: 0 is the first block of an epoch, 1 the second, and 2 any later one.
+/// Checks that blocks name every account that they change, except for the accounts that `hidden::all` lists.
+///
+/// Returns the reasons for the unnamed changes, with the positions in an epoch of the blocks that made them. The
+/// position is 0 for the first block, 1 for the second, and 2 for any later block.
 fn walk(settings: &Settings) -> BTreeMap<HiddenRule, BTreeSet<u64>> {
     let cluster = cluster(settings);
     let rules: BTreeMap<Pubkey, HiddenRule> =

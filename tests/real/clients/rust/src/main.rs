@@ -264,7 +264,7 @@ fn unknown_key(scene: &Scene) {
     assert_eq!(status(RpcClient::new(scene.text("/unknown").to_owned()).get_cluster_nodes()), 401);
 }
 
-/// Checks that the library waits for `Retry-After` and retries.
+/// Checks that the library waits for the time in `Retry-After`, and then retries.
 fn over_the_rate(scene: &Scene) {
     let slow = RpcClient::new(scene.text("/slow/rust").to_owned());
     for _ in 0..5 {
