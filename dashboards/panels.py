@@ -59,8 +59,8 @@ OVERVIEW = dashboard(
                   ratio(HIT, ANSWER)),
             share("Upstream calls saved", "Share of answers that cost no upstream call. Retries and refreshes lower it, "
                   "probes do not.", SAVED),
-            stat("Hit latency, p99", "s", "One hit in a hundred takes longer, from the first byte of its request to "
-                 "the end of the answer's head.",
+            stat("Hit latency, p99", "s", "One hit in a hundred takes longer, from the arrival of its request "
+                 "until the answer is ready.",
                  latency(0.99, 'outcome="hit"')),
             share("Failing calls", "Share of calls with an error of slotfront: overloaded, no upstream, or timed out.",
                   ratio('outcome="error"', None), max=None, decimals=2,

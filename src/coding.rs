@@ -114,7 +114,7 @@ impl CompressedText {
     }
 }
 
-/// A part of a text that consists of compressed and uncompressed parts.
+/// One part of a text. Each part is either compressed or not.
 #[derive(Debug, Clone)]
 pub enum SplicePart<'a> {
     /// A part that is sent uncompressed.

@@ -151,8 +151,8 @@ impl Fetcher {
     }
 
     /// Waits about the duration of one slot for a usable node to reach `slot`. Returns true if a node has
-    /// reached it. If a stored answer to `plan` can be carried, also waits for the followed chain to reach
-    /// `slot`.
+    /// reached it. In that case, if a stored answer to the call of `plan` can be carried, first waits for the
+    /// followed chain to reach `slot`, too. That wait does not change the result.
     pub(super) async fn await_frontier(&self, plan: &LookupPlan, slot: Slot, commitment: Commitment) -> bool {
         if slot > self.frontier.slot(commitment).saturating_add(self.freshness.max_lag_slots(commitment)) {
             return false;

@@ -27,7 +27,8 @@ const BYTES_A_FLOOR: u64 = 1024;
 /// The least number of floors that one half of a shard can hold.
 const MIN_HALF: usize = 32;
 
-/// The lowest and the highest floor of an empty list of accounts. They exclude no answer.
+/// The lowest and the highest floor of an empty list of accounts: the results of a minimum and of a maximum over
+/// no floors.
 pub(super) const NO_ACCOUNTS: (Slot, Slot) = (Slot::MAX, 0);
 
 /// For each account, the lowest slot at which an answer may still be served.

@@ -44,7 +44,8 @@ pub struct CacheAnswer {
     pub compressed: Option<Arc<CompressedText>>,
 }
 
-/// A caller's conditions, which can change while its call is under way.
+/// The limits of one caller that may change while its call is under way: the lowest slot that it accepts, and the
+/// memory that it may use.
 pub trait Conditions: Send + Sync {
     /// Returns the slot below which this caller gets no answer from a look-up at present. A fetched answer
     /// may be below that slot.

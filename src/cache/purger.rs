@@ -58,11 +58,12 @@ impl Purger {
         self.lookup.entries.purge(&[*filter])
     }
 
-    /// Removes all entries, and purges the shared store for each cluster whose purge list this gateway keeps.
-    /// These are the pool's cluster, and its earlier clusters whose lists in the store still lack a purge.
-    /// This is needed after a node of another cluster was asked, because its answers may have been shared as
-    /// answers of the pool's cluster. The other earlier clusters were purged in the store when the pool left
-    /// them.
+    /// Removes all entries, and purges the answers of this pool's clusters in the shared store. Needed after a
+    /// node of another Solana cluster was asked, because its answers may have been shared as answers of the
+    /// pool's cluster.
+    ///
+    /// Earlier clusters of the pool whose purge has reached the store are left out. They were purged when the
+    /// pool left them.
     pub fn purge_listed_clusters(&self) {
         if let Some(second_level) = &self.second_level {
             second_level.purge_listed_clusters(Instant::now());

@@ -38,7 +38,7 @@ const LONGEST_RENDER_WAIT: Duration = Duration::from_millis(400);
 /// The longest wait of a caller for a compressed text. After that the text goes out uncompressed.
 const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
 
-/// Writes entries for callers.
+/// Writes cached entries as answers, in the form that a caller asked for.
 pub(super) struct Renderer {
     lookup: Arc<Lookup>,
     freshness: Arc<FreshnessPolicy>,

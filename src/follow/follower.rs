@@ -127,7 +127,7 @@ impl Follower {
                     metrics.follow_restarts.at(reason).inc();
                     tracing::info!(
                         %reason,
-                        "following the blocks begins anew, so every account is fetched once more"
+                        "slotfront follows a new run of blocks: each account is fetched once more when it is next requested"
                     );
                     followed.set_state(FollowState::Starting);
                     sleep_until(began + RESTART_PAUSE).await;

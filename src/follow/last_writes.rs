@@ -92,8 +92,8 @@ impl LastWrites {
         self.first + u64::from(self.last_write(bucket).up_to_tip.load(Ordering::Relaxed))
     }
 
-    /// Returns the last slot at which a final block wrote an account of `bucket`. Returns the chain's first
-    /// slot if none did.
+    /// Returns the last slot at which a final block wrote an account of `bucket`. Returns the slot at which
+    /// following began if none did.
     pub(super) fn last_final(&self, bucket: Bucket) -> Slot {
         self.first + u64::from(self.last_write(bucket).up_to_target.load(Ordering::Relaxed))
     }

@@ -278,7 +278,8 @@ mod tests {
     /// A rate of 100 calls a second, with at most 20 calls in one burst.
     const RATE: Rate = Rate { cell: Duration::from_millis(10), burst: 20 };
 
-    /// A model of `src/redis_store/lease.lua`, the script by which the shared store leases the calls of a rate.
+    /// A model of `src/redis_store/lease.lua`. By this script, the shared store gives each gateway a number of calls in
+    /// advance, out of one rate limit.
     #[derive(Default)]
     struct StoreModel {
         rest: Duration,

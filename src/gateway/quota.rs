@@ -83,13 +83,14 @@ impl Window {
         let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, add);
     }
 
-    /// Raises the usage of window `number` to `used`, in thousandths of units, unless the usage is already higher.
+    /// Raises the usage of window `number` to `used`, in thousandths of units, unless the usage is already higher. Does
+    /// nothing if a later window has begun.
     fn at_least(&self, number: WindowNumber, used: u64) {
         let raise = |word| {
-            let (number, known) = Self::seen(word, number);
-            Some(u64::from(number) << 48 | known.max(used).min(USED))
+            let (current, known) = Self::seen(word, number);
+            (current == number).then(|| u64::from(number) << 48 | known.max(used).min(USED))
         };
-        // Infallible: the closure always returns a value.
+        // An error means that a later window has begun.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
@@ -351,6 +352,20 @@ mod tests {
         assert_eq!((second.units, second.known), (2000, [0, 0]));
         used.booked(&second, &Booked { windows: second.windows, units: [2000, 2000] });
         assert_eq!(used.booking(period, 7).known, [2000, 2000]);
+    }
+
+    #[test]
+    fn late_totals_stay_in_their_window() {
+        let ledger = Ledger::open(None).unwrap();
+        ledger.share();
+        let (november, december) = ("2026-11-30T23:59:59Z", "2026-12-01T00:00:00Z");
+        let used = ledger.of(&Arc::from("key"));
+        used.book(Period::of(at(november)), 2.0);
+        let booking = used.booking(Period::of(at(november)), 7);
+        // The first call after midnight comes before the store's answer.
+        used.book(Period::of(at(december)), 1.0);
+        used.booked(&booking, &Booked { windows: booking.windows, units: [5000, 9000] });
+        check(&used, december, 1.0, 1.0);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) struct StreamPermit {
 /// The error of a client address that already holds its share of the connections.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the client's address already holds as many connections as one address may while few of server.max_connections are free"
+    "most of server.max_connections are in use, and the client's address already holds its share of them"
 )]
 pub(super) struct ShareExhausted;
 

@@ -2,9 +2,12 @@
 //! up.
 //!
 //! Hedging is off by default. The number of hedges is limited to a share of all calls, so that a slow pool does
-//! not get twice the load. Not hedged are passthrough calls and calls whose answer has begun to arrive. Calls that
-//! stay with one node, because each node has its own view, are not hedged either. A call is not hedged either if
-//! the first node's answer is final: for example, if the call's minContextSlot is above the newest known slot.
+//! not get twice the load. These calls are not hedged:
+//!
+//! - passthrough calls
+//! - calls whose answer has begun to arrive
+//! - calls that stay with one node, because each node has its own view
+//! - calls that no other node could answer better, such as those with a minContextSlot above the newest known slot
 
 use std::pin::pin;
 use std::sync::Arc;

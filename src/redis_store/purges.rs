@@ -21,15 +21,15 @@ pub struct PurgeList {
     pub asked_at: Instant,
 }
 
-/// A change to the list of purges in the store. Each line begins with a time by the store's clock, in microseconds
-/// with 20 digits.
+/// A change to the list of purges in the store. Each purge is a line of text. The line begins with a time by the
+/// store's clock, in microseconds with 20 digits.
 #[derive(Debug)]
 pub struct PurgeListChange {
-    /// The lines to add.
+    /// The purges to add, a line each.
     pub add: Vec<String>,
-    /// The lines to remove.
+    /// The purges to remove, a line each.
     pub drop: Vec<String>,
-    /// The time before which lines are removed as well.
+    /// The time before which purges are removed as well.
     pub from: StoreTime,
     /// The time after the change at which the store deletes the list, unless it is changed again.
     pub life: Duration,

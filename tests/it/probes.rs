@@ -6,8 +6,8 @@ use slotfront::methods::{Commitment, Pubkey};
 use slotfront_testkit::{TestGateway, upstream_request};
 use tokio::time::Instant;
 
-/// Checks how many getSlot requests probes send while confirmed answers report slots, and while the gateway
-/// is idle.
+/// Counts the getSlot calls of probes. There are fewer while answers at confirmed show the nodes' slots than while
+/// the gateway is idle.
 #[tokio::test]
 async fn probes_skip_slots_known_from_answers() {
     let gateway = TestGateway::builder()

@@ -26,7 +26,8 @@ pub struct Redis {
 /// The port lies below the ephemeral ports, which Linux gives to outgoing connections. Such a connection could
 /// take the port before the server starts, or while the server restarts.
 pub fn free_port() -> u16 {
-    const PORTS: Range<u32> = 10_000..32_768;
+    // The cluster bus of a Redis node uses the port 10,000 above the node's, which must be free, too.
+    const PORTS: Range<u32> = 10_000..20_000;
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     // Consecutive process ids are multiplied by a prime, so that processes that run side by side begin at distant
     // ports.

@@ -10,8 +10,8 @@ use slotfront_rpc::methods::{Commitment, Method};
 use crate::lane::{Lane, Tally};
 use crate::upstream::UpstreamCalls;
 
-/// The numbers of fetches that the ideal caches made. A key has three parts: true for lists, the commitment, and
-/// the write rate.
+/// The numbers of fetches that ideal caches would make. The key says which reads are counted: true for lists and
+/// false for single accounts, then the commitment, then how often the accounts are written.
 pub(crate) type IdealFetches = HashMap<(bool, Commitment, WriteRate), u64>;
 
 /// The counts of one gateway, beside those of the ideal caches.

@@ -46,7 +46,7 @@ impl AnswerBounds {
         Self::new(*ttl().account.get(commitment), Some(max_lag), commitment)
     }
 
-    /// Returns the bounds of fees.
+    /// Returns the bounds of age and lag for answers of getFeeForMessage.
     pub(super) fn of_fees(commitment: Commitment) -> Self {
         Self { ttl: *ttl().fee.get(commitment), ..Self::of_accounts(commitment) }
     }

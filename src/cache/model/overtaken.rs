@@ -75,9 +75,9 @@ fn slots(answers: &[SlotAndStatus]) -> Vec<Slot> {
     answers.iter().map(|(slot, _)| *slot).collect()
 }
 
-/// Returns a cache with two upstream calls. Call 0 is under way for `callers` callers who made the call `late`.
-/// Call 1 has ended, and has shown account 0 at the returned slot. `bypass` says if the callers of `late` bypass
-/// the cache.
+/// Returns a cache with two upstream calls, and a slot. Upstream call 0 is under way: a number of `callers` wait
+/// for its answer to the query of `late`. Upstream call 1 has ended, and has shown account 0 at the returned slot.
+/// `bypass` is true if the callers who wait bypass the cache.
 async fn overtaken(late: &SlowCall, c: Commitment, callers: usize, bypass: bool) -> (SteppedCache<()>, Slot) {
     let mut cache = SteppedCache::new(|_| ());
     for _ in 0..callers {

@@ -22,8 +22,8 @@ pub struct BlockQuery {
     pub encoding: BlockEncoding,
     /// True if rewards are included.
     pub rewards: bool,
-    /// The highest transaction version that the caller accepts. `None` means that only legacy transactions are
-    /// accepted. For the details `Signatures` and `None`, which do not show the version, the value is always `None`.
+    /// The highest transaction version that the caller accepts. Without a number, the caller accepts only legacy
+    /// transactions. There is no number either if the requested transaction details show no version.
     pub max_version: Option<u8>,
     /// The commitment that the block must have reached: confirmed or finalized.
     pub commitment: Commitment,
