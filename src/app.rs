@@ -373,8 +373,8 @@ pub enum StartError {
     /// The connection to the trace collector is misconfigured.
     #[error(transparent)]
     Traces(#[from] telemetry::otlp::OtlpError),
-    /// The address of a listener cannot be read.
-    #[error("the address of a listener cannot be read: {0}")]
+    /// The operating system does not tell the address of a bound listener.
+    #[error("the system does not tell the address of server.listen or server.admin_listen: {0}")]
     Address(#[from] std::io::Error),
 }
 

@@ -1,7 +1,8 @@
 //! slotfront: a caching read-through JSON-RPC proxy in front of Solana RPC nodes.
 //!
-//! A request passes the modules in the order below. Each module calls only later ones and passes on a typed value:
-//! bytes → `Call` → `Query` → `CacheAnswer` → bytes. `ARCHITECTURE.md` is the map.
+//! The modules are listed from the top down: each calls only later ones. A request passes http, gateway, cache,
+//! pool and node, as a typed value in each: bytes → `Call` → `Query` → `CacheAnswer` → bytes. `ARCHITECTURE.md` is the
+//! map.
 
 pub mod app;
 pub mod cli;

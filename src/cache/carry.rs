@@ -110,8 +110,7 @@ impl Carrier {
     }
 
     /// Returns a fresh entry for the look-up `plan`, made from a stored entry for the same accounts at another
-    /// commitment. The entry's slot is at least `min_slot`, and not below a slot at which one of the accounts was
-    /// shown.
+    /// commitment. The entry's slot is at least `min_slot` and at least the floor of each account.
     pub(super) fn find_across(
         &self,
         entries: &StoredEntries,

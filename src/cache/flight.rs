@@ -27,7 +27,8 @@ pub struct Flights<K, T> {
 type FlightTable<K, T> = HashMap<K, Flight<T>>;
 type FlightShard<K, T> = Mutex<FlightTable<K, T>>;
 
-/// A shared fetch: the receiver of its result, and the callbacks of callers who have left.
+/// A shared fetch: the receiver for callers who wait for its result, and the callbacks that handle the result for
+/// callers who no longer wait.
 #[derive(Debug)]
 struct Flight<T> {
     result: watch::Receiver<Option<T>>,

@@ -38,9 +38,13 @@ pub(super) struct Lookup {
 
 /// The result of a look-up.
 pub(super) enum CacheLookup {
+    /// No stored entry can serve the call: there is none, or its slot is too low.
     Miss,
+    /// A fresh entry.
     Hit(Arc<Entry>),
+    /// An entry that is served while a fresh answer is fetched.
     Stale(Arc<Entry>),
+    /// There is an entry, which is served only if no node answers.
     Expired,
 }
 

@@ -1,5 +1,5 @@
 //! The caching rules: the key and class under which a node's answer is stored, or the reason why it is not
-//! stored.
+//! stored. Accounts are stored under the key of the form that the answer has (`cache/forms.rs`).
 //!
 //! The rules are pure functions of the answer and the newest known slots.
 
@@ -19,9 +19,9 @@ const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 /// The key and class under which an answer is stored, or the reason why it is not stored.
 pub(super) type Placement = Result<(Key, Class), UncacheableReason>;
 
-/// Returns the payload of `reply`, a node's answer to the upstream call of `plan`. The second value is the
-/// key and class under which it is stored, or the reason why it is not. The newest known slots in `frontier`
-/// decide how the error that a block is missing is stored.
+/// Returns the payload of `reply`, a node's answer to the upstream call of the look-up `plan`. The second value
+/// is the key and class under which it is stored, or the reason why it is not. If the node says that a block is
+/// missing, the key and class depend on the newest known slots in `frontier`.
 pub(super) fn cache_policy(
     plan: &LookupPlan,
     reply: &PoolReply,

@@ -5,7 +5,7 @@ use std::fmt;
 /// The reason why a call went to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardReason {
-    /// No entry was stored.
+    /// No stored entry could serve the call: there was none, or its slot was too low.
     Miss,
     /// The stored entry had expired.
     Stale,

@@ -22,8 +22,8 @@ pub(super) struct Report {
     pub(super) slot: Option<Slot>,
     /// The last reported slot at which the node was believed. A report close above this slot needs no second node.
     believed: Option<Slot>,
-    /// The node's first report after its last believed report. `None` if the newest report was believed, and while
-    /// the node has no report or is not usable.
+    /// The earliest report of the node that has not been believed. `None` if the newest report was believed, if the
+    /// node has not reported, or if it is not usable.
     doubt: Option<Doubt>,
 }
 

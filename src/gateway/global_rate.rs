@@ -52,7 +52,7 @@ pub(super) fn book(
         let mut running = true;
         while running {
             running = stop.run_until_cancelled(tokio::time::sleep(SYNC_INTERVAL)).await.is_some();
-            book_once(&store, &ledger, Period::of(clock.wall(Instant::now())), gateway).await;
+            book_once(&store, &ledger, &clock, gateway).await;
         }
     });
 }
@@ -89,20 +89,21 @@ async fn renew(mut queue: LeaseQueue) {
 
 /// Adds the units that each key has newly used to the totals in `store`, and notes the new totals in `ledger`.
 /// Sends the units of up to [`AT_ONCE`] keys at a time. `gateway` is the id of this gateway.
-async fn book_once(store: &Store, ledger: &Ledger, period: Period, gateway: u64) {
+async fn book_once(store: &Store, ledger: &Ledger, clock: &WallClock, gateway: u64) {
     if !store.takes_writes() {
         return;
     }
     let permits = Semaphore::new(AT_ONCE);
+    let period = || Period::of(clock.wall(Instant::now()));
     let book = |(id, used): (Arc<str>, Arc<Used>)| {
-        let permits = &permits;
+        let (permits, period) = (&permits, &period);
         async move {
             let _permit = permits.acquire().await;
-            let booking = used.booking(period, gateway);
+            let booking = used.booking(period(), gateway);
             // A booking that fails is sent again unchanged in the next round. The store therefore counts it only
             // once.
             if let Ok(booked) = store.book(&id, &booking).await {
-                used.booked(&booking, &booked);
+                used.booked(&booking, &booked, period());
             }
         }
     };

@@ -42,6 +42,11 @@ impl Period {
         Self { day: number(wall.as_second().div_euclid(86_400)), month: number(months.into()), date }
     }
 
+    /// Returns the numbers of the day and the month.
+    fn windows(self) -> [WindowNumber; 2] {
+        [self.day, self.month]
+    }
+
     /// Returns the time from `wall` to the end of its UTC day, and to the end of its UTC month.
     pub(crate) fn ends_in(wall: Timestamp) -> (Duration, Duration) {
         let date = Offset::UTC.to_datetime(wall).date();
@@ -83,12 +88,19 @@ impl Window {
         let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, add);
     }
 
+    /// Sets the usage to 0. Returns the usage of window `number` before.
+    fn take(&self, number: WindowNumber) -> u64 {
+        Self::seen(self.0.swap(u64::from(number) << 48, Ordering::AcqRel), number).1
+    }
+
     /// Raises the usage of window `number` to `used`, in thousandths of units, unless the usage is already higher. Does
-    /// nothing if a later window has begun.
-    fn at_least(&self, number: WindowNumber, used: u64) {
+    /// nothing if a later window has begun. `now` is the number of the current window.
+    fn at_least(&self, number: WindowNumber, used: u64, now: WindowNumber) {
         let raise = |word| {
-            let (current, known) = Self::seen(word, number);
-            (current == number).then(|| u64::from(number) << 48 | known.max(used).min(USED))
+            let (stored, known) = Self::seen(word, number);
+            // A later window than the current one is left from a clock that was wrong, and counts as the current one.
+            let is_open = stored == number || now == number;
+            is_open.then(|| u64::from(stored) << 48 | known.max(used).min(USED))
         };
         // An error means that a later window has begun.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
@@ -110,31 +122,62 @@ impl Window {
     }
 }
 
-/// The used units of one key that the shared store has not counted yet.
+/// The usage in the current day and in the current month, in thousandths of units.
+#[derive(Debug, Default)]
+struct UsedUnits([Window; 2]);
+
+impl UsedUnits {
+    /// Adds `thousandths` to the usage of the day and the month.
+    fn add(&self, period: Period, thousandths: [u64; 2]) {
+        for ((window, number), thousandths) in self.0.iter().zip(period.windows()).zip(thousandths) {
+            window.add(number, thousandths);
+        }
+    }
+
+    /// Returns the usage of the day and the month.
+    fn used(&self, period: Period) -> [u64; 2] {
+        let [day, month] = period.windows();
+        [self.0[0].used(day), self.0[1].used(month)]
+    }
+
+    /// Sets the usage to 0. Returns the usage of the day and the month before.
+    fn take(&self, period: Period) -> [u64; 2] {
+        let [day, month] = period.windows();
+        [self.0[0].take(day), self.0[1].take(month)]
+    }
+
+    /// Returns true if there is no usage, in these windows or in earlier ones.
+    fn is_zero(&self) -> bool {
+        self.0.iter().all(|window| window.0.load(Ordering::Acquire) & USED == 0)
+    }
+}
+
+/// The used units of one key that the shared store has not counted yet. Units of a day or month that has ended are
+/// forgotten.
 #[derive(Debug, Default)]
 struct PendingUnits {
-    /// The thousandths of units of all bookings, including those that are not finished. Each booking adds to this
-    /// before it adds to the windows. The windows then hold no unit that is missing here.
-    begun: AtomicU64,
-    /// The thousandths of units to send with the next request to the store. Each booking adds to this last.
-    waiting: AtomicU64,
+    /// The units of all bookings, including those that are not finished. Each booking adds to this before it adds to
+    /// [`Used::usage`], which then holds no unit that is missing here.
+    begun: UsedUnits,
+    /// The units to send with the next request to the store. Each booking adds to this last.
+    waiting: UsedUnits,
     /// The request to the shared store that is in flight or was answered last.
     attempt: Mutex<BookingAttempt>,
     /// True if the next request to the store must read the key's totals over all gateways.
     totals_requested: AtomicBool,
 }
 
-/// A request that adds units to the totals in the shared store. The request is repeated unchanged until the store has
-/// answered, so that the units count once.
+/// A request that adds units to the totals in the shared store. The request is repeated with the same windows, units and
+/// number until the store has answered, so that the units count once.
 #[derive(Debug, Default)]
 struct BookingAttempt {
-    /// True until the store has answered this request.
-    open: bool,
+    /// The period of the request. `None` once the store has answered.
+    open: Option<Period>,
     number: u64,
     /// The units to add to the totals, in thousandths of units.
-    units: u64,
-    /// The thousandths of units of all answered requests.
-    counted: u64,
+    units: [u64; 2],
+    /// The units of all answered requests.
+    counted: UsedUnits,
 }
 
 impl PendingUnits {
@@ -146,8 +189,7 @@ impl PendingUnits {
 /// The usage of one key or client address. A [`Ledger`] stores the usage of keys.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
-    day: Window,
-    month: Window,
+    usage: UsedUnits,
     /// True if units were used since the usage file was last written. All keys of a ledger share the flag.
     dirty: Arc<AtomicBool>,
     /// The units that the shared store has not counted yet. Empty if no shared store is configured.
@@ -159,12 +201,11 @@ impl Used {
     pub(crate) fn book(&self, period: Period, units: f64) {
         let (thousandths, pending) = (thousandths(units), self.pending.get());
         if let Some(pending) = pending {
-            pending.begun.fetch_add(thousandths, Ordering::Relaxed);
+            pending.begun.add(period, [thousandths; 2]);
         }
-        self.day.add(period.day, thousandths);
-        self.month.add(period.month, thousandths);
+        self.usage.add(period, [thousandths; 2]);
         if let Some(pending) = pending {
-            pending.waiting.fetch_add(thousandths, Ordering::AcqRel);
+            pending.waiting.add(period, [thousandths; 2]);
         }
         if !self.dirty.load(Ordering::Relaxed) {
             self.dirty.store(true, Ordering::Relaxed);
@@ -174,41 +215,38 @@ impl Used {
     /// Returns the next request to the shared store: the last request if it is unanswered, otherwise a new request with
     /// all pending units. `who` is the id of this gateway.
     pub(crate) fn booking(&self, period: Period, who: u64) -> Booking {
-        let mut booking =
-            Booking { windows: [period.day, period.month], units: 0, known: [0; 2], who, number: 0 };
-        let Some(pending) = self.pending.get() else { return booking };
+        let Some(pending) = self.pending.get() else {
+            return Booking { windows: period.windows(), units: [0; 2], known: [0; 2], who, number: 0 };
+        };
         let mut attempt = pending.attempt();
-        if !attempt.open {
-            *attempt = BookingAttempt {
-                open: true,
-                number: attempt.number + 1,
-                units: pending.waiting.swap(0, Ordering::AcqRel),
-                counted: attempt.counted,
-            };
+        if attempt.open.is_none() {
+            attempt.number += 1;
+            attempt.units = pending.waiting.take(period);
         }
-        (booking.units, booking.number) = (attempt.units, attempt.number);
-        // `booking.known` are the totals that the store should already have. A store that has lost its data takes
-        // them from this request.
-        let (day, month) = (self.day.used(period.day), self.month.used(period.month));
-        let unbooked = pending.begun.load(Ordering::Relaxed).wrapping_sub(attempt.counted);
-        booking.known = [day.saturating_sub(unbooked), month.saturating_sub(unbooked)];
-        booking
+        let period = *attempt.open.get_or_insert(period);
+        // The totals that the store should already have. A store that has lost its data takes them from this request.
+        let used = self.usage.used(period);
+        let (begun, counted) = (pending.begun.used(period), attempt.counted.used(period));
+        let known = [0, 1].map(|at| used[at].saturating_sub(begun[at].saturating_sub(counted[at])));
+        Booking { windows: period.windows(), units: attempt.units, known, who, number: attempt.number }
     }
 
-    /// Applies the totals in the store's answer to `booking`. The totals include the units of other gateways.
-    pub(crate) fn booked(&self, booking: &Booking, booked: &Booked) {
+    /// Applies the totals in the store's answer to `booking`. The totals include the units of other gateways. `now` is
+    /// the current period.
+    pub(crate) fn booked(&self, booking: &Booking, booked: &Booked, now: Period) {
         let Some(pending) = self.pending.get() else { return };
         let mut attempt = pending.attempt();
-        if std::mem::take(&mut attempt.open) {
-            attempt.counted = attempt.counted.wrapping_add(attempt.units);
+        if let Some(period) = attempt.open.take() {
+            attempt.counted.add(period, attempt.units);
         }
-        let waiting = pending.waiting.load(Ordering::Acquire);
-        for (at, window) in [&self.day, &self.month].into_iter().enumerate() {
-            if booked.windows[at] == booking.windows[at] {
-                window.at_least(booked.windows[at], booked.units[at].saturating_add(waiting));
+        let waiting = pending.waiting.used(now);
+        for (at, (window, now)) in self.usage.0.iter().zip(now.windows()).enumerate() {
+            let number = booked.windows[at];
+            if number == booking.windows[at] {
+                window.at_least(number, booked.units[at].saturating_add(waiting[at]), now);
             }
         }
-        if booking.units > 0 {
+        if booking.units != [0; 2] {
             self.dirty.store(true, Ordering::Relaxed);
         }
     }
@@ -218,8 +256,8 @@ impl Used {
     fn needs_booking(&self) -> bool {
         self.pending.get().is_some_and(|pending| {
             pending.totals_requested.swap(false, Ordering::Relaxed)
-                || pending.waiting.load(Ordering::Relaxed) > 0
-                || pending.attempt().open
+                || !pending.waiting.is_zero()
+                || pending.attempt().open.is_some()
         })
     }
 
@@ -232,17 +270,15 @@ impl Used {
 
     /// Returns true if nothing was used in the day and month of `period`, and the shared store has counted all units.
     pub(crate) fn is_over(&self, period: Period) -> bool {
-        let is_booked = |pending: &Arc<PendingUnits>| {
-            pending.waiting.load(Ordering::Acquire) == 0 && !pending.attempt().open
-        };
-        self.day.used(period.day) == 0
-            && self.month.used(period.month) == 0
-            && self.pending.get().is_none_or(is_booked)
+        let is_booked =
+            |pending: &Arc<PendingUnits>| pending.waiting.is_zero() && pending.attempt().open.is_none();
+        self.usage.used(period) == [0; 2] && self.pending.get().is_none_or(is_booked)
     }
 
     /// Returns the units used in the day and in the month of `period`.
     pub(crate) fn units(&self, period: Period) -> (f64, f64) {
-        (units(self.day.used(period.day)), units(self.month.used(period.month)))
+        let [day, month] = self.usage.used(period);
+        (units(day), units(month))
     }
 }
 
@@ -317,17 +353,17 @@ mod tests {
         };
         used.book(period, 2.0);
         assert_eq!(ledger.pending().len(), 1);
-        assert_eq!(booking(), (2000, 1, [0, 0]));
+        assert_eq!(booking(), ([2000; 2], 1, [0, 0]));
         used.book(period, 1.0);
-        assert_eq!(booking(), (2000, 1, [0, 0]), "the store has not answered");
+        assert_eq!(booking(), ([2000; 2], 1, [0, 0]), "the store has not answered");
 
         let first = used.booking(period, 7);
         let totals = Booked { windows: first.windows, units: [5000, 9000] };
-        used.booked(&first, &totals);
+        used.booked(&first, &totals, period);
         check(&used, day, 6.0, 10.0);
-        assert_eq!(booking(), (1000, 2, [5000, 9000]));
+        assert_eq!(booking(), ([1000; 2], 2, [5000, 9000]));
         let second = used.booking(period, 7);
-        used.booked(&second, &Booked { units: [6000, 10_000], ..totals });
+        used.booked(&second, &Booked { units: [6000, 10_000], ..totals }, period);
         check(&used, day, 6.0, 10.0);
         assert!(ledger.pending().is_empty(), "nothing waits");
         used.request_totals();
@@ -341,16 +377,15 @@ mod tests {
         ledger.share();
         // Another thread books 2 units, and has not added them to the waiting units yet.
         let pending = used.pending.get().unwrap();
-        pending.begun.fetch_add(2000, Ordering::Relaxed);
-        used.day.add(period.day, 2000);
-        used.month.add(period.month, 2000);
+        pending.begun.add(period, [2000; 2]);
+        used.usage.add(period, [2000; 2]);
         let first = used.booking(period, 7);
-        assert_eq!((first.units, first.known), (0, [0, 0]));
-        used.booked(&first, &Booked { windows: first.windows, units: [0, 0] });
-        pending.waiting.fetch_add(2000, Ordering::AcqRel);
+        assert_eq!((first.units, first.known), ([0; 2], [0, 0]));
+        used.booked(&first, &Booked { windows: first.windows, units: [0, 0] }, period);
+        pending.waiting.add(period, [2000; 2]);
         let second = used.booking(period, 7);
-        assert_eq!((second.units, second.known), (2000, [0, 0]));
-        used.booked(&second, &Booked { windows: second.windows, units: [2000, 2000] });
+        assert_eq!((second.units, second.known), ([2000; 2], [0, 0]));
+        used.booked(&second, &Booked { windows: second.windows, units: [2000, 2000] }, period);
         assert_eq!(used.booking(period, 7).known, [2000, 2000]);
     }
 
@@ -364,8 +399,49 @@ mod tests {
         let booking = used.booking(Period::of(at(november)), 7);
         // The first call after midnight comes before the store's answer.
         used.book(Period::of(at(december)), 1.0);
-        used.booked(&booking, &Booked { windows: booking.windows, units: [5000, 9000] });
+        used.booked(
+            &booking,
+            &Booked { windows: booking.windows, units: [5000, 9000] },
+            Period::of(at(december)),
+        );
         check(&used, december, 1.0, 1.0);
+    }
+
+    #[test]
+    fn units_of_yesterday_are_not_booked_today() {
+        let ledger = Ledger::open(None).unwrap();
+        ledger.share();
+        let yesterday = Period::of(at("2026-11-20T12:00:00Z"));
+        let (night, today) = ("2026-11-21T00:05:00Z", Period::of(at("2026-11-21T00:05:00Z")));
+        let used = ledger.of(&Arc::from("key"));
+        // The store is unreachable from noon until after midnight.
+        used.book(yesterday, 3.0);
+        assert_eq!(used.booking(yesterday, 7).units, [3000; 2]);
+        used.book(yesterday, 800.0);
+        used.book(today, 5.0);
+        let first = used.booking(today, 7);
+        assert_eq!((first.windows, first.units), (yesterday.windows(), [3000; 2]), "repeated as it was");
+        used.booked(&first, &Booked { windows: first.windows, units: [3000; 2] }, today);
+        check(&used, night, 5.0, 808.0);
+        let second = used.booking(today, 7);
+        assert_eq!((second.windows, second.units), (today.windows(), [5000, 805_000]));
+        assert_eq!(second.known, [0, 3000]);
+        used.booked(&second, &Booked { windows: second.windows, units: [5000, 808_000] }, today);
+        check(&used, night, 5.0, 808.0);
+        assert_eq!(used.booking(today, 7).known, [5000, 808_000]);
+    }
+
+    #[test]
+    fn totals_count_after_a_wrong_clock() {
+        let ledger = Ledger::open(None).unwrap();
+        ledger.share();
+        let (ahead, right) = (Period::of(at("2026-12-05T00:00:00Z")), Period::of(at("2026-11-15T00:00:00Z")));
+        let used = ledger.of(&Arc::from("key"));
+        used.book(ahead, 1.0);
+        used.book(right, 1.0);
+        let booking = used.booking(right, 7);
+        used.booked(&booking, &Booked { windows: booking.windows, units: [5000, 9000] }, right);
+        check(&used, "2026-11-15T00:00:00Z", 5.0, 9.0);
     }
 
     #[test]
@@ -380,7 +456,7 @@ mod tests {
         assert_eq!((used.is_over(november), used.is_over(december)), (false, false), "units wait");
         let booking = used.booking(december, 7);
         assert!(!used.is_over(december), "the store has not answered");
-        used.booked(&booking, &Booked { windows: booking.windows, units: [0, 0] });
+        used.booked(&booking, &Booked { windows: booking.windows, units: [0, 0] }, december);
         assert!(used.is_over(december));
     }
 }

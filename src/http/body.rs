@@ -1,4 +1,5 @@
-//! Reads the body of a request that hyper serves, within `server.max_body` bytes and `server.body_timeout`.
+//! Reads the body of a request that hyper serves, within `server.max_body` bytes and `server.body_timeout`. The check
+//! for UTF-8 and the response to a late body serve the fast path, too.
 //!
 //! A body that the route does not need is read as well. If it stayed unread, hyper would close the connection without
 //! notice. The TCP reset might then reach the client before the response.

@@ -57,8 +57,8 @@ impl ConnectionPermits {
         Some(StreamPermit { _permit: permit, _share: self.share_of(client)? })
     }
 
-    /// Counts a permit that is already acquired towards the share of the address `client`. `None` if the share is
-    /// exhausted. Clients without a known address have one share together.
+    /// Takes one of the permits that the address `client` may hold, for a permit that is already acquired. `None` if
+    /// the address holds as many as it may. Clients without a known address have one share together.
     pub(super) fn share_of(&self, client: Option<IpAddr>) -> Option<SharePermit> {
         self.shares.get(client, Share::default).hold(self.all.available_permits() + 1)
     }

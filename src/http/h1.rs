@@ -6,9 +6,9 @@
 //!
 //! Five invariants hold:
 //!
-//! 1. The fast path accepts a strict subset of HTTP/1.1 and refuses no request. hyper gets every other request (chunks,
-//!    an `Expect` or `Origin` field, another route, a malformed head) with all bytes that were read. So two parsers
-//!    never disagree on where a request ends.
+//! 1. The fast path accepts a strict subset of HTTP/1.1, and refuses no request for its head. hyper gets every other
+//!    request (chunks, an `Expect` or `Origin` field, another route, a malformed head) with all bytes that were read.
+//!    So two parsers never disagree on where a request ends.
 //! 2. A connection that was handed to hyper stays with hyper.
 //! 3. A request keeps its permits until the kernel has the whole response.
 //! 4. Timers and shutdown are checked only after a wake-up that found nothing to read. So these checks do not

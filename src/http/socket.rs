@@ -15,7 +15,8 @@ const UNSENT_BYTES: u32 = 64 * 1024;
 
 /// Sets the options of a client's socket. Errors are ignored, because the socket works without the options.
 pub(super) fn prepare(socket: &TcpStream) {
-    // A response is written in one call, so delaying small packets would gain nothing.
+    // The head and the body of a response are written at once or right after each other, so a delay of small packets
+    // would gain nothing.
     let _ = socket.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES);

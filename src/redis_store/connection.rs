@@ -150,6 +150,7 @@ impl RedisClient {
         wire: impl FnOnce(&StoreLink) -> StoreConnection,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failed> {
+        let wire = |link: &StoreLink| if patience > self.timeout { link.patient.clone() } else { wire(link) };
         let Some(mut wire) = self.link.load().as_deref().map(wire) else {
             return Err(self.failed(operation, SharedResult::Skipped));
         };
@@ -199,7 +200,7 @@ impl RedisClient {
             let shown = tokio::time::timeout(self.timeout, ask_time(&mut link.reads)).await;
             Ok::<_, RedisError>((link, shown.map_err(std::io::Error::from)??))
         };
-        match tokio::time::timeout(self.dial.longest_connect(), connected).await {
+        match tokio::time::timeout(self.dial.longest_connect() + self.timeout, connected).await {
             Ok(Ok((link, shown))) => {
                 if !self.is_cluster {
                     lock(&self.breakers[0]).succeeded();

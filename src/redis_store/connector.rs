@@ -1,10 +1,10 @@
 //! The connections to the store: one for reads and one for writes, so that a long value being written does not
-//! delay a read. Only this module knows how the client connects.
+//! delay a read, and in a cluster one for long operations. Only this module knows how the client connects.
 
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster::ClusterClient;
+use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisFuture, TlsCertificates, Value};
 use tokio::time::timeout;
@@ -27,6 +27,8 @@ pub(super) enum StoreConnection {
 pub(super) struct StoreLink {
     pub(super) reads: StoreConnection,
     pub(super) writes: StoreConnection,
+    /// The connection for operations that may take longer than `shared.timeout`: purge lists and long values.
+    pub(super) patient: StoreConnection,
 }
 
 /// The addresses and options of new connections.
@@ -34,7 +36,7 @@ pub(super) enum Connector {
     /// One server, or several servers. The first server that accepts writes is used.
     Servers(Vec<Client>, Box<AsyncConnectionConfig>),
     /// A Redis cluster.
-    Cluster(Box<ClusterClient>),
+    Cluster(Box<ClusterClient>, Box<ClusterConfig>),
 }
 
 impl Connector {
@@ -56,13 +58,17 @@ impl Connector {
         if settings.cluster {
             let mut builder = ClusterClient::builder(urls)
                 .connection_timeout(CONNECT)
-                // For the client's own requests. Each operation has a shorter limit of its own.
-                .response_timeout(settings.timeout + CONNECT)
+                // Also the limit for reading the cluster's topology, during which no other request is sent.
+                .response_timeout(settings.timeout)
+                .overall_response_timeout(None)
                 .retries(1);
             if settings.ca_file.is_some() {
                 builder = builder.certs(certificates()?);
             }
-            return Ok(Self::Cluster(Box::new(builder.build().map_err(wrong)?)));
+            let patient = ClusterConfig::new()
+                .set_connection_timeout(CONNECT)
+                .set_response_timeout(settings.timeout + CONNECT);
+            return Ok(Self::Cluster(Box::new(builder.build().map_err(wrong)?), Box::new(patient)));
         }
         let client = |url: &str| match &settings.ca_file {
             Some(_) => Client::build_with_tls(url, certificates()?).map_err(wrong),
@@ -74,11 +80,11 @@ impl Connector {
         Ok(Self::Servers(clients, Box::new(settings)))
     }
 
-    /// Returns the longest time for [`Self::connect`], with a margin for the first request.
+    /// Returns the longest time for [`Self::connect`], with a margin.
     pub(super) fn longest_connect(&self) -> Duration {
         let addresses = match self {
             Self::Servers(clients, _) => clients.len(),
-            Self::Cluster(_) => 1,
+            Self::Cluster(..) => 1,
         };
         CONNECT * u32::try_from(addresses + 2).unwrap_or(u32::MAX)
     }
@@ -86,12 +92,16 @@ impl Connector {
     /// Opens and authenticates both connections.
     pub(super) async fn connect(&self) -> Result<StoreLink, RedisError> {
         match self {
-            Self::Cluster(client) => {
-                let (reads, writes) =
-                    tokio::try_join!(client.get_async_connection(), client.get_async_connection())?;
+            Self::Cluster(client, patient) => {
+                let (reads, writes, patient) = tokio::try_join!(
+                    client.get_async_connection(),
+                    client.get_async_connection(),
+                    client.get_async_connection_with_config((**patient).clone())
+                )?;
                 Ok(StoreLink {
                     reads: StoreConnection::Cluster(reads),
                     writes: StoreConnection::Cluster(writes),
+                    patient: StoreConnection::Cluster(patient),
                 })
             }
             Self::Servers(clients, settings) => {
@@ -125,7 +135,11 @@ async fn connect_to(
         let kind = redis::ErrorKind::Server(redis::ServerErrorKind::ReadOnly);
         return Err(RedisError::from((kind, "no server accepts writes")));
     }
-    Ok(StoreLink { reads: StoreConnection::One(reads), writes: StoreConnection::One(writes) })
+    Ok(StoreLink {
+        reads: StoreConnection::One(reads),
+        patient: StoreConnection::One(writes.clone()),
+        writes: StoreConnection::One(writes),
+    })
 }
 
 /// Returns true if this server is the primary.

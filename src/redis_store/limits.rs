@@ -35,8 +35,8 @@ pub struct Leased {
 pub struct Booking {
     /// The UTC day and the UTC month, each counted from the beginning of 1970.
     pub windows: [u16; 2],
-    /// The used units to book, in thousandths of a unit.
-    pub units: u64,
+    /// The used units to book in the day and the month, in thousandths of a unit.
+    pub units: [u64; 2],
     /// The totals of the day and the month as last known to this gateway, in thousandths of a unit.
     pub known: [u64; 2],
     /// The id of the gateway that sends the request.

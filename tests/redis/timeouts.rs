@@ -32,10 +32,17 @@ fn delay(server: &Redis, pause: Duration) {
 async fn timeouts_above_a_second_are_kept() {
     let server = Redis::start(&[]);
     let (store, _guard) = store(SharedSettings { timeout: PATIENCE, ..server.settings() }).await;
-    delay(&server, Duration::from_millis(1500));
-    let started = Instant::now();
-    let found = store.get(&["test:key".to_owned()]).await;
-    assert!(found.is_ok(), "{found:?} after {:?}", started.elapsed());
+    // On a busy machine, the delay may be over before the request.
+    for _ in 0..20 {
+        delay(&server, Duration::from_millis(1500));
+        let started = Instant::now();
+        let found = store.get(&["test:key".to_owned()]).await;
+        assert!(found.is_ok(), "{found:?} after {:?}", started.elapsed());
+        if started.elapsed() > Duration::from_millis(1100) {
+            return;
+        }
+    }
+    panic!("every delay was over before the request");
 }
 
 #[tokio::test]
@@ -53,6 +60,8 @@ async fn cluster_purge_lists_may_outlast_the_timeout() {
             break;
         }
         assert!(Instant::now() < deadline, "{found:?} after {:?}", started.elapsed());
+        // The background task of the store may have to close a breaker.
+        tokio::task::yield_now().await;
     }
 }
 

@@ -26,8 +26,8 @@ pub struct Redis {
 /// The port lies below the ephemeral ports, which Linux gives to outgoing connections. Such a connection could
 /// take the port before the server starts, or while the server restarts.
 pub fn free_port() -> u16 {
-    // The cluster bus of a Redis node uses the port 10,000 above the node's, which must be free, too.
-    const PORTS: Range<u32> = 10_000..20_000;
+    // The bus of a Redis cluster uses the port 10,000 above the node's. The tests in Python use ports above both.
+    const PORTS: Range<u32> = 10_000..12_000;
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     // Consecutive process ids are multiplied by a prime, so that processes that run side by side begin at distant
     // ports.
@@ -52,7 +52,7 @@ impl Redis {
         let dir = tempfile::tempdir().expect("a folder");
         let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let child = spawn(port, &arguments, dir.path());
-        let redis = Self { port, arguments, child, dir };
+        let mut redis = Self { port, arguments, child, dir };
         redis.wait();
         redis
     }
@@ -130,9 +130,11 @@ impl Redis {
         );
     }
 
-    fn wait(&self) {
+    fn wait(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let ended = self.child.try_wait().expect("the state of the server");
+            assert!(ended.is_none(), "redis-server has ended: {ended:?}");
             assert!(Instant::now() < deadline, "redis-server does not listen");
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -233,8 +233,8 @@ impl AccountModel {
         Ok(())
     }
 
-    /// Checks the commitment, slot and age of one part of an answer. The part came with the upstream call with
-    /// the number `mark`.
+    /// Checks the commitment, slot and age of one account of `answer`. Upstream call number `mark` fetched this
+    /// account.
     fn check_source(
         &self,
         caller: &TestCaller<TestCall>,

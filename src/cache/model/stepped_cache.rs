@@ -49,7 +49,7 @@ pub(super) struct NodeAnswer {
 
 /// A caller of the cache.
 pub(super) struct TestCaller<W> {
-    /// The test's own description of the call.
+    /// The call, in the test's own type for calls.
     pub(super) call: W,
     /// The caller's minContextSlot.
     pub(super) min_context_slot: Option<Slot>,

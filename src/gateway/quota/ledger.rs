@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::super::write;
-use super::{Period, Used, Window, thousandths};
+use super::{Period, Used, UsedUnits, Window, thousandths};
 
 /// The usage by key id.
 type UsageById = BTreeMap<Arc<str>, Arc<Used>>;
@@ -238,8 +238,10 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<UsageById, UsageError> {
     let midnight = Offset::UTC.to_timestamp(file.date.to_datetime(jiff::civil::Time::midnight()));
     let period = Period::of(midnight.unwrap_or(Timestamp::UNIX_EPOCH));
     let used = |key: &KeyUsage| Used {
-        day: Window::at(period.day, thousandths(key.day_units)),
-        month: Window::at(period.month, thousandths(key.month_units)),
+        usage: UsedUnits([
+            Window::at(period.day, thousandths(key.day_units)),
+            Window::at(period.month, thousandths(key.month_units)),
+        ]),
         dirty: Arc::clone(dirty),
         pending: OnceLock::new(),
     };
@@ -355,7 +357,7 @@ mod tests {
         ledger.save(wall).unwrap();
         let booking = ledger.of(&id).booking(period, 7);
         let totals = Booked { windows: booking.windows, units: [4000, 8000] };
-        ledger.of(&id).booked(&booking, &totals);
+        ledger.of(&id).booked(&booking, &totals, period);
         ledger.save(wall).unwrap();
         check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-21T13:00:00Z", 4.0, 8.0);
     }

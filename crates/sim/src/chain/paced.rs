@@ -53,7 +53,7 @@ impl PacedAddresses {
         }
     }
 
-    /// Writes the initial states of the accounts at `slot`. Without groups, writes nothing.
+    /// Writes the initial states of the accounts of all groups at `slot`. Writes nothing if no group is configured.
     pub(crate) fn write(&self, accounts: &mut AccountHistory, slot: Slot) {
         if self.groups.is_empty() {
             return;
