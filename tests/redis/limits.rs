@@ -176,11 +176,11 @@ fn store_keys_do_not_grow_with_restarts() {
     let mut book = |who: u64, number: u64| -> (u64, u64, u64, u64) {
         let script = include_str!("../../src/redis_store/book.lua");
         let mut call = redis::cmd("EVAL");
-        call.arg(script).arg(1).arg(key).arg(&[20000, 650, 10, 0, 0]).arg(format!("{who:x}")).arg(number);
+        call.arg(script).arg(1).arg(key).arg(&[20000, 650, 10, 20, 0, 0]).arg(format!("{who:x}")).arg(number);
         call.query(&mut connection).unwrap()
     };
     for process in 1000..1500_u64 {
-        assert_eq!(book(process, 1), (20000, 7 + 10 * (process - 999), 650, 9 + 10 * (process - 999)));
+        assert_eq!(book(process, 1), (20000, 7 + 10 * (process - 999), 650, 9 + 20 * (process - 999)));
     }
     assert_eq!(book(1450, 1).1, 5007, "the same booking counts once");
     assert_eq!(book(1450, 2).1, 5017, "the next one counts");
