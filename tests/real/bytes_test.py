@@ -182,11 +182,9 @@ class ProcessorTime(Bytes):
         gzip = "accept-encoding: gzip\r\n"
         self.read(self.post(key, lists(1)[0]))
         waiting = [self.post(key, lists(1, **SLICED)[0], gzip) for _ in range(200)]
-        codings = {coding: 0 for coding in (True, False)}
-        for connection in waiting:
-            codings["content-encoding: gzip" in self.read(connection)[0]] += 1
-        self.assertGreater(codings[False], 0, "some are sent uncompressed, because concurrent compressions are limited")
-        self.assertGreater(codings[True], 0)
+        # On a busy machine no compression may end within the second for which its caller waits.
+        plain = sum("content-encoding: gzip" not in self.read(connection)[0] for connection in waiting)
+        self.assertGreater(plain, 0, "some are sent uncompressed, because concurrent compressions are limited")
 
 
 if __name__ == "__main__":
