@@ -56,8 +56,9 @@ class Program:
         return self.process.poll() is None
 
     def printed(self):
-        self.output.seek(0)
-        return self.output.read()
+        # The program shares the position of this file. `pread` leaves it, so that no output is overwritten.
+        file = self.output.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def wait_for(self, pattern):
         deadline = time.monotonic() + PATIENCE_S
