@@ -89,7 +89,7 @@ impl Connector {
         CONNECT * u32::try_from(addresses + 2).unwrap_or(u32::MAX)
     }
 
-    /// Opens and authenticates both connections.
+    /// Opens and authenticates all connections.
     pub(super) async fn connect(&self) -> Result<StoreLink, RedisError> {
         match self {
             Self::Cluster(client, patient) => {
