@@ -4,10 +4,10 @@
 //! Hedging is off by default. The number of hedges is limited to a share of all calls, so that a slow pool does
 //! not get twice the load. These calls are not hedged:
 //!
-//! - passthrough calls
-//! - calls whose answer has begun to arrive
-//! - calls that stay with one node, because each node has its own view
-//! - calls that no other node could answer better, such as those with a minContextSlot above the newest known slot
+//! - Passthrough calls.
+//! - Calls whose answer has begun to arrive.
+//! - Calls that stay with one node, because each node has its own view.
+//! - Calls that no other node could answer better, such as those with a minContextSlot above the newest known slot.
 
 use std::pin::pin;
 use std::sync::Arc;

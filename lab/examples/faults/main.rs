@@ -4,9 +4,9 @@
 //! after the other. Each line of the output is for one phase. The first phase is the time before and between the
 //! faults. Every other phase is a fault or a recovery. The fields of a line are separated by tabs:
 //!
-//! - the name of the phase
-//! - the numbers of calls, of failed calls and of answers more than 60 slots old
-//! - the p50 and the p99 of the calls' durations in microseconds
+//! - The name of the phase.
+//! - The numbers of calls, of failed calls and of answers more than 60 slots old.
+//! - The p50 and the p99 of the calls' durations in microseconds.
 //!
 //! Lines that begin with `#` are remarks, such as the first failure of each phase.
 
