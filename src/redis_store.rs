@@ -234,8 +234,7 @@ impl Store {
         let on_its_way = Duration::from_millis((put.value.len() / BYTES_A_MS) as u64);
         let (asked_at, patience) = (Instant::now(), self.connection.timeout + on_its_way);
         let kept: String = self.connection.write(operation, &put.key, patience, &call).await?;
-        let result = if kept == "ok" { SharedResult::Ok } else { SharedResult::Older };
-        self.count(operation, result, asked_at.elapsed());
+        self.count(operation, written(&kept), asked_at.elapsed());
         Ok(())
     }
 
@@ -352,8 +351,8 @@ impl Store {
         let on_its_way = Duration::from_millis((record.len() / BYTES_A_MS) as u64);
         let (asked_at, patience) = (Instant::now(), self.connection.timeout + on_its_way);
         // The connection has already counted a failure.
-        if self.connection.write::<Value>(operation, key, patience, &call).await.is_ok() {
-            self.count(operation, SharedResult::Ok, asked_at.elapsed());
+        if let Ok(kept) = self.connection.write::<String>(operation, key, patience, &call).await {
+            self.count(operation, written(&kept), asked_at.elapsed());
         }
     }
 
@@ -409,6 +408,11 @@ impl Store {
         self.clock.heard(read_at);
         Ok(StoredValues { values, read_at, asked_at })
     }
+}
+
+/// Returns the result of a write from the answer of its script.
+fn written(answer: &str) -> SharedResult {
+    if answer == "ok" { SharedResult::Ok } else { SharedResult::Older }
 }
 
 fn millis(duration: Duration) -> u64 {

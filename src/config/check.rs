@@ -3,7 +3,7 @@
 //! At this point, each faulty setting has its default value. A rule about a faulty setting is skipped, so
 //! that one mistake is reported once.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::methods::{AnyMethod, Method};
 
@@ -103,10 +103,8 @@ fn repeated_urls(config: &Config, found: &Findings) -> Vec<Problem> {
 
 fn listeners(config: &Config, rules: &mut CrossChecks<'_>) {
     let (public, admin) = (config.server.listen, config.server.admin_listen);
-    if public.port() != 0
-        && public.port() == admin.port()
-        && (same_host(public, admin.ip()) || same_host(admin, public.ip()))
-    {
+    let any = public.ip().is_unspecified() || admin.ip().is_unspecified();
+    if public.port() != 0 && public.port() == admin.port() && (any || public.ip() == admin.ip()) {
         rules.report(
             "server.admin_listen",
             "server.listen",
@@ -115,18 +113,6 @@ fn listeners(config: &Config, rules: &mut CrossChecks<'_>) {
             "choose another port for one of them".to_owned(),
         );
     }
-}
-
-/// Returns true if a connection to the address `ip` and the listener's port reaches `listener`.
-fn same_host(listener: SocketAddr, ip: IpAddr) -> bool {
-    let ip = if ip.is_unspecified() { loopback(listener) } else { ip };
-    listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback())
-}
-
-/// Returns the address that 0.0.0.0 or `::` stands for in a comparison with `listener`. This is the own
-/// address of `listener`, or 127.0.0.1 if `listener` is bound to all addresses.
-fn loopback(listener: SocketAddr) -> IpAddr {
-    if listener.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { listener.ip() }
 }
 
 fn upstreams(config: &Config, rules: &mut CrossChecks<'_>) {
@@ -149,15 +135,27 @@ fn upstreams(config: &Config, rules: &mut CrossChecks<'_>) {
     }
 }
 
+/// Returns true if a connection to the host of `url` and the listener's port reaches `listener`.
 fn reaches(url: &url::Url, listener: SocketAddr) -> bool {
     match url.host() {
-        Some(url::Host::Ipv4(ip)) => same_host(listener, ip.into()),
-        Some(url::Host::Ipv6(ip)) => same_host(listener, ip.to_canonical()),
+        Some(url::Host::Ipv4(ip)) => ip_reaches(ip.into(), listener),
+        Some(url::Host::Ipv6(ip)) => ip_reaches(ip.to_canonical(), listener),
         Some(url::Host::Domain(name)) => {
             name == "localhost" && (listener.ip().is_unspecified() || listener.ip().is_loopback())
         }
         None => false,
     }
+}
+
+/// Returns true if a connection to the address `ip` and the listener's port reaches `listener`. A connection to
+/// 0.0.0.0 or `::` goes to the loopback address.
+fn ip_reaches(ip: IpAddr, listener: SocketAddr) -> bool {
+    let ip = match ip {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback())
 }
 
 fn timeouts(config: &mut Config, rules: &mut CrossChecks<'_>) {

@@ -239,6 +239,8 @@ fn rules_between_settings() {
         (url("http://[::1]:8080"), ours),
         (url("http://0.0.0.0:8080"), ours),
         (url("http://10.0.0.1:8080"), ""),
+        (url("http://0.0.0.0:8080") + "[server]\nlisten = \"10.0.0.1:8080\"", ""),
+        (url("http://[::]:8080") + "[server]\nlisten = \"[::1]:8080\"", ours),
         (url("http://127.0.0.1:8899"), ""),
         (url("http://user:pass@node.example/key?x=y"), ""),
         (url("node.example"), "upstream[0].url: expected a URL with http or https and a host"),

@@ -20,7 +20,7 @@ use super::clock::WallClock;
 use super::lease::{Lease, LeaseQueue};
 use super::quota::{Ledger, Period, Used};
 use crate::redis_store::Store;
-use crate::redis_store::limits::identity;
+use crate::redis_store::limits::Booker;
 
 /// The maximum number of concurrent requests of each task to the store.
 const AT_ONCE: usize = 256;
@@ -47,12 +47,12 @@ pub(super) fn book(
     stop: &CancellationToken,
 ) {
     ledger.share();
-    let (gateway, stop) = (identity(), stop.clone());
+    let (gateway, stop) = (Booker::new(), stop.clone());
     tasks.spawn(async move {
         let mut running = true;
         while running {
             running = stop.run_until_cancelled(tokio::time::sleep(SYNC_INTERVAL)).await.is_some();
-            book_once(&store, &ledger, &clock, gateway).await;
+            book_once(&store, &ledger, &clock, &gateway).await;
         }
     });
 }
@@ -88,8 +88,8 @@ async fn renew(mut queue: LeaseQueue) {
 }
 
 /// Adds the units that each key has newly used to the totals in `store`, and notes the new totals in `ledger`.
-/// Sends the units of up to [`AT_ONCE`] keys at a time. `gateway` is the id of this gateway.
-async fn book_once(store: &Store, ledger: &Ledger, clock: &WallClock, gateway: u64) {
+/// Sends the units of up to [`AT_ONCE`] keys at a time, as bookings of `gateway`.
+async fn book_once(store: &Store, ledger: &Ledger, clock: &WallClock, gateway: &Booker) {
     if !store.takes_writes() {
         return;
     }

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::Offset;
 
-use crate::redis_store::limits::{Booked, Booking};
+use crate::redis_store::limits::{Booked, Booker, Booking};
 pub(crate) use ledger::Ledger;
 pub use ledger::UsageError;
 
@@ -213,14 +213,15 @@ impl Used {
     }
 
     /// Returns the next request to the shared store: the last request if it is unanswered, otherwise a new request with
-    /// all pending units. `who` is the id of this gateway.
-    pub(crate) fn booking(&self, period: Period, who: u64) -> Booking {
+    /// all pending units. `gateway` is the sender.
+    pub(crate) fn booking(&self, period: Period, gateway: &Booker) -> Booking {
+        let who = gateway.id;
         let Some(pending) = self.pending.get() else {
             return Booking { windows: period.windows(), units: [0; 2], known: [0; 2], who, number: 0 };
         };
         let mut attempt = pending.attempt();
         if attempt.open.is_none() {
-            attempt.number += 1;
+            attempt.number = gateway.next_number();
             attempt.units = pending.waiting.take(period);
         }
         let period = *attempt.open.get_or_insert(period);
@@ -347,8 +348,9 @@ mod tests {
         let used = ledger.of(&Arc::from("key"));
         ledger.share();
         let period = Period::of(at(day));
+        let gateway = Booker::new();
         let booking = || {
-            let booking = used.booking(period, 7);
+            let booking = used.booking(period, &gateway);
             (booking.units, booking.number, booking.known)
         };
         used.book(period, 2.0);
@@ -357,12 +359,12 @@ mod tests {
         used.book(period, 1.0);
         assert_eq!(booking(), ([2000; 2], 1, [0, 0]), "the store has not answered");
 
-        let first = used.booking(period, 7);
+        let first = used.booking(period, &gateway);
         let totals = Booked { windows: first.windows, units: [5000, 9000] };
         used.booked(&first, &totals, period);
         check(&used, day, 6.0, 10.0);
         assert_eq!(booking(), ([1000; 2], 2, [5000, 9000]));
-        let second = used.booking(period, 7);
+        let second = used.booking(period, &gateway);
         used.booked(&second, &Booked { units: [6000, 10_000], ..totals }, period);
         check(&used, day, 6.0, 10.0);
         assert!(ledger.pending().is_empty(), "nothing waits");
@@ -379,14 +381,15 @@ mod tests {
         let pending = used.pending.get().unwrap();
         pending.begun.add(period, [2000; 2]);
         used.usage.add(period, [2000; 2]);
-        let first = used.booking(period, 7);
+        let gateway = Booker::new();
+        let first = used.booking(period, &gateway);
         assert_eq!((first.units, first.known), ([0; 2], [0, 0]));
         used.booked(&first, &Booked { windows: first.windows, units: [0, 0] }, period);
         pending.waiting.add(period, [2000; 2]);
-        let second = used.booking(period, 7);
+        let second = used.booking(period, &gateway);
         assert_eq!((second.units, second.known), ([2000; 2], [0, 0]));
         used.booked(&second, &Booked { windows: second.windows, units: [2000, 2000] }, period);
-        assert_eq!(used.booking(period, 7).known, [2000, 2000]);
+        assert_eq!(used.booking(period, &gateway).known, [2000, 2000]);
     }
 
     #[test]
@@ -396,7 +399,7 @@ mod tests {
         let (november, december) = ("2026-11-30T23:59:59Z", "2026-12-01T00:00:00Z");
         let used = ledger.of(&Arc::from("key"));
         used.book(Period::of(at(november)), 2.0);
-        let booking = used.booking(Period::of(at(november)), 7);
+        let booking = used.booking(Period::of(at(november)), &Booker::new());
         // The first call after midnight comes before the store's answer.
         used.book(Period::of(at(december)), 1.0);
         used.booked(
@@ -414,21 +417,22 @@ mod tests {
         let yesterday = Period::of(at("2026-11-20T12:00:00Z"));
         let (night, today) = ("2026-11-21T00:05:00Z", Period::of(at("2026-11-21T00:05:00Z")));
         let used = ledger.of(&Arc::from("key"));
+        let gateway = Booker::new();
         // The store is unreachable from noon until after midnight.
         used.book(yesterday, 3.0);
-        assert_eq!(used.booking(yesterday, 7).units, [3000; 2]);
+        assert_eq!(used.booking(yesterday, &gateway).units, [3000; 2]);
         used.book(yesterday, 800.0);
         used.book(today, 5.0);
-        let first = used.booking(today, 7);
+        let first = used.booking(today, &gateway);
         assert_eq!((first.windows, first.units), (yesterday.windows(), [3000; 2]), "repeated as it was");
         used.booked(&first, &Booked { windows: first.windows, units: [3000; 2] }, today);
         check(&used, night, 5.0, 808.0);
-        let second = used.booking(today, 7);
+        let second = used.booking(today, &gateway);
         assert_eq!((second.windows, second.units), (today.windows(), [5000, 805_000]));
         assert_eq!(second.known, [0, 3000]);
         used.booked(&second, &Booked { windows: second.windows, units: [5000, 808_000] }, today);
         check(&used, night, 5.0, 808.0);
-        assert_eq!(used.booking(today, 7).known, [5000, 808_000]);
+        assert_eq!(used.booking(today, &gateway).known, [5000, 808_000]);
     }
 
     #[test]
@@ -439,7 +443,7 @@ mod tests {
         let used = ledger.of(&Arc::from("key"));
         used.book(ahead, 1.0);
         used.book(right, 1.0);
-        let booking = used.booking(right, 7);
+        let booking = used.booking(right, &Booker::new());
         used.booked(&booking, &Booked { windows: booking.windows, units: [5000, 9000] }, right);
         check(&used, "2026-11-15T00:00:00Z", 5.0, 9.0);
     }
@@ -454,7 +458,7 @@ mod tests {
         assert!(used.is_over(november), "nothing was used");
         used.book(november, 2.0);
         assert_eq!((used.is_over(november), used.is_over(december)), (false, false), "units wait");
-        let booking = used.booking(december, 7);
+        let booking = used.booking(december, &Booker::new());
         assert!(!used.is_over(december), "the store has not answered");
         used.booked(&booking, &Booked { windows: booking.windows, units: [0, 0] }, december);
         assert!(used.is_over(december));

@@ -102,7 +102,7 @@ impl ClusterIdentity {
             }
             genesis.replace(ours.to_owned())
         };
-        let Some(theirs) = before.filter(|before| before != ours) else { return };
+        let Some(before) = before.filter(|before| before != ours) else { return };
         tracing::warn!(
             genesis = ours,
             "pool.genesis_hash now names a different cluster: the cache is emptied"
@@ -112,7 +112,10 @@ impl ClusterIdentity {
                 Health::Unprobed => Health::Unprobed,
                 Health::NoGenesisHash => Health::NoGenesisHash,
                 Health::Foreign { theirs, .. } if theirs == ours => Health::Unprobed,
-                _ => Health::Foreign { theirs: theirs.clone(), ours: ours.to_owned() },
+                Health::Foreign { theirs, .. } => {
+                    Health::Foreign { theirs: theirs.clone(), ours: ours.to_owned() }
+                }
+                _ => Health::Foreign { theirs: before.clone(), ours: ours.to_owned() },
             };
             self.frontier.set_usable(member.id, health == Health::Unprobed, Instant::now());
             if let Some(before) = member.set_health(health) {

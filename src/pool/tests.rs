@@ -175,6 +175,23 @@ async fn nodes_must_show_the_known_cluster() {
 }
 
 #[tokio::test]
+async fn foreign_nodes_keep_the_hash_they_reported() {
+    let pool = pool(2, |_| {});
+    let (members, cluster) = (pool.members(), &pool.nodes.cluster);
+    let hash = |byte| Pubkey([byte; 32]).to_string();
+    for (member, byte) in members.iter().zip([1, 2]) {
+        if let Some(health) = cluster.identify(member, member.used(), Genesis::Hash(hash(byte))) {
+            member.set_health(health);
+        }
+    }
+    // An operator configures a third cluster.
+    cluster.configure(&members, &hash(3));
+    for (member, byte) in members.iter().zip([1, 2]) {
+        assert_eq!(*member.health(), Health::Foreign { theirs: hash(byte), ours: hash(3) });
+    }
+}
+
+#[tokio::test]
 async fn blocks_need_nodes_with_their_history() {
     let pool = pool(3, |_| {});
     let (members, now, frontier) = (pool.members(), Instant::now(), &pool.nodes.frontier);

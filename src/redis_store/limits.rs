@@ -1,5 +1,6 @@
 //! The requests and answers for rate limits and quotas that all gateways share.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::micros;
@@ -41,7 +42,7 @@ pub struct Booking {
     pub known: [u64; 2],
     /// The id of the gateway that sends the request.
     pub who: u64,
-    /// The sequence number of the request among this gateway's requests for the key.
+    /// The sequence number of the request among all bookings of this gateway.
     pub number: u64,
 }
 
@@ -54,8 +55,30 @@ pub struct Booked {
     pub units: [u64; 2],
 }
 
+/// The gateway that sends bookings, and the number of its last booking.
+#[derive(Debug)]
+pub struct Booker {
+    /// The id of this process among all gateways.
+    pub id: u64,
+    last_number: AtomicU64,
+}
+
+impl Booker {
+    /// Creates a sender of bookings with a random id.
+    #[expect(clippy::new_without_default, reason = "each instance has an id of its own")]
+    pub fn new() -> Self {
+        Self { id: identity(), last_number: AtomicU64::new(0) }
+    }
+
+    /// Returns the number of a new booking. It is higher than the numbers of all earlier bookings of all keys, also
+    /// of keys whose usage was forgotten in the meantime.
+    pub fn next_number(&self) -> u64 {
+        self.last_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
 /// Returns a number that identifies this process among all gateways.
-pub fn identity() -> u64 {
+fn identity() -> u64 {
     // Without a random source, time and process id distinguish two gateways.
     getrandom::u64().unwrap_or_else(|_| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

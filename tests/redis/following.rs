@@ -286,6 +286,8 @@ async fn incomplete_records_replace_no_complete_ones() {
     let before = blocks(&a);
     hold.release();
     until_tip(&a).await;
+    let declined = || counted(&a, SharedOperation::Block, SharedResult::Older) > 0;
+    a.until("the store declines an incomplete record", declined).await;
     assert_eq!(values(), complete);
     let after = blocks(&a);
     assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}: it takes the complete records");

@@ -184,6 +184,8 @@ fn store_keys_do_not_grow_with_restarts() {
     }
     assert_eq!(book(1450, 1).1, 5007, "the same booking counts once");
     assert_eq!(book(1450, 2).1, 5017, "the next one counts");
+    assert_eq!(book(1450, 1).1, 5017, "a late copy of the first one does not count");
+    assert_eq!(book(1450, 2).1, 5017, "nor a repetition after it");
     let held: std::collections::HashMap<String, String> =
         redis::cmd("HGETALL").arg(key).query(&mut connection).unwrap();
     assert_eq!(held.len(), 5, "{held:?}");

@@ -250,8 +250,8 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<UsageById, UsageError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Booked;
     use super::super::tests::{at, check};
+    use super::super::{Booked, Booker};
     use super::*;
 
     #[test]
@@ -347,6 +347,25 @@ mod tests {
     }
 
     #[test]
+    fn bookings_of_returned_keys_count() {
+        let (ledger, gateway, id) = (Ledger::open(None).unwrap(), Booker::new(), Arc::from("key"));
+        ledger.share();
+        let book = |wall| {
+            let used = ledger.of(&id);
+            let period = Period::of(at(wall));
+            used.book(period, 1.0);
+            let booking = used.booking(period, &gateway);
+            used.booked(&booking, &Booked { windows: booking.windows, units: booking.units }, period);
+            booking.number
+        };
+        let first = book("2026-11-30T12:00:00Z");
+        ledger.forget(Period::of(at("2026-12-01T12:00:00Z")), |_| false);
+        assert_eq!(ledger.len(), 0);
+        // The store counts a number only once, and still knows the first booking.
+        assert!(book("2026-12-02T12:00:00Z") > first);
+    }
+
+    #[test]
     fn totals_of_other_gateways_are_saved() {
         let dir = tempfile::tempdir().unwrap();
         let (path, wall) = (dir.path().join("usage.json"), at("2026-11-21T12:00:00Z"));
@@ -355,7 +374,7 @@ mod tests {
         ledger.share();
         ledger.of(&id).book(period, 1.0);
         ledger.save(wall).unwrap();
-        let booking = ledger.of(&id).booking(period, 7);
+        let booking = ledger.of(&id).booking(period, &Booker::new());
         let totals = Booked { windows: booking.windows, units: [4000, 8000] };
         ledger.of(&id).booked(&booking, &totals, period);
         ledger.save(wall).unwrap();
