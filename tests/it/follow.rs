@@ -27,7 +27,7 @@ fn on(config: &mut Config) {
 
 /// Starts a gateway with following turned on, and waits until it knows the newest block.
 async fn following(builder: TestGatewayBuilder<'_>) -> TestGateway {
-    let gateway = builder.config(on).start().await;
+    let gateway = builder.config(on).start().await.with_own_buckets().await;
     until_tip(&gateway).await;
     gateway
 }

@@ -31,7 +31,7 @@ fn following(shared: SharedSettings, node: usize) -> impl FnOnce(&mut Config) {
 
 /// Starts a gateway with following turned on, and waits until it knows the newest block.
 async fn started(builder: TestGatewayBuilder<'_>) -> TestGateway {
-    let gateway = connected(builder.start().await).await;
+    let gateway = connected(builder.start().await.with_own_buckets().await).await;
     until_tip(&gateway).await;
     gateway
 }

@@ -164,6 +164,11 @@ impl Chain {
         self.accounts.at(key, slot)
     }
 
+    /// Returns the addresses of all accounts.
+    pub(crate) fn addresses_of_accounts(&self) -> Vec<Pubkey> {
+        self.accounts.addresses().copied().collect()
+    }
+
     /// Returns the slot of the last write of an account up to `slot`, which must be one of the newest [`STATE_SLOTS`]
     /// slots.
     pub(crate) fn last_write(&self, key: &Pubkey, slot: Slot) -> Option<Slot> {

@@ -206,6 +206,11 @@ impl Cluster {
         self.read(|chain| chain.account(key, slot).cloned())
     }
 
+    /// Returns the addresses of all accounts.
+    pub fn addresses(&self) -> Vec<Pubkey> {
+        self.read(chain::Chain::addresses_of_accounts)
+    }
+
     /// Returns the slot of the last write of an account up to `slot`. `slot` must be at most [`MAX_LAG`] behind the
     /// newest slot.
     pub fn last_write(&self, key: &Pubkey, slot: Slot) -> Option<Slot> {

@@ -1,5 +1,6 @@
 //! A gateway in front of a simulated cluster, with an HTTP client.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -171,6 +172,25 @@ impl TestGateway {
     pub fn beside<'a>(&self) -> TestGatewayBuilder<'a> {
         let start_from = Some((*self.front().config).clone());
         TestGatewayBuilder { start_from, ..Self::builder().cluster(&self.cluster) }
+    }
+
+    /// Returns this gateway if every account of the cluster has a bucket of its own, the place where following
+    /// records the account's last write. Otherwise replaces the gateway by one where this is so. Two accounts in one
+    /// bucket cost a fetch that a test does not expect. Each gateway assigns the buckets at random.
+    pub async fn with_own_buckets(self) -> Self {
+        let mut gateway = self;
+        while gateway.shares_a_bucket() {
+            let other = gateway.beside().start().await;
+            gateway.app.stop().await;
+            gateway = other;
+        }
+        gateway
+    }
+
+    fn shares_a_bucket(&self) -> bool {
+        let mut buckets = HashSet::new();
+        let mut addresses = self.cluster.addresses().into_iter();
+        addresses.any(|address| !buckets.insert(self.front().followed.bucket(&address)))
     }
 
     /// Returns the parts of the gateway that serve calls.

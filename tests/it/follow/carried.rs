@@ -134,7 +134,12 @@ async fn lists_are_answered_at_one_slot() {
     let asked = || gateway.cluster.node(0).calls("getMultipleAccounts");
     let before = asked();
     let reply = still_call.send().await;
-    assert_eq!((reply.cache_status(), asked()), (CARRIED, before));
+    assert_eq!(
+        (reply.cache_status(), asked()),
+        (CARRIED, before),
+        "chain {}",
+        gateway.front().followed.number()
+    );
     assert_eq!(reply.slot(), gateway.cluster.slot(Commitment::Confirmed));
 }
 

@@ -87,6 +87,11 @@ impl AccountHistory {
         });
     }
 
+    /// Returns the addresses of all accounts that have a state, in order.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &Pubkey> {
+        self.versions.keys()
+    }
+
     /// Returns the address and the state of every account that exists at `slot`, in the order of addresses.
     #[cfg(test)]
     pub(crate) fn all_at(&self, slot: Slot) -> impl Iterator<Item = (&Pubkey, &Arc<Account>)> {
