@@ -30,7 +30,7 @@ fn main() {
     ] {
         println!("cargo::rerun-if-changed={source}");
         let text = std::fs::read_to_string(source).expect("the source exists");
-        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let text = text.split("\n#[cfg(test)]\n").next().unwrap_or_default();
         let mut copy: String = text.lines().filter(|line| !line.starts_with("//!")).map(|line| format!("{line}\n")).collect();
         for (original, replacement) in REPLACEMENTS {
             copy = copy.replace(original, replacement);
