@@ -63,8 +63,10 @@ async fn only_suitable_nodes_are_asked_for_blocks() {
     follow_one_block(&gateway).await;
     let pool = &gateway.front().pool;
     assert_eq!([0, 1, 2, 3].map(|node| pool.is_followable(node)), [false, false, true, true]);
-    let asked = [0, 1, 3].map(|node| gateway.cluster.node(node).calls("getBlocks") > 0);
-    assert_eq!(asked, [false, false, true]);
+    // Node 2 lists its blocks, so perhaps node 3 is asked for the blocks alone.
+    let methods = ["getBlocks", "getBlock"];
+    let is_asked = |node| methods.iter().any(|method| gateway.cluster.node(node).calls(method) > 0);
+    assert_eq!([0, 1, 3].map(is_asked), [false, false, true]);
 }
 
 #[tokio::test]
