@@ -15,6 +15,8 @@ SPACE = 64 * 1024
 KEYS = ["1" * 31 + digit for digit in "123456789ABCDEF"]
 SLOT = 1000
 MIB = 1 << 20
+# Long texts are compressed at a low priority, with about a tenth of the time of a busy core.
+COMPRESSION_S = 10 * PATIENCE_S
 
 
 def account():
@@ -68,6 +70,8 @@ class Bytes(GatewayTest):
     def gateway(self, settings):
         """Starts a gateway in front of the node with long answers, and returns a key."""
         self.configuration([self.node])
+        # The connections of a test wait to be read, for long on a busy machine.
+        settings += 'write_timeout = "10m"\n'
         text = self.config.read_text().replace("[server]\n", "[server]\n" + settings, 1)
         # The slot of the node never changes, so only the TTL limits freshness.
         text += '[cache.ttl]\naccount = { finalized = "1h" }\n'
@@ -118,8 +122,8 @@ class Bytes(GatewayTest):
         self.assertTrue(part, "the connection ended before the end of the answer")
         return part
 
-    def until(self, what, holds):
-        eventually(holds, f"timed out waiting until {what}")
+    def until(self, what, holds, patience=PATIENCE_S):
+        eventually(holds, f"timed out waiting until {what}", patience)
 
 
 def lists(count, **form):
@@ -167,7 +171,7 @@ class ProcessorTime(Bytes):
         gzip = "accept-encoding: gzip\r\n"
         # A caller that would wait over a second for the compression gets the plain text.
         self.until("the compressed form is cached",
-                   lambda: "content-encoding: gzip" in self.read(self.post(key, call, gzip))[0])
+                   lambda: "content-encoding: gzip" in self.read(self.post(key, call, gzip))[0], COMPRESSION_S)
         for batch in [call], [call, call]:
             begun = self.processor()
             for _ in range(40):
@@ -187,7 +191,7 @@ class ProcessorTime(Bytes):
         self.assertGreater(plain, 0, "some are sent uncompressed, because concurrent compressions are limited")
         # The compressed form of the cached list is kept, so one that comes too late for its caller serves the next.
         self.until("an answer is compressed",
-                   lambda: "content-encoding: gzip" in self.read(self.post(key, lists(1)[0], gzip))[0])
+                   lambda: "content-encoding: gzip" in self.read(self.post(key, lists(1)[0], gzip))[0], COMPRESSION_S)
 
 
 if __name__ == "__main__":
