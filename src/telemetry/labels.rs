@@ -383,8 +383,8 @@ label! {
         /// The value is not used: it is corrupted, or was written by another version of slotfront or with another
         /// secret.
         Foreign = "foreign",
-        /// The answer or block was not written: the store holds a newer answer or a complete block, the answer has
-        /// expired, or the store's clock is behind the writer's estimate.
+        /// The answer or block was not written: the store holds a newer answer or a record of the block, the answer
+        /// has expired, or the store's clock is behind the writer's estimate.
         Older = "older",
         /// The store did not answer in time.
         Timeout = "timeout",
