@@ -141,9 +141,12 @@ impl UpstreamCall for UpstreamRequest {
                         Err(Fault::BadJson)
                     }
                     (true, Some(slot)) if self.min_slot.is_some_and(|min_slot| slot < min_slot) => Ok(behind),
-                    // At processed the newest known slot is not used as minimum slot. Only this check then rejects
-                    // the answers of a node that has fallen back.
-                    (true, Some(slot)) if sent.shows_fall(slot) => Ok(behind),
+                    // At processed the newest known slot is not used as minimum slot. Only these two checks then
+                    // reject the answers of a node that has fallen back. Another answer may have shown the fall
+                    // after this node was chosen, so the node's own earlier slot is not enough.
+                    (true, Some(slot)) if sent.shows_fall(slot) || self.lags(slot, sent, frontier) => {
+                        Ok(behind)
+                    }
                     (true, Some(slot)) if self.needs_second_node(slot, frontier) => {
                         Ok(Verdict::NeedsSecondNode)
                     }
@@ -232,6 +235,12 @@ impl UpstreamRequest {
     /// node may be on a wrong chain, so a second node is asked, too.
     fn needs_second_node(&self, slot: Slot, frontier: &Frontier) -> bool {
         self.query.commitment().is_some_and(|commitment| !frontier.believes(commitment, slot))
+    }
+
+    /// Returns true if an answer at `slot` is more than `pool.max_slot_lag` slots behind the newest known slot.
+    fn lags(&self, slot: Slot, sent: SentRequest, frontier: &Frontier) -> bool {
+        let newest = self.query.commitment().map_or(0, |commitment| frontier.slot(commitment));
+        slot.saturating_add(sent.max_slot_lag) < newest
     }
 
     /// Returns the query with the minimum slot as `minContextSlot`, if the method has that parameter and the
@@ -362,6 +371,19 @@ mod tests {
             [(979, BEHIND), (980, ANSWER), (1000, ANSWER), (1064, ANSWER), (1065, NEEDS_SECOND_NODE)]
         {
             assert_eq!(classify(slot), expected, "{slot}");
+        }
+    }
+
+    #[tokio::test]
+    async fn answer_of_a_fallen_node_is_behind() {
+        let frontier = Frontier::new(2);
+        frontier.probed(0, Commitment::Processed, 1000, Instant::now());
+        let params = r#"["11111111111111111111111111111111",{"commitment":"processed"}]"#;
+        let account = UpstreamRequest { min_slot: None, ..request(Method::GetAccountInfo, params, false) };
+        // The fall to slot 800 was seen between the choice of the node and the request.
+        for (slot, expected) in [(800, BEHIND), (979, BEHIND), (980, ANSWER), (1000, ANSWER)] {
+            let read = (NodeReply::Result(Bytes::from_static(b"{}")), Some(slot));
+            assert_eq!(account.classify(&read, sent(800), &frontier), expected, "{slot}");
         }
     }
 
