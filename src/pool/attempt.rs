@@ -39,9 +39,11 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let mut in_flight = InFlight::begin(member, method, call.context().caller, sent_at);
     let era = frontier.era();
     let id = pool.next_id();
-    let slot_before = member.slot(call.commitment().unwrap_or(Commitment::Processed)).unwrap_or(0);
+    let commitment = call.commitment().unwrap_or(Commitment::Processed);
+    let newest_before = frontier.slot(commitment);
+    let slot_before = member.slot(commitment).unwrap_or(0);
     let (body, min_context_slot) = call.write(id, member, min_slot);
-    let sent = SentRequest { min_context_slot, slot_before, max_slot_lag };
+    let sent = SentRequest { min_context_slot, slot_before, newest_before, max_slot_lag };
     let span = call.context().trace.attempt(&member.name, call.method().as_str());
     let read = call.reader(sent);
     let outcome = {

@@ -144,9 +144,7 @@ impl UpstreamCall for UpstreamRequest {
                     // At processed the newest known slot is not used as minimum slot. Only these two checks then
                     // reject the answers of a node that has fallen back. Another answer may have shown the fall
                     // after this node was chosen, so the node's own earlier slot is not enough.
-                    (true, Some(slot)) if sent.shows_fall(slot) || self.lags(slot, sent, frontier) => {
-                        Ok(behind)
-                    }
+                    (true, Some(slot)) if sent.shows_fall(slot) || sent.shows_lag(slot) => Ok(behind),
                     (true, Some(slot)) if self.needs_second_node(slot, frontier) => {
                         Ok(Verdict::NeedsSecondNode)
                     }
@@ -237,12 +235,6 @@ impl UpstreamRequest {
         self.query.commitment().is_some_and(|commitment| !frontier.believes(commitment, slot))
     }
 
-    /// Returns true if an answer at `slot` is more than `pool.max_slot_lag` slots behind the newest known slot.
-    fn lags(&self, slot: Slot, sent: SentRequest, frontier: &Frontier) -> bool {
-        let newest = self.query.commitment().map_or(0, |commitment| frontier.slot(commitment));
-        slot.saturating_add(sent.max_slot_lag) < newest
-    }
-
     /// Returns the query with the minimum slot as `minContextSlot`, if the method has that parameter and the
     /// caller has not set it.
     ///
@@ -311,7 +303,7 @@ mod tests {
     }
 
     fn sent(slot_before: Slot) -> SentRequest {
-        SentRequest { min_context_slot: None, slot_before, max_slot_lag: 20 }
+        SentRequest { min_context_slot: None, slot_before, newest_before: slot_before, max_slot_lag: 20 }
     }
 
     #[tokio::test]
@@ -377,14 +369,23 @@ mod tests {
     #[tokio::test]
     async fn answer_of_a_fallen_node_is_behind() {
         let frontier = Frontier::new(2);
-        frontier.probed(0, Commitment::Processed, 1000, Instant::now());
-        let params = r#"["11111111111111111111111111111111",{"commitment":"processed"}]"#;
-        let account = UpstreamRequest { min_slot: None, ..request(Method::GetAccountInfo, params, false) };
+        let account = UpstreamRequest { min_slot: None, ..request(Method::GetAccountInfo, ACCOUNT, false) };
         // The fall to slot 800 was seen between the choice of the node and the request.
+        let sent = SentRequest { newest_before: 1000, ..sent(800) };
         for (slot, expected) in [(800, BEHIND), (979, BEHIND), (980, ANSWER), (1000, ANSWER)] {
             let read = (NodeReply::Result(Bytes::from_static(b"{}")), Some(slot));
-            assert_eq!(account.classify(&read, sent(800), &frontier), expected, "{slot}");
+            assert_eq!(account.classify(&read, sent, &frontier), expected, "{slot}");
         }
+    }
+
+    #[tokio::test]
+    async fn slow_answer_is_not_behind() {
+        let frontier = Frontier::new(2);
+        let account = UpstreamRequest { min_slot: None, ..request(Method::GetAccountInfo, ACCOUNT, false) };
+        // The newest known slot has moved on by 30 slots while the answer was under way.
+        frontier.probed(0, Commitment::Finalized, 1030, Instant::now());
+        let read = (NodeReply::Result(Bytes::from_static(b"{}")), Some(1000));
+        assert_eq!(account.classify(&read, sent(1000), &frontier), ANSWER);
     }
 
     #[tokio::test]

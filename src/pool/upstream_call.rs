@@ -135,6 +135,8 @@ pub(super) struct SentRequest {
     /// The newest slot that the node was known to have reached before the request was sent. 0 if no slot was
     /// known.
     pub(super) slot_before: Slot,
+    /// The newest slot known to the pool before the request was sent. 0 if no slot was known.
+    pub(super) newest_before: Slot,
     /// The setting `pool.max_slot_lag`.
     pub(super) max_slot_lag: u64,
 }
@@ -144,6 +146,12 @@ impl SentRequest {
     /// slots below its earlier slot. When a node drops a fork, its slot falls by less.
     pub(super) fn shows_fall(&self, slot: Slot) -> bool {
         slot.saturating_add(self.max_slot_lag) < self.slot_before
+    }
+
+    /// Returns true if an answer at `slot` is more than `pool.max_slot_lag` slots behind the newest slot known before
+    /// the request was sent. An answer that is only slow does not lag.
+    pub(super) fn shows_lag(&self, slot: Slot) -> bool {
+        slot.saturating_add(self.max_slot_lag) < self.newest_before
     }
 }
 
