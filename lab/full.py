@@ -54,7 +54,7 @@ class Contender:
 
     def fill(self, target):
         """Fills the cache with twice its capacity."""
-        lab.load(target, f"http://127.0.0.1:{self.port}{self.path}", 16, "fill", "--entries", FILL, "--list", 1)
+        lab.load(target, f"http://127.0.0.1:{self.port}{self.path}", 16, "fill", "--entries", FILL)
 
     def warm(self, script, connections):
         """Requests the hot accounts until nearly all calls are hits. A busy machine needs more than one second."""

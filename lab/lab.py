@@ -100,18 +100,28 @@ class Servers:
     def __exit__(self, *_):
         self.stop()
 
-    def node(self, target, core=LOAD_CORE):
+    def node(self, target):
         """Starts a yardstick node and returns its port."""
         port = free_port()
-        self.start(core, [target / "examples" / "yardsticks", "node", port])
+        self.start(LOAD_CORE, [target / "examples" / "yardsticks", "node", port])
         await_port(port)
         return port
 
+    def cluster(self, target, nodes, *arguments):
+        """Starts a simulated cluster on the core of the load, and returns the ports of its nodes."""
+        self.start(LOAD_CORE, [target / "slotfront", "sim", "--listen", "127.0.0.1:0", "--nodes", nodes, *arguments])
+        for _ in range(100):
+            found = re.findall(r"^node \d+: http://127.0.0.1:(\d+)$", (self.folder / "servers.log").read_text(), re.M)
+            if len(found) == nodes:
+                return found
+            time.sleep(0.1)
+        sys.exit("the simulated cluster did not print its addresses")
+
 
 class Gateway:
-    """A slotfront process in a new folder, in front of nodes. It has one key, or the keys of the given key file."""
+    """A slotfront process in a new folder, in front of nodes. It has one key."""
 
-    def __init__(self, servers, target, name, nodes, config="", cache="", keys=None, env=None, core=SERVER_CORE):
+    def __init__(self, servers, target, name, nodes, config="", cache="", env=None):
         folder = servers.folder / name
         folder.mkdir()
         self.port, self.admin, self.nodes = free_port(), free_port(), [int(node) for node in nodes]
@@ -130,13 +140,9 @@ log = "warn"
 {cache}
 {config}
 """)
-        if keys is None:
-            self.key = make_key(target / "slotfront", folder / "keys.toml")
-        else:
-            (folder / "keys.toml").write_text(keys)
-            self.key = "KEY"
+        self.key = make_key(target / "slotfront", folder / "keys.toml")
         command = [target / "slotfront", "serve", "--config", folder / "slotfront.toml"]
-        self.process = servers.start(core, command, env)
+        self.process = servers.start(SERVER_CORE, command, env)
         self.url = f"http://127.0.0.1:{self.port}/v3/{self.key}"
         await_port(self.port, self.process)
 
@@ -169,12 +175,6 @@ def began(metrics):
     """Returns how often following began anew, by reason."""
     name = "slotfront_follow_restarts_total{reason="
     return {sample.split('"')[1]: int(value) for sample, value in metrics.items() if sample.startswith(name) and value}
-
-
-def processor_time(pid):
-    """Returns the processor time of a process in seconds, summed over its threads."""
-    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def await_port(port, process=None):
@@ -253,11 +253,11 @@ def fill(name, url, accounts):
             sys.exit(f"{name} answers {len(body)} bytes: {body[:300]!r}")
 
 
-def hits(folder, url, seconds, connections, accounts, cores=LOAD_CORE, threads=1):
-    """Repeats the calls of `fill` for some seconds. Returns calls per second and the p99 in microseconds."""
+def hits(folder, url, seconds, connections, calls):
+    """Repeats the calls for some seconds. Returns calls per second and the p99 in microseconds."""
     script = folder / "calls.lua"
     if not script.exists():
-        bodies = ",\n".join(f"'{call(i)}'" for i in range(accounts))
+        bodies = ",\n".join(f"'{call}'" for call in calls)
         script.write_text(f"""
 local bodies = {{ {bodies} }}
 local requests, turn = {{}}, 0
@@ -276,7 +276,7 @@ function done(summary, latency)
   print(string.format("RESULT %f %f %d", summary.requests / summary.duration * 1e6, latency:percentile(99), failed))
 end
 """)
-    command = ["taskset", "-c", str(cores), "wrk", f"-t{threads}", f"-c{connections}", f"-d{seconds}s", "-s", script, url]
+    command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", script, url]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     rate, p99, failed = re.search(r"RESULT (\S+) (\S+) (\d+)", output).groups()
     if int(failed):

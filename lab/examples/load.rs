@@ -17,8 +17,8 @@ use slotfront_lab::sized;
 use slotfront_lab::wire::{BoxError, Connection, Target};
 use tokio::time::Instant;
 
-/// The default number of accounts in a list. A call for a list fills the cache entries of all its accounts.
-const LIST: u64 = 100;
+/// The bytes of data of an account that the command `fill` requests.
+const SMALL: usize = 3;
 /// The number of calls in a hundred calls of `churn` that repeat an earlier call.
 const AGAIN: u64 = 20;
 /// The number of the newest calls among which the call to repeat is chosen.
@@ -36,16 +36,11 @@ struct Options {
 
 #[derive(clap::Subcommand)]
 enum LoadKind {
-    /// Requests `--entries` accounts in lists, each account with `--size` bytes of data
+    /// Requests `--entries` accounts
     Fill {
         /// The number of accounts
         #[arg(long)]
         entries: u64,
-        #[arg(long, default_value_t = 3)]
-        size: usize,
-        /// The number of accounts in a list; 1 requests each account alone
-        #[arg(long, default_value_t = LIST)]
-        list: u64,
     },
     /// Requests accounts and blocks of all sizes, until `--bytes` or `--seconds` is reached
     Churn {
@@ -156,19 +151,10 @@ async fn main() -> Result<(), BoxError> {
     for _ in 0..options.connections {
         let (target, done) = (options.target.clone(), Arc::clone(&done));
         match options.load {
-            LoadKind::Fill { entries, size, list: 1 } => {
-                tasks.spawn(ask(target, done, u64::MAX, move |done| {
-                    let number = done.next.fetch_add(1, Ordering::Relaxed);
-                    (number < entries).then(|| one(size, number))
-                }))
-            }
-            LoadKind::Fill { entries, size, list: length } => {
-                tasks.spawn(ask(target, done, u64::MAX, move |done| {
-                    let from = done.next.fetch_add(length, Ordering::Relaxed);
-                    let numbers = from..entries.min(from + length);
-                    (from < entries).then(|| list(numbers.map(|number| (size, number))))
-                }))
-            }
+            LoadKind::Fill { entries } => tasks.spawn(ask(target, done, u64::MAX, move |done| {
+                let number = done.next.fetch_add(1, Ordering::Relaxed);
+                (number < entries).then(|| one(SMALL, number))
+            })),
             LoadKind::Churn { bytes, seconds, seed, reconnect, .. } => {
                 let until = seconds.map(|seconds| begun + Duration::from_secs(seconds));
                 tasks.spawn(ask(target, done, reconnect, move |done| {

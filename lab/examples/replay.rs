@@ -11,15 +11,15 @@
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
 use std::io::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Parser;
 use serde_json::Value;
 use slotfront_lab::mix::{Mix, PlannedRequest};
-use slotfront_lab::wire::{BoxError, Connection, HttpResponse, Target};
-use tokio::sync::{Semaphore, mpsc};
+use slotfront_lab::wire::{BoxError, Connection, Connections, HttpResponse, Target};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -107,9 +107,7 @@ fn outcome(answer: &HttpResponse, method: &str) -> &'static str {
 
 /// The state that all requests share.
 struct Run {
-    target: Target,
-    idle: Mutex<Vec<Connection>>,
-    permits: Semaphore,
+    connections: Connections,
     newest: Newest,
     lines: mpsc::UnboundedSender<String>,
 }
@@ -117,7 +115,7 @@ struct Run {
 impl Run {
     async fn send(&self, request: PlannedRequest) {
         let due = Instant::now();
-        let result = self.ask(&request).await;
+        let result = self.connections.post(&request.body).await;
         let micros = due.elapsed().as_micros();
         let (method, commitment) = (request.method, request.commitment);
         let line = match result {
@@ -131,18 +129,6 @@ impl Run {
         };
         // The send fails only if the writer has stopped, and `main` reports that.
         let _ = self.lines.send(line);
-    }
-
-    async fn ask(&self, request: &PlannedRequest) -> Result<HttpResponse, BoxError> {
-        let _permit = self.permits.acquire().await?;
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut connection = match idle.filter(Connection::is_open) {
-            Some(connection) => connection,
-            None => Connection::open(&self.target).await?,
-        };
-        let answer = connection.post(&request.body).await?;
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
-        Ok(answer)
     }
 
     /// Returns the number of slots by which the context slot of an answer is behind the cluster's newest slot at
@@ -174,9 +160,7 @@ async fn main() -> Result<(), BoxError> {
     }
     let (lines, mut written) = mpsc::unbounded_channel();
     let run = Arc::new(Run {
-        target: options.target,
-        idle: Mutex::default(),
-        permits: Semaphore::new(options.connections),
+        connections: Connections::new(options.target, options.connections),
         newest: Newest::default(),
         lines,
     });

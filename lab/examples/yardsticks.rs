@@ -6,9 +6,8 @@
 //! - `node` answers as a node whose chain does not advance.
 //!
 //! Account data of `node` has the length that the address encodes ([`sized::address`]), or `LENGTH` bytes. The
-//! slot number of a block is also its length in bytes, roughly. A block in the encoding `jsonParsed` consists of
-//! transactions, any other block of one long string. The method `calls` returns the number of calls for accounts
-//! and lists so far.
+//! slot number of a block is also its length in bytes, roughly. The method `calls` returns the number of calls for
+//! accounts and lists so far.
 //!
 //! The arguments are the name of the server and the port. Each server prints a line when it listens.
 
@@ -30,7 +29,7 @@ use moka::sync::Cache;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use slotfront_lab::{block, sized};
+use slotfront_lab::sized;
 use tokio::net::TcpListener;
 
 /// The length in bytes of the data of an account whose address encodes no length. An answer with one such account
@@ -80,15 +79,12 @@ fn enveloped(result: &str, id: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"result\":{result},\"id\":{id}}}\n")
 }
 
-/// Returns a block of about `slot` bytes.
-fn block(slot: &Value, config: &Value) -> String {
+/// Returns a block of about `slot` bytes, one long string.
+fn block(slot: &Value) -> String {
     let length = slot.as_u64().and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
-    let (hash, transactions) = match config["encoding"].as_str() {
-        Some("jsonParsed") => ("1".repeat(32), block::transactions(length)),
-        _ => ("1".repeat(length), String::new()),
-    };
+    let hash = "1".repeat(length);
     format!(
-        r#"{{"blockHeight":1,"blockTime":1,"blockhash":"11111111111111111111111111111111","parentSlot":1,"previousBlockhash":"{hash}","transactions":[{transactions}]}}"#
+        r#"{{"blockHeight":1,"blockTime":1,"blockhash":"11111111111111111111111111111111","parentSlot":1,"previousBlockhash":"{hash}","transactions":[]}}"#
     )
 }
 
@@ -96,15 +92,14 @@ fn block(slot: &Value, config: &Value) -> String {
 async fn node(body: Bytes) -> Response {
     let Ok(call) = serde_json::from_slice::<Call<'_>>(&body) else { return json("not JSON") };
     let params = call.params.and_then(|params| serde_json::from_str::<Vec<Value>>(params.get()).ok());
-    let mut params = params.into_iter().flatten();
-    let (first, config) = (params.next().unwrap_or_default(), params.next().unwrap_or_default());
+    let first = params.into_iter().flatten().next().unwrap_or_default();
     let result = match call.method {
         "getHealth" => r#""ok""#.to_owned(),
         "getSlot" => SLOT.to_string(),
         "getFirstAvailableBlock" => "0".to_owned(),
         "getGenesisHash" => r#""11111111111111111111111111111111""#.to_owned(),
         "getVersion" => r#"{"solana-core":"4.0.0","feature-set":1}"#.to_owned(),
-        "getBlock" => block(&first, &config),
+        "getBlock" => block(&first),
         "calls" => CALLS.load(Ordering::Relaxed).to_string(),
         "getMultipleAccounts" => {
             CALLS.fetch_add(1, Ordering::Relaxed);

@@ -1,10 +1,8 @@
 //! The parts that the lab's benchmarks and examples share: the calls that they send, an HTTP client, and the
 //! answers of their nodes.
 
-pub mod block;
 pub mod dice;
 pub mod ideal;
-pub mod mainnet;
 pub mod mix;
 pub mod reads;
 pub mod sized;

@@ -1,9 +1,11 @@
-//! A minimal HTTP client: one connection, one POST at a time.
+//! A minimal HTTP client: connections with one POST at a time.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 /// The timeout of a call. It is far above slotfront's deadline, because a busy machine may stall for minutes.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -34,6 +36,8 @@ pub struct HttpResponse {
     pub status: u16,
     /// The value of the header `Cache-Status`. Empty if there is none.
     pub cache_status: String,
+    /// The value of the header `Retry-After`. Empty if there is none.
+    pub retry_after: String,
     /// The whole body.
     pub body: Vec<u8>,
 }
@@ -82,7 +86,9 @@ impl Connection {
                     let found = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
                     found.and_then(|header| std::str::from_utf8(header.value).ok()).unwrap_or("")
                 };
-                let (status, cache_status) = (head.code.unwrap_or(0), field("cache-status").to_owned());
+                let status = head.code.unwrap_or(0);
+                let [cache_status, retry_after] =
+                    ["cache-status", "retry-after"].map(|name| field(name).to_owned());
                 self.is_last = field("connection").eq_ignore_ascii_case("close");
                 let length: usize =
                     field("content-length").parse().map_err(|_| "an answer without a length")?;
@@ -93,7 +99,7 @@ impl Connection {
                 }
                 let body = self.read[start..end].to_vec();
                 self.read.drain(..end);
-                return Ok(HttpResponse { status, cache_status, body });
+                return Ok(HttpResponse { status, cache_status, retry_after, body });
             }
             self.more().await?;
         }
@@ -104,5 +110,32 @@ impl Connection {
             return Err("the connection ended inside an answer".into());
         }
         Ok(())
+    }
+}
+
+/// Keep-alive connections to one target, opened as needed.
+pub struct Connections {
+    target: Target,
+    idle: Mutex<Vec<Connection>>,
+    permits: Semaphore,
+}
+
+impl Connections {
+    /// Returns no connection yet. Later, at most `most` are open.
+    pub fn new(target: Target, most: usize) -> Self {
+        Self { target, idle: Mutex::default(), permits: Semaphore::new(most) }
+    }
+
+    /// Sends a POST on an idle connection or on a new one, and reads the whole response.
+    pub async fn post(&self, body: &str) -> Result<HttpResponse, BoxError> {
+        let _permit = self.permits.acquire().await?;
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut connection = match idle.filter(Connection::is_open) {
+            Some(connection) => connection,
+            None => Connection::open(&self.target).await?,
+        };
+        let answer = connection.post(body).await?;
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        Ok(answer)
     }
 }

@@ -53,17 +53,21 @@ struct AccountJson<'a> {
 /// # Errors
 /// The answer has an HTTP error, another id, or no account with members of the right types. The text says why.
 pub(crate) fn read(answer: &HttpResponse, id: u64) -> Result<AccountAnswer, String> {
-    let shown = || String::from_utf8_lossy(&answer.body[..answer.body.len().min(SHOWN)]).into_owned();
     if answer.status != 200 {
-        return Err(format!("status {}: {}", answer.status, shown()));
+        return Err(format!("status {}: {}", answer.status, shown(answer)));
     }
     let envelope: Envelope<'_> =
-        serde_json::from_slice(&answer.body).map_err(|error| format!("{error}: {}", shown()))?;
+        serde_json::from_slice(&answer.body).map_err(|error| format!("{error}: {}", shown(answer)))?;
     let Contextual { context, value } = envelope.result;
     let is_account = envelope.jsonrpc == "2.0" && value.data.1 == "base64" && !value.owner.is_empty();
     match is_account {
         true if envelope.id == id => Ok(AccountAnswer { slot: context.slot, lamports: value.lamports }),
         true => Err(format!("id {} instead of {id}", envelope.id)),
-        false => Err(format!("no account in base64: {}", shown())),
+        false => Err(format!("no account in base64: {}", shown(answer))),
     }
+}
+
+/// Returns the beginning of an answer's body.
+pub(crate) fn shown(answer: &HttpResponse) -> String {
+    String::from_utf8_lossy(&answer.body[..answer.body.len().min(SHOWN)]).into_owned()
 }

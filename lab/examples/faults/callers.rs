@@ -5,19 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use slotfront_lab::wire::{Connection, Target};
+use slotfront_lab::wire::{Connections, HttpResponse, Target};
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 use slotfront_sim::Cluster;
 use tokio::time::{Instant, timeout};
 
 use crate::answer;
-use crate::phases::ACCOUNT;
+use crate::beside::Beside;
+use crate::phases::{ACCOUNT, Row};
 use crate::tally::{CallOutcome, Tally};
 
-/// The number of consecutive good answers that must come before the first fault.
-const BEGUN: u64 = 100;
-/// The value of [`Callers::phase`] until the first phase begins. Calls that begin earlier are not counted.
-const UNCOUNTED: usize = usize::MAX;
+/// More connections than there are callers.
+const CONNECTIONS: usize = 1_000;
 
 /// The number of callers, the pause of each between two calls, and the longest wait for an answer.
 #[derive(Clone, Copy)]
@@ -31,81 +30,94 @@ pub(crate) struct Pace {
 
 /// The callers of one gateway, and the counts of their calls.
 pub(crate) struct Callers {
-    target: Target,
+    connections: Connections,
     /// The commitments that are requested in turn.
     commitments: Vec<String>,
     cluster: Arc<Cluster>,
     /// The accounts that are requested in turn. They always exist.
     addresses: Vec<Pubkey>,
     next: AtomicU64,
+    /// The calls beside those for accounts, by the position of the phase. They are counted one position later.
+    beside: Vec<Option<Beside>>,
     /// The position of the current phase.
     phase: AtomicUsize,
     tallies: Mutex<Vec<Tally>>,
     remarks: Mutex<Vec<String>>,
-    good_in_a_row: AtomicU64,
     over: AtomicBool,
 }
 
 impl Callers {
-    /// Returns callers that count calls for phases with these names.
+    /// Returns callers that count calls for these rows of the output.
     pub(crate) fn new(
         target: Target,
         commitments: Vec<String>,
         cluster: Arc<Cluster>,
-        phases: Vec<&'static str>,
+        rows: Vec<Row>,
     ) -> Self {
         let addresses = addresses(&cluster);
         Self {
-            target,
+            connections: Connections::new(target, CONNECTIONS),
             commitments,
             cluster,
             addresses,
             next: AtomicU64::new(0),
-            phase: AtomicUsize::new(UNCOUNTED),
-            tallies: Mutex::new(phases.into_iter().map(Tally::new).collect()),
+            beside: rows.iter().map(|row| row.beside).collect(),
+            phase: AtomicUsize::new(0),
+            tallies: Mutex::new(rows.into_iter().map(|row| Tally::new(row.name)).collect()),
             remarks: Mutex::default(),
-            good_in_a_row: AtomicU64::new(0),
             over: AtomicBool::new(false),
         }
     }
 
     /// Sends calls until [`end`](Self::end) is called.
     pub(crate) async fn ask(&self, pace: Pace) {
-        futures_util::future::join_all((0..pace.callers).map(|_| self.ask_alone(pace))).await;
+        let callers = futures_util::future::join_all((0..pace.callers).map(|_| self.ask_alone(pace)));
+        tokio::join!(callers, self.ask_beside(pace));
     }
 
     async fn ask_alone(&self, pace: Pace) {
-        let mut idle = None;
         while !self.over.load(Ordering::Relaxed) {
-            let (phase, newest) = (self.begin(), self.newest());
-            let began = Instant::now();
-            let asked = timeout(pace.give_up, self.ask_once(&mut idle)).await;
-            let outcome = match asked {
-                Ok(Ok(slot)) => CallOutcome::Answer { age: newest.saturating_sub(slot) },
-                Ok(Err(why)) => CallOutcome::Failed(why),
-                Err(_) => CallOutcome::Failed(format!("no answer in {:?}", pace.give_up)),
-            };
-            self.add(phase, outcome, began.elapsed());
+            let phase = self.phase.load(Ordering::Relaxed);
+            self.begin(phase);
+            let (outcome, time) = in_time(pace, self.ask_once()).await;
+            // A call that began between two faults counts for the phase in which it ends.
+            let counted = if phase == 0 { self.phase.load(Ordering::Relaxed) } else { phase };
+            self.add(phase, counted, outcome, time);
             tokio::time::sleep(pace.pause).await;
         }
     }
 
-    /// Requests the next account, on the connection `idle` if that is still open. Returns the slot of the answer.
-    async fn ask_once(&self, idle: &mut Option<Connection>) -> Result<Slot, String> {
+    /// Makes the calls beside those for accounts, during the phases that have such calls.
+    async fn ask_beside(&self, pace: Pace) {
+        while !self.over.load(Ordering::Relaxed) {
+            let phase = self.phase.load(Ordering::Relaxed);
+            if let Some(beside) = self.beside.get(phase).copied().flatten() {
+                self.begin(phase + 1);
+                let (outcome, time) = in_time(pace, self.ask_once_beside(beside)).await;
+                self.add(phase + 1, phase + 1, outcome, time);
+            }
+            tokio::time::sleep(pace.pause).await;
+        }
+    }
+
+    /// Makes one call beside those for accounts. Its answer has no age.
+    async fn ask_once_beside(&self, beside: Beside) -> Result<u64, String> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let turn = usize::try_from(id).unwrap_or(0);
-        let address = &self.addresses[turn % self.addresses.len()];
+        let call = beside.call(&self.cluster, id, self.address(id));
+        let answer = self.exchange(id, call.method, &call.params).await?;
+        call.check(&self.cluster, &answer).map(|()| 0)
+    }
+
+    /// Requests the next account. Returns the number of slots by which the answer is older than the call.
+    async fn ask_once(&self) -> Result<u64, String> {
+        let newest = self.newest();
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let address = self.address(id);
         // All accounts are requested at one commitment, then at the next.
-        let commitment = &self.commitments[turn / self.addresses.len() % self.commitments.len()];
-        let mut connection = match idle.take().filter(Connection::is_open) {
-            Some(connection) => connection,
-            None => Connection::open(&self.target).await.map_err(|error| error.to_string())?,
-        };
-        let body = format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"method":"{ACCOUNT}","params":["{address}",{{"encoding":"base64","commitment":"{commitment}"}}]}}"#
-        );
-        let answer = connection.post(&body).await.map_err(|error| error.to_string())?;
-        *idle = Some(connection);
+        let turn = usize::try_from(id).unwrap_or(0) / self.addresses.len();
+        let commitment = &self.commitments[turn % self.commitments.len()];
+        let params = format!(r#"["{address}",{{"encoding":"base64","commitment":"{commitment}"}}]"#);
+        let answer = self.exchange(id, ACCOUNT, &params).await?;
         let found = answer::read(&answer, id)?;
         let truth = self.cluster.account_at(address, found.slot).map(|account| account.lamports);
         if found.slot > self.newest() {
@@ -113,43 +125,39 @@ impl Callers {
         } else if truth != Some(found.lamports) {
             Err(format!("{} lamports at slot {} instead of {truth:?}", found.lamports, found.slot))
         } else {
-            Ok(found.slot)
+            Ok(newest.saturating_sub(found.slot))
         }
+    }
+
+    fn address(&self, id: u64) -> &Pubkey {
+        &self.addresses[usize::try_from(id).unwrap_or(0) % self.addresses.len()]
+    }
+
+    async fn exchange(&self, id: u64, method: &str, params: &str) -> Result<HttpResponse, String> {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        self.connections.post(&body).await.map_err(|error| error.to_string())
     }
 
     fn newest(&self) -> Slot {
         self.cluster.slot(Commitment::Processed)
     }
 
-    /// Notes that a call begins. Returns the position of the current phase.
-    fn begin(&self) -> usize {
-        let phase = self.phase.load(Ordering::Relaxed);
-        if let Some(tally) = self.tallies().get_mut(phase) {
+    /// Notes that a call of the row at this position begins.
+    fn begin(&self, row: usize) {
+        if let Some(tally) = self.tallies().get_mut(row) {
             tally.under_way += 1;
         }
-        phase
     }
 
-    /// Counts a call that began in the phase `began`. A call that began between two faults counts for the phase in
-    /// which it ends.
-    fn add(&self, began: usize, outcome: CallOutcome, time: Duration) {
-        match &outcome {
-            CallOutcome::Answer { .. } => self.good_in_a_row.fetch_add(1, Ordering::Relaxed),
-            CallOutcome::Failed(_) => self.good_in_a_row.swap(0, Ordering::Relaxed),
-        };
-        let phase = if began == 0 { self.phase.load(Ordering::Relaxed) } else { began };
+    /// Counts a call that began in the row `began`.
+    fn add(&self, began: usize, counted: usize, outcome: CallOutcome, time: Duration) {
         let mut tallies = self.tallies();
         if let Some(tally) = tallies.get_mut(began) {
             tally.under_way -= 1;
         }
-        if let Some(tally) = tallies.get_mut(phase) {
+        if let Some(tally) = tallies.get_mut(counted) {
             tally.add(outcome, time);
         }
-    }
-
-    /// Returns true once the gateway has given [`BEGUN`] good answers in a row.
-    pub(crate) fn have_begun(&self) -> bool {
-        self.good_in_a_row.load(Ordering::Relaxed) >= BEGUN
     }
 
     /// Makes the phase at this position the current phase. Calls that begin from now on count for this phase.
@@ -157,14 +165,14 @@ impl Callers {
         self.phase.store(phase, Ordering::Relaxed);
     }
 
-    /// Returns the number of completed calls of the phase at this position.
-    pub(crate) fn ended(&self, phase: usize) -> u64 {
-        self.tallies().get(phase).map_or(0, Tally::calls)
+    /// Returns the number of completed calls of the row at this position.
+    pub(crate) fn ended(&self, row: usize) -> u64 {
+        self.tallies().get(row).map_or(0, Tally::calls)
     }
 
-    /// Returns true if all calls that began in the phase at this position have ended.
-    pub(crate) fn are_done_with(&self, phase: usize) -> bool {
-        self.tallies().get(phase).is_none_or(|tally| tally.under_way == 0)
+    /// Returns true if all calls that began during a fault have ended.
+    pub(crate) fn are_done_with_faults(&self) -> bool {
+        self.tallies().iter().skip(1).all(|tally| tally.under_way == 0)
     }
 
     fn tallies(&self) -> MutexGuard<'_, Vec<Tally>> {
@@ -189,6 +197,17 @@ impl Callers {
         let remarks = failures.chain(remarks.iter().cloned()).map(|remark| format!("# {remark}"));
         tallies.iter().map(Tally::line).chain(remarks).collect()
     }
+}
+
+/// Awaits a call, at most for the time of the pace. Returns its outcome and its duration.
+async fn in_time(pace: Pace, call: impl Future<Output = Result<u64, String>>) -> (CallOutcome, Duration) {
+    let began = Instant::now();
+    let outcome = match timeout(pace.give_up, call).await {
+        Ok(Ok(age)) => CallOutcome::Answer { age },
+        Ok(Err(why)) => CallOutcome::Failed(why),
+        Err(_) => CallOutcome::Failed(format!("no answer in {:?}", pace.give_up)),
+    };
+    (outcome, began.elapsed())
 }
 
 /// Returns about a hundred accounts that always exist.

@@ -1,8 +1,10 @@
 //! Three simulated nodes with injected faults, and the callers of the gateway in front of them.
 //!
-//! The program serves the nodes, waits until the gateway answers from all of them, and injects the faults one
-//! after the other. Each line of the output is for one phase. The first phase is the time before and between the
-//! faults. Every other phase is a fault or a recovery. The fields of a line are separated by tabs:
+//! The program serves the nodes and says so with the line `serving`. The gateway must be started after that line, because
+//! one of the faults is there from the start. Once the gateway is ready, the program wants a line of input, or its end.
+//! The other faults are injected one after the other. Each further line of the output is for one phase, or for the calls that a phase makes beside those for
+//! accounts. The first phase is the time before and between the faults. Every other phase is a fault or a recovery. The
+//! fields of a line are separated by tabs:
 //!
 //! - The name of the phase.
 //! - The numbers of calls, of failed calls and of answers more than 60 slots old.
@@ -13,6 +15,7 @@
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
 mod answer;
+mod beside;
 mod callers;
 mod phases;
 mod tally;
@@ -35,6 +38,8 @@ use crate::phases::PhaseEnd;
 const SLOT_TIME: Duration = Duration::from_millis(400);
 /// The number of slots that the chain has at the start. It exceeds the largest lag that a fault gives to a node.
 const HISTORY_SLOTS: u64 = 600;
+/// The number of newest slots whose blocks are kept. A run takes fewer, so no block is dropped meanwhile.
+const RETAINED_SLOTS: u64 = 100_000;
 
 #[derive(Parser)]
 struct Options {
@@ -77,10 +82,14 @@ async fn main() -> Result<(), BoxError> {
         nodes: phases::NODES,
         slot_time: Some(SLOT_TIME),
         history_slots: HISTORY_SLOTS,
+        retained_slots: RETAINED_SLOTS,
         ..Settings::default()
     });
+    phases::begin(&cluster);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     Arc::clone(&cluster).serve(listeners, &tasks, stop.clone()).await;
+    println!("serving");
+    tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
     let end = match options.calls {
         Some(calls) => PhaseEnd::Calls(calls),
         None => PhaseEnd::Time(Duration::from_secs_f64(options.seconds)),
@@ -90,11 +99,11 @@ async fn main() -> Result<(), BoxError> {
         pause: Duration::from_millis(options.pause_ms),
         give_up: Duration::from_secs(options.give_up_s),
     };
-    let callers = Callers::new(options.target, options.commitments, Arc::clone(&cluster), phases::names());
-    let (played, ()) = tokio::join!(phases::play(&cluster, &callers, end), callers.ask(pace));
+    let callers = Callers::new(options.target, options.commitments, Arc::clone(&cluster), phases::rows());
+    tokio::join!(phases::play(&cluster, &callers, end), callers.ask(pace));
     stop.cancel();
     for line in callers.lines() {
         println!("{line}");
     }
-    Ok(played?)
+    Ok(())
 }

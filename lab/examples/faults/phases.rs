@@ -1,19 +1,28 @@
 //! The faults in their order, and the conditions for the end of each fault.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use slotfront_rpc::methods::Commitment;
 use slotfront_sim::{Cluster, Fault, Node};
 use tokio::time::Instant;
 
+use crate::beside::{self, Beside, FORWARDED};
 use crate::callers::Callers;
 
 pub(crate) const NODES: usize = 3;
 pub(crate) const ACCOUNT: &str = "getAccountInfo";
 /// The position of the faulty node.
 const FAULTY: usize = 0;
-/// The position of the node that is slow in one of the phases.
+/// The position of the node that is slow in one of the phases, and down in another.
 const SLOW: usize = 1;
+/// The method by which nodes tell their health.
+const HEALTH: &str = "getHealth";
+/// The number of slots by which a node is behind that stands still from the start.
+const STILL: u64 = 100;
+/// The number of calls beside those for accounts before a phase of [`PhaseEnd::Calls`] ends.
+const BESIDE: u64 = 60;
 /// The number of calls to a node after which the gateway is taken to use the node.
 const IN_USE: u64 = 10;
 /// The number of requests to the faulty node, including probes, after which the gateway is taken to know the
@@ -45,11 +54,32 @@ struct Phase {
     rests_before: bool,
     /// The factor by which the duration in [`PhaseEnd::Time`] is multiplied for this phase.
     part: f64,
+    /// The calls that the phase makes beside those for accounts.
+    beside: Option<Beside>,
+}
+
+/// A row of the output.
+pub(crate) struct Row {
+    pub(crate) name: String,
+    /// The calls beside those for accounts, which the next row counts.
+    pub(crate) beside: Option<Beside>,
 }
 
 impl Phase {
     fn new(name: &'static str, play: fn(&Cluster)) -> Self {
-        Self { name, play, rests_before: true, part: 1.0 }
+        Self { name, play, rests_before: true, part: 1.0, beside: None }
+    }
+
+    /// Returns the phase with calls beside those for accounts.
+    fn beside(self, beside: Beside) -> Self {
+        Self { beside: Some(beside), ..self }
+    }
+
+    /// Returns the rows of the output that count the calls of the phase.
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        let beside = self.beside.map(|beside| format!("{}: {}", self.name, beside.name()));
+        let row = Row { name: self.name.to_owned(), beside: self.beside };
+        std::iter::once(row).chain(beside.map(|name| Row { name, beside: None }))
     }
 
     /// Returns a phase that begins as soon as the phase before has ended.
@@ -66,13 +96,31 @@ fn clear_all_faults(cluster: &Cluster) {
     for node in cluster.nodes() {
         node.clear_faults();
         node.set_lag(0);
+        node.stand_still_at(None);
+        node.set_hole(0..0);
         node.set_down(false);
+    }
+}
+
+/// Injects the fault that is there when the gateway starts. Of the other two nodes, one is down. So there is nobody to
+/// outvote the node that stands still.
+pub(crate) fn begin(cluster: &Cluster) {
+    faulty(cluster).stand_still_at(Some(cluster.slot(Commitment::Processed).saturating_sub(STILL)));
+    faulty(cluster).fault_on(HEALTH, Fault::Result(json!("ok")), None);
+    cluster.node(SLOW).set_down(true);
+}
+
+/// Injects a fault into the calls of one method at all nodes.
+fn fault_everywhere(cluster: &Cluster, method: &str, fault: &Fault) {
+    for node in cluster.nodes() {
+        node.fault_on(method, fault.clone(), None);
     }
 }
 
 /// Returns the phases. All faults are cleared between two phases.
 fn phases() -> Vec<Phase> {
     vec![
+        Phase::at_once("stands still from the start, one killed", begin),
         Phase::new("killed", |cluster| faulty(cluster).set_down(true)),
         Phase::at_once("back", |_| {}),
         Phase::new("hangs", |cluster| faulty(cluster).fault(Fault::Hang)),
@@ -121,35 +169,61 @@ fn phases() -> Vec<Phase> {
             })
         },
         Phase::at_once("all back", |_| {}),
+        Phase::new("no getHealth at any, one 200 slots behind", |cluster| {
+            let message = "Method not found".to_owned();
+            fault_everywhere(cluster, HEALTH, &Fault::Error { code: -32_601, message });
+            faulty(cluster).set_lag(200);
+        }),
+        Phase::new("two machines a slot apart, the others killed", |cluster| {
+            faulty(cluster).fault(Fault::TwoMachines);
+            for node in cluster.nodes().iter().filter(|node| node.index() != FAULTY) {
+                node.set_down(true);
+            }
+        })
+        .beside(Beside::NewestSlot),
+        Phase::new("a hole in the blocks of two", |cluster| {
+            for node in cluster.nodes().iter().filter(|node| node.index() != SLOW) {
+                node.set_hole(beside::hole());
+            }
+        })
+        .beside(Beside::Blocks),
+        Phase::new("HTTP 504 from all to one method, one 200 slots behind", |cluster| {
+            fault_everywhere(cluster, FORWARDED, &Fault::Status(504));
+            faulty(cluster).set_lag(200);
+        })
+        .beside(Beside::Refused { retry_after: false }),
+        Phase::new("HTTP 429 from all to one method", |cluster| {
+            fault_everywhere(cluster, FORWARDED, &Fault::Status429 { retry_after_s: 60 });
+        })
+        .beside(Beside::Refused { retry_after: true }),
     ]
 }
 
-/// Returns the names of the phases. The first is for the time before and between the faults.
-pub(crate) fn names() -> Vec<&'static str> {
-    std::iter::once(REST).chain(phases().iter().map(|phase| phase.name)).collect()
+/// Returns the rows of the output. The first is for the time before and between the faults.
+pub(crate) fn rows() -> Vec<Row> {
+    let rest = Row { name: REST.to_owned(), beside: None };
+    std::iter::once(rest).chain(phases().iter().flat_map(Phase::rows)).collect()
 }
 
 /// Injects every fault in turn, then stops the callers.
-///
-/// # Errors
-/// The gateway did not answer from all nodes within [`PATIENCE`].
-pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) -> Result<(), String> {
-    let serves = || callers.have_begun() && cluster.nodes().iter().all(|node| node.calls(ACCOUNT) >= IN_USE);
-    if !until(serves).await {
-        callers.end();
-        return Err("the gateway did not answer from all nodes".to_owned());
-    }
-    for (position, phase) in (1..).zip(phases()) {
+pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) {
+    let mut next = 1;
+    for phase in phases() {
+        let position = next;
+        next += phase.rows().count();
         clear_all_faults(cluster);
         if phase.rests_before {
             callers.enter(0);
             let asked = faulty(cluster).calls(ACCOUNT);
             let since = Instant::now();
             // Calls that began during the previous fault must end before the next fault begins.
-            let is_over = || position == 1 || callers.are_done_with(position - 1);
-            if !until(|| is_over() && faulty(cluster).calls(ACCOUNT) >= asked + IN_USE).await {
+            let is_over = || callers.are_done_with_faults();
+            let is_used = |node: &Arc<Node>| {
+                node.calls(ACCOUNT) >= IN_USE + if node.index() == FAULTY { asked } else { 0 }
+            };
+            if !until(|| is_over() && cluster.nodes().iter().all(is_used)).await {
                 let passed = since.elapsed().as_secs();
-                callers.remark(format!("before {}: the node was not in use after {passed} s", phase.name));
+                callers.remark(format!("before {}: a node was not in use after {passed} s", phase.name));
             }
         }
         callers.enter(position);
@@ -158,14 +232,15 @@ pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) ->
             PhaseEnd::Time(time) => tokio::time::sleep(time.mul_f64(phase.part)).await,
             PhaseEnd::Calls(calls) => {
                 let is_seen = is_seen(cluster);
-                if !until(|| callers.ended(position) >= calls && is_seen(cluster)).await {
+                let is_beside_over = || phase.beside.is_none() || callers.ended(position + 1) >= BESIDE;
+                let is_over = || callers.ended(position) >= calls && is_beside_over() && is_seen(cluster);
+                if !until(is_over).await {
                     callers.remark(format!("{}: too few calls, or the faulty node was not used", phase.name));
                 }
             }
         }
     }
     callers.end();
-    Ok(())
 }
 
 /// Returns a function that returns true once the gateway is taken to know the fault that begins now. The faulty

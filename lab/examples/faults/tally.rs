@@ -16,7 +16,7 @@ pub(crate) enum CallOutcome {
 
 /// The counts of the calls of one phase.
 pub(crate) struct Tally {
-    name: &'static str,
+    name: String,
     /// The duration of each completed call, in microseconds.
     micros: Vec<u128>,
     failed: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: String) -> Self {
         Self { name, micros: Vec::new(), failed: 0, old: 0, first_failure: None, under_way: 0 }
     }
 
@@ -52,7 +52,7 @@ impl Tally {
         let mut micros = self.micros.clone();
         micros.sort_unstable();
         let percentile = |part: usize| micros.get(micros.len() * part / 100).copied().unwrap_or(0);
-        let (name, calls, p50, p99) = (self.name, self.calls(), percentile(50), percentile(99));
+        let (name, calls, p50, p99) = (&self.name, self.calls(), percentile(50), percentile(99));
         format!("{name}\t{calls}\t{}\t{}\t{p50}\t{p99}", self.failed, self.old)
     }
 

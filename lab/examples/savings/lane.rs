@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use slotfront_lab::reads::{PlannedRead, WriteRate};
-use slotfront_lab::wire::{BoxError, Connection, HttpResponse, Target};
+use slotfront_lab::wire::{BoxError, Connections, Target};
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 use slotfront_sim::{Cluster, Node};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::check::check;
@@ -27,11 +26,9 @@ pub(crate) struct Lane {
     pub(crate) is_list: bool,
     /// True if the gateway follows the chain.
     pub(crate) follows: bool,
-    target: Target,
+    connections: Connections,
     cluster: Arc<Cluster>,
     upstream: Arc<UpstreamCounter>,
-    idle: Mutex<Vec<Connection>>,
-    permits: Semaphore,
     tally: Mutex<Tally>,
 }
 
@@ -63,11 +60,9 @@ impl Lane {
         Self {
             is_list,
             follows,
-            target,
+            connections: Connections::new(target, CONNECTIONS),
             cluster: Arc::clone(cluster),
             upstream: UpstreamCounter::over(nodes, rates),
-            idle: Mutex::default(),
-            permits: Semaphore::new(CONNECTIONS),
             tally: Mutex::default(),
         }
     }
@@ -83,7 +78,7 @@ impl Lane {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"getAccountInfo","params":{params}}}"#);
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
-            if let Ok(answer) = self.post(&body).await {
+            if let Ok(answer) = self.connections.post(&body).await {
                 let is_carried = answer.cache_status.contains("detail=carried");
                 if answer.status == 200 && (is_carried || !self.follows) {
                     return Ok(());
@@ -97,7 +92,7 @@ impl Lane {
     /// Sends a read, and counts its answer.
     pub(crate) async fn send(&self, read: &PlannedRead) {
         let due = Instant::now();
-        let answer = self.post(&read.body).await;
+        let answer = self.connections.post(&read.body).await;
         let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
         let newest = self.cluster.slot(read.commitment);
         let checked = match &answer {
@@ -119,18 +114,6 @@ impl Lane {
             }
             (Ok(_), Err(_)) => tally.failed += 1,
         }
-    }
-
-    async fn post(&self, body: &str) -> Result<HttpResponse, BoxError> {
-        let _permit = self.permits.acquire().await?;
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut connection = match idle.filter(Connection::is_open) {
-            Some(connection) => connection,
-            None => Connection::open(&self.target).await?,
-        };
-        let answer = connection.post(body).await?;
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
-        Ok(answer)
     }
 
     /// Returns the counts of the reads, and of the calls to the nodes, and sets all counts to 0.
