@@ -11,7 +11,6 @@ mod dev;
 mod health;
 mod keys;
 mod openrpc;
-mod replay;
 mod serve;
 #[cfg(feature = "dev")]
 mod sim;
@@ -65,7 +64,6 @@ enum Command {
     Serve(serve::Args),
     Check(check::Args),
     Health(health::Args),
-    Replay(replay::Args),
     Keys(keys::Args),
     #[cfg(feature = "dev")]
     Sim(sim::Args),
@@ -158,7 +156,6 @@ fn run(command: Command, world: &mut World<'_>) -> Result<(), Failure> {
         Command::Serve(args) => in_runtime(serve::run(args, world)),
         Command::Check(args) => in_runtime(check::run(args, world)),
         Command::Health(args) => in_runtime(health::run(args, world)),
-        Command::Replay(args) => in_runtime(replay::run(args, world)),
         Command::Keys(args) => keys::run(args, world, jiff::Timestamp::now()),
         #[cfg(feature = "dev")]
         Command::Sim(args) => in_runtime(sim::run(args, world)),
