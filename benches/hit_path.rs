@@ -43,14 +43,15 @@ fn hit_path(c: &mut Criterion) {
         caller: CallerId::default(),
         trace: Trace::default(),
     };
+    let charge = Charge::free();
     // The future of a hit is ready at its first poll.
     let hit = |query: &Query| {
-        let answer = cache.answer(query, options(), Charge::free(), &NoConditions);
+        let answer = cache.answer(query, options(), &charge, &NoConditions);
         answer.now_or_never().expect("a hit")
     };
     let (frontier, sizes) = (Frontier::new(1), Sizes::default());
     let (parsed, asked) = (call(&body), query(&call(&body)));
-    runtime.block_on(cache.answer(&asked, options(), Charge::free(), &NoConditions)).expect("a first answer");
+    runtime.block_on(cache.answer(&asked, options(), &charge, &NoConditions)).expect("a first answer");
 
     c.bench_function("envelope: split", |b| b.iter(|| black_box(envelope::parse(black_box(&body)))));
     c.bench_function("params: read into a query", |b| b.iter(|| black_box(query(black_box(&parsed)))));

@@ -133,8 +133,8 @@ CACHE = dashboard(
             share("Fill", "Share of the capacity in use, at the fullest instance. A full cache is normal.",
                   "max(slotfront_cache_bytes{@} / slotfront_cache_capacity_bytes{@})"),
             stat("Entries", "short", "Entries in the caches of all instances together.", "sum(slotfront_cache_entries{@})"),
-            stat("Mismatches", "short", "Hits of the last day that contradict a later answer of a node. Investigate each "
-                 "one. Needs `verify.sample`.", 'sum(increase(slotfront_verify_total{@,result="mismatch"}[1d]))',
+            stat("Mismatches", "short", "Cached answers of the last day that contradict a later answer of a node. "
+                 "Investigate each one. Needs `verify.sample` or following.", 'sum(increase(slotfront_verify_total{@,result="mismatch"}[1d]))',
                  thresholds=steps("green", ("red", 1)))),
         row("Outcomes",
             stack("Answers by outcome", "reqps", "Answers of the chosen methods, by outcome.",
@@ -178,7 +178,7 @@ CACHE = dashboard(
                   "it was purged (purged).", ("{{cause}}", "sum by (cause) (rate(slotfront_cache_evictions_total{@}[~]))"), width=8),
             stack("Not kept", "cps", "Answers of nodes that were not cached, by reason.",
                   ("{{reason}}", f"sum by (reason) (rate({of('slotfront_uncacheable_total', METHOD)}[~]))")),
-            stack("Hits compared with a node", "cps", "Sampled hits compared with a later answer of a node: equal, "
+            stack("Answers compared with a node", "cps", "Cached answers compared with a later answer of a node: equal, "
                   "moved (differs "
                   "as a later answer may), or mismatch (contradiction).",
                   ("{{result}}", f"sum by (result) (rate({of('slotfront_verify_total', METHOD)}[~]))"))),

@@ -198,6 +198,7 @@ impl App {
         pool.probe(&tasks, stop);
         follow_chain(&front, shared.as_ref(), &tasks, stop);
         purge_on_cluster_change(&front, &tasks, stop);
+        purge_on_fall(&front, &tasks, stop);
         clock::watch(&front, &tasks, stop);
         gateway.watch(&tasks, stop);
         if let Some(shared) = &shared {
@@ -341,8 +342,27 @@ fn purge_on_cluster_change(front: &Arc<Front>, tasks: &TaskTracker, stop: &Cance
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
-            front.cache.purger().purge_listed_clusters();
+            front.cache.purger().purge_all_clusters();
             front.gateway.forget_shown_slots();
+        }
+    });
+}
+
+/// Watches for a fall of the newest finalized slot, as after the restart of a cluster at a lower slot. What was stored as
+/// final above that slot would be served for a day, although the cluster may have other blocks there now.
+fn purge_on_fall(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let (front, stop) = (Arc::clone(front), stop.clone());
+    tasks.spawn(async move {
+        while let Some(slot) = stop.run_until_cancelled(front.frontier.final_slots_abandoned()).await {
+            let purger = Arc::clone(front.cache.purger());
+            // A walk over a million entries would block an async worker.
+            let entries =
+                tokio::task::spawn_blocking(move || purger.purge_above(slot)).await.unwrap_or_default();
+            tracing::warn!(
+                slot,
+                purge.entries = entries,
+                "the newest finalized slot has fallen: what was cached as final above this slot was purged"
+            );
         }
     });
 }

@@ -1,9 +1,8 @@
 //! A circuit breaker. A closed breaker lets all calls pass. An open breaker rejects them. A half-open breaker lets
 //! a single call through as a trial.
 //!
-//! The pool has one breaker for each node. A shared store has one breaker if it is a single Redis server. If it is
-//! a Redis Cluster, it has one for each part of its keys. Functions that depend on the time take the present time
-//! as `now`.
+//! The pool has one breaker for each node, and the shared store has one. Functions that depend on the time take the
+//! present time as `now`.
 
 use std::collections::VecDeque;
 
@@ -80,15 +79,18 @@ impl Breaker {
 
     /// Notes that a call begins. Returns true if the call is the trial of a half-open breaker.
     pub fn started(&mut self, now: Instant) -> bool {
-        let half_open = self.state(now) == BreakerState::HalfOpen;
-        self.on_trial |= half_open;
-        half_open
+        let is_trial = self.state(now) == BreakerState::HalfOpen && !self.on_trial;
+        self.on_trial |= is_trial;
+        is_trial
     }
 
-    /// Notes that a call has ended with neither success nor failure. If the call was the trial of a half-open
-    /// breaker, another call may become the trial.
-    pub fn released(&mut self) {
+    /// Notes that the trial has ended with neither success nor failure. The breaker opens again. Otherwise one call
+    /// after the other would be a trial without a result.
+    pub fn trial_was_vain(&mut self, now: Instant) {
         self.on_trial = false;
+        if self.opened.is_some() {
+            self.opened = Some(now);
+        }
     }
 
     /// Notes that a call has succeeded, which closes the breaker.
@@ -184,14 +186,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unfinished_trial_allows_another() {
-        let (mut breaker, now) = breaker();
+    async fn trial_without_a_result_opens_it_again() {
+        let (mut breaker, t0) = breaker();
         for _ in 0..3 {
-            breaker.failed(now);
+            breaker.failed(t0);
         }
-        let later = now + Duration::from_secs(5);
-        breaker.started(later);
-        breaker.released();
-        assert!(breaker.admits(later));
+        let at = |s| t0 + Duration::from_secs(s);
+        assert!(breaker.started(at(5)) && !breaker.started(at(5)), "one trial only");
+        breaker.trial_was_vain(at(6));
+        assert_eq!([6, 10, 11].map(|s| breaker.admits(at(s))), [false, false, true]);
+        assert!(breaker.started(at(11)));
+        breaker.succeeded();
+        breaker.trial_was_vain(at(11));
+        assert_eq!(breaker.state(at(11)), BreakerState::Closed, "another call has closed it");
     }
 }

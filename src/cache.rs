@@ -29,7 +29,6 @@ pub mod freshness;
 mod generation;
 pub mod key;
 mod lookup;
-mod merge;
 #[cfg(test)]
 mod model;
 mod options;
@@ -37,7 +36,6 @@ mod planned_call;
 mod policy;
 pub mod purge;
 mod purger;
-mod refetch_check;
 mod render;
 mod renderer;
 mod second_level;
@@ -54,11 +52,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use basis::Basis;
+use basis::Tolerance;
 use carry::Carrier;
+pub(crate) use charge::Debt;
 pub use charge::{Charge, Payer, Price};
 pub use compressor::Compressor;
-use entry::EntryMeta;
 use fetcher::Fetcher;
 use freshness::FreshnessPolicy;
 use lookup::Lookup;
@@ -68,6 +66,7 @@ pub use purger::Purger;
 use renderer::Renderer;
 use second_level::SecondLevel;
 pub use status::{CacheStatus, ForwardReason};
+use verify::Verifier;
 
 use crate::config;
 use crate::error::Error;
@@ -76,7 +75,7 @@ use crate::frontier::Frontier;
 use crate::methods::Query;
 use crate::pool::Pool;
 use crate::redis_store;
-use crate::telemetry::{Metrics, Outcome};
+use crate::telemetry::Metrics;
 
 /// A cache in front of a pool of nodes. `cache/answer.rs` leads each call through these parts.
 pub struct Cache {
@@ -111,8 +110,7 @@ impl Cache {
         let second_level = shared.map(|store| {
             Arc::new(SecondLevel::new(config, Arc::clone(&freshness), Arc::clone(store), &metrics, &tasks))
         });
-        let carrier =
-            Carrier::new(followed, config.follow.mode, Arc::clone(&freshness), Arc::clone(&metrics));
+        let carrier = Carrier::new(followed, &config.follow, Arc::clone(&freshness), Arc::clone(&metrics));
         let lookup = Lookup::new(
             &config.cache,
             carrier,
@@ -122,10 +120,17 @@ impl Cache {
         );
         let lookup = Arc::new(lookup);
         let purger = Arc::new(Purger::new(Arc::clone(&lookup), second_level.clone(), Arc::clone(&pool)));
-        let renderer =
-            Renderer::new(config, cores, Arc::clone(&lookup), Arc::clone(&pool), &metrics, tasks.clone());
+        let verifier = Verifier::new(config, Arc::clone(&lookup), Arc::clone(&pool), &metrics, tasks.clone());
+        let renderer = Renderer::new(
+            config,
+            cores,
+            Arc::clone(&lookup),
+            Arc::clone(&verifier),
+            Arc::clone(&metrics),
+            tasks.clone(),
+        );
         let renderer = Arc::new(renderer);
-        let owners = (Arc::clone(&lookup), Arc::clone(&renderer));
+        let owners = (Arc::clone(&lookup), Arc::clone(&renderer), verifier);
         let fetcher = Fetcher::new(config, owners, second_level, Arc::clone(&frontier), pool, metrics, tasks);
         let request_timeout = config.server.request_timeout;
         Arc::new(Self {
@@ -139,8 +144,9 @@ impl Cache {
         })
     }
 
-    /// Answers `query` from a stored entry or from a node. `charge` adds the price to the usage of the
-    /// caller's key, even if the caller disconnects first.
+    /// Answers `query` from a stored entry or from a node. Fetches share `charge`, and make it owe their price even if
+    /// the caller disconnects first. The price of the answer itself is left to the caller of this function, who may
+    /// still refuse the answer.
     ///
     /// # Errors
     /// [`Error::NoUpstream`] if no node answers, [`Error::TimedOut`] if none answers in time, and
@@ -150,29 +156,22 @@ impl Cache {
         &self,
         query: &Query,
         options: CallOptions,
-        charge: Charge,
+        charge: &Charge,
         conditions: &dyn Conditions,
     ) -> Result<CacheAnswer, Error> {
         let plan = self.lookup.plan(query);
         let reason = if options.bypass { ForwardReason::Request } else { ForwardReason::Miss };
-        let (charge, arrived_at) = (&charge, Instant::now());
+        let arrived_at = Instant::now();
         let call =
             PlannedCall { query, plan, reason, options, charge, conditions, arrived_at, is_retry: false };
         answer::answer_call(self, call).await
     }
 
-    /// Returns true if an answer may still be sent after it has waited for the other answers of its batch.
-    /// The answer must not have become too old, and no caller may have got a newer answer meanwhile.
-    pub fn still_serves(&self, query: &Query, meta: &EntryMeta, status: CacheStatus) -> bool {
-        let basis = match status {
-            CacheStatus::Hit { .. } | CacheStatus::Carried => Basis::FoundByFlight,
-            CacheStatus::StaleIfError { .. } => Basis::StandIn,
-            // The answer was fetched. After its wait for the batch it must be fresh, like an answer that another
-            // caller's call fetched.
-            other => Basis::SharedFetch(other, Outcome::Collapsed),
-        };
+    /// Returns true if a call of `query` would be answered now without asking a node.
+    pub fn holds(&self, query: &Query) -> bool {
         let plan = self.lookup.plan(query);
-        self.freshness.status(meta, basis).is_some() && !self.lookup.entries.is_behind(&plan, meta, basis)
+        self.lookup.holds(&plan)
+            || self.lookup.lists().assemble(query, Tolerance::Fresh, query.min_context_slot()).is_some()
     }
 
     /// Returns the compressor for long texts.

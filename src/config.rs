@@ -12,6 +12,7 @@ mod problem;
 mod raw;
 mod reader;
 pub mod reload;
+mod removed;
 mod secret;
 mod sections;
 #[cfg(test)]
@@ -265,8 +266,6 @@ pub struct PoolSettings {
     pub retries: usize,
     /// The maximum number of retries of all calls, as a share of the number of calls.
     pub retry_budget: f64,
-    /// True if simultaneous misses of single accounts are merged into one call.
-    pub merge: bool,
     /// Hedging: a second attempt beside a slow first one. `None` disables it.
     pub hedge: Option<Hedge>,
     /// The circuit breaker of each node.
@@ -325,9 +324,6 @@ pub struct CacheSettings {
 pub enum Assemble {
     /// Lists are assembled only from entries of one slot.
     SameSlot,
-    /// Lists are assembled from entries of several slots. Only the missing accounts are fetched. The context slot
-    /// of the list is the lowest slot of its accounts.
-    WithinBound,
     /// Lists are never assembled.
     Off,
 }
@@ -359,9 +355,9 @@ pub struct Ttl {
     pub block_finalized: Duration,
     /// The TTL of error -32004: the block does not exist yet.
     pub no_block_not_yet: Duration,
-    /// The TTL of error -32007 from a single node, and of -32009 for a recent slot: the slot was skipped.
+    /// The TTL of errors -32007 and -32009: nodes say that the slot was skipped, but may only have lost its block.
     pub no_block_unconfirmed: Duration,
-    /// The TTL of error -32007 after two nodes have given it: the slot was skipped.
+    /// The TTL of errors -32007 and -32009 for a slot that was certainly skipped.
     pub no_block_skipped: Duration,
     /// The TTL of performance samples.
     pub performance_samples: Duration,
@@ -382,6 +378,9 @@ pub struct FollowSettings {
     /// The maximum number of missed blocks that the follower reads to catch up. If more are missing, following begins
     /// anew at the newest block.
     pub max_gap: usize,
+    /// The time after which an account is fetched again although no block has written it. The new answer is compared
+    /// with the cached one.
+    pub max_carry: Duration,
     /// True if only one of the gateways that share a store reads each block, for all of them.
     pub share: bool,
 }
@@ -391,8 +390,8 @@ pub struct FollowSettings {
 pub enum FollowMode {
     /// Blocks are not read.
     Off,
-    /// Blocks are read, but callers get the same answers as in mode `off`. The answers that mode `on` would
-    /// carry are only counted, and compared with the nodes' answers.
+    /// Blocks are read, but callers get the same answers as in mode `off`. The fetches that mode `on` would spare are
+    /// counted, and their answers are compared with the cached ones.
     Shadow,
     /// Cached accounts are served until a block writes them.
     On,
@@ -420,8 +419,8 @@ pub struct SharedSettings {
 /// `[verify]`: the comparison of cache hits with a node's answers, in production.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verify {
-    /// The share of hits to compare.
-    pub sample: f64,
+    /// The share of hits to compare. If `None`, a small share of the carried answers is compared, and no other hit.
+    pub sample: Option<f64>,
 }
 
 /// `[telemetry]`: logs and traces.

@@ -67,7 +67,8 @@ pub enum Error {
     },
     /// Too many requests are in flight, or too many bytes of answers are in memory.
     Overloaded,
-    /// No upstream could answer. Holds every failed attempt.
+    /// No upstream could answer. Holds every failed attempt. If all were refused by rate limits, the caller gets the
+    /// shortest time after which a node may answer.
     NoUpstream(Vec<FailedAttempt>),
     /// The call took longer than allowed. Holds the allowed time.
     TimedOut(Duration),
@@ -86,6 +87,9 @@ pub struct FailedAttempt {
     pub upstream: String,
     /// The reason: a fault such as `connect` or `status_429`, or why the node was not asked, such as `busy`.
     pub reason: String,
+    /// The time after which the call may succeed, if the node refused it by a rate limit. `None` for other reasons.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
 }
 
 /// A refusal in the form in which the caller gets it.
@@ -161,7 +165,7 @@ impl Error {
                 "forbidden",
             ),
             Self::Limited { limit, reason, retry_after } => ErrorReply {
-                data: Some(format!(r#"{{"retryAfterMs":{}}}"#, retry_after.as_millis().max(1))),
+                data: Some(format!(r#"{{"retryAfterMs":{}}}"#, millis(*retry_after))),
                 retry_after_s: Some(whole_seconds(*retry_after)),
                 ..wire(429, code::TOO_MANY_REQUESTS, &format!("Too many requests: {limit}"), reason)
             },
@@ -183,15 +187,37 @@ impl Error {
                 retry_after_s: Some(1),
                 ..wire(503, code::OVERLOADED, "Overloaded", "overloaded")
             },
-            Self::NoUpstream(attempts) => ErrorReply {
-                data: Some(serde_json::json!({ "attempts": attempts }).to_string()),
-                ..wire(502, code::NO_UPSTREAM, "No upstream could answer", "no_upstream")
-            },
+            Self::NoUpstream(attempts) => {
+                let mut data = serde_json::json!({ "attempts": attempts });
+                let wait = shortest_wait(attempts);
+                if let Some(wait) = wait {
+                    data["retryAfterMs"] = serde_json::json!(millis(wait));
+                }
+                // Client libraries wait and call again after status 429 only.
+                let status = if wait.is_some() { 429 } else { 502 };
+                ErrorReply {
+                    data: Some(data.to_string()),
+                    retry_after_s: wait.map(whole_seconds),
+                    ..wire(status, code::NO_UPSTREAM, "No upstream could answer", "no_upstream")
+                }
+            }
             Self::TimedOut(after) => {
                 wire(504, code::TIMED_OUT, &format!("Timed out after {} ms", after.as_millis()), "timed_out")
             }
         }
     }
+}
+
+/// Returns the shortest time after which a node may answer. `None` unless every node that was asked refused the call by a
+/// rate limit.
+fn shortest_wait(attempts: &[FailedAttempt]) -> Option<Duration> {
+    let waits: Option<Vec<Duration>> = attempts.iter().map(|attempt| attempt.retry_after).collect();
+    waits?.into_iter().min()
+}
+
+/// Returns whole milliseconds for `data.retryAfterMs`, where 0 would mean "at once".
+fn millis(wait: Duration) -> u64 {
+    wait.as_millis().max(1).try_into().unwrap_or(u64::MAX)
 }
 
 /// Rounds up to whole seconds for `Retry-After`, where 0 would mean "at once".
@@ -205,7 +231,11 @@ mod tests {
 
     #[test]
     fn errors_match_the_table() {
-        let attempt = FailedAttempt { upstream: "a".to_owned(), reason: "timeout".to_owned() };
+        let attempt = |upstream: &str, reason: &str, retry_after_s: Option<u64>| {
+            let retry_after = retry_after_s.map(Duration::from_secs);
+            FailedAttempt { upstream: upstream.to_owned(), reason: reason.to_owned(), retry_after }
+        };
+        let (refused, soon) = (attempt("a", "status_429", Some(60)), attempt("b", "status_429", Some(2)));
         let table: Vec<String> = [
             Error::Envelope(EnvelopeError::Parse),
             Error::Envelope(EnvelopeError::InvalidRequest),
@@ -227,7 +257,9 @@ mod tests {
             Error::BatchTooLarge { calls: 4, limit: 3 },
             Error::AnswersTooLarge { limit: 1024 },
             Error::Overloaded,
-            Error::NoUpstream(vec![attempt]),
+            Error::NoUpstream(vec![refused.clone(), attempt("b", "timeout", None)]),
+            Error::NoUpstream(vec![refused, soon]),
+            Error::NoUpstream(Vec::new()),
             Error::TimedOut(Duration::from_secs(30)),
         ]
         .iter()
@@ -251,7 +283,9 @@ mod tests {
         413 -32093 batch: Request too large: a batch of 4 calls, the limit is 3
         413 -32093 batch_answers: Request too large: the answers of this batch exceed 1024 bytes; send fewer calls in a batch
         503 -32094 overloaded: Overloaded Retry-After: 1
-        502 -32095 no_upstream: No upstream could answer {"attempts":[{"reason":"timeout","upstream":"a"}]}
+        502 -32095 no_upstream: No upstream could answer {"attempts":[{"reason":"status_429","upstream":"a"},{"reason":"timeout","upstream":"b"}]}
+        429 -32095 no_upstream: No upstream could answer {"attempts":[{"reason":"status_429","upstream":"a"},{"reason":"status_429","upstream":"b"}],"retryAfterMs":2000} Retry-After: 2
+        502 -32095 no_upstream: No upstream could answer {"attempts":[]}
         504 -32096 timed_out: Timed out after 30000 ms
         "#);
     }

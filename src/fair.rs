@@ -6,6 +6,9 @@
 //! less than the whole. With more holders less is free, and a holder above its share gets nothing until
 //! enough is given back.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 /// The maximum number of units that one key or caller may have, as a multiple of the free units. With 8, a
 /// single caller gets 8/9 of all, and two that want everything get 8/17 each. The other 1/9 or 1/17 stays
 /// free for the next caller.
@@ -20,4 +23,103 @@ pub(crate) fn may_hold_more(held: usize, free: usize) -> bool {
 /// before the last of these units is taken.
 pub(crate) fn may_hold(all: usize, free: usize) -> bool {
     all <= free.saturating_mul(WEIGHT)
+}
+
+/// A caller, identified by a number that no other caller has at the same time. The default stands for no
+/// particular caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct CallerId(usize);
+
+impl CallerId {
+    /// Returns the caller with this number. 0 stands for no particular caller.
+    pub fn numbered(number: usize) -> Self {
+        Self(number)
+    }
+}
+
+/// The units of one supply that each caller holds. Callers that hold nothing are not listed, and neither is the
+/// default caller, which is not limited to a share.
+#[derive(Debug, Default)]
+pub(crate) struct CallerHoldings(Mutex<HashMap<CallerId, usize>>);
+
+impl CallerHoldings {
+    /// Counts `units` more units of `caller`.
+    pub(crate) fn add(&self, caller: CallerId, units: usize) {
+        if caller != CallerId::default() {
+            *self.lock().entry(caller).or_default() += units;
+        }
+    }
+
+    /// Counts `units` units of `caller` less.
+    pub(crate) fn remove(&self, caller: CallerId, units: usize) {
+        let mut holdings = self.lock();
+        if let Some(held) = holdings.get_mut(&caller) {
+            *held -= units;
+            if *held == 0 {
+                holdings.remove(&caller);
+            }
+        }
+    }
+
+    /// Returns true if `caller` may take `units` more units. All callers together hold `all` units, and `free` are
+    /// free.
+    pub(crate) fn may_add(&self, caller: CallerId, units: usize, all: usize, free: usize) -> bool {
+        let Some(left) = free.checked_sub(units) else { return false };
+        let fits = |held: usize| may_hold(held.saturating_add(units), left.saturating_add(1));
+        // The total is compared first, without the lock. If all units in use together fit into one share, the caller's
+        // own units do, too.
+        let own = || self.lock().get(&caller).copied().unwrap_or_default();
+        caller == CallerId::default() || fits(all) || fits(own())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<CallerId, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets `caller` take pieces of `units` units until it gets no more. Returns what all callers then hold.
+    fn fill(
+        holdings: &CallerHoldings,
+        caller: CallerId,
+        units: usize,
+        mut all: usize,
+        limit: usize,
+    ) -> usize {
+        while holdings.may_add(caller, units, all, limit - all) {
+            holdings.add(caller, units);
+            all += units;
+        }
+        all
+    }
+
+    #[test]
+    fn caller_takes_its_share() {
+        let (one, other) = (CallerId::numbered(1), CallerId::numbered(2));
+        for (units, limit, taken) in [(1, 9, 8), (1, 1, 1), (1, 900, 800), (10, 900, 800), (64, 900, 768)] {
+            let holdings = CallerHoldings::default();
+            let all = fill(&holdings, one, units, 0, limit);
+            assert_eq!(all, taken, "of {limit}, {units} at once");
+            if all < limit {
+                assert!(holdings.may_add(other, 1, all, limit - all), "{limit}");
+            }
+            assert_eq!(fill(&holdings, CallerId::default(), 1, all, limit), limit, "{limit}");
+        }
+    }
+
+    #[test]
+    fn callers_without_units_are_not_listed() {
+        let (holdings, one) = (CallerHoldings::default(), CallerId::numbered(1));
+        for caller in [one, CallerId::default()] {
+            holdings.add(caller, 8);
+            holdings.add(caller, 2);
+            holdings.remove(caller, 8);
+        }
+        assert_eq!(holdings.lock().iter().collect::<Vec<_>>(), [(&one, &2)]);
+        holdings.remove(one, 2);
+        assert!(holdings.lock().is_empty() && !holdings.may_add(one, 1, 9, 0));
+    }
 }

@@ -2,15 +2,16 @@
 //!
 //! Probes and answers report slots here, and every freshness decision reads the frontier. Not every report is
 //! believed. A node far ahead of all others is believed once a second node is close to it. Such a node is also
-//! believed once it has kept advancing for some time, while no two others advanced together. A node stays believed
-//! while each of its reports is close above the last. A frontier that no node reaches any more falls back to a
-//! slot that nodes report. Nodes may join and leave, and their ids are never reused.
+//! believed once it has kept advancing for some time, while no two others advanced together. While no slot is
+//! believed, a node that advances while all others stand still is believed sooner. A node stays believed while each of
+//! its reports is close above the last. A frontier that no node reaches any more falls back to a slot that nodes
+//! report. Nodes may join and leave, and their ids are never reused.
 
 mod commitment_state;
 mod node_slots;
 mod pace;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -77,7 +78,11 @@ pub struct Frontier {
     /// The number of calls of [`Frontier::forget`]. Changed only while `inner` is locked.
     era: AtomicU64,
     resets: AtomicU64,
+    /// True once [`Self::is_settled`] has returned true for slots that nodes have reported.
+    settled: AtomicBool,
     advanced: watch::Sender<()>,
+    /// The slot that [`Self::final_slots_abandoned`] returns next.
+    abandoned_above: watch::Sender<Option<Slot>>,
 }
 
 impl Frontier {
@@ -97,7 +102,9 @@ impl Frontier {
             started: Instant::now(),
             era: AtomicU64::new(0),
             resets: AtomicU64::new(0),
+            settled: AtomicBool::new(false),
             advanced: watch::Sender::new(()),
+            abandoned_above: watch::Sender::new(None),
         }
     }
 
@@ -199,6 +206,18 @@ impl Frontier {
         self.resets.load(Ordering::Relaxed)
     }
 
+    /// Returns true if calls can rely on the newest known slots: they are believed, or waiting is unlikely to bring better
+    /// ones. Once true, this stays true, so that it only delays the start.
+    pub fn is_settled(&self, now: Instant) -> bool {
+        if self.settled.load(Ordering::Relaxed) {
+            return true;
+        }
+        let FrontierState { commitments, nodes, .. } = &*self.lock();
+        let is_settled = commitments.iter().all(|state| state.is_settled(nodes, now));
+        self.settled.store(is_settled && self.slot(Commitment::Processed) > 0, Ordering::Relaxed);
+        is_settled
+    }
+
     /// Records that a probe found `node` at `slot`. A probe may lower the node's slot, for example after the node has
     /// restarted.
     pub fn probed(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
@@ -284,6 +303,17 @@ impl Frontier {
         }
     }
 
+    /// Waits until a believed finalized slot has been lowered. Returns the slot above which final slots are no longer
+    /// final: the nodes were there meanwhile, and may have gone on to other blocks. One task may wait at a time.
+    pub async fn final_slots_abandoned(&self) -> Slot {
+        loop {
+            let _ = self.abandoned_above.subscribe().wait_for(Option::is_some).await;
+            if let Some(slot) = self.abandoned_above.send_replace(None) {
+                return slot;
+            }
+        }
+    }
+
     fn report(
         &self,
         era: Era,
@@ -297,8 +327,7 @@ impl Frontier {
         }
         let Some(position) = inner.position(node) else { return };
         let report = &mut inner.commitments[c.index()].reports[position];
-        // `None` is less than every slot.
-        report.slot = if by_answer { report.slot.max(Some(reported)) } else { Some(reported) };
+        report.note(reported, by_answer, self.single_node_lead(), now);
         let slot = report.slot;
         let slots = &inner.nodes[position].slots;
         slots.set(c, slot);
@@ -313,10 +342,14 @@ impl Frontier {
 
     fn decide(&self, inner: &mut FrontierState, commitment: Commitment, now: Instant) {
         let FrontierState { commitments, nodes, pace, .. } = inner;
-        let FrontierChange { frontier, reset } =
+        let FrontierChange { frontier, reset, abandoned_above } =
             commitments[commitment.index()].decide(nodes, self.single_node_lead(), now);
         if reset {
             self.resets.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(slot) = abandoned_above.filter(|_| commitment == Commitment::Finalized) {
+            self.abandoned_above
+                .send_modify(|lowest| *lowest = Some(lowest.map_or(slot, |lowest| lowest.min(slot))));
         }
         let published = &self.published[commitment.index()];
         if published.swap(frontier, Ordering::AcqRel) != frontier {

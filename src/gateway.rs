@@ -21,6 +21,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod usage_lock;
 mod write;
 
 use std::io;
@@ -46,7 +47,7 @@ use clock::WallClock;
 use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash, Revocations};
 use lease::{LeaseClient, LeaseQueue};
-use limit::{Limiter, LimiterState};
+use limit::{Limiter, Rate};
 use principal::PlanLimits;
 use quota::{Ledger, Period, Used};
 use snapshot::{AccessMode, KeySnapshot, read_keys, take_snapshot};
@@ -59,6 +60,7 @@ pub use quota::UsageError;
 pub(crate) use share::Share;
 pub use share::{SharePermit, SharedBytes};
 pub use usage::Usage;
+pub use usage_lock::UsageLock;
 pub(crate) use write::check_writable;
 
 /// The interval at which the key file is checked, the usage file is written if it is due, and the wall clock is read.
@@ -264,7 +266,9 @@ impl Gateway {
             AccessMode::OpenPlan(terms, clients) => {
                 let context = &snapshot.context;
                 let lease = || context.lease(&format!("address {}", address::client_name(client)));
-                let limits = || PlanLimits::new(Arc::clone(terms), None, Arc::new(Used::default()), lease);
+                let steady = self.clock.steady(now);
+                let limits =
+                    || PlanLimits::new(Arc::clone(terms), None, Arc::new(Used::default()), lease, steady);
                 return Ok(clients.get(client, || context.anonymous(Some(limits()))));
             }
             AccessMode::Keys(table) => table,
@@ -278,7 +282,7 @@ impl Gateway {
         // Failures do not count towards the key's rate. Otherwise a stolen key could exhaust its owner's rate.
         checked.map_err(|failure| {
             let per_minute = snapshot.failed_per_minute;
-            let make = || Limiter::new(per_minute, MINUTE, per_minute, LimiterState::default());
+            let make = || Limiter::new(Rate::new(per_minute, MINUTE, per_minute));
             if let Err(retry_after) = snapshot.failed.get(client, make).take(self.clock.steady(now)) {
                 let limit = format!("{per_minute} failed API keys a minute");
                 let error = Error::Limited { limit, reason: "failed_keys", retry_after };

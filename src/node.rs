@@ -30,8 +30,9 @@ pub enum Fault {
     Truncated,
     /// The answer was not complete in time.
     Timeout,
-    /// The status was 429. Holds the waiting time of `Retry-After`; `None` if that header is missing or is not a
-    /// number of seconds.
+    /// The node refused the call by a rate limit: with HTTP 429, or with an error that
+    /// [means the same](code::is_too_many_requests). Holds the waiting time of `Retry-After`, at most an hour; `None` if
+    /// that header is missing or invalid. Does not count against the node.
     TooManyRequests(Option<Duration>),
     /// The status was neither 2xx nor 429.
     Status(u16),
@@ -45,7 +46,7 @@ pub enum Fault {
     Unhealthy,
     /// The body is longer than `pool.max_response`. Does not count against the node.
     TooLarge,
-    /// The limit `pool.max_buffered` is reached. Does not count against the node.
+    /// The limit `pool.max_buffered` is reached, or the caller's share of it. Does not count against the node.
     BuffersFull,
     /// The node was not known to belong to the pool's cluster when the answer came. Does not count against the
     /// node.
@@ -78,7 +79,10 @@ impl Fault {
 
     /// Returns true if the breaker counts the fault, because it says something about the node's health.
     pub const fn counts_against_node(self) -> bool {
-        !matches!(self, Self::TooLarge | Self::BuffersFull | Self::Foreign | Self::GivenUp)
+        !matches!(
+            self,
+            Self::TooManyRequests(_) | Self::TooLarge | Self::BuffersFull | Self::Foreign | Self::GivenUp
+        )
     }
 
     /// Returns true if another node may give a better answer. No other node can help if the deadline has

@@ -23,6 +23,7 @@ mod passthrough;
 pub mod peak_ewma;
 pub mod probe;
 mod prober;
+mod rate;
 mod reply;
 mod request;
 pub mod select;
@@ -41,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use budget::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
-pub use caller::{CallContext, CallerId};
+pub use caller::CallContext;
 use choices::Choice;
 use cluster::ClusterIdentity;
 use confirmed_slot::ConfirmedWatch;
@@ -58,6 +59,7 @@ use selector::Selector;
 
 use crate::config;
 use crate::error::Error;
+pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
 use crate::methods::Method;
 use crate::node::client::ClientError;
@@ -70,6 +72,7 @@ pub struct Pool {
     selector: Selector,
     latencies: Latencies,
     retries: Budget,
+    passthrough_retries: Budget,
     hedges: Budget,
     confirmed_slot: ConfirmedWatch,
     buffers: Arc<BufferBudget>,
@@ -105,6 +108,7 @@ impl Pool {
             selector: Selector::new(),
             latencies: Latencies::default(),
             retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
+            passthrough_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
             hedges: Budget::new(hedge_share(&config.pool), 0.0, MAX_TOKENS),
             confirmed_slot: ConfirmedWatch::default(),
             buffers,
@@ -176,6 +180,7 @@ impl Pool {
         let after = Arc::new(before.reconfigured(prepared, &self.nodes.frontier, &self.metrics));
         self.buffers.set_limit(settings.max_buffered);
         self.retries.set_share(settings.retry_budget);
+        self.passthrough_retries.set_share(settings.retry_budget);
         self.hedges.set_share(hedge_share(&settings));
         self.nodes.replace(&after);
         let now = Instant::now();
@@ -187,10 +192,12 @@ impl Pool {
             tracing::info!(upstream.name = added.name, "upstream added");
         }
         self.metrics.retain_upstreams(|name| after.named(name).is_some());
-        if let Some(genesis) = settings.genesis_hash
-            && before.settings.genesis_hash.as_ref() != Some(&genesis)
-        {
-            self.nodes.cluster.configure(&after, &genesis);
+        match settings.genesis_hash {
+            Some(genesis) if before.settings.genesis_hash.as_ref() != Some(&genesis) => {
+                self.nodes.cluster.configure(&after, &genesis);
+            }
+            // Without the nodes that have left, the others may agree.
+            _ => self.nodes.cluster.decide(&after),
         }
     }
 
@@ -199,17 +206,17 @@ impl Pool {
         self.nodes.snapshot()
     }
 
-    /// Returns the setting `pool.merge`: true if simultaneous misses of single accounts are merged into one call.
-    pub fn merges(&self) -> bool {
-        self.nodes.load().settings.merge
-    }
-
     /// Returns the name of the node with this id. Empty if the node has left the pool.
     pub fn name_of(&self, node: usize) -> String {
         self.nodes.load().of(node).map(|member| member.name.clone()).unwrap_or_default()
     }
 
-    /// Returns the cluster's genesis hash. `None` until it is configured or a node has reported it.
+    /// Returns the reason why no node gets calls, as long as it is not known to which Solana cluster the pool belongs.
+    pub fn undecided_cluster(&self) -> Option<&'static str> {
+        self.nodes.cluster.undecided()
+    }
+
+    /// Returns the cluster's genesis hash. `None` until it is configured or the nodes have agreed on it.
     pub fn genesis(&self) -> Option<String> {
         self.nodes.cluster.genesis()
     }

@@ -12,11 +12,10 @@ pub mod blocks;
 mod clock;
 mod connection;
 mod connector;
+pub mod generation;
 pub mod limits;
 mod lookout;
 pub mod mac;
-mod parts;
-pub mod purges;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,10 +32,9 @@ use blocks::BlockRecord;
 pub use clock::StoreTime;
 use clock::{StoreClock, read_time};
 use connection::RedisClient;
+use generation::StoreGeneration;
 use limits::{Booked, Booking, LeaseRequest, Leased};
 use lookout::Lookout;
-use parts::tag_in;
-use purges::{PurgeList, PurgeListChange};
 
 /// The interval between two checks of the store. Also the time without writes after the store has refused a write.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -54,10 +52,6 @@ pub struct Store {
     connection: RedisClient,
     clock: StoreClock,
     namespace: String,
-    /// The keys that probes read, one in each part of the store. These keys never have values.
-    trials: Box<[String]>,
-    /// One hash tag for each part of the store, such as `{7}`. A key with a part's tag lies in that part.
-    tags: Box<[String]>,
     scripts: Scripts,
     tasks: TaskTracker,
 }
@@ -65,7 +59,7 @@ pub struct Store {
 struct Scripts {
     get: Script,
     put: Script,
-    merge: Script,
+    generation: Script,
     lease: Script,
     book: Script,
     claim: Script,
@@ -113,18 +107,14 @@ impl Store {
         tasks: TaskTracker,
     ) -> Result<Arc<Self>, SharedError> {
         let connection = RedisClient::new(settings, metrics)?;
-        let parts = connection.parts();
-        let tags: Box<[String]> = (0..parts).map(|part| tag_in(part, parts)).collect();
         Ok(Arc::new(Self {
             connection,
             clock: StoreClock::new(settings.cluster),
             namespace: settings.namespace.clone(),
-            trials: tags.iter().map(|tag| format!("{}:trial:{tag}", settings.namespace)).collect(),
-            tags,
             scripts: Scripts {
                 get: Script::new(include_str!("redis_store/get.lua")),
                 put: Script::new(include_str!("redis_store/put.lua")),
-                merge: Script::new(include_str!("redis_store/merge.lua")),
+                generation: Script::new(include_str!("redis_store/generation.lua")),
                 lease: Script::new(include_str!("redis_store/lease.lua")),
                 book: Script::new(include_str!("redis_store/book.lua")),
                 claim: Script::new(include_str!("redis_store/claim.lua")),
@@ -153,7 +143,7 @@ impl Store {
         }
         let written =
             self.lease("probe", LeaseRequest { used: 0, want: 0, cell: CHECK_INTERVAL, burst: 1 }).await;
-        if self.get(std::slice::from_ref(&self.trials[0])).await.is_err() || written.is_err() {
+        if self.get(&[format!("{}:trial", self.namespace)]).await.is_err() || written.is_err() {
             return Err("it does not allow reads and writes; deploy/shared.md lists the permissions");
         }
         Ok(())
@@ -175,17 +165,6 @@ impl Store {
         self.connection.takes_writes()
     }
 
-    /// Returns the number of parts of the store, which fail independently of each other. In a Redis cluster, a
-    /// part is a range of hash slots.
-    pub fn parts(&self) -> usize {
-        self.connection.parts()
-    }
-
-    /// Returns the part that holds `key`.
-    pub fn part(&self, key: &str) -> usize {
-        self.connection.part(key)
-    }
-
     /// Waits for the next new connection to the store.
     pub async fn connected(&self) {
         self.connection.back.notified().await;
@@ -196,25 +175,36 @@ impl Store {
         self.clock.time_of(at)
     }
 
-    /// Returns the largest assumed difference between the clocks of the store's nodes. Zero unless the store is a
-    /// Redis cluster.
-    pub fn clocks_differ_by(&self) -> Duration {
-        self.clock.nodes_differ_by()
-    }
-
     /// Counts a finished operation in the metrics, and records its duration.
     pub fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
         self.connection.count(operation, result, took);
     }
 
-    /// Reads the values of `keys`, which must be in one part of the store. Counts a failure in the metrics; the
+    /// Reads the values of `keys`, which must be on one node of a Redis cluster. Counts a failure in the metrics; the
     /// caller must count a success.
     ///
     /// # Errors
     /// The operation fails. The error says how.
     pub async fn get(&self, keys: &[String]) -> Result<StoredValues, Failed> {
-        let part = self.part(keys.first().map_or("", String::as_str));
-        self.get_from(SharedOperation::Get, part, keys).await
+        let (operation, asked_at) = (SharedOperation::Get, Instant::now());
+        let mut call = self.scripts.get.prepare_invoke();
+        for key in keys {
+            call.key(key);
+        }
+        let reply: Vec<Value> = self.connection.read(operation, &call).await?;
+        let mut reply = reply.into_iter();
+        let read_at = read_time(reply.next(), reply.next());
+        let value = |value| match value {
+            Value::BulkString(bytes) => Some(Bytes::from(bytes)),
+            Value::Nil => None,
+            _ => Some(Bytes::new()),
+        };
+        let values: Vec<_> = reply.map(value).collect();
+        let (Some(read_at), true) = (read_at, values.len() == keys.len()) else {
+            return Err(self.connection.failed(operation, SharedResult::Refused));
+        };
+        self.clock.heard(read_at);
+        Ok(StoredValues { values, read_at, asked_at })
     }
 
     /// Writes a value. The store refuses a value that has expired or is not newer than the stored value. The store
@@ -233,7 +223,7 @@ impl Store {
         call.arg(&put.value[..]).arg(put.sent_at).arg(micros(put.life)).arg(shows);
         let on_its_way = Duration::from_millis((put.value.len() / BYTES_A_MS) as u64);
         let (asked_at, patience) = (Instant::now(), self.connection.timeout + on_its_way);
-        let kept: String = self.connection.write(operation, &put.key, patience, &call).await?;
+        let kept: String = self.connection.write(operation, patience, &call).await?;
         self.count(operation, written(&kept), asked_at.elapsed());
         Ok(())
     }
@@ -244,39 +234,38 @@ impl Store {
         self.connection.remove(SharedOperation::Put, key).await;
     }
 
-    /// Returns the list of purges (removals of cached answers) for the Solana cluster with the genesis hash
-    /// `genesis`. Each part of the store has its own list. No client's request waits for this operation.
+    /// Reads the generation of the answers of the cluster with the genesis hash `genesis`, and raises it if there is a
+    /// `purge`, a text without line breaks. `known` is the highest generation that this gateway knows, 0 if none: a store
+    /// that has lost its memory takes it from here, or from its clock. The store keeps the generation for `life`. No
+    /// client's request waits for this operation.
     ///
     /// # Errors
     /// The operation fails. The error says how.
-    pub async fn purges(&self, genesis: &str, part: usize) -> Result<PurgeList, Failed> {
-        let operation = SharedOperation::Purge;
-        let mut found = self.get_from(operation, part, &[self.purge_list(genesis, part)]).await?;
-        self.count(operation, SharedResult::Ok, found.asked_at.elapsed());
-        let text = found.values.pop().flatten().unwrap_or_default();
-        Ok(PurgeList { text, read_at: found.read_at, asked_at: found.asked_at })
-    }
-
-    /// Changes the list of purges (removals of cached answers) for the Solana cluster with the genesis hash
-    /// `genesis`. Each part of the store has its own list. No client's request waits for this operation.
-    ///
-    /// # Errors
-    /// The operation fails. The error says how.
-    pub async fn change_purges(
+    pub async fn generation(
         &self,
         genesis: &str,
-        part: usize,
-        change: &PurgeListChange,
-    ) -> Result<(), Failed> {
+        known: u64,
+        life: Duration,
+        purge: Option<&str>,
+    ) -> Result<StoreGeneration, Failed> {
         let operation = SharedOperation::Purge;
-        let key = self.purge_list(genesis, part);
-        let mut call = self.scripts.merge.key(&key);
-        call.arg(millis(change.life)).arg(format!("{:020}", change.from));
-        call.arg(change.drop.len()).arg(&change.drop).arg(&change.add);
-        let (asked_at, patience) = (Instant::now(), self.connection.patience(operation));
-        let _: Value = self.connection.write(operation, &key, patience, &call).await?;
+        let key = format!("{}:generation1:{genesis}", self.namespace);
+        let mut call = self.scripts.generation.key(&key);
+        call.arg(known).arg(millis(life));
+        if let Some(purge) = purge {
+            call.arg(purge);
+        }
+        let asked_at = Instant::now();
+        // A store that is too full for new values still tells the generation.
+        let (number, purges): (String, String) = match purge {
+            Some(_) => self.connection.write(operation, self.connection.timeout, &call).await?,
+            None => self.connection.read(operation, &call).await?,
+        };
+        let Some(found) = StoreGeneration::read(&number, &purges) else {
+            return Err(self.connection.failed(operation, SharedResult::Refused));
+        };
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
-        Ok(())
+        Ok(found)
     }
 
     /// Counts `request.used` calls against a rate limit that all gateways share. Then leases (reserves) further
@@ -287,14 +276,13 @@ impl Store {
     /// The operation fails. The error says how. The store may have counted the calls all the same.
     pub async fn lease(&self, of: &str, request: LeaseRequest) -> Result<Leased, Failed> {
         let operation = SharedOperation::Limit;
-        let key = format!("{}:limit:{{{of}}}", self.namespace);
+        let key = format!("{}:limit1:{{{of}}}", self.namespace);
         let mut call = self.scripts.lease.key(&key);
         #[expect(clippy::cast_precision_loss, reason = "a period of an hour at most")]
         let micros = request.cell.as_nanos() as f64 / 1000.0;
         call.arg(request.used).arg(request.want).arg(micros).arg(request.burst);
         let (asked_at, patience) = (Instant::now(), self.connection.timeout);
-        let (calls, left, wait): (u32, i64, u64) =
-            self.connection.write(operation, &key, patience, &call).await?;
+        let (calls, left, wait): (u32, i64, u64) = self.connection.write(operation, patience, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
         Ok(Leased { calls, left, wait: Duration::from_micros(wait) })
     }
@@ -313,7 +301,7 @@ impl Store {
         call.arg(windows).arg(units).arg(known).arg(format!("{who:x}")).arg(number);
         let (asked_at, patience) = (Instant::now(), self.connection.timeout);
         let (day, day_units, month, month_units): (u16, u64, u16, u64) =
-            self.connection.write(operation, &key, patience, &call).await?;
+            self.connection.write(operation, patience, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
     }
@@ -334,7 +322,7 @@ impl Store {
         let mut call = self.scripts.claim.key(key);
         call.arg(blocks::CLAIM).arg(millis(life)).arg(max_bytes);
         let patience = self.connection.timeout;
-        let answer = self.connection.write(SharedOperation::Block, key, patience, &call).await?;
+        let answer = self.connection.write(SharedOperation::Block, patience, &call).await?;
         Ok(BlockRecord::read(answer))
     }
 
@@ -351,62 +339,9 @@ impl Store {
         let on_its_way = Duration::from_millis((record.len() / BYTES_A_MS) as u64);
         let (asked_at, patience) = (Instant::now(), self.connection.timeout + on_its_way);
         // The connection has already counted a failure.
-        if let Ok(kept) = self.connection.write::<String>(operation, key, patience, &call).await {
+        if let Ok(kept) = self.connection.write::<String>(operation, patience, &call).await {
             self.count(operation, written(&kept), asked_at.elapsed());
         }
-    }
-
-    /// Sends a read to a part of the store that has failed. If the part answers, later requests use it again.
-    async fn try_part(&self, part: usize) {
-        let operation = SharedOperation::Get;
-        if let Ok(found) = self.found(operation, part, std::slice::from_ref(&self.trials[part])).await {
-            self.count(operation, SharedResult::Ok, found.asked_at.elapsed());
-        }
-    }
-
-    /// Returns the key of the list of purges (removals of cached answers) in a part of the store. `genesis` is the
-    /// genesis hash of the Solana cluster that the purges concern.
-    fn purge_list(&self, genesis: &str, part: usize) -> String {
-        format!("{}:purges1:{genesis}:{}", self.namespace, self.tags[part])
-    }
-
-    async fn get_from(
-        &self,
-        operation: SharedOperation,
-        part: usize,
-        keys: &[String],
-    ) -> Result<StoredValues, Failed> {
-        if !self.connection.admits(part) {
-            return Err(self.connection.failed(operation, SharedResult::Skipped));
-        }
-        self.found(operation, part, keys).await
-    }
-
-    async fn found(
-        &self,
-        operation: SharedOperation,
-        part: usize,
-        keys: &[String],
-    ) -> Result<StoredValues, Failed> {
-        let asked_at = Instant::now();
-        let mut call = self.scripts.get.prepare_invoke();
-        for key in keys {
-            call.key(key);
-        }
-        let reply: Vec<Value> = self.connection.read(operation, part, &call).await?;
-        let mut reply = reply.into_iter();
-        let read_at = read_time(reply.next(), reply.next());
-        let value = |value| match value {
-            Value::BulkString(bytes) => Some(Bytes::from(bytes)),
-            Value::Nil => None,
-            _ => Some(Bytes::new()),
-        };
-        let values: Vec<_> = reply.map(value).collect();
-        let (Some(read_at), true) = (read_at, values.len() == keys.len()) else {
-            return Err(self.connection.failed(operation, SharedResult::Refused));
-        };
-        self.clock.heard(read_at);
-        Ok(StoredValues { values, read_at, asked_at })
     }
 }
 

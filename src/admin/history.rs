@@ -60,7 +60,7 @@ pub struct Traffic {
     /// `None` without answers.
     pub saved_ratio: Option<f64>,
     /// The share of answers that were carried: served at a newer slot than they were fetched at. If `follow.mode`
-    /// is `shadow`, the share of answers that would be carried if it were `on`. `None` without answers.
+    /// is `shadow`, the upstream calls that `on` would have saved, per answer. `None` without answers.
     pub carried_ratio: Option<f64>,
     /// The number of answers since the start.
     pub answers_total: u64,

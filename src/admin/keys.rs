@@ -18,7 +18,7 @@ use super::{AdminState, json_response};
 use crate::config::defaults;
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
-use crate::gateway::keys::{ApiKey, MAX_NAME, is_name};
+use crate::gateway::keys::{ApiKey, NAME_RULE, is_name};
 use crate::methods::AnyMethod;
 
 /// The time for which a replaced secret stays valid, if the request names no time.
@@ -114,8 +114,7 @@ pub(super) async fn create(
     let NewKeyRequest { name, plan, expires, origins, addresses, methods } = body(&text)?;
     let plan = plan.unwrap_or_else(|| defaults::PLAN.to_owned());
     if !is_name(&name) {
-        let why = format!("name: expected 1 to {MAX_NAME} characters without control characters");
-        return Err(AdminError::new(StatusCode::BAD_REQUEST, why));
+        return Err(AdminError::new(StatusCode::BAD_REQUEST, format!("name: {NAME_RULE}")));
     }
     let plans = state.controls.gateway.plans();
     if !plans.contains(&plan) {
@@ -169,8 +168,8 @@ struct RotateRequest {
     grace: Option<String>,
 }
 
-/// Gives a key a new secret, which only this response shows. The old secret stays valid for the requested time, or
-/// for [`GRACE`].
+/// Gives a key a new secret, which only this response shows. Earlier secrets stay valid for at most the requested time,
+/// or [`GRACE`]. The response lists them by the start of their SHA-256.
 pub(super) async fn rotate(
     Extract(state): Extract<Arc<AdminState>>,
     Path(wanted): Path<String>,
@@ -196,8 +195,17 @@ pub(super) async fn rotate(
             in_force,
             "an admin request rotated a key"
         );
-        let key = issued.key.expose();
-        Ok(serde_json::json!({ "id": issued.id, "key": key, "old_until": old_until, "in_force": in_force }))
+        let earlier = issued.earlier.iter();
+        let earlier = earlier.map(|(hash, until)| {
+            serde_json::json!({ "sha256": format!("{:.8}", hash.to_string()), "until": until.to_string() })
+        });
+        Ok(serde_json::json!({
+            "id": issued.id,
+            "key": issued.key.expose(),
+            "old_until": old_until,
+            "earlier": earlier.collect::<Vec<_>>(),
+            "in_force": in_force,
+        }))
     });
     issued.await
 }

@@ -13,10 +13,10 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use futures_util::stream;
-use sha2::{Digest, Sha256};
 
 use super::AdminState;
 use super::control::AdminError;
+use crate::sha256::sha256;
 
 /// The time after which a page reconnects when its event stream has ended.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
 /// The content security policy of the status page. It allows the page's own script and style by their hashes, and
 /// connections to the admin listener. It forbids framing.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
-    let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
+    let hash = |text: &str| BASE64_STANDARD.encode(sha256(text.as_bytes()));
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -41,7 +41,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
         tier: member.tier,
         up: matches!(*member.health(), Health::Healthy | Health::Unhealthy(_)),
         worst: (0..reasons.len()).max_by_key(|at| reasons[*at]),
-        reasons: reasons.iter().map(|reason| describe(front, member, *reason, now)).collect(),
+        reasons: reasons.iter().map(|reason| describe(front, member, *reason)).collect(),
         slots: PerCommitment::from_fn(|c| member.slot(c)),
         lag_slots: PerCommitment::from_fn(|c| front.frontier.lag(member.id, c)),
         version: member.version().map(|version| version.to_string()),
@@ -63,7 +63,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
 }
 
 /// Describes in words why a node is not usable.
-fn describe(front: &Front, member: &Member, reason: Unusable, now: Instant) -> String {
+fn describe(front: &Front, member: &Member, reason: Unusable) -> String {
     match (reason, &*member.health()) {
         (Unusable::Unhealthy, Health::Unhealthy(why)) => format!("unhealthy: {why}"),
         (Unusable::Unreachable, Health::Unreachable(why)) => format!("gives no usable answer: {why}"),
@@ -75,7 +75,13 @@ fn describe(front: &Front, member: &Member, reason: Unusable, now: Instant) -> S
              the pool's cluster, set genesis = \"unchecked\" for it"
                 .to_owned()
         }
-        (Unusable::Unidentified, _) => "has not reported its genesis hash yet".to_owned(),
+        (Unusable::Unidentified, Health::Disputed { theirs }) => format!(
+            "reports the genesis hash {theirs}, and another upstream another one; \
+             set pool.genesis_hash to the hash of the cluster that you want"
+        ),
+        (Unusable::Unidentified, _) => {
+            front.pool.undecided_cluster().unwrap_or("has not reported its genesis hash yet").to_owned()
+        }
         (Unusable::Unprobed, _) => "has not answered a probe yet".to_owned(),
         (Unusable::Lagging, _) => {
             let lag = front.frontier.lag(member.id, Commitment::Processed).unwrap_or_default();
@@ -83,10 +89,6 @@ fn describe(front: &Front, member: &Member, reason: Unusable, now: Instant) -> S
             format!("{lag} slots ({seconds:.1} s) behind the frontier, more than pool.max_slot_lag")
         }
         (Unusable::BreakerOpen, _) => "its circuit breaker is open".to_owned(),
-        (Unusable::Quiet, _) => {
-            let left = member.quiet_left(now).unwrap_or_default().as_millis();
-            format!("answered HTTP 429 and gets no calls for another {left} ms")
-        }
         (Unusable::Busy, _) => format!("at its limit of {} calls in flight", member.max_in_flight()),
         (Unusable::Drained, _) => "drained by an operator".to_owned(),
         (other, _) => other.as_str().replace('_', " "),

@@ -85,14 +85,21 @@ impl status::StatusSource for AppStatus {
         if self.draining.is_triggered() {
             return Readiness::Unready { reasons: vec!["draining before a stop".to_owned()] };
         }
-        let standing = self.front.pool.standing(Instant::now());
+        let now = Instant::now();
+        if !self.front.frontier.is_settled(now) {
+            let reason =
+                "the newest slot is not certain yet: no two upstreams report slots close to each other";
+            return Readiness::Unready { reasons: vec![reason.to_owned()] };
+        }
+        let standing = self.front.pool.standing(now);
         if standing.iter().any(|(_, unusable)| unusable.is_none()) {
             return Readiness::Ready;
         }
         let reason = |(member, unusable): &(Arc<Member>, Option<Unusable>)| {
             format!("upstream {}: {}", member.name, unusable.map_or("usable", Unusable::as_str))
         };
-        let reasons = standing.iter().map(reason).collect();
+        let undecided = self.front.pool.undecided_cluster();
+        let reasons = standing.iter().map(reason).chain(undecided.map(str::to_owned)).collect();
         let never_heard = |(_, unusable): &(Arc<Member>, Option<Unusable>)| {
             matches!(
                 unusable,
@@ -101,7 +108,7 @@ impl status::StatusSource for AppStatus {
         };
         let known = self.front.frontier.slot(Commitment::Processed) > 0;
         // Before any node has answered there is nothing to serve. Later the cache or an unhealthy node can answer.
-        if standing.iter().all(never_heard) && !known {
+        if undecided.is_some() || (standing.iter().all(never_heard) && !known) {
             Readiness::Unready { reasons }
         } else {
             Readiness::Degraded { reasons }

@@ -7,34 +7,27 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Cache;
 use super::basis::{Basis, NotServed, Tolerance};
-use super::charge::Debt;
 use super::entry::Entry;
 use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::FlightHandle;
 use super::lookup::CacheLookup;
-use super::options::{CacheAnswer, CallOptions};
+use super::options::CacheAnswer;
 use super::planned_call::PlannedCall;
 use super::render::is_long_work;
 use super::status::{CacheStatus, ForwardReason};
 use crate::error::Error;
-use crate::methods::{AccountsQuery, Commitment, Query, Slot};
+use crate::methods::{Commitment, Slot};
 use crate::telemetry::{AttemptResult, Outcome};
 
-/// Answers `call`, and sets in its charge what the caller owes.
+/// Answers `call`. Its charge is shared with the fetches that are made for it.
 pub(super) async fn answer_call(cache: &Cache, mut call: PlannedCall<'_>) -> Result<CacheAnswer, Error> {
-    let answer = match look_up_or_fetch(cache, &mut call).await {
+    match look_up_or_fetch(cache, &mut call).await {
         Ok(answer) => Ok(answer),
         Err(error) => {
             call.is_retry = true;
             serve_stand_in(cache, &call, error).await
         }
-    };
-    call.charge.owe(match &answer {
-        Ok(answer) if answer.outcome.is_hit() => Debt::Hit,
-        Ok(_) => Debt::Miss,
-        Err(_) => Debt::Nothing,
-    });
-    answer
+    }
 }
 
 /// Looks the call up, and fetches an answer if none is stored. If the fetched answer is unusable, starts over
@@ -46,7 +39,7 @@ async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<C
             match serve_stored(cache, call, &found).await {
                 Ok(answer) => return Ok(answer),
                 Err(NotServed::Failed(error)) => return Err(error),
-                Err(NotServed::Unusable) => call.charge.owe(Debt::Nothing),
+                Err(NotServed::Unusable) => {}
             }
             // An entry was found, but it may not be served any more. Even a hit may have expired before it was
             // rendered.
@@ -74,7 +67,6 @@ async fn serve_stored(
     found: &CacheLookup,
 ) -> Result<CacheAnswer, NotServed> {
     let entry = choose_stored(cache, call, found).ok_or(NotServed::Unusable)?;
-    call.charge.owe(Debt::Hit);
     let rendering = cache.renderer.render(call, &entry, Basis::LookedUp);
     let answer = if is_long_work(call.query, &entry) {
         let in_time = timeout_at(call.options.deadline, rendering).await;
@@ -100,8 +92,12 @@ fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> 
         return list;
     }
     let CacheLookup::Stale(entry) = found else { return None };
-    // The refetch begins before the entry is rendered, because rendering may wait, fail or lose its caller.
-    drop(cache.fetcher.join_or_start_flight(&call.plan, SlotRequirement::None, &call.options));
+    // The refetch begins before the entry is rendered, because rendering may wait, fail or lose its caller. Of all
+    // callers who are served meanwhile, only the one who started it owes its price.
+    let refetch = cache.fetcher.join_or_start_flight(&call.plan, SlotRequirement::None, &call.options, true);
+    if refetch.is_leader {
+        call.charge.share(&refetch);
+    }
     Some(Arc::clone(entry))
 }
 
@@ -119,8 +115,7 @@ async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Re
     answer
 }
 
-/// Fetches an answer in one of three ways: for this caller alone, in a fetch that callers share, or for only
-/// the missing accounts of a list.
+/// Fetches an answer, for this caller alone or in a fetch that callers share.
 async fn fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
     let commitment = call.query.commitment();
     // The slot that the caller's key has seen is ignored while it is above the frontier, because no node is known
@@ -129,9 +124,6 @@ async fn fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Not
     let monotonic_slot = call.options.monotonic_slot.filter(is_reached);
     if call.reason == ForwardReason::Request {
         return fetch_past_cache(cache, call, monotonic_slot).await;
-    }
-    if let Some(answer) = complete_list(cache, call).await? {
-        return Ok(answer);
     }
     match (call.query.min_context_slot(), commitment) {
         (Some(slot), Some(commitment)) => {
@@ -257,45 +249,15 @@ async fn share_flight(
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
 ) -> Result<SharedFlight, Error> {
-    let flight = cache.fetcher.join_or_start_flight(&call.plan, requirement, &call.options);
+    let flight = cache.fetcher.join_or_start_flight(&call.plan, requirement, &call.options, false);
     let is_leader = flight.is_leader;
     Ok(SharedFlight { fetched: await_flight(call, flight).await?, is_leader })
 }
 
-/// Waits for the result of a fetch. A caller who leaves during the wait still pays for the result, unless the
-/// fetch fails.
+/// Waits for the result of a fetch, whose price the call owes even if its caller leaves or gives up.
 async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>) -> FlightResult {
-    call.charge.owe(Debt::Flight(flight.clone()));
-    let result = flight.result().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())));
-    call.charge.owe(Debt::of(&result));
-    result
-}
-
-/// Answers a list of accounts partly from the cache. Accounts without a fresh entry are fetched. The answer names
-/// the lowest slot of its accounts. `None` if `cache.assemble` forbids such lists, if all or none of the accounts
-/// have fresh entries, or if the list stays incomplete.
-async fn complete_list(cache: &Cache, call: &PlannedCall<'_>) -> Result<Option<CacheAnswer>, NotServed> {
-    let Query::Accounts(query) = call.query else { return Ok(None) };
-    let Some(missing) = cache.lookup.lists().missing_accounts(query, call.min_slot()) else {
-        return Ok(None);
-    };
-    let rest = Query::Accounts(AccountsQuery { pubkeys: missing.into(), ..query.clone() });
-    let plan = cache.lookup.plan(&rest);
-    let options = CallOptions { coding: None, ..call.options.clone() };
-    let rest = PlannedCall { query: &rest, plan, options, ..*call };
-    let fetched = match Box::pin(fetch(cache, &rest)).await {
-        Ok(fetched) => fetched,
-        Err(NotServed::Unusable) => return Err(NotServed::Unusable),
-        Err(NotServed::Failed(Error::Overloaded)) => return Err(Error::Overloaded.into()),
-        Err(NotServed::Failed(_)) => return Ok(None),
-    };
-    cache.lookup.carrier.await_carried(query, fetched.meta.slot).await;
-    let Some(list) = cache.lookup.lists().complete_list(query, call.min_slot()) else { return Ok(None) };
-    let basis = match fetched.outcome {
-        Outcome::Collapsed => Basis::SharedFetch(CacheStatus::Collapsed, Outcome::Collapsed),
-        _ => Basis::SharedFetch(CacheStatus::forwarded(call.reason, true), Outcome::Miss),
-    };
-    cache.renderer.render(call, &list, basis).await.map(Some)
+    call.charge.share(&flight);
+    flight.result().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))
 }
 
 /// Renders the result of a fetch for this caller. Meanwhile another caller may have got an answer about the same
@@ -346,7 +308,6 @@ async fn serve_stand_in(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> 
         }
     }
     let Some(entry) = entry else { return Err(error) };
-    call.charge.owe(Debt::Hit);
     cache.renderer.render(call, &entry, Basis::StandIn).await.map_err(|_| error)
 }
 

@@ -25,7 +25,7 @@ pub(super) struct AssembledLists<'a> {
 }
 
 impl AssembledLists<'_> {
-    /// Returns a list put together from the entries of single accounts, if the entries of all its accounts may be
+    /// Returns a list put together from the entries of single accounts, if all of them are of one slot and may be
     /// used. The list is stored, so that later answers to the same call are not at a lower slot.
     pub(super) fn assemble(
         &self,
@@ -33,8 +33,8 @@ impl AssembledLists<'_> {
         tolerance: Tolerance,
         min_slot: Option<Slot>,
     ) -> Option<Arc<Entry>> {
-        let (Query::Accounts(query), mode) = (query, self.freshness.assemble()) else { return None };
-        if mode == Assemble::Off {
+        let Query::Accounts(query) = query else { return None };
+        if self.freshness.assemble() == Assemble::Off {
             return None;
         }
         // Without the guard, a purge could come between reading the entries and storing the list.
@@ -42,45 +42,8 @@ impl AssembledLists<'_> {
         let singles = self.find_singles(query, tolerance, min_slot, &guard);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
         let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
-        // A list of accounts at several slots is served at the lowest of these slots. A carried account is known
-        // to be right only at its own slot.
-        let may_mix = mode == Assemble::WithinBound && !singles.iter().any(|single| single.meta.carried);
-        let list = (one_slot || may_mix).then(|| list::joined(&singles))??;
+        let list = one_slot.then(|| list::joined(&singles))??;
         self.insert_unless_newer(query, list)
-    }
-
-    /// Returns the accounts of `query` that must be fetched, because they have no fresh entry in a usable form.
-    /// `None` if all or none of the accounts have such an entry, or if `cache.assemble` is not `within-bound`.
-    pub(super) fn missing_accounts(
-        &self,
-        query: &AccountsQuery,
-        min_slot: Option<Slot>,
-    ) -> Option<Vec<Pubkey>> {
-        if self.freshness.assemble() != Assemble::WithinBound {
-            return None;
-        }
-        let guard = self.entries.lock_generation();
-        let stored = self.find_singles(query, Tolerance::Fresh, min_slot, &guard);
-        drop(guard);
-        let missing = query.pubkeys.iter().zip(&stored).filter(|(_, single)| single.is_none());
-        let mut missing: Vec<_> = missing.map(|(pubkey, _)| *pubkey).collect();
-        missing.sort_unstable();
-        missing.dedup();
-        (!missing.is_empty() && stored.iter().any(Option::is_some)).then_some(missing)
-    }
-
-    /// Returns a list put together from the fresh entries of single accounts. The slots of the entries may differ,
-    /// unless one of the entries is carried.
-    pub(super) fn complete_list(&self, query: &AccountsQuery, min_slot: Option<Slot>) -> Option<Arc<Entry>> {
-        let guard = self.entries.lock_generation();
-        let singles: Option<Vec<_>> =
-            self.find_singles(query, Tolerance::Fresh, min_slot, &guard).into_iter().collect();
-        let singles = singles?;
-        let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
-        if !one_slot && singles.iter().any(|single| single.meta.carried) {
-            return None;
-        }
-        self.insert_unless_newer(query, list::joined(&singles)?)
     }
 
     /// Stores an assembled list and returns it. `None` if a newer list of the same accounts is stored.

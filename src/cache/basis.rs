@@ -16,8 +16,7 @@ pub(super) enum Basis {
     FoundByFlight,
     /// No node gives a better answer, and the stored entry may be served instead.
     StandIn,
-    /// The answer was fetched for another caller, or is a list whose missing accounts were fetched. It is served
-    /// only while it is fresh. The two values are the `Cache-Status` and the outcome for metrics.
+    /// The answer was fetched for another caller. It is served only while it is fresh. The two values are the `Cache-Status` and the outcome for metrics.
     SharedFetch(CacheStatus, Outcome),
     /// A node was asked after the caller arrived, so the answer may have any age. Only the wait for rendering is
     /// limited. The two values are the `Cache-Status` and the outcome for metrics.

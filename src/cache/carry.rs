@@ -6,6 +6,11 @@
 //! counts from the last poll in which a node named the newest slot of the chain as its own newest slot. The limits
 //! of age and lag apply to the entry as to a node's answer. A fresh entry is replaced at most once for each slot.
 //!
+//! An account that no block writes is not carried for ever. Once it was read longer ago than `follow.max_carry`, it
+//! ages and is fetched again like any other, and the new answer is compared with the carried one (`cache/verify.rs`).
+//! This bounds the life of a node's wrong answer. Mode `shadow` is mode `on` with a `max_carry` of zero: each fetch
+//! that `on` would spare takes place, and is counted and compared.
+//!
 //! An account that was read at confirmed may also serve callers at finalized, and the other way round. The
 //! chain must prove that the account is the same at the later slot. At processed nothing is carried, because
 //! a block there may be on a fork that is dropped.
@@ -25,9 +30,9 @@ use super::freshness::{Freshness, FreshnessPolicy};
 use super::generation::GenerationGuard;
 use super::key::{Key, LookupPlan};
 use super::stored_entries::StoredEntries;
-use crate::config::FollowMode;
+use crate::config::{FollowMode, FollowSettings};
 use crate::follow::{Carry, Chain, FollowedChain, Tip};
-use crate::methods::{AccountsQuery, Commitment, Query, Slot};
+use crate::methods::{Commitment, Query, Slot};
 use crate::telemetry::Metrics;
 
 /// The longest wait for the followed chain to reach a slot.
@@ -41,6 +46,8 @@ const NEAR_SLOTS: u64 = 2;
 pub(super) struct Carrier {
     followed: Arc<FollowedChain>,
     mode: FollowMode,
+    /// The time after which a carried account is fetched again. Zero in shadow mode.
+    max_carry: Duration,
     freshness: Arc<FreshnessPolicy>,
     metrics: Arc<Metrics>,
 }
@@ -48,11 +55,13 @@ pub(super) struct Carrier {
 impl Carrier {
     pub(super) fn new(
         followed: Arc<FollowedChain>,
-        mode: FollowMode,
+        settings: &FollowSettings,
         freshness: Arc<FreshnessPolicy>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { followed, mode, freshness, metrics }
+        let mode = settings.mode;
+        let max_carry = if mode == FollowMode::Shadow { Duration::ZERO } else { settings.max_carry };
+        Self { followed, mode, max_carry, freshness, metrics }
     }
 
     /// Returns the followed chain.
@@ -60,8 +69,8 @@ impl Carrier {
         &self.followed
     }
 
-    /// Returns true if carried answers are served. No carried answer is served in shadow mode, which only counts
-    /// them, or once one has proved wrong.
+    /// Returns true if carried answers are served. No carried answer is served in shadow mode, or once one has proved
+    /// wrong.
     fn is_serving(&self) -> bool {
         self.mode == FollowMode::On && !self.followed.is_contradicted()
     }
@@ -137,10 +146,36 @@ impl Carrier {
         })
     }
 
-    /// Counts a carried answer to `query`. In shadow mode, which carries nothing, counts an answer that would be
-    /// carried.
+    /// Counts a carried answer to `query`.
     pub(super) fn count_carried(&self, query: &Query) {
         self.metrics.follow_carried.at((Some(query.method()), query.commitment())).inc();
+    }
+
+    /// Returns the stored answer to the look-up `plan` that a node's new answer must equal: no block has written its
+    /// accounts, and it was fetched again only because it was read longer ago than `follow.max_carry`. `asked_at` is
+    /// the moment at which the node was asked. In shadow mode, counts the fetch as one that mode `on` would spare.
+    pub(super) fn outlived(
+        &self,
+        entries: &StoredEntries,
+        plan: &LookupPlan,
+        asked_at: Instant,
+    ) -> Option<Arc<Entry>> {
+        let stored = entries.candidates(plan).into_iter().flatten().next()?;
+        let stamp = stored.stamp.as_deref().filter(|stamp| self.is_too_old(stamp, asked_at))?;
+        let current = self.followed.current();
+        let chain = current.as_deref().filter(|chain| chain.number() == stamp.chain)?;
+        let is_outlived = stamp.buckets.iter().all(|bucket| chain.last_write(*bucket) <= stored.meta.slot)
+            && self.freshness.assess(&stored.meta, asked_at) != Freshness::Fresh
+            && is_of_known_owner(entries, &plan.key, stamp, chain);
+        if is_outlived && self.mode == FollowMode::Shadow {
+            self.count_carried(&plan.upstream);
+        }
+        is_outlived.then_some(stored)
+    }
+
+    /// Returns true if an answer was read too long ago to be carried at `now`.
+    fn is_too_old(&self, stamp: &FollowStamp, now: Instant) -> bool {
+        now.saturating_duration_since(stamp.read_at) > self.max_carry
     }
 
     /// Returns true if a block above the slot of `stored` may have written one of its accounts, so that `stored`
@@ -164,18 +199,6 @@ impl Carrier {
         let stamps = entries.candidates(plan).into_iter().flatten().filter_map(|stored| stored.stamp.clone());
         let stamps = stamps.filter(|stamp| stamp.chain == chain.number());
         stamps.filter_map(|stamp| stamp.buckets.iter().map(|bucket| chain.last_write(*bucket)).max()).max()
-    }
-
-    /// Waits for the followed chain to reach `slot`, at which a node gave the missing accounts of `list`. The
-    /// stored accounts of `list` can then be served at the same slot.
-    pub(super) async fn await_carried(&self, list: &AccountsQuery, slot: Slot) {
-        let is_carried = self.is_serving() && list.commitment == Commitment::Confirmed;
-        let near = |chain: &&Chain| is_carried && is_near(chain, slot);
-        let chain = self.followed.current().as_deref().filter(near).map(Chain::number);
-        if let Some(chain) = chain {
-            // If the chain does not arrive in time, the list is fetched as a whole.
-            let _ = timeout(TIP_WAIT, self.followed.reached(chain, slot)).await;
-        }
     }
 
     /// Waits for the followed chain to reach the floor of the accounts in the look-up `plan`, the highest slot at
@@ -202,31 +225,14 @@ impl Carrier {
         }
         let current = self.followed.current();
         let chain = current.as_deref().filter(|chain| is_near(chain, slot))?;
+        let now = Instant::now();
         let is_unwritten = |stored: Arc<Entry>| {
-            stored.stamp.as_deref().is_some_and(|stamp| {
+            stored.stamp.as_deref().filter(|stamp| !self.is_too_old(stamp, now)).is_some_and(|stamp| {
                 stamp.chain == chain.number() && unchanged_until(chain, stamp, commitment).is_some()
             })
         };
         let mut candidates = entries.candidates(plan).into_iter().flatten();
         candidates.any(is_unwritten).then(|| chain.number())
-    }
-
-    /// Returns true if the mode is `shadow`, and an answer to the look-up `plan` would be carried in the mode
-    /// `on`.
-    pub(super) fn would_carry(&self, entries: &StoredEntries, plan: &LookupPlan, now: Instant) -> bool {
-        self.mode == FollowMode::Shadow && {
-            let keys = [Some(&plan.key), plan.alternate_key.as_ref()].into_iter().flatten();
-            keys.filter_map(|key| Some((key, key.accounts()?.1))).any(|(key, commitment)| {
-                let carries = |key: &Key| {
-                    let stored = entries.get(key);
-                    stored.is_some_and(|stored| {
-                        self.carry_target(entries, key, &stored, commitment, now).is_some()
-                    })
-                };
-                let across = other_commitment(commitment).and_then(|other| key.at(other));
-                carries(key) || across.is_some_and(|key| carries(&key))
-            })
-        }
     }
 
     /// Returns the slot at which `stored` may be served to callers at `commitment` instead of its own slot.
@@ -239,7 +245,7 @@ impl Carrier {
         commitment: Commitment,
         now: Instant,
     ) -> Option<Tip> {
-        let stamp = stored.stamp.as_deref()?;
+        let stamp = stored.stamp.as_deref().filter(|stamp| !self.is_too_old(stamp, now))?;
         let current = self.followed.current();
         let chain = current.as_deref().filter(|chain| chain.number() == stamp.chain)?;
         let newest = match commitment {

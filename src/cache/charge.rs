@@ -1,19 +1,37 @@
 //! The price of a call.
 //!
-//! The price is added to the usage of the caller's key once, when the call's [`Charge`] is dropped. The price
-//! depends on the answer. If the caller hangs up while it waits for a fetch, the price depends on the result
-//! of that fetch. A caller who leaves before a fetch begins owes nothing, and a fetch that fails costs
-//! nothing.
+//! The price follows from what became of the call. This table is the only one, and docs/limits-and-units.md shows
+//! it to operators:
+//!
+//! | outcome | price |
+//! | --- | --- |
+//! | a node worked for the call | a miss |
+//! | the caller gets an answer, and no node worked for it | a hit |
+//! | anything else: a refusal by slotfront, a fault of the nodes | nothing |
+//!
+//! A node worked for a call if a fetch that the call started or waited for brought a node's answer, even one that
+//! is then refused to the caller or is older than a stored one. It also worked if the fetch ended at a limit of
+//! slotfront: at the answer's length, the memory for answers, or the time for it ([`Debt::of`]). Otherwise callers
+//! could make nodes work for nothing: with answers that are too long, with timeouts, or with batches whose answers
+//! are refused.
+//!
+//! What the call owes only rises, so each part of it is said once, where it is known: by the result of each fetch
+//! ([`Charge::share`]), even if the caller has gone, and by the answer ([`Charge::answered`]). The price is added
+//! to the usage of the caller's key when the call and its fetches have ended.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::fetched::{Fetched, FlightResult};
 use super::flight::FlightHandle;
+use super::status::CacheStatus;
+use crate::error::Error;
+use crate::telemetry::AttemptResult;
 
 /// The party that pays for calls, usually the owner of an API key.
 pub trait Payer: Send + Sync {
-    /// Adds `units` to the key's usage.
-    fn book(&self, units: f64);
+    /// Adds `units` to the key's usage, and gives back the units that were reserved for a call at `price`.
+    fn settle(&self, price: Price, units: f64);
 }
 
 /// The price of a call in units.
@@ -21,86 +39,105 @@ pub trait Payer: Send + Sync {
 pub struct Price {
     /// The price of an answer from the cache.
     pub hit: f64,
-    /// The price of an answer from a node.
+    /// The price of an answer from a node, which is the highest price of the call.
     pub miss: f64,
 }
 
-/// A call's price, and the payer to whose usage the price is added.
-struct Bill {
-    payer: Arc<dyn Payer>,
-    price: Price,
-}
-
-impl Bill {
-    /// Adds the price of `debt` to the payer's usage. The price of a fetch is added once the result is known.
-    fn pay(self, debt: Debt) {
-        match debt {
-            Debt::Nothing => {}
-            Debt::Hit => self.payer.book(self.price.hit),
-            Debt::Miss => self.payer.book(self.price.miss),
-            Debt::Flight(flight) => flight.leave(move |result| self.pay(Debt::of(result))),
-        }
-    }
-}
-
-/// The price that the caller owes for one call. Dropping the charge adds the price to the usage of the
-/// caller's key, even if the caller did not wait for the answer.
-pub struct Charge {
-    bill: Option<Bill>,
-    debt: Mutex<Debt>,
-}
-
-/// The price that a call owes at present.
-pub(super) enum Debt {
+/// The debt of a call. Of several debts, the highest counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Debt {
     Nothing,
     Hit,
     Miss,
-    /// The price of the result of this fetch, which may not have ended yet.
-    Flight(FlightHandle<FlightResult>),
 }
 
 impl Debt {
-    /// Returns the price of a fetch with this result. A failed fetch costs nothing.
-    pub(super) fn of(result: &FlightResult) -> Self {
+    /// Returns what the callers of a call to nodes owe for its `result`.
+    pub(crate) fn of<T>(result: &Result<T, Error>) -> Self {
         match result {
-            Ok(Fetched::New(..)) => Self::Miss,
-            Ok(Fetched::KeptNewer(..) | Fetched::AlreadyFresh(..)) => Self::Hit,
+            Ok(_) => Self::Miss,
+            Err(Error::NoUpstream(attempts)) => {
+                let limits = [
+                    AttemptResult::TooLarge,
+                    AttemptResult::BuffersFull,
+                    AttemptResult::Timeout,
+                    AttemptResult::Cancelled,
+                ];
+                let worked =
+                    attempts.iter().any(|attempt| limits.iter().any(|l| l.as_str() == attempt.reason));
+                if worked { Self::Miss } else { Self::Nothing }
+            }
             Err(_) => Self::Nothing,
         }
     }
 }
 
+/// The bill of one call. Dropping it settles the call with the payer.
+struct Bill {
+    payer: Arc<dyn Payer>,
+    price: Price,
+    /// The highest [`Debt`] so far.
+    owed: AtomicU8,
+}
+
+impl Bill {
+    fn owe(&self, debt: Debt) {
+        self.owed.fetch_max(debt as u8, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Bill {
+    fn drop(&mut self) {
+        let units = [0.0, self.price.hit, self.price.miss];
+        self.payer.settle(self.price, units[usize::from(*self.owed.get_mut())]);
+    }
+}
+
+/// A call's access to its bill. The bill is settled once the call has dropped its charge, and the fetches that
+/// share it have ended.
+#[derive(Clone)]
+pub struct Charge(Option<Arc<Bill>>);
+
 impl Charge {
-    /// Creates a charge with nothing to pay yet. The price is added to the usage of `payer`.
+    /// Creates a charge with nothing to pay yet. The payer has reserved the units of a miss.
     pub fn new(payer: Arc<dyn Payer>, price: Price) -> Self {
-        Self { bill: Some(Bill { payer, price }), debt: Mutex::new(Debt::Nothing) }
+        Self(Some(Arc::new(Bill { payer, price, owed: AtomicU8::new(Debt::Nothing as u8) })))
     }
 
     /// Creates the charge of a call that costs nothing.
     pub fn free() -> Self {
-        Self { bill: None, debt: Mutex::new(Debt::Nothing) }
+        Self(None)
     }
 
-    /// Sets the price that the call owes, and replaces the price that was set before.
-    pub(super) fn owe(&self, debt: Debt) {
-        *self.debt() = debt;
+    /// Makes the call owe `debt`, unless it owes more.
+    pub(crate) fn owe(&self, debt: Debt) {
+        if let Some(bill) = &self.0 {
+            bill.owe(debt);
+        }
     }
 
-    fn debt(&self) -> MutexGuard<'_, Debt> {
-        self.debt.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Makes the call owe the price of the answer that its caller gets.
+    pub fn answered(&self, status: CacheStatus) {
+        self.owe(if status.is_hit() { Debt::Hit } else { Debt::Miss });
     }
-}
 
-impl Drop for Charge {
-    fn drop(&mut self) {
-        let Some(bill) = self.bill.take() else { return };
-        let debt = std::mem::replace(&mut *self.debt(), Debt::Nothing);
-        bill.pay(debt);
+    /// Makes the call owe the price of the result of `flight`, also if the caller does not wait for it.
+    pub(super) fn share(&self, flight: &FlightHandle<FlightResult>) {
+        let Some(bill) = self.0.clone() else { return };
+        flight.on_result(move |result| {
+            // Without a node's work, only who gets an answer pays for it.
+            if !matches!(result, Ok(Fetched::AlreadyFresh(..))) {
+                bill.owe(Debt::of(result));
+            }
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use bytes::Bytes;
     use tokio::time::Instant;
     use tokio_util::task::TaskTracker;
@@ -109,23 +146,27 @@ mod tests {
     use crate::cache::class::Class;
     use crate::cache::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
     use crate::cache::flight::Flights;
-    use crate::error::Error;
+    use crate::cache::status::ForwardReason;
+    use crate::error::FailedAttempt;
 
     const PRICE: Price = Price { hit: 0.5, miss: 2.0 };
+    const HIT: CacheStatus = CacheStatus::Hit { ttl_s: 1, derived: false, stale: false };
+    const MISS: CacheStatus = CacheStatus::forwarded(ForwardReason::Miss, true);
 
-    /// A payer that records the units added to its usage.
+    /// A payer that records the units of each settled call.
     #[derive(Default)]
     struct TestPayer(Mutex<Vec<f64>>);
 
     impl Payer for TestPayer {
-        fn book(&self, units: f64) {
+        fn settle(&self, price: Price, units: f64) {
+            assert_eq!(price, PRICE);
             self.0.lock().unwrap().push(units);
         }
     }
 
     impl TestPayer {
         #[track_caller]
-        fn has_paid(&self, expected: &[f64], case: &str) {
+        fn has_settled(&self, expected: &[f64], case: &str) {
             assert_eq!(*self.0.lock().unwrap(), expected, "{case}");
         }
     }
@@ -149,66 +190,90 @@ mod tests {
         Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() })
     }
 
-    /// Returns a result of each kind that a fetch may have, with the units that a caller pays for it.
-    fn results() -> [(FlightResult, &'static [f64]); 4] {
-        [
-            (Ok(Fetched::New(entry(), true)), &[PRICE.miss]),
-            (Ok(Fetched::KeptNewer(entry(), None)), &[PRICE.hit]),
-            (Ok(Fetched::AlreadyFresh(entry(), None)), &[PRICE.hit]),
-            (Err(Error::Overloaded), &[]),
-        ]
+    fn failed(reasons: &[AttemptResult]) -> FlightResult {
+        let attempt = |reason: &AttemptResult| FailedAttempt {
+            upstream: "a".to_owned(),
+            reason: reason.to_string(),
+            retry_after: None,
+        };
+        Err(Error::NoUpstream(reasons.iter().map(attempt).collect()))
+    }
+
+    /// Returns the results that a fetch may have, with the units that each costs a caller who gets no answer.
+    fn results() -> Vec<(FlightResult, f64)> {
+        use AttemptResult as Is;
+        let mut results = vec![
+            (Ok(Fetched::New(entry(), true)), PRICE.miss),
+            (Ok(Fetched::KeptNewer(entry(), None)), PRICE.miss),
+            (Ok(Fetched::AlreadyFresh(entry(), None)), 0.0),
+            (Err(Error::Overloaded), 0.0),
+            (failed(&[]), 0.0),
+            (failed(&[Is::Connect, Is::TooLarge]), PRICE.miss),
+        ];
+        results.extend(
+            [Is::TooLarge, Is::BuffersFull, Is::Timeout, Is::Cancelled].map(|is| (failed(&[is]), PRICE.miss)),
+        );
+        let faults =
+            [Is::Connect, Is::Reset, Is::Status429, Is::Status4xx, Is::Status5xx, Is::BadJson, Is::WrongId];
+        results.extend(faults.map(|is| (failed(&[is]), 0.0)));
+        results.extend(
+            [Is::UnknownCode, Is::Unhealthy, Is::Behind, Is::Incapable, Is::Foreign]
+                .map(|is| (failed(&[is]), 0.0)),
+        );
+        results
     }
 
     #[tokio::test]
-    async fn caller_who_waits_is_booked_once() {
+    async fn fetches_cost_what_their_results_cost() {
         for (result, cost) in results() {
-            let (charge, payer) = charge();
-            let shared = result.clone();
-            let flight = Flights::<u8, _>::new(TaskTracker::new()).start_unshared(async { shared });
-            charge.owe(Debt::Flight(flight.clone()));
-            charge.owe(Debt::of(&flight.result().await.unwrap()));
-            payer.has_paid(&[], "a call is booked when it ends");
-            drop(charge);
-            payer.has_paid(cost, &format!("{result:?}"));
+            for leaves_early in [false, true] {
+                let tasks = TaskTracker::new();
+                let (sender, receiver) = tokio::sync::oneshot::channel();
+                let flight =
+                    Flights::<u8, _>::new(tasks.clone()).start_unshared(async { receiver.await.unwrap() });
+                let (charge, payer) = charge();
+                charge.share(&flight);
+                let waiting = (!leaves_early).then_some(charge);
+                payer.has_settled(&[], "the price is not known yet");
+                sender.send(result.clone()).unwrap();
+                tasks.close();
+                tasks.wait().await;
+                drop(waiting);
+                payer.has_settled(&[cost], &format!("left early: {leaves_early}: {result:?}"));
+            }
         }
     }
 
     #[tokio::test]
-    async fn caller_who_leaves_is_booked_once() {
-        for (result, cost) in results() {
-            let tasks = TaskTracker::new();
-            let flights = Flights::<u8, _>::new(tasks.clone());
-            let (sender, receiver) = tokio::sync::oneshot::channel();
-            let flight = flights.start_unshared(async { receiver.await.unwrap() });
-            let [(before, early_payer), (after, late_payer)] = [charge(), charge()];
-            before.owe(Debt::Flight(flight.clone()));
-            drop(before);
-            early_payer.has_paid(&[], "the price is not known yet");
-            after.owe(Debt::Flight(flight.clone()));
-            sender.send(result.clone()).unwrap();
-            tasks.close();
-            tasks.wait().await;
-            early_payer.has_paid(cost, &format!("left before the result: {result:?}"));
-            drop(after);
-            late_payer.has_paid(cost, &format!("left after the result: {result:?}"));
-        }
+    async fn fetch_that_dies_costs_nothing() {
+        let flight = Flights::<u8, FlightResult>::new(TaskTracker::new())
+            .start_unshared(async { panic!("the fetch died") });
+        let (charge, payer) = charge();
+        charge.share(&flight);
+        drop(charge);
+        assert!(flight.result().await.is_none());
+        payer.has_settled(&[0.0], "what was reserved is given back");
     }
 
     #[test]
-    fn last_debt_of_a_call_is_booked() {
-        let cases: [(Vec<Debt>, &[f64]); 4] = [
-            (vec![], &[]),
-            (vec![Debt::Hit], &[PRICE.hit]),
-            (vec![Debt::Hit, Debt::Miss], &[PRICE.miss]),
-            (vec![Debt::Hit, Debt::Nothing], &[]),
+    fn highest_debt_of_a_call_counts_once() {
+        type Step = fn(&Charge);
+        let cases: [(&[Step], f64); 6] = [
+            (&[], 0.0),
+            (&[|charge| charge.answered(HIT)], PRICE.hit),
+            (&[|charge| charge.answered(MISS)], PRICE.miss),
+            (&[|charge| charge.owe(Debt::Miss), |charge| charge.answered(HIT)], PRICE.miss),
+            (&[|charge| charge.answered(HIT), |charge| charge.owe(Debt::Nothing)], PRICE.hit),
+            (&[|charge| charge.answered(MISS), |charge| charge.owe(Debt::Miss)], PRICE.miss),
         ];
-        for (number, (debts, cost)) in cases.into_iter().enumerate() {
+        for (number, (steps, cost)) in cases.into_iter().enumerate() {
             let (charge, payer) = charge();
-            for debt in debts {
-                charge.owe(debt);
+            for step in steps {
+                step(&charge);
             }
+            payer.has_settled(&[], "a call is settled when it ends");
             drop(charge);
-            payer.has_paid(cost, &format!("case {number}"));
+            payer.has_settled(&[cost], &format!("case {number}"));
         }
     }
 }

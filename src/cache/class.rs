@@ -23,9 +23,9 @@ pub enum Class {
     /// The error -32004: the block does not exist yet at this commitment. The entry expires when the newest
     /// known slot reaches the block's slot.
     NotYet(Slot, Commitment),
-    /// A skipped slot, reported by two nodes.
+    /// A slot that was certainly skipped: a later block names an earlier slot as its parent's.
     Skipped,
-    /// A skipped slot that only one node reports, or whose block may still reach long-term storage. Its TTL is
-    /// `unconfirmed` in the setting `cache.ttl.no_block`.
+    /// A slot that nodes report as skipped. They may only have lost its block. Its TTL is `unconfirmed` in the setting
+    /// `cache.ttl.no_block`.
     SkippedUnconfirmed,
 }

@@ -22,13 +22,11 @@ use super::forms;
 use super::freshness::FreshnessPolicy;
 use super::key::{Key, LookupPlan};
 use super::lookup::{FetchStart, InsertRequest, Lookup, SingleEntry};
-use super::merge::Merger;
 use super::options::CallOptions;
-use super::policy::cache_policy;
-use super::refetch_check::{RefetchCheck, Sighting};
 use super::renderer::Renderer;
 use super::second_level::{SecondLevel, SharedAnswers};
 use super::store::Insert;
+use super::verify::Verifier;
 use crate::config;
 use crate::error::{Error, FailedAttempt};
 use crate::frontier::Frontier;
@@ -69,74 +67,65 @@ pub(super) struct Fetcher {
     renderer: Arc<Renderer>,
     freshness: Arc<FreshnessPolicy>,
     flights: Arc<Flights<FlightKey, FlightResult>>,
-    merger: Arc<Merger>,
-    refetch_check: Arc<RefetchCheck>,
+    verifier: Arc<Verifier>,
     /// The shared store, which is the second level of the cache, if one is configured.
     second_level: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
     metrics: Arc<Metrics>,
     request_timeout: Duration,
-    tasks: TaskTracker,
 }
 
 impl Fetcher {
     /// Creates a fetcher over `pool`. Fetches run as tasks of `tasks`.
     pub(super) fn new(
         config: &config::Config,
-        (lookup, renderer): (Arc<Lookup>, Arc<Renderer>),
+        (lookup, renderer, verifier): (Arc<Lookup>, Arc<Renderer>, Arc<Verifier>),
         second_level: Option<Arc<SecondLevel>>,
         frontier: Arc<Frontier>,
         pool: Arc<Pool>,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
     ) -> Self {
-        let followed = Arc::clone(lookup.carrier.followed());
-        let refetch_check = RefetchCheck::new(followed, Arc::clone(&pool), tasks.clone());
         Self {
             freshness: Arc::clone(&lookup.freshness),
             lookup,
             renderer,
-            flights: Flights::new(tasks.clone()),
-            merger: Arc::default(),
-            refetch_check,
+            flights: Flights::new(tasks),
+            verifier,
             second_level,
             pool,
             frontier,
             metrics,
             request_timeout: config.server.request_timeout,
-            tasks,
         }
     }
 
-    /// Joins the shared fetch for `plan` and `requirement`, or starts one with the caller's `options`.
+    /// Joins the shared fetch for `plan` and `requirement`, or starts one with the caller's `options`. If `is_background`,
+    /// the caller does not wait for it.
     pub(super) fn join_or_start_flight(
         self: &Arc<Self>,
         plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
+        is_background: bool,
     ) -> FlightHandle<FlightResult> {
-        let (fetcher, flight_plan, leader_options) = (Arc::clone(self), plan.clone(), options.clone());
-        let fetch = move || {
-            let (fetcher, plan) = (Arc::clone(&fetcher), flight_plan.clone());
-            // The flight has a deadline of its own, so that callers who join late may wait as long as the
-            // leader.
-            let deadline = Instant::now() + fetcher.request_timeout;
-            let options = CallOptions { deadline, ..leader_options.clone() };
-            async move {
-                if requirement == SlotRequirement::None
-                    && let Some(found) = fetcher.find_without_node(&plan).await
-                {
-                    return Ok(found);
-                }
-                if let Some(found) = fetcher.find_shared(&plan, requirement).await {
-                    return Ok(found);
-                }
-                fetcher.fetch(&plan, requirement, options).await
+        let (fetcher, flight_plan, options) = (Arc::clone(self), plan.clone(), options.clone());
+        let fetch = async move {
+            // The flight has a deadline of its own, so that callers who join late may wait as long as the leader.
+            let options = CallOptions { deadline: Instant::now() + fetcher.request_timeout, ..options };
+            if requirement == SlotRequirement::None
+                && let Some(found) = fetcher.find_without_node(&flight_plan).await
+            {
+                return Ok(found);
             }
+            if let Some(found) = fetcher.find_shared(&flight_plan, requirement).await {
+                return Ok(found);
+            }
+            fetcher.fetch(&flight_plan, requirement, options, is_background).await
         };
         let key = (plan.key.clone(), requirement, self.lookup.entries.generation());
-        self.flights.join(&key, fetch, is_worth_retry)
+        self.flights.join(&key, fetch)
     }
 
     /// Starts a fetch for this caller alone, which asks a node even if an answer is stored.
@@ -147,7 +136,7 @@ impl Fetcher {
         options: &CallOptions,
     ) -> FlightHandle<FlightResult> {
         let (fetcher, plan, options) = (Arc::clone(self), plan.clone(), options.clone());
-        self.flights.start_unshared(async move { fetcher.fetch(&plan, requirement, options).await })
+        self.flights.start_unshared(async move { fetcher.fetch(&plan, requirement, options, false).await })
     }
 
     /// Waits about the duration of one slot for a usable node to reach `slot`. Returns true if a node has
@@ -207,10 +196,11 @@ impl Fetcher {
         plan: &LookupPlan,
         requirement: SlotRequirement,
         options: CallOptions,
+        is_background: bool,
     ) -> FlightResult {
         let commitment = plan.upstream.commitment();
         let start = self.lookup.begin_fetch(plan);
-        let FetchStart { generation, space, chain, .. } = start;
+        let FetchStart { generation, chain, .. } = start;
         // At processed a fork may be dropped with its slots, so the newest slot is only a preference there.
         let (newest_slot, prefer) = match commitment {
             // Nodes that have reached the last write are preferred. Another node would only repeat the stored
@@ -228,32 +218,12 @@ impl Fetcher {
         let one_node = min_context_slot.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(min_context_slot);
         let CallOptions { deadline, caller, trace, .. } = options;
-        let context = CallContext { deadline, caller, trace };
+        let context = CallContext { deadline, caller, trace, is_background };
         let request =
             UpstreamRequest { query, min_slot: newest_slot.max(required), prefer, one_node, context };
-        let may_merge = requirement == SlotRequirement::None && self.pool.merges();
-        let reply = match &plan.upstream {
-            Query::Account(_) if may_merge => {
-                self.merger.call(&self.pool, &self.tasks, request, space).await?
-            }
-            _ => self.pool.call(&request).await?,
-        };
+        let reply = self.pool.call(&request).await?;
         let account_floor = if commitment == Some(Commitment::Processed) { 0 } else { start.account_floor };
         self.store_answer(plan, &reply, account_floor, generation, AnswerSource::Node { chain }).await
-    }
-
-    /// Compares fetched accounts with the stored ones. Accounts without a [`FollowStamp`] are left out. A
-    /// difference that no known block explains is examined in a task.
-    fn check_refetch(&self, key: Option<&Key>, entry: &Entry, singles: &[SingleEntry]) {
-        let whole = key.map(|key| (key, &entry.body, &entry.stamp));
-        let all = whole.into_iter().chain(singles.iter().map(|one| (&one.key, &one.body, &one.stamp)));
-        for (key, body, stamp) in all {
-            let Some(stamp) = stamp else { continue };
-            if let Some(stored) = self.lookup.entries.get(key) {
-                let fetched = Sighting { body, stamp, slot: entry.meta.slot };
-                self.refetch_check.check(key, &stored, &fetched);
-            }
-        }
     }
 
     /// Returns the data from which the answer's [`FollowStamp`] is made. `None` if the answer is never served
@@ -265,7 +235,8 @@ impl Fetcher {
             return None;
         }
         let confirmed = self.frontier.slot(Commitment::Confirmed);
-        Some(StampInput { followed: Arc::clone(self.lookup.carrier.followed()), chain, confirmed })
+        let followed = Arc::clone(self.lookup.carrier.followed());
+        Some(StampInput { followed, chain, confirmed, read_at: reply.sent_at })
     }
 
     /// Stores an answer if the caching rules allow it, unless a newer one is stored. `account_floor` is the
@@ -288,19 +259,24 @@ impl Fetcher {
             not_stored(UncacheableReason::Older);
             return Ok(Fetched::KeptNewer(stored, key));
         }
-        let (payload, placement) = cache_policy(plan, reply, &self.frontier);
+        let (payload, placement) = self.lookup.cache_policy(plan, reply);
         let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
         let stamp_input = self.stamp_input(plan, reply, source);
         let parsed = parse_body(plan, reply, payload, stamp_input).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
-            Error::NoUpstream(vec![FailedAttempt { upstream, reason: AttemptResult::BadJson.to_string() }])
+            let reason = AttemptResult::BadJson.to_string();
+            Error::NoUpstream(vec![FailedAttempt { upstream, reason, retry_after: None }])
         })?;
         let ParsedAnswer { body, stamp, form_key, singles, spaces } = parsed;
         let meta =
             EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
         let entry = Arc::new(Entry { body, meta, stamp, compressed: CompressedForms::default() });
         let key = placement.map(|(key, _)| form_key.unwrap_or(key));
-        self.check_refetch(key.as_ref().ok(), &entry, &singles);
+        if entry.stamp.is_some()
+            && let Some(stored) = self.lookup.carrier.outlived(&self.lookup.entries, plan, reply.sent_at)
+        {
+            self.verifier.compare_refetched(&plan.upstream, stored, reply);
+        }
         let answer = InsertRequest { plan, key, entry: &entry, singles, spaces, account_floor, generation };
         let inserted = self.lookup.insert_fetched(answer, |key| {
             if let (AnswerSource::Node { .. }, Some(second_level)) = (source, &self.second_level) {
@@ -419,16 +395,5 @@ impl ParsedAnswer {
             }
             _ => None,
         }
-    }
-}
-
-/// Returns true if a fetch with this result is worth a second try. An answer over the size limit would be over it
-/// at the second try, too.
-fn is_worth_retry(result: &FlightResult) -> bool {
-    let too_large = AttemptResult::TooLarge.as_str();
-    match result {
-        Err(Error::NoUpstream(attempts)) => attempts.iter().all(|attempt| attempt.reason != too_large),
-        Err(_) => true,
-        Ok(_) => false,
     }
 }

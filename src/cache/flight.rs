@@ -1,8 +1,8 @@
 //! Single-flight: all callers with the same question at the same time share one fetch, called a flight.
 //!
-//! The fetch is a task that goes on even if the caller who started it, the leader, leaves. A failed fetch is
-//! tried once more if callers still wait. Callers bring their own deadlines and never cancel a flight. A caller
-//! who leaves may leave a callback for the result, and no longer counts as waiting.
+//! The fetch is a task that goes on even if the caller who started it, the leader, leaves. Callers bring their own
+//! deadlines and never cancel a flight. A callback gets the result even if its caller has left. A failed fetch is not
+//! repeated here, because the pool has already asked every node that the retry budget allows.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -27,8 +27,8 @@ pub struct Flights<K, T> {
 type FlightTable<K, T> = HashMap<K, Flight<T>>;
 type FlightShard<K, T> = Mutex<FlightTable<K, T>>;
 
-/// A shared fetch: the receiver for callers who wait for its result, and the callbacks that handle the result for
-/// callers who no longer wait.
+/// A shared fetch: the receiver for callers who wait for its result, and the callbacks that get the result whether
+/// or not a caller waits.
 #[derive(Debug)]
 struct Flight<T> {
     result: watch::Receiver<Option<T>>,
@@ -41,19 +41,18 @@ impl<T> Clone for Flight<T> {
     }
 }
 
-/// A callback of a caller who no longer waits for a fetch. The callback gets the fetch's result.
+/// A function that gets the fetch's result.
 type ResultCallback<T> = Box<dyn FnOnce(&T) + Send>;
 
-/// The state of a shared fetch, kept for the callers who no longer wait for the result.
+/// The state of a shared fetch, kept for the callbacks.
 enum FlightState<T> {
-    /// The fetch is under way. Holds the callbacks of the callers who have left.
+    /// The fetch is under way. Holds the callbacks.
     UnderWay(Vec<ResultCallback<T>>),
     /// The fetch has ended with this result.
     Ended(T),
 }
 
-/// The callbacks of callers who no longer wait for a fetch. When the fetch ends, its result takes their
-/// place.
+/// The callbacks of a fetch. When the fetch ends, its result takes their place.
 struct FlightCallbacks<T>(Mutex<FlightState<T>>);
 
 impl<T> FlightCallbacks<T> {
@@ -83,17 +82,12 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         Arc::new(Self { shards, hasher: RandomState::new(), tasks })
     }
 
-    /// Joins the fetch under way for `key`, or starts `fetch`. If `retry_if` returns true for the result,
-    /// `fetch` runs once more, provided that a caller still waits.
-    pub fn join<F>(
+    /// Joins the fetch under way for `key`, or starts `fetch`.
+    pub fn join(
         self: &Arc<Self>,
         key: &K,
-        mut fetch: impl FnMut() -> F + Send + 'static,
-        retry_if: fn(&T) -> bool,
-    ) -> FlightHandle<T>
-    where
-        F: Future<Output = T> + Send + 'static,
-    {
+        fetch: impl Future<Output = T> + Send + 'static,
+    ) -> FlightHandle<T> {
         let mut shard = self.shard(key);
         if let Some(flight) = shard.get(key) {
             return FlightHandle { flight: flight.clone(), is_leader: false };
@@ -103,20 +97,13 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         drop(shard);
         // The guard removes the flight however its task ends, even by a panic, so that no caller waits for a
         // dead task.
-        let mut guard = FlightGuard { flights: Arc::clone(self), key: Some(key.clone()) };
+        let guard = FlightGuard { flights: Arc::clone(self), key: key.clone() };
         let callbacks = Arc::clone(&flight.callbacks);
         self.tasks.spawn(async move {
-            let mut result = fetch().await;
-            if retry_if(&result) && !guard.remove_if_unattended(&sender) {
-                let again = fetch().await;
-                // The first of two failures says more: the second may have found no node left to ask.
-                if !retry_if(&again) {
-                    result = again;
-                }
-            }
+            let result = fetch.await;
             drop(guard);
-            sender.send_replace(Some(result.clone()));
-            callbacks.deliver(result);
+            callbacks.deliver(result.clone());
+            sender.send_replace(Some(result));
         });
         FlightHandle { flight, is_leader: true }
     }
@@ -127,8 +114,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         let callbacks = Arc::clone(&flight.callbacks);
         self.tasks.spawn(async move {
             let result = fetch.await;
-            sender.send_replace(Some(result.clone()));
-            callbacks.deliver(result);
+            callbacks.deliver(result.clone());
+            sender.send_replace(Some(result));
         });
         FlightHandle { flight, is_leader: true }
     }
@@ -149,7 +136,7 @@ impl<T> Flight<T> {
 }
 
 impl<T> FlightCallbacks<T> {
-    /// Calls the callbacks of the callers who have left, and stores the result for callers who leave later.
+    /// Calls the callbacks, before a waiting caller gets the result, and stores the result for later callbacks.
     fn deliver(&self, result: T) {
         let mut callbacks = self.lock();
         if let FlightState::UnderWay(functions) =
@@ -169,9 +156,9 @@ impl<T: Clone> FlightHandle<T> {
         self.flight.result.wait_for(Option::is_some).await.ok().and_then(|result| result.clone())
     }
 
-    /// Stops waiting for the fetch. `function` gets the result, at once if the fetch has ended. `function` is
-    /// not called if the fetch's task dies.
-    pub fn leave(self, function: impl FnOnce(&T) + Send + 'static) {
+    /// Calls `function` with the result, at once if the fetch has ended. `function` is not called if the fetch's
+    /// task dies.
+    pub fn on_result(&self, function: impl FnOnce(&T) + Send + 'static) {
         match &mut *self.flight.callbacks.lock() {
             FlightState::UnderWay(functions) => functions.push(Box::new(function)),
             FlightState::Ended(result) => function(result),
@@ -182,33 +169,12 @@ impl<T: Clone> FlightHandle<T> {
 /// The guard of a fetch. Dropping the guard removes the fetch from the table of fetches under way.
 struct FlightGuard<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> {
     flights: Arc<Flights<K, T>>,
-    /// The key of the fetch. `None` once the fetch is removed from the table.
-    key: Option<K>,
-}
-
-impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> FlightGuard<K, T> {
-    /// Removes the fetch from the table if no caller waits for it. Returns true if it is removed. The check
-    /// and the removal happen under one lock. If they did not, a caller who joins in between would get a
-    /// failure that was not tried again.
-    fn remove_if_unattended(&mut self, sender: &watch::Sender<Option<T>>) -> bool {
-        let Some(key) = &self.key else { return true };
-        let mut shard = self.flights.shard(key);
-        // The table holds one receiver. Any other receiver belongs to a caller who waits.
-        if sender.receiver_count() > 1 {
-            return false;
-        }
-        shard.remove(key);
-        drop(shard);
-        self.key = None;
-        true
-    }
+    key: K,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Drop for FlightGuard<K, T> {
     fn drop(&mut self) {
-        if let Some(key) = &self.key {
-            self.flights.shard(key).remove(key);
-        }
+        self.flights.shard(&self.key).remove(&self.key);
     }
 }
 
@@ -230,19 +196,14 @@ mod tests {
             Arc::new(Self { started: AtomicUsize::new(0), gate: Semaphore::new(0) })
         }
 
-        /// Returns a function that starts a fetch. Each fetch waits for a permit of `gate`, and then returns
-        /// its own number, counted from 1.
-        fn fetch(
-            self: &Arc<Self>,
-        ) -> impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = usize> + Send>> + Send + 'static {
+        /// Returns a fetch that waits for a permit of `gate`, and then returns its own number, counted from 1 in the
+        /// order in which fetches began.
+        fn fetch(self: &Arc<Self>) -> impl Future<Output = usize> + Send + 'static {
             let fetches = Arc::clone(self);
-            move || {
-                let fetches = Arc::clone(&fetches);
+            async move {
                 let number = fetches.started.fetch_add(1, Ordering::SeqCst) + 1;
-                Box::pin(async move {
-                    fetches.gate.acquire().await.unwrap().forget();
-                    number
-                })
+                fetches.gate.acquire().await.unwrap().forget();
+                number
             }
         }
     }
@@ -250,52 +211,31 @@ mod tests {
     #[tokio::test]
     async fn ten_thousand_callers_share_one_fetch() {
         let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
-        let handles: Vec<_> = (0..10_000).map(|_| flights.join(&1, fetches.fetch(), |_| false)).collect();
+        let handles: Vec<_> = (0..10_000).map(|_| flights.join(&1, fetches.fetch())).collect();
         assert_eq!(handles.iter().filter(|s| s.is_leader).count(), 1);
         fetches.gate.add_permits(1);
         for handle in handles {
             assert_eq!(handle.result().await, Some(1));
         }
         assert_eq!(fetches.started.load(Ordering::SeqCst), 1);
-        assert!(
-            flights.join(&1, fetches.fetch(), |_| false).is_leader,
-            "a flight that has ended is not joined"
-        );
+        assert!(flights.join(&1, fetches.fetch()).is_leader, "a flight that has ended is not joined");
     }
 
     #[tokio::test]
     async fn flight_outlives_its_leader() {
         let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
-        drop(flights.join(&1, fetches.fetch(), |_| false));
-        let waits = flights.join(&1, fetches.fetch(), |_| false);
+        drop(flights.join(&1, fetches.fetch()));
+        let waits = flights.join(&1, fetches.fetch());
         assert!(!waits.is_leader);
         fetches.gate.add_permits(1);
         assert_eq!(waits.result().await, Some(1));
     }
 
     #[tokio::test]
-    async fn failed_flight_retries_once_for_waiting_callers() {
-        let (flights, fetches) = (Flights::new(TaskTracker::new()), Fetches::new());
-        fetches.gate.add_permits(9);
-        let waits = flights.join(&1, fetches.fetch(), |number| *number == 1);
-        assert_eq!(waits.result().await, Some(2), "the second try succeeds");
-        let waits = flights.join(&1, fetches.fetch(), |_| true);
-        assert_eq!(waits.result().await, Some(3), "a second failure is returned");
-        assert_eq!(fetches.started.load(Ordering::SeqCst), 4);
-        let tasks = TaskTracker::new();
-        let (flights, fetches) = (Flights::new(tasks.clone()), Fetches::new());
-        fetches.gate.add_permits(9);
-        drop(flights.join(&1, fetches.fetch(), |_| true));
-        tasks.close();
-        tasks.wait().await;
-        assert_eq!(fetches.started.load(Ordering::SeqCst), 1, "nobody waits: no second try");
-    }
-
-    #[tokio::test]
     async fn panicked_fetch_leaves_no_flight() {
         let flights = Flights::<u8, u8>::new(TaskTracker::new());
-        let handle = flights.join(&1, || async { panic!("the fetch died") }, |_| false);
+        let handle = flights.join(&1, async { panic!("the fetch died") });
         assert_eq!(handle.result().await, None);
-        assert!(flights.join(&1, || async { 1 }, |_| false).is_leader);
+        assert!(flights.join(&1, async { 1 }).is_leader);
     }
 }

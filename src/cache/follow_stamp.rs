@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use super::derive::account::{AccountFacts, TokenProgram};
 use crate::follow::{self, Bucket, FollowedChain, NodeVersion};
@@ -21,6 +22,8 @@ pub struct FollowStamp {
     pub chain: u64,
     /// The slot of the node's answer.
     pub read: Slot,
+    /// The moment at which the node was asked. Unlike the moment in the entry, carrying does not move it.
+    pub read_at: Instant,
     /// True if the node may have shown data of a later slot than `read`, as old nodes do at finalized.
     pub may_be_newer: bool,
     /// The highest slot whose data the node may have shown. The answer is not served at other slots before
@@ -41,6 +44,8 @@ pub(super) struct StampInput {
     pub(super) chain: u64,
     /// The newest confirmed slot that was known after the answer had arrived.
     pub(super) confirmed: Slot,
+    /// The moment at which the node was asked.
+    pub(super) read_at: Instant,
 }
 
 impl FollowStamp {
@@ -56,6 +61,7 @@ pub(super) struct Stamper {
     followed: Arc<FollowedChain>,
     chain: u64,
     read: Slot,
+    read_at: Instant,
     may_be_newer: bool,
     newest_data: Slot,
 }
@@ -75,12 +81,17 @@ impl Stamper {
             api_version: Cow<'a, str>,
             slot: Slot,
         }
-        let &StampInput { ref followed, chain, confirmed } = input;
+        let &StampInput { ref followed, chain, confirmed, read_at } = input;
         let Context { api_version, slot: read } = serde_json::from_slice(context).ok()?;
-        let version = NodeVersion::parse(&api_version).filter(|version| version.is_followed())?;
+        let version = NodeVersion::parse_followed(&api_version)?;
         let may_be_newer = version < follow::EXACT_FINALIZED;
         let newest_data = if may_be_newer { read.max(confirmed) } else { read };
-        Some(Self { followed: Arc::clone(followed), chain, read, may_be_newer, newest_data })
+        Some(Self { followed: Arc::clone(followed), chain, read, read_at, may_be_newer, newest_data })
+    }
+
+    /// Returns true if the answer may show data of a later slot than its own.
+    pub(super) fn may_be_newer(&self) -> bool {
+        self.may_be_newer
     }
 
     /// Returns the [`FollowStamp`] of one account, which a node has returned in `form` with these `facts`.
@@ -122,8 +133,8 @@ impl Stamper {
     }
 
     fn stamp(&self, is_token: bool, buckets: Box<[Bucket]>) -> Arc<FollowStamp> {
-        let &Self { chain, read, may_be_newer, newest_data, .. } = self;
-        Arc::new(FollowStamp { chain, read, may_be_newer, newest_data, is_token, buckets })
+        let &Self { chain, read, read_at, may_be_newer, newest_data, .. } = self;
+        Arc::new(FollowStamp { chain, read, read_at, may_be_newer, newest_data, is_token, buckets })
     }
 }
 
@@ -135,13 +146,16 @@ pub(super) fn of_list<'a>(
 ) -> Option<Arc<FollowStamp>> {
     let first = stamps.next()??;
     let (chain, mut may_be_newer, mut newest_data) = (first.chain, first.may_be_newer, first.newest_data);
+    let mut read_at = first.read_at;
     let mut buckets = first.buckets.to_vec();
     for stamp in stamps {
         let stamp = stamp.filter(|stamp| stamp.chain == chain)?;
         may_be_newer |= stamp.may_be_newer;
         newest_data = newest_data.max(stamp.newest_data);
+        read_at = read_at.min(stamp.read_at);
         buckets.extend_from_slice(&stamp.buckets);
     }
     let buckets = buckets.into();
-    Some(Arc::new(FollowStamp { chain, read: slot, may_be_newer, newest_data, is_token: false, buckets }))
+    let (read, is_token) = (slot, false);
+    Some(Arc::new(FollowStamp { chain, read, read_at, may_be_newer, newest_data, is_token, buckets }))
 }

@@ -16,7 +16,7 @@ use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
 use super::follow_stamp::FollowStamp;
 use super::freshness::{Freshness, FreshnessPolicy};
 use super::key::{Finality, Key, LookupPlan};
-use super::policy::cache_policy;
+use super::policy::{Placement, cache_policy};
 use super::sizes::Sizes;
 use super::store::Insert;
 use super::stored_entries::StoredEntries;
@@ -60,9 +60,6 @@ pub(super) struct FetchStart {
     /// The highest slot of the stored answers to the call, or `account_floor` if that is higher. `None` if no
     /// answer is stored and no account was shown.
     pub(super) newest_slot: Option<Slot>,
-    /// The account's size in bytes. `None` if the size is not known, or if the call is not for a single
-    /// account.
-    pub(super) space: Option<u64>,
     /// The unique number of the run of blocks that the gateway follows. 0 if it follows none.
     pub(super) chain: u64,
     /// The slot of the last block that may have written one of the call's accounts. `None` if the followed blocks
@@ -121,13 +118,7 @@ impl Lookup {
     /// Returns the stored entry for the look-up `plan`, if the entry's slot is at least `min_slot`. Each entry
     /// that was found but is not fresh is counted in the metrics.
     pub(super) fn look_up(&self, plan: &LookupPlan, min_slot: Option<Slot>) -> CacheLookup {
-        let found = self.assess(plan, min_slot, |cause| self.metrics.cache_stale.at(cause).inc());
-        if !matches!(found, CacheLookup::Hit(_))
-            && self.carrier.would_carry(&self.entries, plan, Instant::now())
-        {
-            self.carrier.count_carried(&plan.upstream);
-        }
-        found
+        self.assess(plan, min_slot, |cause| self.metrics.cache_stale.at(cause).inc())
     }
 
     /// Returns the entry for `plan` if it is fresh. Unlike [`Self::look_up`], counts nothing in the metrics.
@@ -135,6 +126,11 @@ impl Lookup {
         let CacheLookup::Hit(entry) = self.assess(plan, None, |_| ()) else { return None };
         let key = self.entries.alternate_key(plan, &entry);
         Some((entry, key))
+    }
+
+    /// Returns true if a stored entry may serve a call of `plan` now, fresh or while it is fetched again.
+    pub(super) fn holds(&self, plan: &LookupPlan) -> bool {
+        matches!(self.assess(plan, None, |_| ()), CacheLookup::Hit(_) | CacheLookup::Stale(_))
     }
 
     /// Looks `plan` up, and calls `not_fresh` with the reason for each entry that is not fresh.
@@ -259,22 +255,11 @@ impl Lookup {
         let account_floor = self.entries.floor(&plan.key, Instant::now());
         let slots = self.entries.candidates(plan).into_iter().flatten().map(|entry| entry.meta.slot);
         let newest_slot = slots.chain(Some(account_floor).filter(|slot| *slot > 0)).max();
-        let space = match &plan.upstream {
-            Query::Account(account) => self.sizes.space(&account.pubkey),
-            _ => None,
-        };
         let followed = self.carrier.followed();
         followed.touch();
         let chain = followed.number();
         let last_write = self.carrier.last_write(&self.entries, plan);
-        FetchStart {
-            generation: self.entries.generation(),
-            account_floor,
-            newest_slot,
-            space,
-            chain,
-            last_write,
-        }
+        FetchStart { generation: self.entries.generation(), account_floor, newest_slot, chain, last_write }
     }
 
     /// Returns a stored entry that may still be served and whose slot is above `slot`, the slot of a node's
@@ -391,6 +376,12 @@ impl Lookup {
         }
     }
 
+    /// Returns the payload of a node's answer, and the key and class under which it is stored, or the reason why it is
+    /// not stored.
+    pub(super) fn cache_policy(&self, plan: &LookupPlan, reply: &PoolReply) -> (Payload, Placement) {
+        cache_policy(plan, reply, &self.frontier, |slot| self.entries.proves_skip(slot))
+    }
+
     /// Returns true if an answer from the shared store may be used here. The answer must be fresh. Its slot must
     /// not be below `min_slot`, below a stored answer's slot, or below a slot at which one of its accounts was
     /// shown. The slot must not be implausibly far above the newest known slot, either.
@@ -409,7 +400,7 @@ impl Lookup {
         if !plan.upstream.commitment().is_none_or(known) {
             return false;
         }
-        let (_, Ok((_, class))) = cache_policy(plan, reply, &self.frontier) else { return false };
+        let (_, Ok((_, class))) = self.cache_policy(plan, reply) else { return false };
         let meta =
             EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
         self.freshness.allows(&meta, Tolerance::Fresh, Instant::now())

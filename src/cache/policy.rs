@@ -1,33 +1,30 @@
 //! The caching rules: the key and class under which a node's answer is stored, or the reason why it is not
 //! stored. Accounts are stored under the key of the form that the answer has (`cache/forms.rs`).
 //!
-//! The rules are pure functions of the answer and the newest known slots.
+//! The rules are pure functions of the answer, the newest known slots and the stored blocks.
 
 use super::class::Class;
 use super::entry::{Payload, TextParts};
 use super::key::{Key, LookupPlan};
 use crate::frontier::Frontier;
-use crate::methods::{Commitment, Query};
+use crate::methods::{Query, Slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
-
-/// The number of slots below the newest finalized slot whose blocks may still be missing in long-term
-/// storage. Nodes fill that storage with a delay.
-const LONG_TERM_STORAGE_LAG_SLOTS: u64 = 9_000;
 
 /// The key and class under which an answer is stored, or the reason why it is not stored.
 pub(super) type Placement = Result<(Key, Class), UncacheableReason>;
 
 /// Returns the payload of `reply`, a node's answer to the upstream call of the look-up `plan`. The second value
 /// is the key and class under which it is stored, or the reason why it is not. If the node says that a block is
-/// missing, the key and class depend on the newest known slots in `frontier`.
+/// missing, the key and class depend on the newest known slots in `frontier`, and on `proves_skip`, which returns
+/// true for a slot that was certainly skipped.
 pub(super) fn cache_policy(
     plan: &LookupPlan,
     reply: &PoolReply,
     frontier: &Frontier,
+    proves_skip: impl FnOnce(Slot) -> bool,
 ) -> (Payload, Placement) {
-    let finalized = frontier.slot(Commitment::Finalized);
     let keep = |class| Ok((plan.key.clone(), class));
     let absent = |class| Ok((plan.alternate_key.clone().unwrap_or_else(|| plan.key.clone()), class));
     match &reply.body {
@@ -54,10 +51,8 @@ pub(super) fn cache_policy(
                 (Query::Block(q), code::SLOT_SKIPPED | code::LONG_TERM_STORAGE_SLOT_SKIPPED)
                     if matches!(plan.alternate_key, Some(Key::NoBlock(_))) =>
                 {
-                    let may_come = *code == code::LONG_TERM_STORAGE_SLOT_SKIPPED
-                        && finalized.saturating_sub(q.slot) < LONG_TERM_STORAGE_LAG_SLOTS;
-                    let settled = reply.is_settled && !may_come;
-                    absent(if settled { Class::Skipped } else { Class::SkippedUnconfirmed })
+                    // All nodes may have lost the same block, and long-term storage is filled with a delay.
+                    absent(if proves_skip(q.slot) { Class::Skipped } else { Class::SkippedUnconfirmed })
                 }
                 // At or below the frontier the block exists or the slot was skipped, so a node's "not yet" is
                 // out of date.

@@ -26,33 +26,6 @@ impl Filter {
         Self { method: Some(method), ..Self::default() }
     }
 
-    /// Returns this filter and all filters that can be made from it by clearing fields. Each of them matches at
-    /// least as much as this filter.
-    pub fn wider(self) -> impl Iterator<Item = Self> {
-        (0..8).map(move |parts| Self {
-            method: self.method.filter(|_| parts & 1 != 0),
-            account: self.account.filter(|_| parts & 2 != 0),
-            slot: self.slot.filter(|_| parts & 4 != 0),
-        })
-    }
-
-    /// Returns methods whose entries, taken together, include all that this filter matches. Empty if the
-    /// filter matches everything.
-    pub fn methods(&self) -> &'static [Method] {
-        match (self.method, self.account, self.slot) {
-            // getAccountInfo and getMultipleAccounts match the same entries.
-            (Some(Method::GetAccountInfo | Method::GetMultipleAccounts), ..) => &[Method::GetAccountInfo],
-            (Some(Method::GetTokenAccountBalance), ..) => &[Method::GetTokenAccountBalance],
-            (Some(Method::GetVoteAccounts), ..) => &[Method::GetVoteAccounts],
-            (Some(Method::GetFeeForMessage), ..) => &[Method::GetFeeForMessage],
-            (Some(Method::GetRecentPerformanceSamples), ..) => &[Method::GetRecentPerformanceSamples],
-            (Some(Method::GetClusterNodes), ..) => &[Method::GetClusterNodes],
-            (None, Some(_), _) => &[Method::GetAccountInfo, Method::GetTokenAccountBalance],
-            (Some(Method::GetBlock), ..) | (None, None, Some(_)) => &[Method::GetBlock],
-            (None, None, None) => &[],
-        }
-    }
-
     /// Returns true if the filter matches all entries.
     pub fn is_everything(&self) -> bool {
         *self == Self::default()
@@ -136,11 +109,6 @@ mod tests {
             let taken: Vec<_> = keys.iter().filter(|(_, k)| filter.takes(k)).map(|(name, _)| *name).collect();
             assert_eq!(taken, expected, "{filter:?}");
             assert_eq!(filter.is_everything(), expected == everything, "{filter:?}");
-            for (name, key) in keys.iter().filter(|(_, key)| filter.takes(key)) {
-                assert!(filter.wider().all(|wider| wider.takes(key)), "{filter:?} {name}");
-                let by_method = filter.methods().iter().any(|method| Filter::of(*method).takes(key));
-                assert!(by_method || filter.is_everything(), "{filter:?} {name}");
-            }
         }
     }
 }

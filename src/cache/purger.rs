@@ -11,9 +11,10 @@ use tokio_util::task::TaskTracker;
 use super::lookup::Lookup;
 use super::purge::Filter;
 use super::second_level::SecondLevel;
+use crate::methods::{Method, Slot};
 use crate::pool::Pool;
 
-/// The interval between two reads of the purge lists in the shared store, which all gateways write.
+/// The interval between two reads of the generation in the shared store, which every purge raises.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two checks of the pool for the genesis hash of its cluster.
 const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -22,7 +23,7 @@ const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Purger {
     lookup: Arc<Lookup>,
     second_level: Option<Arc<SecondLevel>>,
-    /// The pool. The genesis hash of its cluster names the purge list to which this gateway writes.
+    /// The pool, whose cluster a purge concerns.
     pool: Arc<Pool>,
 }
 
@@ -32,8 +33,8 @@ impl Purger {
         Self { lookup, second_level, pool }
     }
 
-    /// Returns true if a shared store is configured and connected, and its purges are known, so that answers
-    /// can be read from it.
+    /// Returns true if a shared store is configured and connected, and its generation is known, so that answers can be
+    /// read from it.
     pub fn shares(&self) -> bool {
         self.second_level.as_ref().is_some_and(|second_level| second_level.is_available())
     }
@@ -49,24 +50,31 @@ impl Purger {
     }
 
     /// Removes the entries that match `filter`, and returns their number. Walks over all entries, so an async
-    /// worker must not call this. Matching answers in the shared store are ignored from now on.
-    /// [`Self::share`] informs the other gateways.
+    /// worker must not call this. All answers that the shared store has of this cluster are ignored from now on, so that
+    /// nothing has to be remembered about single ones. [`Self::share`] informs the other gateways.
     pub fn purge(&self, filter: &Filter) -> u64 {
         if let Some(second_level) = &self.second_level {
-            second_level.purge(self.pool.genesis().as_deref(), filter, Instant::now());
+            second_level.purge(self.pool.genesis().as_deref(), filter);
         }
         self.lookup.entries.purge(&[*filter])
+    }
+
+    /// Removes what was stored as final above `slot`, and returns the number of entries. Needed after the nodes went back
+    /// to `slot`, because the cluster may go on with other blocks from there. Walks over all entries, so an async worker
+    /// must not call this. The shared store forgets all answers, and the other replicas their blocks.
+    pub fn purge_above(&self, slot: Slot) -> u64 {
+        if let Some(second_level) = &self.second_level {
+            second_level.purge(self.pool.genesis().as_deref(), &Filter::of(Method::GetBlock));
+        }
+        self.lookup.entries.purge_above(slot)
     }
 
     /// Removes all entries, and purges the answers of this pool's clusters in the shared store. Needed after a
     /// node of another Solana cluster was asked, because its answers may have been shared as answers of the
     /// pool's cluster.
-    ///
-    /// Earlier clusters of the pool whose purge has reached the store are left out. They were purged when the
-    /// pool left them.
-    pub fn purge_listed_clusters(&self) {
+    pub fn purge_all_clusters(&self) {
         if let Some(second_level) = &self.second_level {
-            second_level.purge_listed_clusters(Instant::now());
+            second_level.purge_all_clusters();
         }
         self.lookup.entries.purge(&[Filter::default()]);
     }
@@ -87,8 +95,8 @@ impl Purger {
                 loop {
                     let is_identified = purger.pool.genesis().is_some();
                     purger.share().await;
-                    // This gateway reads no answers from the store before it knows the store's purges for the
-                    // cluster. It therefore reads the purge list of a newly identified cluster at once.
+                    // This gateway reads no answers from the store before it knows the cluster's generation. It
+                    // therefore asks for that of a newly identified cluster at once.
                     let reason_to_look = async {
                         tokio::select! {
                             () = second_level.connected() => {}

@@ -1,8 +1,7 @@
 //! The renderer writes an entry in a caller's form and content coding, and then checks again if the entry may
 //! be served.
 //!
-//! [`Renderer`] owns the permits that limit how many long texts are written at once, and the compressor. It
-//! also owns the verifier, which compares some hits with a node's answer.
+//! [`Renderer`] owns the permits that limit how many long texts are written at once, and the compressor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +27,6 @@ use crate::config;
 use crate::error::Error;
 use crate::methods::Query;
 use crate::node::OFF_WORKER_BYTES;
-use crate::pool::Pool;
 use crate::telemetry::{Metrics, Outcome};
 
 /// The longest time that a fetched answer may take to be written, including the wait for a permit. If the
@@ -46,8 +44,6 @@ pub(super) struct Renderer {
     render_permits: Arc<Semaphore>,
     compressor: Arc<Compressor>,
     verifier: Arc<Verifier>,
-    /// The pool that the verifier asks.
-    pool: Arc<Pool>,
     metrics: Arc<Metrics>,
     request_timeout: Duration,
     tasks: TaskTracker,
@@ -60,20 +56,18 @@ impl Renderer {
         config: &config::Config,
         cores: usize,
         lookup: Arc<Lookup>,
-        pool: Arc<Pool>,
-        metrics: &Arc<Metrics>,
+        verifier: Arc<Verifier>,
+        metrics: Arc<Metrics>,
         tasks: TaskTracker,
     ) -> Self {
-        let request_timeout = config.server.request_timeout;
         Self {
             freshness: Arc::clone(&lookup.freshness),
             lookup,
             render_permits: Arc::new(Semaphore::new(cores * 2)),
-            compressor: Arc::new(Compressor::new(cores, Arc::clone(metrics))),
-            verifier: Verifier::new(config.verify.sample, request_timeout, Arc::clone(metrics)),
-            pool,
-            metrics: Arc::clone(metrics),
-            request_timeout,
+            compressor: Arc::new(Compressor::new(cores, Arc::clone(&metrics))),
+            verifier,
+            metrics,
+            request_timeout: config.server.request_timeout,
             tasks,
         }
     }
@@ -156,12 +150,12 @@ impl Renderer {
         };
         let (status, outcome) = match (status, outcome) {
             (CacheStatus::Hit { ttl_s, stale, .. }, outcome) => {
-                self.verifier.sample(&self.pool, &self.tasks, query, &entry.meta, &payload);
+                self.verifier.sample(query, entry, &payload);
                 let outcome = if derived && outcome == Outcome::Hit { Outcome::Derived } else { outcome };
                 (CacheStatus::Hit { ttl_s, derived, stale }, outcome)
             }
             (CacheStatus::Carried, outcome) => {
-                self.verifier.sample(&self.pool, &self.tasks, query, &entry.meta, &payload);
+                self.verifier.sample(query, entry, &payload);
                 self.lookup.carrier.count_carried(query);
                 (CacheStatus::Carried, outcome)
             }

@@ -9,7 +9,7 @@
 //! Answers of nodes are written to the store in the background. They wait in a queue, which limits their
 //! number and their total size. An answer that does not fit into the queue is not shared.
 
-mod purges;
+mod generations;
 mod value;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Pool, PoolReply};
 use crate::redis_store::{PutRequest, Store, StoreTime, StoredValues, micros};
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
-use purges::Purges;
+use generations::Generations;
 use value::{SecondLevelKey, SharedValue, ValueMac};
 
 /// The shortest time to live of an answer that is worth sharing.
@@ -63,7 +63,7 @@ pub(super) struct SecondLevel {
     /// The moment at which the cache was last cleared, for example after the machine was suspended. Answers
     /// in the store that were asked for before that moment are ignored.
     not_before: Mutex<Option<Instant>>,
-    purges: Purges,
+    generations: Generations,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
 }
@@ -72,6 +72,7 @@ pub(super) struct SecondLevel {
 struct WriteBack {
     name: SecondLevelKey,
     reply: PoolReply,
+    generation: u64,
     life: Duration,
 }
 
@@ -96,12 +97,12 @@ impl SecondLevel {
         tasks.spawn(writer.run(write_backs));
         let max_text = usize::try_from(config.cache.max_entry).unwrap_or(usize::MAX);
         let (metrics, tasks) = (Arc::clone(metrics), tasks.clone());
-        let (not_before, purges) = (Mutex::default(), Purges::new(store.parts()));
-        Self { freshness, store, mac, queue, waiting, max_text, not_before, purges, metrics, tasks }
+        let (not_before, generations) = (Mutex::default(), Generations::default());
+        Self { freshness, store, mac, queue, waiting, max_text, not_before, generations, metrics, tasks }
     }
 
     pub(super) fn is_available(&self) -> bool {
-        self.store.is_there() && self.purges.are_known_somewhere()
+        self.store.is_there() && self.generations.is_any_known()
     }
 
     /// Looks for an answer to `plan` that another gateway has written to the shared store. `None` if the
@@ -128,15 +129,14 @@ impl SecondLevel {
         // answer is not stored.
         let generation = lookup.entries.generation();
         let (genesis, reads) = self.planned_reads(pool, plan)?;
-        let part = self.store.part(reads.first()?.name.key());
-        if !self.purges.are_known(&genesis, part) {
+        let Some(current) = self.generations.current(&genesis) else {
             self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
-        }
+        };
         let keys: Vec<_> = reads.iter().map(|read| read.name.key().to_owned()).collect();
         let found = self.store.get(&keys).await.ok()?;
         let took = found.asked_at.elapsed();
-        let (candidate, foreign) = self.newest_usable(lookup, &genesis, reads, found, min_slot).await;
+        let (candidate, foreign) = self.newest_usable(lookup, current, reads, found, min_slot).await;
         Some(SharedAnswers { candidate, foreign, took, generation })
     }
 
@@ -156,12 +156,9 @@ impl SecondLevel {
     /// too short for sharing.
     fn planned_reads(&self, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<PlannedRead>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.alternate_key);
-        let lives = |key: &&Key| {
-            let class = if matches!(key, Key::NoBlock(_)) { Class::Skipped } else { plan.class };
-            self.freshness.ttl(class) >= WORTH_SHARING
-        };
-        let mut keys = keys.filter(lives).peekable();
-        keys.peek()?;
+        if self.freshness.ttl(plan.class) < WORTH_SHARING {
+            return None;
+        }
         let genesis = pool.genesis()?;
         let planned_read = |key: &Key| {
             let name = self.mac.name(self.store.namespace(), &genesis, key)?;
@@ -190,7 +187,7 @@ impl SecondLevel {
     async fn newest_usable(
         &self,
         lookup: &Lookup,
-        genesis: &str,
+        current: u64,
         reads: Vec<PlannedRead>,
         found: StoredValues,
         min_slot: Option<Slot>,
@@ -205,13 +202,13 @@ impl SecondLevel {
                 continue;
             };
             let Some(sent_at) = sent_at(&value, read_at, asked_at) else { continue };
-            if self.is_purged(genesis, &plan.key, &value, sent_at) {
+            if value.generation < current || self.is_emptied(sent_at) {
                 // The store would refuse an answer of a lower slot as long as it has the purged one.
                 self.delete(&name);
                 continue;
             }
-            let SharedValue { slot, body, is_settled, .. } = value;
-            let reply = PoolReply { node: NO_NODE, body, sent_at, slot, is_settled };
+            let SharedValue { slot, body, .. } = value;
+            let reply = PoolReply { node: NO_NODE, body, sent_at, slot };
             let newest = best.as_ref().is_none_or(|(_, best)| (best.slot, best.sent_at) < (slot, sent_at));
             if newest && lookup.accepts_shared(&plan, &reply, min_slot) {
                 best = Some((plan, reply));
@@ -227,16 +224,16 @@ impl SecondLevel {
         if life < WORTH_SHARING || !self.store.takes_writes() || !pool.is_of_cluster(reply.node) {
             return;
         }
-        let genesis = pool.genesis();
-        let name = genesis.and_then(|genesis| self.mac.name(self.store.namespace(), &genesis, key));
-        let Some(name) = name else { return };
-        self.enqueue(WriteBack { name, reply: reply.clone(), life });
+        let Some(genesis) = pool.genesis() else { return };
+        let Some(generation) = self.generations.current(&genesis) else { return };
+        let Some(name) = self.mac.name(self.store.namespace(), &genesis, key) else { return };
+        self.enqueue(WriteBack { name, reply: reply.clone(), generation, life });
     }
 
     /// Writes this gateway's purges to the shared store and applies those of other gateways. Returns true if
     /// the store has all of this gateway's purges.
     pub(super) async fn share_purges(&self, lookup: &Arc<Lookup>, genesis: Option<&str>) -> bool {
-        self.purges.share(&self.store, &self.mac, genesis, &self.freshness, lookup).await
+        self.generations.exchange(&self.store, &self.mac, genesis, &self.freshness, lookup).await
     }
 
     /// Waits until the store is connected.
@@ -249,24 +246,21 @@ impl SecondLevel {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Begins a purge of the shared store: answers that match `filter` and were asked for before `now` are
-    /// ignored. [`Self::share_purges`] informs the other gateways of the cluster with this genesis hash.
-    pub(super) fn purge(&self, genesis: Option<&str>, filter: &Filter, now: Instant) {
-        self.purges.begin(genesis, *filter, now);
+    /// Begins a purge: no answer that the store has of this cluster is used any more. [`Self::share_purges`] tells the
+    /// other gateways, which remove what matches `filter` from their own caches.
+    pub(super) fn purge(&self, genesis: Option<&str>, filter: &Filter) {
+        self.generations.purge(genesis, *filter);
     }
 
-    /// Begins a purge of the whole shared store: answers that were asked for before `now` are ignored.
-    /// [`Self::share_purges`] informs the other gateways of each cluster whose purge list this gateway keeps.
-    pub(super) fn purge_listed_clusters(&self, now: Instant) {
-        self.purges.begin_in_all_lists(now);
+    /// Begins a purge of everything in each cluster whose generation this gateway knows.
+    pub(super) fn purge_all_clusters(&self) {
+        self.generations.purge_all_clusters();
     }
 
-    /// Returns true if `value`, the answer under `key`, was asked for before it was purged. `sent_at` is the
-    /// time at which it was asked for, by this gateway's clock.
-    fn is_purged(&self, genesis: &str, key: &Key, value: &SharedValue, sent_at: Instant) -> bool {
+    /// Returns true if an answer that was asked for at `sent_at` is from before this gateway's cache was cleared.
+    fn is_emptied(&self, sent_at: Instant) -> bool {
         let emptied = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
         emptied.is_some_and(|emptied| sent_at <= emptied)
-            || self.purges.is_purged(genesis, key, value.sent_at, sent_at)
     }
 
     /// Decodes the bytes of an answer in the shared store. `None` if they are unreadable, too long or written
@@ -372,10 +366,10 @@ async fn write_back(store: &Store, mac: &Arc<ValueMac>, queued: WriteBack) {
         return;
     }
     let Some(sent_at) = store.time_of(queued.reply.sent_at) else { return };
-    let WriteBack { name, reply, life } = queued;
+    let WriteBack { name, reply, generation, life } = queued;
     let wall_us = wall_us().saturating_sub(micros(reply.sent_at.elapsed()));
-    let PoolReply { body, slot, is_settled, .. } = reply;
-    let value = SharedValue { slot, sent_at, wall_us, is_settled, body };
+    let PoolReply { body, slot, .. } = reply;
+    let value = SharedValue { slot, generation, sent_at, wall_us, body };
     let key = name.key().to_owned();
     let sealed = if value.text().len() > OFF_WORKER_BYTES / LONG_PART {
         let mac = Arc::clone(mac);

@@ -14,7 +14,7 @@ const CELLS: usize = 1 << 16;
 /// The largest account, in bytes, that is fetched and stored whole even if a caller asks for a slice.
 const SMALL_BYTES: u64 = 64 * 1024;
 /// The largest total size, in bytes, of several accounts that are fetched whole in one call.
-pub(super) const TOGETHER_BYTES: u64 = 1024 * 1024;
+const TOGETHER_BYTES: u64 = 1024 * 1024;
 /// The bits of a cell that hold an account's size, which always fits in them. The other bits identify the
 /// account.
 const SIZE_BITS: u64 = (1 << 24) - 1;
@@ -62,7 +62,7 @@ impl Sizes {
 
     /// Returns the account's size in bytes when it was last seen. `None` if the size is not known. An account
     /// that was too large to fetch has the size 2²⁴ − 1.
-    pub fn space(&self, pubkey: &Pubkey) -> Option<u64> {
+    fn space(&self, pubkey: &Pubkey) -> Option<u64> {
         let (cell, mark) = self.cell(pubkey);
         let noted = cell.load(Ordering::Relaxed);
         (noted & !SIZE_BITS == mark).then_some(noted & SIZE_BITS)

@@ -124,11 +124,11 @@ impl EntryStore {
         }
     }
 
-    /// Removes the entries for whose keys `takes` returns true, and returns their number. Walks over all
-    /// entries, so an async worker must not call this.
-    pub fn purge(&self, takes: impl Fn(&Key) -> bool) -> u64 {
+    /// Removes the entries for which `takes` returns true, and returns their number. Walks over all entries, so an
+    /// async worker must not call this.
+    pub fn purge(&self, takes: impl Fn(&Key, &EntryMeta) -> bool) -> u64 {
         let entries = self.entries.load();
-        let named = entries.iter().filter(|(key, _)| takes(key));
+        let named = entries.iter().filter(|(key, entry)| takes(key, &entry.meta));
         named.map(|(key, _)| u64::from(entries.remove(&*key).is_some())).sum()
     }
 

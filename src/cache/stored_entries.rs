@@ -7,16 +7,22 @@ use tokio::time::Instant;
 
 use super::basis::{Basis, Tolerance};
 use super::class::Class;
+use super::derive::block::{self, BlockShape};
 use super::entry::{Entry, EntryBody, EntryMeta, Payload};
 use super::floors::{AccountFloors, NO_ACCOUNTS};
 use super::freshness::FreshnessPolicy;
 use super::generation::{Generation, GenerationGuard};
-use super::key::{Key, LookupPlan};
+use super::key::{Finality, Key, LookupPlan};
 use super::purge::Filter;
 use super::store::{EntryStore, Insert};
-use crate::config::{self, Assemble};
-use crate::methods::{Commitment, Pubkey, Slot};
+use crate::config;
+use crate::methods::{BlockDetails, BlockEncoding, Commitment, Pubkey, Slot};
+use crate::node::shape::parent_slot;
 use crate::telemetry::Metrics;
+
+/// The number of slots after a skipped one that are searched for a stored block. A leader has four slots in a row, and
+/// may miss all of them.
+const LONGEST_SKIP: u64 = 8;
 
 /// The stored entries and the rules for serving them.
 pub(super) struct StoredEntries {
@@ -86,7 +92,7 @@ impl StoredEntries {
     pub(super) fn purge(&self, filters: &[Filter]) -> u64 {
         self.generation.advance();
         if !filters.iter().any(Filter::is_everything) {
-            let entries = self.store.purge(|key| filters.iter().any(|filter| filter.takes(key)));
+            let entries = self.store.purge(|key, _| filters.iter().any(|filter| filter.takes(key)));
             filters.iter().filter_map(Filter::all_of).for_each(|account| self.floors.forget(account));
             return entries;
         }
@@ -95,9 +101,18 @@ impl StoredEntries {
         entries
     }
 
-    /// Forgets the slots at which accounts were shown, so that answers at any slot may be served.
-    pub(super) fn forget_floors(&self) {
-        self.floors.clear();
+    /// Removes the blocks above `slot`, the errors that such blocks are missing, and the other answers at finalized above
+    /// `slot`. Returns their number. Answers of fetches that are under way will not be stored.
+    pub(super) fn purge_above(&self, slot: Slot) -> u64 {
+        use Commitment::Finalized;
+        self.generation.advance();
+        self.store.purge(|key, meta| match (key.block_slot(), meta.class) {
+            (Some(block), _) => block > slot,
+            (None, Class::Account(Finalized) | Class::Fee(Finalized) | Class::Votes(Finalized)) => {
+                meta.slot > slot
+            }
+            _ => false,
+        })
     }
 
     /// Returns the number of purges so far.
@@ -137,6 +152,26 @@ impl StoredEntries {
         now: Instant,
     ) -> Option<Arc<Entry>> {
         self.store.get(key).filter(|stored| self.is_usable(key, stored, tolerance, min_slot, now))
+    }
+
+    /// Returns true if a stored final block proves that `slot` was skipped: the next block after the slot, whose parent
+    /// is before the slot.
+    pub(super) fn proves_skip(&self, slot: Slot) -> bool {
+        let parent_of = |slot| {
+            let header = BlockShape {
+                details: BlockDetails::None,
+                encoding: BlockEncoding::Json,
+                rewards: false,
+                max_version: None,
+            };
+            let mut shapes = std::iter::once(header).chain(block::sources(header));
+            shapes.find_map(|shape| match &self.store.get(&Key::Block(slot, shape, Finality::Final))?.body {
+                EntryBody::Verbatim(Payload::Result(text)) => parent_slot(&text.whole()),
+                _ => None,
+            })
+        };
+        let mut later = slot.saturating_add(1)..=slot.saturating_add(LONGEST_SKIP);
+        later.find_map(parent_of).is_some_and(|parent| parent < slot)
     }
 
     /// Returns true if `stored`, the entry under `key`, is young enough for `tolerance` and its slot is at
@@ -181,7 +216,7 @@ impl StoredEntries {
 
     /// Returns true if a newer answer is stored, or if an account was shown above the slot of `meta`. At
     /// processed only answers that were found without asking a node are checked.
-    pub(super) fn is_behind(&self, plan: &LookupPlan, meta: &EntryMeta, basis: Basis) -> bool {
+    fn is_behind(&self, plan: &LookupPlan, meta: &EntryMeta, basis: Basis) -> bool {
         let has_floor = match plan.class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => {
                 basis.is_stored() || c != Commitment::Processed
@@ -190,11 +225,7 @@ impl StoredEntries {
         };
         let newer =
             |stored: Arc<Entry>| stored.meta.slot > meta.slot && self.freshness.may_serve(&stored.meta);
-        // A list that was just assembled from accounts at several slots has the lowest of these slots. Each of
-        // its accounts was checked against its own floor. A list that was assembled earlier was not.
-        let is_just_assembled = meta.derived && matches!(basis, Basis::LookedUp | Basis::SharedFetch(..));
-        let is_mixed = is_just_assembled && self.freshness.assemble() == Assemble::WithinBound;
-        let is_below = || !is_mixed && meta.slot < self.floor(&plan.key, Instant::now());
+        let is_below = || meta.slot < self.floor(&plan.key, Instant::now());
         has_floor && (is_below() || self.candidates(plan).into_iter().flatten().any(newer))
     }
 

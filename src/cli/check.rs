@@ -60,7 +60,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     writeln!(world.out, "{}", summary(&config))?;
     let mut findings = doctor::of_settings(&config);
     if let (AuthMode::Keys, Some(path)) = (config.auth.mode, &config.auth.keys_file) {
-        findings.extend(files::of_keys(path, &KeyFile::new(path).list().map_err(Failure::usage)?));
+        let keys = KeyFile::new(path).list().map_err(Failure::usage)?;
+        findings.extend(files::of_keys(path, &keys, &config.server.trusted_proxies));
     }
     if !args.probe {
         return print_findings(&findings, world);

@@ -13,7 +13,7 @@ use super::{Failure, World};
 use crate::config::{defaults, is_name};
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
-use crate::gateway::keys::{self, ApiKey, MAX_NAME};
+use crate::gateway::keys::{self, ApiKey, KeyHash, NAME_RULE};
 use crate::methods::AnyMethod;
 
 /// Create, list, rotate and revoke API keys
@@ -73,15 +73,18 @@ enum KeysCommand {
         #[arg(long, value_name = "NAME|ID")]
         name: String,
     },
-    /// Replace the secret of a key; the old secret stays valid for a while
-    #[command(after_help = "Example:\n    slotfront keys rotate --file keys.toml --name alice --grace 24h")]
+    /// Replace the secret of a key; the old secret stays valid for a while, or ends at once with --grace 0s
+    #[command(
+        after_help = "Examples:\n    slotfront keys rotate --file keys.toml --name alice --grace 24h\n    \
+                      slotfront keys rotate --file keys.toml --name alice --grace 0s    (the secret leaked)"
+    )]
     Rotate {
         #[command(flatten)]
         file: KeyFileArg,
         /// The key's id, or its name if the name is unique
         #[arg(long, value_name = "NAME|ID")]
         name: String,
-        /// The time for which the old secret stays valid; 0s ends it at once
+        /// The longest time for which any earlier secret stays valid; 0s ends all of them at once
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
         grace: Duration,
     },
@@ -127,9 +130,7 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
     match args.command {
         KeysCommand::Create { file, name, plan, config, expires, restrictions } => {
             if !keys::is_name(&name) {
-                return Err(Failure::Usage(format!(
-                    "--name {name:?}: expected 1 to {MAX_NAME} characters without control characters"
-                )));
+                return Err(Failure::Usage(format!("--name {name:?}: {NAME_RULE}")));
             }
             plan_exists(&plan, config, world)?;
             let expires = expires.map(|text| parse_end(&text, now)).transpose()?;
@@ -159,15 +160,11 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
                 .checked_add(grace)
                 .map_err(|_| Failure::usage("--grace: the end is after the last supported date"))?;
             let issued = file.open().rotate(&name, until, now).map_err(failure)?;
-            let old = if grace.is_zero() {
-                "ends now".to_owned()
-            } else {
-                format!("is valid until {}", date(until))
-            };
             writeln!(
                 world.err,
-                "rotated {}; the old secret {old}. The new secret is shown only now:",
-                issued.id
+                "rotated {}; {}. The new secret is shown only now:",
+                issued.id,
+                earlier_secrets(&issued.earlier)
             )?;
             show(&issued, world)
         }
@@ -208,6 +205,20 @@ fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Re
     Ok(())
 }
 
+/// Says which of the replaced secrets are still valid, and until when. The start of its SHA-256 tells the owner of a
+/// secret which one it is.
+fn earlier_secrets(earlier: &[(KeyHash, Timestamp)]) -> String {
+    let text = |(i, (hash, until)): (usize, &(KeyHash, Timestamp))| {
+        let which = if i + 1 == earlier.len() { "the secret before this one" } else { "an earlier secret" };
+        format!("{which} (sha256 {:.8}...) until {}", hash.to_string(), date(*until))
+    };
+    let list: Vec<_> = earlier.iter().enumerate().map(text).collect();
+    match &list[..] {
+        [] => "no earlier secret is valid any more".to_owned(),
+        _ => format!("still valid: {}; --grace 0s ends every earlier secret at once", list.join(", ")),
+    }
+}
+
 fn show(issued: &IssuedKey, world: &mut World<'_>) -> Result<(), Failure> {
     // The secret is printed only here and only once. The key file holds only its hash.
     writeln!(world.out, "{}", issued.key.expose())?;
@@ -240,6 +251,12 @@ fn date(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 
+/// Returns the name of a key for the terminal. A file that was written by hand may have any name.
+fn shown(name: &str) -> String {
+    let escaped = |c: char| if keys::is_hidden(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    name.chars().map(escaped).collect()
+}
+
 fn key_table(keys: &[ApiKey], now: Timestamp) -> String {
     let mut table = TextTable::new(["id", "name", "plan", "created", "expires", "state", "restrictions"]);
     for key in keys {
@@ -253,7 +270,7 @@ fn key_table(keys: &[ApiKey], now: Timestamp) -> String {
         let expires = key.expires.map_or_else(|| "never".to_owned(), date);
         table.row(vec![
             key.id.clone(),
-            key.name.clone(),
+            shown(&key.name),
             key.plan.clone(),
             date(key.created),
             expires,

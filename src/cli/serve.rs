@@ -1,14 +1,18 @@
 //! `slotfront serve`: runs the gateway in production.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{Failure, World, reachable};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
-use crate::config::{self, reload::ConfigSource};
-use crate::gateway::Gateway;
+use crate::config::{self, AuthMode, Config, reload::ConfigSource};
+use crate::gateway::{Gateway, UsageError, UsageLock};
 use crate::http::tls::Tls;
 use crate::telemetry;
+
+/// The time after its drain in which another process ends, and gives back its usage file.
+const AFTER_DRAIN: Duration = Duration::from_secs(3);
 
 /// Run the gateway in front of your own nodes
 #[derive(Debug, clap::Args)]
@@ -27,15 +31,20 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
     // Signals are caught before any output, because a program that waits for the output may send a signal at once.
-    let signals = Signals::catch()?;
+    let mut signals = Signals::catch()?;
     let file = world.config_file(args.config);
     let (path, env) = (file.clone(), world.env.clone());
     let source = ConfigSource::new(move || config::load(path.as_deref(), &env), file);
-    let config = source.load().map_err(Failure::usage)?;
+    let mut config = source.load().map_err(Failure::usage)?;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     for warning in &config.warnings {
         tracing::warn!(setting = warning.path, fix = warning.fix, "{} {}", warning.path, warning.rule);
     }
+    // Held until this function returns. The gateway reads the file once it is held.
+    let _usage_lock = tokio::select! {
+        locked = lock_usage_file(&mut config) => locked.map_err(Failure::runtime)?,
+        () = signals.stop.received() => return Ok(()),
+    };
     let gateway = Gateway::new(&config).map_err(Failure::usage)?;
     let scheme = Tls::of(&config).map_err(Failure::usage)?.map_or("http", |_| "https");
     let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
@@ -48,4 +57,19 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     )?;
     world.out.flush()?;
     app::run(config, gateway, listeners, source, signals).await.map_err(Failure::runtime)
+}
+
+/// Takes the lock on the usage file, which another process may hold while it drains. In the mode `open` nothing is
+/// counted in the file, so a file that another process holds is left out of `config`.
+async fn lock_usage_file(config: &mut Config) -> Result<Option<UsageLock>, UsageError> {
+    let Some(path) = &config.auth.usage_file else { return Ok(None) };
+    let counts = config.auth.mode == AuthMode::Keys;
+    let patience = if counts { config.server.drain_timeout + AFTER_DRAIN } else { Duration::ZERO };
+    let locked = UsageLock::wait(path, patience).await;
+    if let (Err(error), false) = (&locked, counts) {
+        tracing::warn!(%error, "auth.mode is \"open\", so this process needs no usage file; if a reload changes the mode, restart as well");
+        config.auth.usage_file = None;
+        return Ok(None);
+    }
+    locked
 }

@@ -4,6 +4,12 @@ use super::*;
 
 /// Runs the command line `args`. Returns its standard output, and on failure the exit code and the message.
 fn typed(args: &[&str]) -> (String, Result<(), (u8, String)>) {
+    let (out, _, result) = typed_with_notes(args);
+    (out, result)
+}
+
+/// Runs the command line `args` like [`typed`]. Returns its standard error as well.
+fn typed_with_notes(args: &[&str]) -> (String, String, Result<(), (u8, String)>) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut world = World { env: BTreeMap::new(), out: &mut out, err: &mut err };
     let result = match Cli::try_parse_from(std::iter::once(&"slotfront").chain(args)) {
@@ -14,7 +20,7 @@ fn typed(args: &[&str]) -> (String, Result<(), (u8, String)>) {
         }),
         Err(error) => Err((u8::try_from(error.exit_code()).unwrap(), error.to_string())),
     };
-    (String::from_utf8(out).unwrap(), result)
+    (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), result)
 }
 
 #[test]
@@ -37,7 +43,6 @@ fn help_text_and_examples() {
       serve        Run the gateway in front of your own nodes
       check        Check a configuration; with --probe also nodes, files and limits
       health       Ask a running gateway for its readiness
-      replay       Send recorded calls to slotfront and to a node, and compare the answers
       keys         Create, list, rotate and revoke API keys
       sim          Run a simulated cluster without a gateway; node i, from 0, listens on the port + i
       openrpc      Print the OpenRPC document of the eight methods
@@ -81,12 +86,47 @@ fn exit_codes_of_help_and_wrong_usage() {
         (&["deev"], 2),
         (&["keys", "create"], 2),
         (&["serve"], 2),
-        (&["replay", "--requests", "/nowhere/calls.jsonl", "--against", "http://127.0.0.1:1"], 2),
-        (&["replay", "--requests", "x", "--against", "node.example"], 2),
         (&["check", "--config", "/nowhere/slotfront.toml"], 2),
     ] {
         assert_eq!(typed(args).1.unwrap_err().0, code, "{args:?}");
     }
+}
+
+#[test]
+fn names_of_old_files_cannot_disturb_the_list() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("keys.toml");
+    let keys = |args: &[&str]| typed(&[&["keys"], args, &["--file", file.to_str().unwrap()]].concat());
+    keys(&["create", "--name", "alice"]).1.unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("alice", "al\\u202E\\u001b[2Jice \u{e9}")).unwrap();
+    let (list, _) = keys(&["list"]);
+    assert!(list.contains("al\\u{202e}\\u{1b}[2Jice \u{e9} "), "{list:?}");
+    assert!(keys(&["revoke", "--name", "al\u{202e}\u{1b}[2Jice \u{e9}"]).1.is_ok(), "the key can be named");
+}
+
+#[test]
+fn rotation_says_what_stays_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("keys.toml");
+    let keys = |args: &[&str]| {
+        let (secret, notes, done) =
+            typed_with_notes(&[&["keys"], args, &["--file", file.to_str().unwrap()]].concat());
+        done.unwrap();
+        (crate::gateway::keys::KeyHash::of(secret.trim()).to_string(), notes)
+    };
+    let (first, _) = keys(&["create", "--name", "alice"]);
+    let (second, notes) = keys(&["rotate", "--name", "alice", "--grace", "1h"]);
+    assert!(
+        notes.contains(&format!("the secret before this one (sha256 {}...) until 20", &first[..8])),
+        "{notes}"
+    );
+    let (_, notes) = keys(&["rotate", "--name", "alice", "--grace", "48h"]);
+    for (which, hash) in [("an earlier secret", &first), ("the secret before this one", &second)] {
+        assert!(notes.contains(&format!("{which} (sha256 {}...) until 20", &hash[..8])), "{notes}");
+    }
+    let (_, notes) = keys(&["rotate", "--name", "alice", "--grace", "0s"]);
+    assert!(notes.contains("no earlier secret is valid any more"), "{notes}");
 }
 
 #[test]
@@ -131,6 +171,7 @@ fn keys_create_rotate_list_revoke() {
         (&["rotate", "--name", "alice"], "is revoked; create another"),
         (&["create", "--name", ""], "--name \"\": expected 1 to 64 characters"),
         (&["create", "--name", "a\nb"], "without control characters"),
+        (&["create", "--name", "a\u{202e}b"], "characters that hide or reorder text"),
         (&["create", "--name", "x", "--plan", "no plan"], "--plan \"no plan\": expected a plan name"),
         (&["create", "--name", "x", "--expires", "yesterday"], "--expires yesterday: expected"),
         (&["create", "--name", "x", "--expires", "2001-01-01"], "a future date"),

@@ -15,8 +15,9 @@ use super::{AuthMode, Config, Plan, Upstream, defaults};
 /// Checks the rules that several settings must fulfil together. If a default conflicts with a setting, the
 /// default is adjusted, and nothing is reported.
 pub(super) fn check(config: &mut Config, found: &mut Findings) {
-    config.warnings =
-        client_ip_header(config, found).into_iter().chain(repeated_urls(config, found)).collect();
+    let warnings = client_ip_header(config, found).into_iter().chain(repeated_urls(config, found));
+    let warnings: Vec<_> = warnings.collect();
+    config.warnings.extend(warnings);
     let mut rules = CrossChecks { found, problems: Vec::new() };
     listeners(config, &mut rules);
     upstreams(config, &mut rules);
@@ -148,14 +149,15 @@ fn reaches(url: &url::Url, listener: SocketAddr) -> bool {
 }
 
 /// Returns true if a connection to the address `ip` and the listener's port reaches `listener`. A connection to
-/// 0.0.0.0 or `::` goes to the loopback address.
+/// 0.0.0.0 or `::` goes to the loopback address. A listener at 0.0.0.0 gets no connections over IPv6.
 fn ip_reaches(ip: IpAddr, listener: SocketAddr) -> bool {
     let ip = match ip {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback())
+    let takes_version = listener.is_ipv6() || ip.is_ipv4();
+    listener.ip() == ip || (listener.ip().is_unspecified() && takes_version && ip.is_loopback())
 }
 
 fn timeouts(config: &mut Config, rules: &mut CrossChecks<'_>) {

@@ -106,8 +106,6 @@ pub const BREAKER_FAILURES: u32 = 5;
 pub const BREAKER_FAILURE_RATE: f64 = 0.5;
 /// One call in twenty is slower than this quantile, so at most one call in twenty is hedged.
 pub const HEDGE_QUANTILE: f64 = 0.95;
-/// Misses that are merged into one call all wait for the slowest account, so merging pays only under load.
-pub const MERGE: bool = false;
 /// The load that hedging may add to the nodes, as a share of calls.
 pub const HEDGE_BUDGET: f64 = 0.05;
 /// A latency of four times the pool's 95th percentile is a hang, not variance.
@@ -156,9 +154,9 @@ pub const TTL_BLOCK_CONFIRMED: Duration = Duration::from_secs(2);
 pub const TTL_BLOCK_FINALIZED: Duration = HOUR.saturating_mul(24);
 /// Half a slot, because the block probably arrives soon.
 pub const TTL_NO_BLOCK_NOT_YET: Duration = Duration::from_millis(200);
-/// A single node's statement that a slot was skipped is checked again within a minute.
-pub const TTL_NO_BLOCK_UNCONFIRMED: Duration = Duration::from_mins(1);
-/// A skipped slot stays skipped. A day limits the effect of a faulty node.
+/// Nodes that lost a block call its slot skipped. A node that has the block may be added or come back at any time.
+pub const TTL_NO_BLOCK_UNCONFIRMED: Duration = Duration::from_secs(5);
+/// A proven skip never changes. A day limits the effect of a faulty node.
 pub const TTL_NO_BLOCK_SKIPPED: Duration = HOUR.saturating_mul(24);
 /// Reading every block costs bandwidth. That pays only for some nodes and callers.
 pub const FOLLOW_MODE: FollowMode = FollowMode::Off;
@@ -166,6 +164,9 @@ pub const FOLLOW_MODE: FollowMode = FollowMode::Off;
 pub const FOLLOW_POLL: Duration = Duration::from_millis(100);
 /// Some 15 to 25 seconds of blocks. After a longer break, most accounts that callers ask for have changed.
 pub const FOLLOW_MAX_GAP: usize = 64;
+/// A node's single wrong answer lives no longer than this. One fetch in ten minutes for each account in use is little
+/// beside the fetches that following saves.
+pub const FOLLOW_MAX_CARRY: Duration = Duration::from_mins(10);
 /// A shared store exists so that one replica fetches for all. The store is trusted for blocks as it is for answers.
 pub const FOLLOW_SHARE: bool = true;
 
@@ -181,10 +182,6 @@ pub const SHARED_NAMESPACE: &str = "slotfront";
 pub const SHARED_TIMEOUT: Duration = Duration::from_millis(20);
 /// A single Redis server is the usual start, not a Redis Cluster.
 pub const SHARED_CLUSTER: bool = false;
-
-/// Each comparison of a cached answer with a node's answer costs a call, so comparisons must be enabled
-/// explicitly.
-pub const VERIFY_SAMPLE: f64 = 0.0;
 
 /// Logs starts, stops, reloads and failures that need a person, but no line for each request.
 pub const LOG: &str = "info";

@@ -13,7 +13,7 @@ mod upstreams;
 
 use super::bounds::SHARE;
 use super::reader::TableReader;
-use super::{Config, Verify, defaults};
+use super::{Config, Verify, defaults, removed};
 
 /// Reads every section. The result is valid only if no problem was recorded.
 pub(super) fn read(root: &TableReader<'_>) -> Config {
@@ -30,8 +30,8 @@ pub(super) fn read(root: &TableReader<'_>) -> Config {
         follow: follow::read(&root.table("follow")),
         passthrough: root.table("passthrough").list("methods").unwrap_or_default(),
         shared: shared::read(&root.table("shared")),
-        verify: Verify { sample: root.table("verify").within("sample", defaults::VERIFY_SAMPLE, SHARE) },
+        verify: Verify { sample: root.table("verify").optional_within("sample", SHARE) },
         telemetry: telemetry::read(&root.table("telemetry")),
-        warnings: Vec::new(),
+        warnings: removed::read(root),
     }
 }

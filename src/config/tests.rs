@@ -76,7 +76,7 @@ fn example_lists_every_setting() {
         .into_iter()
         .chain(PassthroughMethod::all().map(PassthroughMethod::as_str))
         .collect();
-    for path in &found.known {
+    for path in found.known.iter().filter(|path| !removed::is_removed(path)) {
         let name = path.rsplit('.').next().unwrap_or(path).split('[').next().unwrap_or_default();
         assert!(words.contains(name) || methods.contains(&name), "{path} is missing from the example");
     }
@@ -205,6 +205,18 @@ fn trusted_proxies_without_header_give_a_warning() {
 }
 
 #[test]
+fn removed_settings_warn_or_say_what_to_do() {
+    let paths = |config: Config| config.warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>();
+    for (text, env) in [("[pool]\nmerge = false\n", &[][..]), ("", &[("SLOTFRONT_POOL__MERGE", "false")][..])]
+    {
+        assert_eq!(paths(valid(&format!("{ONE}{text}"), env)), ["pool.merge"], "{text} {env:?}");
+    }
+    let problem = report(&format!("{ONE}[pool]\nmerge = true\n"), &[]);
+    assert!(problem.contains("pool.merge = true") && problem.contains("is no longer a setting"), "{problem}");
+    assert!(problem.contains("fix: remove it: each miss"), "{problem}");
+}
+
+#[test]
 fn repeated_urls_give_warnings() {
     let upstream = |name: &str, url: &str, more: &str| {
         format!("[[upstream]]\nname = \"{name}\"\nurl = \"{url}\"\n{more}")
@@ -236,7 +248,9 @@ fn rules_between_settings() {
     let rows: Vec<(String, &str)> = vec![
         (url("http://127.0.0.1:8080"), ours),
         (url("http://localhost:8080/x"), ours),
-        (url("http://[::1]:8080"), ours),
+        (url("http://[::1]:8080"), ""),
+        (url("http://[::1]:8080") + "[server]\nlisten = \"[::]:8080\"", ours),
+        (url("http://127.0.0.1:8080") + "[server]\nlisten = \"[::]:8080\"", ours),
         (url("http://0.0.0.0:8080"), ours),
         (url("http://10.0.0.1:8080"), ""),
         (url("http://0.0.0.0:8080") + "[server]\nlisten = \"10.0.0.1:8080\"", ""),
@@ -270,6 +284,7 @@ fn rules_between_settings() {
         (with("[follow]\nmode = \"yes\""), "follow.mode: expected \"off\", \"shadow\" or \"on\""),
         (with("[follow]\npoll = \"1ms\""), "follow.poll: expected a value from \"20ms\" to \"2s\""),
         (with("[follow]\nmax_gap = 1000"), "follow.max_gap: expected a value from 4 to 512"),
+        (with("[follow]\nmax_carry = \"2d\""), "follow.max_carry: expected a value from \"1s\" to \"1day\""),
         (with("[plans.a]\nburst = 0"), "plans.a.burst: expected a value from 1 to 1000000"),
         (
             with("[plans.a]\ndaily_units = 9"),
@@ -288,7 +303,7 @@ fn rules_between_settings() {
         ),
         (with("[plans.a]\nmax_batch = 101"), "plans.a.max_batch: exceeds server.max_batch (100)"),
         (with("[plans.a]\nmonotonic = true"), ""),
-        (with("[cache]\nassemble = \"within-bound\""), ""),
+        (with("[cache]\nassemble = \"within-bound\""), "cache.assemble: expected \"same-slot\" or \"off\""),
         (with("[verify]\nsample = 1.0"), ""),
         (with("[verify]\nsample = 1.5"), "verify.sample: expected a value from 0.0 to 1.0"),
         (with("[pool]\nhedge = { quantile = 0.95, budget = 0.05 }"), ""),

@@ -71,7 +71,7 @@ words!(AuthMode, r#""keys" or "open""#, "keys" => Self::Keys, "open" => Self::Op
 words!(ClientIpHeader, r#""x-forwarded-for" or "forwarded""#,
     "x-forwarded-for" => Self::XForwardedFor, "forwarded" => Self::Forwarded);
 words!(Assemble, r#""same-slot" or "off""#,
-    "same-slot" => Self::SameSlot, "within-bound" => Self::WithinBound, "off" => Self::Off);
+    "same-slot" => Self::SameSlot, "off" => Self::Off);
 words!(FollowMode, r#""off", "shadow" or "on""#,
     "off" => Self::Off, "shadow" => Self::Shadow, "on" => Self::On);
 words!(LogFormat, r#""auto", "pretty" or "json""#,

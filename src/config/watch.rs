@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use sha2::{Digest, Sha256};
+use crate::sha256::sha256;
 
 /// A watched file, and the result of the last check.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Watched {
         }
         let bytes = std::fs::read(&self.path)?;
         self.stamp = Some(stamp);
-        let hash = Sha256::digest(&bytes).into();
+        let hash = sha256(&bytes);
         if self.content == Some(hash) {
             self.unsettled = None;
         } else if twice && stamp.young && self.unsettled.replace(hash) != Some(hash) {

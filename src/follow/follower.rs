@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::FollowedChain;
 use super::fetch::{BlockNode, BlockNodes};
+use super::quiet::QuietNodes;
 use super::reader::{Reader, ReaderSettings};
 use super::shared_blocks::{SharedBlocks, StoredBlocks};
 use super::state::{FollowEnd, FollowState, PauseReason};
@@ -26,20 +27,19 @@ use crate::telemetry::{Metrics, RestartReason};
 const IDLE_AFTER: Duration = Duration::from_mins(5);
 /// The interval at which the follower checks whether accounts were asked for.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
-/// The shortest time between the beginnings of two chains.
+/// The shortest time between the beginnings of two chains. Doubled while chains end young, up to [`LONG_PAUSE`].
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// The time after the start of following in which a lack of usable nodes causes no pause. The first probes of
 /// nodes may still be running.
 const FIRST_PROBES: Duration = Duration::from_secs(5);
-/// The pause while no node can be asked for blocks or epochs.
+/// The pause while no node can be asked for blocks. Also the first pause if the nodes that were asked do not help.
 const NODE_PAUSE: Duration = Duration::from_secs(2);
 /// The pause if a block cannot be understood, or if blocks have no fee rewards. Also the first pause if
-/// blocks come too slowly.
+/// blocks come too slowly, and the longest one if chains end young.
 const LONG_PAUSE: Duration = Duration::from_mins(1);
-/// The maximum number of times that the pause is doubled while blocks come too slowly.
-const MAX_DOUBLINGS: u32 = 4;
-/// The time after which a followed chain counts as steady. After a steady chain, the next pause for slow blocks
-/// has its first length again.
+/// The longest pause while blocks come too slowly. Each attempt takes bandwidth from callers.
+const LONGEST_PAUSE: Duration = Duration::from_mins(16);
+/// The age from which a chain does not end young. After such a chain, pauses begin with their first length again.
 const STEADY_AFTER: Duration = Duration::from_mins(10);
 
 /// The task that reads the new blocks of the Solana cluster, to know which accounts did not change.
@@ -51,6 +51,7 @@ pub struct Follower {
     tasks: TaskTracker,
     settings: FollowSettings,
     shared: SharedBlocks<StoredBlocks>,
+    quiet: Arc<QuietNodes>,
 }
 
 impl Follower {
@@ -68,7 +69,7 @@ impl Follower {
     ) -> Self {
         let stored = |(store, mac)| StoredBlocks { store, mac, pool: Arc::clone(&pool) };
         let shared = SharedBlocks::new(store.filter(|_| settings.share).map(stored));
-        Self { followed, pool, frontier, metrics, tasks, settings, shared }
+        Self { followed, pool, frontier, metrics, tasks, settings, shared, quiet: Arc::default() }
     }
 
     /// Reads new blocks until `stop`. While nobody asks for accounts, no blocks are read.
@@ -108,7 +109,7 @@ impl Follower {
         let started = Instant::now();
         let (mut clusters, mut reloaded) = (self.pool.clusters(), self.pool.reloaded());
         let Self { followed, frontier, metrics, tasks, settings, shared, .. } = self;
-        let nodes = PoolNodes { pool: &self.pool, names: &settings.upstreams };
+        let nodes = PoolNodes { pool: &self.pool, names: &settings.upstreams, quiet: &self.quiet };
         let settings = ReaderSettings { poll: settings.poll, max_gap: settings.max_gap };
         let reader = Reader { nodes, shared, frontier, followed, metrics, tasks, settings };
         let mut pauses = Pauses::default();
@@ -121,8 +122,8 @@ impl Follower {
                 // The sender lives as long as the pool, so this cannot fail.
                 _ = clusters.changed() => RestartReason::Cluster.into(),
             };
-            pauses.note(began.elapsed());
-            match end {
+            let has_nodes = !reader.nodes.usable().is_empty();
+            let next = match end {
                 FollowEnd::Restart(reason) => {
                     metrics.follow_restarts.at(reason).inc();
                     tracing::info!(
@@ -130,10 +131,10 @@ impl Follower {
                         "slotfront follows a new run of blocks: each account is fetched once more when it is next requested"
                     );
                     followed.set_state(FollowState::Starting);
-                    sleep_until(began + RESTART_PAUSE).await;
+                    began + pauses.after(end, began.elapsed())
                 }
-                FollowEnd::Pause(PauseReason::NoNode) if started.elapsed() < FIRST_PROBES => {
-                    sleep(settings.poll).await;
+                FollowEnd::Pause(_) if !has_nodes && started.elapsed() < FIRST_PROBES => {
+                    Instant::now() + settings.poll
                 }
                 FollowEnd::Pause(reason) => {
                     let state = FollowState::Paused(reason);
@@ -144,45 +145,43 @@ impl Follower {
                             "the chain cannot be followed for now: accounts are served as with follow.mode = \"off\""
                         );
                     }
-                    // The pause ends when the cluster or the nodes change, because the new nodes may be faster.
-                    tokio::select! {
-                        () = sleep(pauses.after(reason)) => {}
-                        _ = clusters.changed() => pauses = Pauses::default(),
-                        _ = reloaded.changed() => pauses = Pauses::default(),
-                    }
+                    let pause = if has_nodes { pauses.after(end, began.elapsed()) } else { NODE_PAUSE };
+                    Instant::now() + pause
                 }
+            };
+            // The pause ends when the cluster or the nodes change, because the new nodes may be better.
+            tokio::select! {
+                () = sleep_until(next) => {}
+                _ = clusters.changed() => pauses = Pauses::default(),
+                _ = reloaded.changed() => pauses = Pauses::default(),
             }
         }
     }
 }
 
-/// Computes the length of each pause in following the chain.
+/// Computes the length of each pause in following the chain. A node that cannot be followed must not be asked for
+/// whole blocks all the time, so the pauses double as long as chains end young.
 #[derive(Default)]
 struct Pauses {
-    /// The number of times that the next pause for slow blocks is doubled.
-    doublings: u32,
+    /// The length of the next pause, unless its reason has a longer first or a shorter longest one.
+    next: Duration,
 }
 
 impl Pauses {
-    /// Records that a chain was followed for the time `lasted`. A long time resets the doubling of pauses.
-    fn note(&mut self, lasted: Duration) {
-        if lasted > STEADY_AFTER {
-            self.doublings = 0;
-        }
-    }
-
-    /// Returns the length of the pause for `reason`. Each attempt to follow with slow nodes takes bandwidth
-    /// from callers, so the pauses for slow blocks grow.
-    fn after(&mut self, reason: PauseReason) -> Duration {
-        match reason {
-            PauseReason::NoNode | PauseReason::NoEpochs => NODE_PAUSE,
-            PauseReason::UnknownForm | PauseReason::NoFees => LONG_PAUSE,
-            PauseReason::TooSlow => {
-                let pause = LONG_PAUSE * (1 << self.doublings);
-                self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
-                pause
-            }
-        }
+    /// Returns the length of the pause after a chain that ended for the reason `end` at the age of `lasted`.
+    fn after(&mut self, end: FollowEnd, lasted: Duration) -> Duration {
+        let (first, longest) = match end {
+            // No chain outlives its epoch.
+            FollowEnd::Restart(RestartReason::Epoch) => return RESTART_PAUSE,
+            FollowEnd::Restart(_) => (RESTART_PAUSE, LONG_PAUSE),
+            FollowEnd::Pause(PauseReason::NoNode | PauseReason::NoEpochs) => (NODE_PAUSE, LONG_PAUSE),
+            FollowEnd::Pause(PauseReason::UnknownForm | PauseReason::NoFees) => (LONG_PAUSE, LONG_PAUSE),
+            FollowEnd::Pause(PauseReason::TooSlow) => (LONG_PAUSE, LONGEST_PAUSE),
+        };
+        let next = if lasted < STEADY_AFTER { self.next } else { Duration::ZERO };
+        let pause = next.clamp(first, longest);
+        self.next = pause * 2;
+        pause
     }
 }
 
@@ -190,27 +189,44 @@ impl Pauses {
 struct PoolNodes<'a> {
     pool: &'a Arc<Pool>,
     names: &'a [String],
+    quiet: &'a Arc<QuietNodes>,
 }
 
 impl BlockNodes for PoolNodes<'_> {
-    type Node = FollowedNode;
+    type Node = PoolNode;
 
-    fn usable(&self) -> Vec<FollowedNode> {
-        self.pool.block_nodes(self.names)
+    fn usable(&self) -> Vec<PoolNode> {
+        let nodes = self.pool.block_nodes(self.names).into_iter();
+        let nodes = nodes.filter(|node| !self.quiet.contains(node.id()));
+        nodes.map(|node| PoolNode { node, quiet: Arc::clone(self.quiet) }).collect()
     }
 }
 
-impl BlockNode for FollowedNode {
+/// A node of the pool that the follower asks only while it has calls left for the follower.
+#[derive(Clone)]
+struct PoolNode {
+    node: FollowedNode,
+    quiet: Arc<QuietNodes>,
+}
+
+impl BlockNode for PoolNode {
     fn id(&self) -> usize {
-        Self::id(self)
+        self.node.id()
     }
 
     fn tier(&self) -> u8 {
-        Self::tier(self)
+        self.node.tier()
     }
 
     async fn ask(&self, method: &'static str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {
-        Self::ask(self, method, params, timeout).await
+        if self.quiet.contains(self.id()) || !self.node.take_spare_rate() {
+            return Err(Fault::TooManyRequests(None));
+        }
+        let answer = self.node.ask(method, params, timeout).await;
+        if let Err(Fault::TooManyRequests(wanted)) = answer {
+            self.quiet.add(self.id(), wanted);
+        }
+        answer
     }
 }
 
@@ -231,23 +247,33 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_while_blocks_are_slow() {
+    fn pauses_grow_while_chains_end_young() {
         let mut pauses = Pauses::default();
         let (short, long) = (Duration::from_secs(20), Duration::from_mins(11));
-        for (reason, lasted, seconds) in [
-            (PauseReason::TooSlow, short, 60),
-            (PauseReason::TooSlow, short, 120),
-            (PauseReason::NoNode, short, 2),
-            (PauseReason::NoFees, short, 60),
-            (PauseReason::TooSlow, short, 240),
-            (PauseReason::TooSlow, short, 480),
-            (PauseReason::TooSlow, short, 960),
-            (PauseReason::TooSlow, short, 960),
-            (PauseReason::TooSlow, long, 60),
-            (PauseReason::TooSlow, short, 120),
+        let epoch = FollowEnd::Restart(RestartReason::Epoch);
+        for (end, lasted, seconds) in [
+            (FollowEnd::GAP, short, 1),
+            (FollowEnd::GAP, short, 2),
+            (FollowEnd::FORK, short, 4),
+            (epoch, short, 1),
+            (FollowEnd::Pause(PauseReason::NoNode), short, 8),
+            (FollowEnd::GAP, short, 16),
+            (FollowEnd::GAP, short, 32),
+            (FollowEnd::GAP, short, 60),
+            (FollowEnd::GAP, short, 60),
+            (FollowEnd::GAP, long, 1),
+            (FollowEnd::Pause(PauseReason::NoFees), short, 60),
+            (FollowEnd::Pause(PauseReason::NoNode), short, 60),
+            (FollowEnd::Pause(PauseReason::TooSlow), long, 60),
+            (FollowEnd::Pause(PauseReason::TooSlow), short, 120),
+            (FollowEnd::Pause(PauseReason::TooSlow), short, 240),
+            (FollowEnd::Pause(PauseReason::TooSlow), short, 480),
+            (FollowEnd::Pause(PauseReason::TooSlow), short, 960),
+            (FollowEnd::Pause(PauseReason::TooSlow), short, 960),
+            (FollowEnd::GAP, short, 60),
+            (FollowEnd::Pause(PauseReason::NoEpochs), long, 2),
         ] {
-            pauses.note(lasted);
-            assert_eq!(pauses.after(reason).as_secs(), seconds, "{reason:?}");
+            assert_eq!(pauses.after(end, lasted).as_secs(), seconds, "{end:?}");
         }
     }
 

@@ -30,8 +30,11 @@ use crate::telemetry::{BlockResult, Metrics, RestartReason};
 
 /// The maximum number of blocks that are fetched at the same time.
 const FETCHES: usize = 4;
-/// The pause before nodes are asked again for a block that they do not have yet.
+/// The first pause before nodes are asked again for a block that they do not have yet. Each further pause is half as
+/// long again, because a node that always fails must not be asked 20 times a second.
 const NOT_YET_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause before nodes are asked again for a block.
+const LONGEST_NOT_YET_PAUSE: Duration = Duration::from_secs(1);
 /// The time after which the followed chain ends because no node gives a block that a node has listed.
 const GAP_AFTER: Duration = Duration::from_secs(5);
 /// The time after which a second node is asked for a block whose fee reward is missing.
@@ -141,12 +144,13 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         self.frontier.answered_in(era, node.id(), Commitment::Confirmed, slot, Instant::now());
         let first = async {
             self.frontier.reached(Commitment::Confirmed, slot).await;
+            let mut pause = NOT_YET_PAUSE;
             // A node that refuses blocks is no longer among the usable nodes, which ends the loop.
             while self.nodes.usable().iter().any(|usable| usable.id() == node.id()) {
                 if let Some(hash) = fetch::blockhash(node, slot).await {
                     return Some(hash);
                 }
-                sleep(NOT_YET_PAUSE).await;
+                sleep_longer(&mut pause).await;
             }
             None
         };
@@ -252,7 +256,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         slot: Slot,
     ) -> Result<ReadBlock, FollowEnd> {
         let began = Instant::now();
-        let mut attempt = turn;
+        let (mut attempt, mut pause) = (turn, NOT_YET_PAUSE);
         let mut end = PauseReason::TooSlow.into();
         loop {
             let node = &nodes[attempt % nodes.len()];
@@ -269,7 +273,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
                 return Err(end);
             }
             attempt += 1;
-            sleep(NOT_YET_PAUSE).await;
+            sleep_longer(&mut pause).await;
         }
     }
 
@@ -363,6 +367,12 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         let frontier = self.frontier.slot(Commitment::Confirmed);
         chain.check_pace(frontier.saturating_sub(slot)).map_err(FollowEnd::from)
     }
+}
+
+/// Sleeps for `pause`, and makes the next pause half as long again, up to [`LONGEST_NOT_YET_PAUSE`].
+async fn sleep_longer(pause: &mut Duration) {
+    sleep(*pause).await;
+    *pause = pause.mul_f64(1.5).min(LONGEST_NOT_YET_PAUSE);
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub enum FollowState {
     /// Following does not run: the setting `follow.mode` is `off`, or slotfront is shutting down.
     #[default]
     Off,
-    /// Following begins: a node is asked for the first block.
+    /// Following begins: a node is asked for the first block, now or after a pause.
     Starting,
     /// The follower reads every new block.
     Following,
@@ -79,7 +79,7 @@ impl PauseReason {
 /// The reason why following a chain ended, and the next action of the follower: a new chain or a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowEnd {
-    /// The follower begins a new chain, at least a second after the beginning of the ended chain.
+    /// The follower begins a new chain, a second or more after the beginning of the ended chain.
     Restart(RestartReason),
     /// The follower reads no blocks for a while.
     Pause(PauseReason),

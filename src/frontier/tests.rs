@@ -108,6 +108,140 @@ fn frontier_is_the_highest_believed_report() {
 }
 
 #[test]
+fn at_first_a_node_that_advances_is_believed() {
+    for (name, nodes, reports, expected) in [
+        (
+            "before one that stands still far below",
+            2,
+            &[(0, 9000, 0), (1, 8000, 0), (0, 9003, 1), (1, 8000, 1), (0, 9005, 2), (1, 8000, 2)][..],
+            9005,
+        ),
+        (
+            "also before one that stands still far above",
+            2,
+            &[(0, 9000, 0), (1, 8000, 0), (0, 9000, 1), (1, 8003, 1), (0, 9000, 2), (1, 8005, 2)][..],
+            8005,
+        ),
+        (
+            "but nobody is who was seen to advance before the other was asked twice",
+            2,
+            &[(0, 9000, 0), (1, 8000, 1), (0, 9003, 2), (0, 9006, 3)][..],
+            8000,
+        ),
+        (
+            "nor while both advance",
+            2,
+            &[(0, 100_900, 0), (1, 900, 0), (0, 100_903, 1), (1, 902, 1), (0, 100_906, 3), (1, 907, 3)][..],
+            907,
+        ),
+        (
+            "nor if it jumped up",
+            2,
+            &[(0, 900, 0), (1, 500, 0), (0, 100_900, 1), (1, 500, 1), (0, 100_900, 2), (1, 500, 2)][..],
+            500,
+        ),
+        (
+            "nor if it flaps",
+            2,
+            &[(0, 9000, 0), (1, 500, 0), (0, 900, 1), (1, 500, 1), (0, 9001, 2), (1, 500, 2), (0, 900, 3)][..],
+            500,
+        ),
+        (
+            "nor beside two that stand still together",
+            3,
+            &[(0, 9000, 0), (1, 500, 0), (2, 501, 0), (0, 9003, 1), (1, 500, 2), (2, 501, 2), (0, 9006, 3)][..],
+            501,
+        ),
+        (
+            "nor once a slot was believed",
+            2,
+            &[(0, 500, 0), (1, 501, 0), (0, 9000, 1), (1, 501, 1), (0, 9003, 2), (1, 501, 3), (0, 9006, 4)][..],
+            501,
+        ),
+    ] {
+        assert_eq!(frontier(nodes, reports).0.slot(C), expected, "{name}");
+    }
+}
+
+#[test]
+fn start_waits_for_a_believed_slot() {
+    let both_advance = |slots: u64| [(0, 9000 + slots, slots), (1, 500 + slots, slots)];
+    let both_advance: Vec<_> = (0..=10).flat_map(both_advance).collect();
+    for (name, nodes, reports, at_ms, expected) in [
+        ("no slot to wait for", 2, &[][..], 0, true),
+        ("a pool of one", 1, &[(0, 100, 0)][..], 0, true),
+        ("two agree", 2, &[(0, 100, 0), (1, 103, 0)][..], 0, true),
+        ("a cluster that stands still", 2, &[(0, 100, 0), (1, 100, 0)][..], 0, true),
+        ("the others have not answered yet", 2, &[(0, 100, 0)][..], 1000, false),
+        ("nor to three probes", 2, &[(0, 100, 0), (0, 103, 1), (0, 105, 2)][..], 2000, true),
+        ("two are far apart", 2, &[(0, 9000, 0), (1, 500, 0)][..], 500, false),
+        ("one of them advances", 2, &[(0, 9000, 0), (1, 500, 0), (0, 9003, 1), (1, 500, 1)][..], 1000, false),
+        (
+            "and the other stands still",
+            2,
+            &[(0, 9000, 0), (1, 500, 0), (0, 9003, 1), (1, 500, 2)][..],
+            2000,
+            true,
+        ),
+        (
+            "none of them advances",
+            2,
+            &[(0, 9000, 0), (1, 500, 0), (0, 9000, 1), (1, 500, 2), (0, 9000, 2)][..],
+            2000,
+            true,
+        ),
+        ("both of them advance", 2, &both_advance[..20], 9_500, false),
+        ("both have advanced for ten seconds", 2, &both_advance[..], 10_000, true),
+        (
+            "one that flaps delays nothing for longer",
+            2,
+            &[(0, 9000, 0), (1, 500, 0), (0, 900, 4), (0, 9000, 8), (1, 500, 9)][..],
+            10_000,
+            true,
+        ),
+    ] {
+        let (frontier, start) = frontier(nodes, reports);
+        assert_eq!(frontier.is_settled(start + Duration::from_millis(at_ms)), expected, "{name}");
+    }
+    let (frontier, start) = frontier(2, &[(0, 100, 0), (1, 100, 0)]);
+    assert!(frontier.is_settled(start));
+    frontier.forget();
+    frontier.probed(0, C, 9000, start);
+    assert!(frontier.is_settled(start), "only the start waits");
+}
+
+#[tokio::test]
+async fn falls_of_believed_slots_are_told() {
+    let abandoned = |nodes, reports: &[(usize, Slot, u64)]| {
+        let (frontier, start) = frontier(nodes, &[]);
+        for &(node, slot, at_s) in reports {
+            frontier.probed(node, Commitment::Finalized, slot, start + Duration::from_secs(at_s));
+        }
+        futures_util::FutureExt::now_or_never(frontier.final_slots_abandoned())
+    };
+    for (name, nodes, reports, expected) in [
+        ("no fall", 1, &[(0, 100, 0), (0, 101, 1)][..], None),
+        (
+            "one node falls behind",
+            2,
+            &[(0, 100, 0), (1, 100, 0), (0, 50, 1), (1, 140, 40), (0, 60, 41)][..],
+            None,
+        ),
+        ("it comes back in time", 1, &[(0, 100, 0), (0, 50, 1), (0, 101, 29)][..], None),
+        ("the lowest slot counts", 1, &[(0, 100, 0), (0, 50, 1), (0, 40, 2), (0, 90, 32)][..], Some(40)),
+        (
+            "nobody was there for a minute, then one is behind",
+            1,
+            &[(0, 100, 0), (0, 90, 60), (0, 101, 61)][..],
+            None,
+        ),
+        ("the slot was never believed", 2, &[(0, 9000, 0), (1, 100, 1)][..], None),
+    ] {
+        assert_eq!(abandoned(nodes, reports), expected, "{name}");
+    }
+}
+
+#[test]
 fn only_probes_lower_a_node() {
     let (frontier, now) = frontier(1, &[(0, 100, 0)]);
     frontier.answered(0, C, 90, now);

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
 use crate::config::Secret;
+use crate::sha256::sha256;
 use scope::Scope;
 
 /// The prefix of every generated key, by which secret scanners can find leaked keys.
@@ -27,9 +27,23 @@ const ID_BYTES: usize = 6;
 /// The maximum length of a key's name, in characters, so that a name fits into one row of a table.
 pub const MAX_NAME: usize = 64;
 
-/// Returns true if `name` has 1 to [`MAX_NAME`] characters and no control characters.
+/// The rule that [`is_name`] checks, for errors.
+pub const NAME_RULE: &str = "expected 1 to 64 characters without control characters, and without characters that hide or reorder text";
+
+/// Returns true if `name` has 1 to [`MAX_NAME`] characters, all of which show.
 pub fn is_name(name: &str) -> bool {
-    (1..=MAX_NAME).contains(&name.chars().count()) && !name.chars().any(char::is_control)
+    (1..=MAX_NAME).contains(&name.chars().count()) && !name.chars().any(is_hidden)
+}
+
+/// Returns true for a character that does not show, or changes how the text around it shows: two names could look like
+/// one, or a terminal could show another. These are the control characters, line separators, and the characters that
+/// Unicode calls ignorable by default, except variation selectors, which belong to emoji.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// The SHA-256 of a key, which is stored instead of the key. A key of 32 random bytes needs no slow hash.
@@ -39,7 +53,7 @@ pub struct KeyHash([u8; 32]);
 impl KeyHash {
     /// Hashes `key`, which is the key as it stands in the path of a request.
     pub fn of(key: &str) -> Self {
-        Self(Sha256::digest(key.as_bytes()).into())
+        Self(sha256(key.as_bytes()))
     }
 
     /// Parses 64 hexadecimal digits. `None` if `text` is anything else.

@@ -121,6 +121,15 @@ impl LeaseState {
         })
     }
 
+    /// Notes the rate of the plan. If it has changed, the used calls carry over, but at most the new burst, as in the
+    /// gateway's own limiter and in the store.
+    fn follow(&mut self, rate: Rate, now: Duration) {
+        if let Some(old) = self.rate.replace(rate).filter(|old| *old != rate && self.known.is_some()) {
+            let used = i64::from(old.burst) - self.left(old, now);
+            self.known = Some((i64::from(rate.burst) - used.min(rate.burst.into()), now));
+        }
+    }
+
     /// Returns the number of further calls that may pass without being leased from the store.
     fn credit(&self, rate: Rate, now: Duration) -> i64 {
         let left = self.left(rate, now);
@@ -197,7 +206,7 @@ impl Lease {
             return Ok(false);
         }
         let mut state = self.lock();
-        state.rate = Some(rate);
+        state.follow(rate, now);
         let taken = state.take(rate, now);
         if state.is_due(rate, now) {
             state.asking = true;
@@ -372,6 +381,25 @@ mod tests {
         for (left, expected) in [(0, RATE.cell), (-3, 4 * RATE.cell)] {
             let mut state = LeaseState { known: Some((left, MS(1))), ..LeaseState::default() };
             assert_eq!(state.take(RATE, MS(1)), Err(expected), "{left} left");
+        }
+    }
+
+    #[test]
+    fn a_changed_rate_carries_calls_and_no_time() {
+        let second = |calls| Duration::from_secs(1) / calls;
+        let rate = |rps, burst| Rate { cell: second(rps), burst };
+        // The old rate, the calls that are left of it, the new rate, and the calls that are left of that.
+        for (old, known, new, left) in [
+            (rate(1, 100), 0, rate(100, 200), 100),
+            (rate(1, 100), 70, rate(100, 200), 170),
+            (rate(100, 200), 0, rate(1, 5), 0),
+            (rate(100, 200), 197, rate(1, 5), 2),
+            (rate(1, 100), -300, rate(100, 200), 0),
+        ] {
+            let known = Some((known, MS(1)));
+            let mut state = LeaseState { known, rate: Some(old), ..LeaseState::default() };
+            state.follow(new, MS(1));
+            assert_eq!(state.left(new, MS(1)), left, "{old:?} with {known:?} left, then {new:?}");
         }
     }
 

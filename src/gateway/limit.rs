@@ -3,9 +3,11 @@
 //!
 //! The crate governor implements the algorithm. Its limiters read a clock, which here shows the `now` that the caller
 //! passes. A decision therefore depends on its inputs only. A limiter that a reload creates shares the state of the old
-//! one.
+//! one if the rate is the same. Otherwise it starts with the used calls of the old one, because the state is a time: at
+//! another rate it would stand for other calls.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +27,33 @@ pub(crate) struct Rate {
     pub(crate) burst: u32,
 }
 
+impl Rate {
+    /// Describes `calls` calls in each `period`, and `burst` calls in one burst. 0 calls count as 1.
+    pub(crate) fn new(calls: u32, period: Duration, burst: u32) -> Self {
+        Self { cell: (period / calls.max(1)).max(Duration::from_nanos(1)), burst: burst.max(1) }
+    }
+
+    /// Returns the time until the whole burst is free again, for a rate that replaces `old`. `full_in` is this time at
+    /// the rate `old`. The used calls carry over, but at most the new burst.
+    pub(crate) fn full_in(self, old: Self, full_in: Duration) -> Duration {
+        let nanos = full_in.as_nanos().saturating_mul(self.cell.as_nanos()) / old.cell.as_nanos().max(1);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+            .min(self.cell.saturating_mul(self.burst))
+    }
+}
+
 /// The state of a limiter: the time at which its whole burst is free again. Clones share one state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimiterState(Arc<InMemoryState>);
 
 impl LimiterState {
+    /// Returns the state of a limiter whose whole burst is free again at this time.
+    fn resting_at(time: Duration) -> Self {
+        let state = Self::default();
+        let Ok(()) = state.measure_and_replace(&NotKeyed::NonKey, |_| Ok::<_, Infallible>(((), time.into())));
+        state
+    }
+
     /// Returns the time at which the whole burst is free again, counted from the start of the gateway's clock.
     /// Zero before the first call.
     fn at_rest(&self) -> Duration {
@@ -87,23 +111,30 @@ pub(crate) struct Remaining {
 }
 
 impl Limiter {
-    /// Creates a limiter that continues from `state`. The limiter allows `rate` calls in each `period`, and
-    /// `burst` calls in one burst. A `rate` or `burst` of 0 counts as 1.
-    pub(crate) fn new(rate: u32, period: Duration, burst: u32, state: LimiterState) -> Self {
-        let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
-        let cell = (period / rate.max(1)).max(Duration::from_nanos(1));
-        // Infallible: `cell` is not zero.
-        let quota = Quota::with_period(cell).unwrap_or(Quota::per_second(NonZeroU32::MIN)).allow_burst(burst);
+    /// Creates a limiter of which no call is used.
+    pub(crate) fn new(rate: Rate) -> Self {
+        Self::with(rate, LimiterState::default())
+    }
+
+    /// Creates the limiter that replaces `old` at the time `now`. Requests under way still take their calls from `old`.
+    /// If the rate has changed, the new limiter does not see these: they are at most as many as `old` has left.
+    pub(crate) fn after(old: &Self, rate: Rate, now: Duration) -> Self {
+        if rate == old.rate {
+            return Self::with(rate, old.state.clone());
+        }
+        Self::with(rate, LimiterState::resting_at(now + rate.full_in(old.rate, old.left(now).full_in)))
+    }
+
+    fn with(rate: Rate, state: LimiterState) -> Self {
+        let burst = NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN);
+        // Infallible: a cell is not zero.
+        let quota =
+            Quota::with_period(rate.cell).unwrap_or(Quota::per_second(NonZeroU32::MIN)).allow_burst(burst);
         // A governor limiter counts from its creation. All limiters are created at time zero, so that they can share a
         // state.
         NOW.set(Duration::ZERO);
         let inner = RateLimiter::new(quota, state.clone(), CallerClock);
-        Self { inner, state, rate: Rate { cell, burst: burst.get() } }
-    }
-
-    /// Returns the state, for the limiter that replaces this one.
-    pub(crate) fn state(&self) -> LimiterState {
-        self.state.clone()
+        Self { inner, state, rate }
     }
 
     /// Returns the rate that is enforced.
@@ -140,7 +171,7 @@ mod tests {
 
     #[test]
     fn burst_passes_at_once_then_the_rate() {
-        let limit = Limiter::new(10, SECOND, 5, LimiterState::default());
+        let limit = Limiter::new(Rate::new(10, SECOND, 5));
         let at = |ms| Duration::from_millis(ms);
         let passed = (0..20).filter(|_| limit.take(at(1000)).is_ok()).count();
         assert_eq!(passed, 5, "20 calls against a burst of 5");
@@ -153,12 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn successors_continue_the_state() {
-        let old = Limiter::new(1, SECOND, 5, LimiterState::default());
-        while old.take(SECOND).is_ok() {}
-        let new = Limiter::new(1, SECOND, 10, old.state());
-        assert_eq!(new.left(SECOND).calls, 5, "the five that were taken count against the ten");
-        assert!(old.take(SECOND).is_err());
+    fn successors_share_the_state_of_an_unchanged_rate() {
+        let old = Limiter::new(Rate::new(1, SECOND, 5));
+        old.take(SECOND).unwrap();
+        let new = Limiter::after(&old, Rate::new(1, SECOND, 5), SECOND);
+        assert_eq!((0..10).filter(|i| [&old, &new][i % 2].take(SECOND).is_ok()).count(), 4);
     }
 
     proptest! {
@@ -169,7 +199,7 @@ mod tests {
             burst in 1_u32..50,
             steps in prop::collection::vec(0_u64..200, 1..200),
         ) {
-            let limit = Limiter::new(rate, SECOND, burst, LimiterState::default());
+            let limit = Limiter::new(Rate::new(rate, SECOND, burst));
             let mut now = Duration::ZERO;
             let mut passed = 0_u128;
             for step in steps {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::cache::Price;
 use crate::config::{Config, Plan, Units};
 use crate::error::Error;
 use crate::methods::{AnyMethod, Commitment, PassthroughCall, Query};
@@ -90,25 +91,30 @@ fn admit_by_name(
     Ok(())
 }
 
-/// Returns the price of a passthrough call, in units.
-pub(crate) fn passthrough_units(units: &Units, call: &PassthroughCall) -> f64 {
-    f64::from(u32::try_from(units.by_passthrough[call.method.index()]).unwrap_or(u32::MAX))
+/// Returns the price of a passthrough call, which is never a hit.
+pub(crate) fn passthrough_price(units: &Units, call: &PassthroughCall) -> Price {
+    let price = to_f64(units.by_passthrough[call.method.index()]);
+    Price { hit: price, miss: price }
 }
 
-/// Returns the price of a call in units, as a hit or a miss. The price of a hit may be a fraction.
+/// Returns the price of a call. The price of a hit may be a fraction of a unit.
 ///
 /// The configured price of getMultipleAccounts is that of a list of [`FULL_LIST`] accounts. A shorter list costs
 /// proportionally less, rounded up to a whole unit. No call costs more than its configured price. The
 /// configuration check relies on this: it requires that each quota suffices for one call.
-pub(crate) fn units(units: &Units, query: &Query, hit: bool) -> f64 {
+pub(crate) fn price(units: &Units, query: &Query) -> Price {
     let mut price = units.by_method[query.method().index()];
     if let Query::Accounts(accounts) = query {
         let part = (accounts.pubkeys.len() as u64).clamp(1, FULL_LIST);
         price = (price * part).div_ceil(FULL_LIST);
     }
-    // The maximum price is a million, which an f64 holds exactly.
-    let price = f64::from(u32::try_from(price).unwrap_or(u32::MAX));
-    if hit { price * units.hit_factor } else { price }
+    let miss = to_f64(price);
+    Price { hit: miss * units.hit_factor, miss }
+}
+
+/// Converts a price. The maximum price is a million, which an f64 holds exactly.
+fn to_f64(price: u64) -> f64 {
+    f64::from(u32::try_from(price).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -168,8 +174,7 @@ mod tests {
             hit_factor: 0.25,
         };
         let query = accounts(100, Commitment::Finalized);
-        let costs = [units(&prices, &query, false), units(&prices, &query, true)];
-        assert!((costs[0] - 5.0).abs() < f64::EPSILON && (costs[1] - 1.25).abs() < f64::EPSILON, "{costs:?}");
+        assert_eq!(price(&prices, &query), Price { hit: 1.25, miss: 5.0 });
     }
 
     #[test]
@@ -191,7 +196,7 @@ mod tests {
                 by_passthrough: [1; PassthroughMethod::COUNT],
                 hit_factor: 1.0,
             };
-            let cost = units(&prices, &accounts(n, Commitment::Finalized), false);
+            let cost = super::price(&prices, &accounts(n, Commitment::Finalized)).miss;
             assert!((cost - expected).abs() < f64::EPSILON, "{n} accounts at {price} cost {cost}");
         }
     }

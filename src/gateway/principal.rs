@@ -12,17 +12,20 @@ use super::clock::WallClock;
 use super::keys::KeyHash;
 use super::keys::scope::Scope;
 use super::lease::Lease;
-use super::limit::{Limiter, LimiterState, Remaining};
+use super::limit::{Limiter, Rate, Remaining};
 use super::monotonic_slot::{MonotonicSlot, ShownSlots};
 use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
 use super::share::{Share, SharePermit, SharedBytes};
-use crate::cache::{Payer, Price};
+use crate::cache::{Charge, Payer, Price};
 use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{PassthroughCall, Query};
 use crate::pool::CallerId;
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
+
+/// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
+const CALLS_END: Duration = Duration::from_secs(1);
 
 /// The id of every caller in mode `open`.
 pub(crate) const ANONYMOUS: &str = "anonymous";
@@ -114,15 +117,18 @@ impl KeyValidity {
 
 impl PlanLimits {
     /// Creates the limits of the plan `terms`. Their state continues from `before`, the same caller's limits before a
-    /// reload. `used` holds the units used so far. `lease` creates the access to the shared rate if `before` has none.
+    /// reload at the time `steady`. `used` holds the units used so far. `lease` creates the access to the shared rate if
+    /// `before` has none.
     pub(crate) fn new(
         terms: Arc<PlanTerms>,
         before: Option<&Self>,
         used: Arc<Used>,
         lease: impl FnOnce() -> Option<Arc<Lease>>,
+        steady: Duration,
     ) -> Self {
-        let state = before.map_or_else(LimiterState::default, |before| before.rate.state());
-        let rate = Limiter::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst, state);
+        let rate = Rate::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst);
+        let rate =
+            before.map_or_else(|| Limiter::new(rate), |before| Limiter::after(&before.rate, rate, steady));
         let lease = before.and_then(|before| before.lease.clone()).or_else(lease);
         let share = before.map_or_else(Share::default, |before| before.share.clone());
         let shown = before.map_or_else(ShownSlots::default, |before| before.shown.clone());
@@ -162,20 +168,10 @@ impl PlanLimits {
         Remaining { calls: shared.map_or(own.calls, |shared| shared.min(own.calls)), ..own }
     }
 
-    /// Returns the name of the exhausted quota, its size in units, and the time until its window ends. If both quotas
-    /// are exhausted, returns the monthly quota. `None` if neither is exhausted.
-    fn exhausted(&self, wall: impl Fn() -> Timestamp) -> Option<(LimitReason, u64, Duration)> {
-        let (daily, monthly) = (self.terms.plan.daily_units, self.terms.plan.monthly_units);
-        if daily.is_none() && monthly.is_none() {
-            return None;
-        }
-        let wall = wall();
-        let (day, month) = self.used.units(Period::of(wall));
-        let reached = |used: f64, quota: Option<u64>| quota.filter(|quota| used >= to_f64(*quota));
-        if let Some(quota) = reached(month, monthly) {
-            return Some((LimitReason::Month, quota, Period::ends_in(wall).1));
-        }
-        reached(day, daily).map(|quota| (LimitReason::Day, quota, Period::ends_in(wall).0))
+    /// Returns the quotas of the day and the month. `None` if the plan has neither, so that no units are reserved.
+    fn quotas(&self) -> Option<[Option<u64>; 2]> {
+        let quotas = [self.terms.plan.daily_units, self.terms.plan.monthly_units];
+        Some(quotas).filter(|quotas| *quotas != [None; 2])
     }
 }
 
@@ -215,41 +211,69 @@ impl Principal {
         limits.share.hold_bytes(bytes, free)
     }
 
-    /// Checks that the plan and the key allow a call.
+    /// Checks that the plan and the key allow a call, and reserves its price.
     ///
     /// # Errors
     /// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method, the
-    /// commitment or the number of accounts.
-    pub fn admit(&self, query: &Query) -> Result<(), Error> {
-        let Some(limits) = &self.limits else { return Ok(()) };
-        let methods = self.validity.scope.methods.as_deref();
-        plan::admit(&limits.terms.plan, methods, query)
+    /// commitment or the number of accounts. [`Error::Limited`] if too little is left of a quota.
+    pub fn admit(self: &Arc<Self>, query: &Query) -> Result<Charge, Error> {
+        if let Some(limits) = &self.limits {
+            plan::admit(&limits.terms.plan, self.validity.scope.methods.as_deref(), query)?;
+        }
+        self.reserve(plan::price(&self.units, query))
     }
 
-    /// Checks that the plan and the key allow a passthrough call, and returns the call to send. If the plan restricts
-    /// commitments, the call is rewritten so that a node can read only the commitment that was checked.
+    /// Checks that the plan and the key allow a passthrough call, and reserves its price. Returns the call to send with
+    /// its charge. If the plan restricts commitments, the call is rewritten so that a node can read only the commitment
+    /// that was checked.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method or the
-    /// commitment.
-    pub fn admit_passthrough(&self, call: PassthroughCall) -> Result<PassthroughCall, Error> {
-        let Some(limits) = &self.limits else { return Ok(call) };
-        let methods = self.validity.scope.methods.as_deref();
-        let plan = &limits.terms.plan;
-        plan::admit_passthrough(plan, methods, &call)?;
-        Ok(if plan.commitments.is_some() { call.canonical() } else { call })
+    /// As for [`Self::admit`].
+    pub fn admit_passthrough(
+        self: &Arc<Self>,
+        mut call: PassthroughCall,
+    ) -> Result<(PassthroughCall, Charge), Error> {
+        if let Some(limits) = &self.limits {
+            let plan = &limits.terms.plan;
+            plan::admit_passthrough(plan, self.validity.scope.methods.as_deref(), &call)?;
+            if plan.commitments.is_some() {
+                call = call.canonical();
+            }
+        }
+        let charge = self.reserve(plan::passthrough_price(&self.units, &call))?;
+        Ok((call, charge))
     }
 
-    /// Checks that no quota is exhausted, and takes one call from the rate. The price of the call is charged after the
-    /// answer.
+    /// Reserves the highest price of a call. Dropping the charge turns the units into used ones, or gives them back.
     ///
     /// # Errors
-    /// [`Error::Limited`] if a quota or the rate is used up. The error names the limit and the time to wait.
+    /// [`Error::Limited`] if too little is left of a quota. The error names the quota and the time to wait.
+    fn reserve(self: &Arc<Self>, price: Price) -> Result<Charge, Error> {
+        if let Some(limits) = &self.limits
+            && let Some(quotas) = limits.quotas()
+        {
+            let wall = self.clock.wall(Instant::now());
+            limits.used.reserve(Period::of(wall), price.miss, quotas).map_err(|over| {
+                let (day_ends, month_ends) = Period::ends_in(wall);
+                let [day, month] = quotas.map(Option::unwrap_or_default);
+                let (reason, quota, ends_in) = if over.is_monthly {
+                    (LimitReason::Month, month, month_ends)
+                } else {
+                    (LimitReason::Day, day, day_ends)
+                };
+                let wait = if over.may_pass_soon { CALLS_END } else { ends_in };
+                self.limited(reason, format!("{quota} units a {}", reason.as_str()), wait)
+            })?;
+        }
+        Ok(Charge::new(Arc::clone(self) as _, price))
+    }
+
+    /// Takes one call from the rate.
+    ///
+    /// # Errors
+    /// [`Error::Limited`] if the rate is used up. The error names the limit and the time to wait.
     pub fn take(&self, now: Instant) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
-        if let Some((reason, quota, ends_in)) = limits.exhausted(|| self.clock.wall(now)) {
-            return Err(self.limited(reason, format!("{quota} units a {}", reason.as_str()), ends_in));
-        }
         let per_second = limits.terms.plan.rps;
         limits
             .take(self.clock.steady(now))
@@ -278,19 +302,19 @@ impl Principal {
         Error::Limited { limit, reason: reason.as_str(), retry_after }
     }
 
-    /// Returns the prices of a call in units, as a hit and as a miss.
-    pub fn price(&self, query: &Query) -> Price {
-        Price { hit: plan::units(&self.units, query, true), miss: plan::units(&self.units, query, false) }
+    /// Adds `units` to the usage of the current day and month, and to the key's metrics.
+    pub(super) fn book(&self, units: f64) {
+        if let Some(limits) = &self.limits {
+            limits.used.book(Period::of(self.clock.wall(Instant::now())), units);
+        }
+        if let Some(metrics) = self.metrics() {
+            metrics.units.at(()).inc_by(units);
+        }
     }
 
     /// Returns true if the caller has a plan. Without a plan nothing is charged.
     pub fn has_plan(&self) -> bool {
         self.limits.is_some()
-    }
-
-    /// Charges the price of a passthrough call.
-    pub fn charge_passthrough(&self, call: &PassthroughCall) {
-        self.book(plan::passthrough_units(&self.units, call));
     }
 
     /// Counts a finished call in the key's metrics.
@@ -309,7 +333,7 @@ impl Principal {
     }
 
     /// Appends the value of the header `RateLimit` to `out`, such as `"rate";r=199;t=1, "day";r=999990;t=3600`. `r` is
-    /// the part of a limit that is left at `now`. `t` is the number of seconds until the whole limit is free again.
+    /// the part of a limit that is left at `now`, without the units that calls in flight have reserved. `t` is the number of seconds until the whole limit is free again.
     pub fn write_left(&self, out: &mut Vec<u8>, now: Instant) {
         let Some(limits) = &self.limits else { return };
         let mut write = |before: &str, left: u64, until: Duration| {
@@ -320,14 +344,12 @@ impl Principal {
         };
         let rate = limits.left(self.clock.steady(now));
         write("\"rate\";r=", rate.calls.into(), rate.full_in);
-        let (daily, monthly) = (limits.terms.plan.daily_units, limits.terms.plan.monthly_units);
-        if daily.is_none() && monthly.is_none() {
-            return;
-        }
+        let Some([daily, monthly]) = limits.quotas() else { return };
         let wall = self.clock.wall(now);
         let (day, month) = limits.used.units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
-        let left = |quota: u64, used: f64| quota.saturating_sub(ceiling(used));
+        let reserved = limits.used.reserved();
+        let left = |quota: u64, used: f64| quota.saturating_sub(ceiling(used + reserved));
         if let Some(quota) = daily {
             write(", \"day\";r=", left(quota, day), day_ends);
         }
@@ -364,14 +386,14 @@ pub(crate) fn to_f64(units: u64) -> f64 {
 }
 
 impl Payer for Principal {
-    /// Adds `units` to the usage of the current day and month, and to the key's metrics.
-    fn book(&self, units: f64) {
-        let wall = self.clock.wall(Instant::now());
-        if let Some(limits) = &self.limits {
-            limits.used.book(Period::of(wall), units);
+    fn settle(&self, price: Price, units: f64) {
+        if units > 0.0 {
+            self.book(units);
         }
-        if let Some(metrics) = self.metrics() {
-            metrics.units.at(()).inc_by(units);
+        if let Some(limits) = &self.limits
+            && limits.quotas().is_some()
+        {
+            limits.used.release(price.miss);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Quotas: the units used in the current UTC day and month, which a file keeps over restarts.
 //!
-//! Units are charged after the answer, so calls in flight may exceed a quota. No task resets the usage of a day or
-//! month that has ended. Each access compares the stored number of the day or month with the current number
-//! instead.
+//! A call reserves its highest price before anything is asked for it, because its price is known only afterwards. So
+//! calls in flight exceed no quota. Reserved units belong to no day or month: they become used, or are given back, in
+//! the window in which the call ends.
+//!
+//! No task resets the usage of a day or month that has ended. Each access compares the stored number of the day or
+//! month with the current number instead.
 
 mod ledger;
 
@@ -190,13 +193,54 @@ impl PendingUnits {
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     usage: UsedUnits,
+    /// The units that calls in flight have reserved, in thousandths of units.
+    reserved: AtomicU64,
     /// True if units were used since the usage file was last written. All keys of a ledger share the flag.
     dirty: Arc<AtomicBool>,
     /// The units that the shared store has not counted yet. Empty if no shared store is configured.
     pending: OnceLock<Arc<PendingUnits>>,
 }
 
+/// A quota that leaves too little for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OverQuota {
+    /// True for the quota of the month, false for that of the day.
+    pub(crate) is_monthly: bool,
+    /// True if the units that calls in flight have reserved would suffice.
+    pub(crate) may_pass_soon: bool,
+}
+
 impl Used {
+    /// Reserves `units` for a call, unless the used and the reserved units would then exceed one of the `quotas` of the
+    /// day and the month in `period`.
+    ///
+    /// # Errors
+    /// The quota that would be exceeded: that of the month, if it is both.
+    pub(crate) fn reserve(
+        &self,
+        period: Period,
+        units: f64,
+        quotas: [Option<u64>; 2],
+    ) -> Result<(), OverQuota> {
+        let price = thousandths(units);
+        // The call reserves first, and reads the used units afterwards, so no two calls get the same rest. A call that
+        // ends in between is seen twice, and never missed, because it is booked before its reservation is released.
+        let reserved = self.reserved.fetch_add(price, Ordering::AcqRel);
+        let used = self.usage.used(period);
+        let exceeds = |at: usize, others: u64| {
+            let units = used[at].saturating_add(others).saturating_add(price);
+            quotas[at].is_some_and(|quota| units > quota.saturating_mul(1000))
+        };
+        let Some(at) = [1, 0].into_iter().find(|at| exceeds(*at, reserved)) else { return Ok(()) };
+        self.release(units);
+        Err(OverQuota { is_monthly: at == 1, may_pass_soon: !exceeds(at, 0) })
+    }
+
+    /// Gives back `units` that [`Self::reserve`] has reserved.
+    pub(crate) fn release(&self, units: f64) {
+        self.reserved.fetch_sub(thousandths(units), Ordering::AcqRel);
+    }
+
     /// Adds `units` to the usage of the day and of the month in `period`.
     pub(crate) fn book(&self, period: Period, units: f64) {
         let (thousandths, pending) = (thousandths(units), self.pending.get());
@@ -276,6 +320,11 @@ impl Used {
         self.usage.used(period) == [0; 2] && self.pending.get().is_none_or(is_booked)
     }
 
+    /// Returns the units that calls in flight have reserved.
+    pub(crate) fn reserved(&self) -> f64 {
+        units(self.reserved.load(Ordering::Relaxed))
+    }
+
     /// Returns the units used in the day and in the month of `period`.
     pub(crate) fn units(&self, period: Period) -> (f64, f64) {
         let [day, month] = self.usage.used(period);
@@ -333,6 +382,58 @@ mod tests {
         check(&used, "2026-11-30T00:00:02Z", 0.0, 0.0);
         used.book(Period::of(at("2026-11-30T00:00:02Z")), 1.0);
         check(&used, "2026-11-30T00:00:02Z", 1.0, 1.0);
+    }
+
+    #[test]
+    fn reserved_units_are_neither_lost_nor_sold_twice() {
+        let (used, quotas) = (Used::default(), [Some(10), Some(25)]);
+        let today = Period::of(at("2026-11-29T12:00:00Z"));
+        let over = |is_monthly, may_pass_soon| Err(OverQuota { is_monthly, may_pass_soon });
+        assert_eq!(used.reserve(today, 6.0, quotas), Ok(()));
+        assert_eq!(used.reserve(today, 6.0, quotas), over(false, true));
+        assert_eq!(used.reserve(today, 4.0, quotas), Ok(()), "a refused call reserves nothing");
+        used.book(today, 6.0);
+        used.release(6.0);
+        assert_eq!(used.reserve(today, 1.0, quotas), over(false, true));
+        assert_eq!(used.reserve(today, 5.0, quotas), over(false, false));
+
+        // While 4 units are reserved, the clock jumps ahead, a month back, and back to the right time.
+        for (wall, rest) in [("2036-01-01T00:00:00Z", 6.0), ("2026-10-29T12:00:00Z", 6.0)] {
+            let period = Period::of(at(wall));
+            assert_eq!(used.reserve(period, rest + 1.0, quotas), over(false, true), "{wall}");
+            assert_eq!(used.reserve(period, rest, quotas), Ok(()), "{wall}");
+            used.release(rest);
+        }
+        let tomorrow = Period::of(at("2026-11-30T00:00:01Z"));
+        used.book(tomorrow, 4.0);
+        used.release(4.0);
+        assert!(used.reserved().abs() < f64::EPSILON);
+        check(&used, "2026-11-30T00:00:01Z", 4.0, 10.0);
+        assert_eq!(used.reserve(tomorrow, 6.0, [Some(10), Some(15)]), over(true, false));
+        assert_eq!(used.reserve(tomorrow, 6.0, quotas), Ok(()));
+    }
+
+    #[test]
+    fn reservations_at_once_exceed_no_quota() {
+        let (used, day) = (Used::default(), Period::of(at("2026-11-29T12:00:00Z")));
+        let passed: usize = std::thread::scope(|scope| {
+            let calls = || {
+                let tries = (0..1000).filter(|i| {
+                    let passes = used.reserve(day, 2.0, [Some(1000), None]).is_ok();
+                    if passes {
+                        // Every other call fails, and costs nothing.
+                        used.book(day, if i % 2 == 0 { 2.0 } else { 0.0 });
+                        used.release(2.0);
+                    }
+                    passes
+                });
+                tries.count()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(calls)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        check(&used, "2026-11-29T12:00:00Z", 1000.0, 1000.0);
+        assert!(passed >= 500 && used.reserved().abs() < f64::EPSILON, "{passed}");
     }
 
     #[test]

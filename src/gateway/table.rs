@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
+use tokio::time::Instant;
+
 use super::clock::WallClock;
 use super::keys::{ApiKey, KeyHash, Revocations};
 use super::lease::{Lease, LeaseClient};
@@ -70,7 +72,8 @@ impl KeyTable {
         let id: Arc<str> = Arc::from(id);
         let before = old.by_id.get(&id).and_then(|principal| principal.limits.as_ref());
         let used = context.ledger.of(&id);
-        let limits = PlanLimits::new(Arc::clone(terms), before, used, || context.lease(&id));
+        let steady = context.clock.steady(Instant::now());
+        let limits = PlanLimits::new(Arc::clone(terms), before, used, || context.lease(&id), steady);
         let principal = Arc::new(context.principal(Arc::clone(&id), validity, Some(limits)));
         for hash in principal.validity.hashes() {
             self.by_hash.insert(hash, Arc::clone(&principal));

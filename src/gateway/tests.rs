@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::keys::file::{KeyFile, NewKey};
 use super::*;
-use crate::cache::Payer as _;
+use crate::cache::CacheStatus;
 use crate::config::{AuthMode, Plan, Secret, Upstream};
 use crate::methods::{Method, Query};
 
@@ -149,7 +149,7 @@ async fn keys_are_restricted_to_origins_addresses_methods() {
     assert_eq!(authenticate_from("198.51.100.1", None), forbidden("this address"));
     assert_eq!(authenticate_from("unknown", None), forbidden("an unknown client address"));
     let principal = gateway.authenticate(&key, CLIENT, None, Instant::now()).unwrap();
-    assert_eq!(principal.admit(&Query::ClusterNodes), forbidden("getClusterNodes"));
+    assert_eq!(principal.admit(&Query::ClusterNodes).map(|_| ()), forbidden("getClusterNodes"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,11 +217,18 @@ async fn limits_and_headers_follow_the_plan() {
     assert_eq!(left(), r#""rate";r=0;t=3, "day";r=10;t=3600, "month";r=20;t=3600"#);
 
     tokio::time::advance(Duration::from_secs(10)).await;
-    principal.book(9.5);
+    principal.book(8.5);
+    let admit = || principal.admit(&Query::ClusterNodes);
+    let under_way = admit().unwrap();
     assert_eq!(left(), r#""rate";r=5;t=0, "day";r=0;t=3590, "month";r=10;t=3590"#);
-    assert_eq!(take(), Ok(()), "half a unit is left");
+    let refused = || admit().map(|_| ());
+    assert_eq!(refused(), limit("10 units a day", "day", Duration::from_secs(1)), "until the call has ended");
+    drop(under_way);
+    assert_eq!(left(), r#""rate";r=5;t=0, "day";r=1;t=3590, "month";r=11;t=3590"#);
+    admit().unwrap().answered(CacheStatus::Carried);
+    assert_eq!(refused(), limit("10 units a day", "day", Duration::from_secs(3590)), "half a unit is left");
+    assert_eq!(take(), Ok(()), "the rate is not the quota");
     principal.book(1.0);
-    assert_eq!(take(), limit("10 units a day", "day", Duration::from_secs(3590)));
     let usage = serde_json::to_string(&Usage::of(&principal, Instant::now()).unwrap()).unwrap();
     let id = principal.id();
     assert_eq!(
@@ -232,7 +239,7 @@ async fn limits_and_headers_follow_the_plan() {
     );
 
     tokio::time::advance(Duration::from_secs(3590)).await;
-    assert_eq!(take(), Ok(()), "a new day in a new month");
+    assert!(admit().is_ok(), "a new day in a new month");
 }
 
 #[tokio::test(start_paused = true)]

@@ -42,7 +42,7 @@ pub struct UnitUsage {
     pub used: f64,
     /// The quota. `None` (`null`) if there is none.
     pub quota: Option<u64>,
-    /// The units left. `None` (`null`) without a quota.
+    /// The units left, without those that calls in flight have reserved. `None` (`null`) without a quota.
     pub left: Option<f64>,
     /// The time until the window ends, in seconds.
     pub ends_in_seconds: u64,
@@ -58,10 +58,11 @@ impl Usage {
         let wall = principal.clock.wall(now);
         let (day, month) = limits.used().units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
+        let reserved = limits.used().reserved();
         let units = |used, quota: Option<u64>, ends| UnitUsage {
             used,
             quota,
-            left: quota.map(|quota| (to_f64(quota) - used).max(0.0)),
+            left: quota.map(|quota| (to_f64(quota) - used - reserved).max(0.0)),
             ends_in_seconds: seconds(ends),
         };
         Some(Self {

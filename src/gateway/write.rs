@@ -32,13 +32,18 @@ pub(crate) fn atomically_with(
 }
 
 /// Waits for the lock that allows only one process at a time to change `path`. The lock is held until the returned
-/// file is dropped. It is on a separate file, because `path` itself is replaced.
+/// file is dropped.
 pub(crate) fn lock(path: &Path) -> io::Result<File> {
-    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let lock = with_suffix(&path, ".lock");
-    let file = private(OpenOptions::new().write(true).create(true).truncate(false)).open(lock)?;
+    let file = lock_file(path)?;
     file.lock()?;
     Ok(file)
+}
+
+/// Opens the file that is locked in place of `path`, because `path` itself is replaced. Creates it if it is missing.
+pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let lock = with_suffix(&path, ".lock");
+    private(OpenOptions::new().read(true).write(true).create(true).truncate(false)).open(lock)
 }
 
 /// Checks that [`atomically`] can replace the content of `path`. Creates a file beside it for a moment, and leaves

@@ -1,100 +1,108 @@
 //! Answers one JSON-RPC call: checks the key's limits, asks the cache, and writes the JSON-RPC envelope.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::access::CallOutcome;
 use super::context::RequestContext;
 use super::pieces::Pieces;
-use super::responses::{CallResponse, PendingAnswer, node_error, spliced_result};
+use super::responses::{CallResponse, node_error, spliced_result};
 use super::{outgoing, passthrough};
 use crate::cache::entry::{Payload, TextParts};
-use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, MemoryPermit, Price};
+use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, MemoryPermit};
 use crate::error::Error;
 use crate::gateway::MonotonicSlot;
 use crate::jsonrpc::{Call, Id, reply};
-use crate::methods::{self, Method, Profile, Query, Slot};
+use crate::methods::{self, Commitment, Method, Profile, Query, Slot};
 use crate::telemetry::NodeCode;
 
 /// The longest result, in bytes, that is copied into one buffer with its envelope. Longer results are sent as slices of
 /// the cached text.
 const COPIED_BYTES: usize = 1024;
 
+/// A call of one of the eight methods that may be made: its params are read, and its price is reserved.
+pub(super) struct AdmittedCall {
+    id: Id,
+    query: Query,
+    charge: Charge,
+}
+
 /// Answers `call`, and counts it in the metrics.
 pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResponse {
-    let Call { id, method: name, params } = call;
-    let Some(method) = str::from_utf8(&name).ok().and_then(Method::from_name) else {
-        return passthrough::answer(request, &id, &name, params).await;
-    };
-    // The rate is charged before the params are parsed, so that calls with invalid params count as well.
-    if let Err(error) = request.principal.take(Instant::now()) {
-        return request.refuse(&id, Some(method), None, error);
-    }
-    let query = match Query::parse(method, &params, request.front.config.profile) {
-        Ok(query) => query,
-        Err(error) => return request.refuse(&id, Some(method), None, Error::Params(error)),
-    };
-    match answer_query(request, &id, &query).await {
-        Ok(response) => request.count(response),
-        Err(error) => request.refuse(&id, Some(method), query.commitment(), error),
-    }
+    Admission::of(request, call).answer(request).await
 }
 
-/// Answers a call whose params are parsed to `query`. The call is already counted towards the key's rate.
-///
-/// # Errors
-/// The plan or the key forbids the call, the cache has no answer, or the answer exceeds the limits on unsent
-/// answers.
-async fn answer_query(request: &RequestContext<'_>, id: &Id, query: &Query) -> Result<CallResponse, Error> {
-    request.principal.admit(query)?;
-    // The cache books the charge when the answer arrives, even if the caller has disconnected.
-    let charge = Charge::new(Arc::clone(&request.principal) as _, request.principal.price(query));
-    let answer = ask_cache(request, query, charge).await?;
-    respond(request, id, query, &answer)
+/// What becomes of a call once the limits of its key are checked.
+pub(super) enum Admission {
+    /// The cache answers it.
+    Admitted(AdmittedCall),
+    /// Its method is none of the eight, so it is forwarded or unknown.
+    Foreign(Call),
+    /// It is refused.
+    Refused(CallResponse),
 }
 
-/// Asks the cache again for a response whose answer expired before the response was sent. Does nothing if the answer
-/// cannot expire before that (`pending` is `None`). If the first answer was charged as a hit and the new one is a miss,
-/// the key pays the difference.
-pub(super) async fn renew(request: &RequestContext<'_>, response: &mut CallResponse) {
-    let Some(pending) = response.pending.take() else { return };
-    let PendingAnswer { id, query, costs_a_hit, .. } = *pending;
-    request.give_back_bytes(&response.body);
-    let charge = if costs_a_hit {
-        let Price { hit, miss } = request.principal.price(&query);
-        Charge::new(Arc::clone(&request.principal) as _, Price { hit: 0.0, miss: miss - hit })
-    } else {
-        Charge::free()
-    };
-    let renewed = ask_cache(request, &query, charge).await;
-    *response = match renewed.and_then(|answer| respond(request, &id, &query, &answer)) {
-        Ok(mut renewed) => {
-            if let Some(pending) = &mut renewed.pending {
-                pending.costs_a_hit &= costs_a_hit;
+impl Admission {
+    /// Checks the limits of the key, the params, and what the plan allows.
+    pub(super) fn of(request: &RequestContext<'_>, call: Call) -> Self {
+        let Some(method) = str::from_utf8(&call.method).ok().and_then(Method::from_name) else {
+            return Self::Foreign(call);
+        };
+        match AdmittedCall::new(request, &call, method) {
+            Ok(admitted) => Self::Admitted(admitted),
+            Err((commitment, error)) => {
+                Self::Refused(request.refuse(&call.id, Some(method), commitment, error))
             }
-            // The metrics already count the call by its first answer.
-            CallResponse { outcome: response.outcome, ..renewed }
         }
-        Err(error) => request.refuse(&id, Some(query.method()), query.commitment(), error),
-    };
+    }
+
+    /// Returns true if the cache holds an answer that needs no node.
+    pub(super) fn is_held(&self, request: &RequestContext<'_>) -> bool {
+        matches!(self, Self::Admitted(call) if !request.bypass && request.front.cache.holds(&call.query))
+    }
+
+    /// Answers the call.
+    pub(super) async fn answer(self, request: &RequestContext<'_>) -> CallResponse {
+        match self {
+            Self::Admitted(call) => call.answer(request).await,
+            Self::Foreign(Call { id, method, params }) => {
+                passthrough::answer(request, &id, &method, params).await
+            }
+            Self::Refused(response) => response,
+        }
+    }
 }
 
-/// Turns a response into a refusal, because its answers expired too often. Does nothing if the answer cannot expire
-/// (`pending` is `None`).
-pub(super) fn give_up(request: &RequestContext<'_>, response: &mut CallResponse) {
-    let Some(pending) = response.pending.take() else { return };
-    let PendingAnswer { id, query, .. } = *pending;
-    request.give_back_bytes(&response.body);
-    *response = request.refuse(&id, Some(query.method()), query.commitment(), Error::Overloaded);
+impl AdmittedCall {
+    fn new(
+        request: &RequestContext<'_>,
+        call: &Call,
+        method: Method,
+    ) -> Result<Self, (Option<Commitment>, Error)> {
+        // The rate is charged before the params are parsed, so that calls with invalid params count as well.
+        request.principal.take(Instant::now()).map_err(|error| (None, error))?;
+        let query = Query::parse(method, &call.params, request.front.config.profile)
+            .map_err(|error| (None, Error::Params(error)))?;
+        let charge = request.principal.admit(&query).map_err(|error| (query.commitment(), error))?;
+        Ok(Self { id: call.id.clone(), query, charge })
+    }
+
+    /// Answers the call, and counts it in the metrics.
+    async fn answer(self, request: &RequestContext<'_>) -> CallResponse {
+        let Self { id, query, charge } = self;
+        let answered = ask_cache(request, &query, &charge).await;
+        match answered.and_then(|answer| respond(request, &id, &query, &answer, &charge)) {
+            Ok(response) => request.count(response),
+            Err(error) => request.refuse(&id, Some(query.method()), query.commitment(), error),
+        }
+    }
 }
 
 /// Asks the cache for an answer. If the plan is `monotonic`, records the answer's slot as shown to the key.
 async fn ask_cache(
     request: &RequestContext<'_>,
     query: &Query,
-    charge: Charge,
+    charge: &Charge,
 ) -> Result<CacheAnswer, Error> {
     let conditions = CallConditions { request, monotonic_slot: request.principal.monotonic_slot(query) };
     let options = CallOptions {
@@ -112,7 +120,8 @@ async fn ask_cache(
     Ok(answer)
 }
 
-/// Creates the response to a call from `answer`, and counts its bytes towards the limit on unsent answers.
+/// Creates the response to a call from `answer`, and counts its bytes towards the limit on unsent answers. The call owes
+/// the price of the answer from now on.
 ///
 /// # Errors
 /// [`Error::AnswersTooLarge`] or [`Error::Overloaded`], as [`RequestContext::take_bytes`] describes.
@@ -121,26 +130,15 @@ fn respond(
     id: &Id,
     query: &Query,
     answer: &CacheAnswer,
+    charge: &Charge,
 ) -> Result<CallResponse, Error> {
     let body = envelope(request, id, query, answer);
     request.take_bytes(&body)?;
+    charge.answered(answer.status);
     let outcome =
         CallOutcome { method: Some(query.method()), commitment: query.commitment(), outcome: answer.outcome };
-    // If the node was asked after the request arrived, the answer is new enough, however long it waits to be sent.
-    let is_pending = request.waits && answer.meta.sent_at < request.started;
-    let pending = || PendingAnswer {
-        id: id.clone(),
-        query: query.clone(),
-        meta: answer.meta,
-        status: answer.status,
-        costs_a_hit: answer.status.is_hit(),
-    };
-    Ok(CallResponse {
-        compressed: answer.compressed.clone(),
-        status: Some(answer.status),
-        pending: is_pending.then(|| Box::new(pending())),
-        ..CallResponse::new(body, outcome)
-    })
+    let (compressed, status) = (answer.compressed.clone(), Some(answer.status));
+    Ok(CallResponse { compressed, status, ..CallResponse::new(body, outcome) })
 }
 
 /// Returns the body of the response: the answer inside the JSON-RPC envelope, with the caller's id.

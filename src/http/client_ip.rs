@@ -15,12 +15,19 @@ const X_FORWARDED_FOR: &str = "x-forwarded-for";
 /// The standard header with the addresses of the client and its proxies (RFC 7239).
 const FORWARDED: &str = "forwarded";
 
-/// Returns the client's address. If the address is unknown, returns `None` and counts the request in a metric.
-/// `peer` is the address at the other end of the connection, or the address in the connection's PROXY header.
+/// Returns the client's address. If the address is unknown, returns `None`. Counts a request whose address is unknown, or
+/// that a trusted proxy sent without naming one. `peer` is the address at the other end of the connection, or the address in the connection's PROXY header.
 pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
-    let client = client_ip(peer, fields, &front.config.server);
+    let server = &front.config.server;
+    let client = client_ip(peer, fields, server);
     if client.is_none() {
         front.metrics.client_addresses_unknown.at(()).inc();
+    } else if !server.proxy_protocol
+        && peer.is_some_and(|peer| server.trusts(peer))
+        && fields.first(X_FORWARDED_FOR).is_none()
+        && fields.first(FORWARDED).is_none()
+    {
+        front.metrics.client_addresses_missing.at(()).inc();
     }
     client
 }

@@ -33,8 +33,6 @@ pub(super) struct RequestContext<'a> {
     pub(super) bypass: bool,
     /// The content coding in which the cache returns each long answer. `None` for uncompressed answers.
     pub(super) coding: Option<Coding>,
-    /// True if an answer may wait before it is sent, for the other answers of its batch or for compression.
-    pub(super) waits: bool,
     /// The total length of the request's answers so far, in bytes.
     answered: AtomicUsize,
 }
@@ -53,9 +51,8 @@ impl<'a> RequestContext<'a> {
         let is_node = front.config.profile == Profile::Node;
         let bypass = principal.bypass_cache() && client.no_cache;
         let coding = cache_coding(client.accepts, calls).filter(|_| is_node);
-        let waits = calls > 1 || (!is_node && client.accepts.best().is_some());
         let answered = AtomicUsize::new(0);
-        Self { front, client, principal, permit, trace, started, bypass, coding, waits, answered }
+        Self { front, client, principal, permit, trace, started, bypass, coding, answered }
     }
 
     /// Reserves the bytes of an answer from the budget for unsent answers ([`Outgoing`](super::Outgoing)).
@@ -85,12 +82,6 @@ impl<'a> RequestContext<'a> {
         }
         self.answered.store(all, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Subtracts the length of `body`, an answer that will be replaced, from the request's total. The bytes stay
-    /// reserved until the request ends.
-    pub(super) fn give_back_bytes(&self, body: &Pieces) {
-        self.answered.fetch_sub(body.len(), Ordering::Relaxed);
     }
 
     /// Returns the response to a call refused with `error`, and counts the call.

@@ -311,7 +311,7 @@ impl Listener {
             // connection whose first request is not read yet, without a response.
             biased;
             served = connection.as_mut() => return served,
-            () = self.phases.idle_close.wait() => connection.as_mut().graceful_shutdown(),
+            () = self.phases.idle_close.wait().with_last_look() => connection.as_mut().graceful_shutdown(),
         }
         connection.await
     }

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::access::CallOutcome;
 use super::context::RequestContext;
 use super::responses::{CallResponse, node_error, spliced_result};
-use crate::cache::CacheStatus;
+use crate::cache::{CacheStatus, Debt};
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
 use crate::methods::{Commitment, PassthroughCall, PassthroughMethod, write_method};
@@ -47,27 +47,28 @@ pub(super) async fn answer(
     response
 }
 
-/// Checks that the key may make the call, forwards it to a node, and charges the key for the answer.
+/// Checks that the key may make the call, and forwards it to a node. The key owes what the node's work costs.
 ///
 /// # Errors
-/// The refusal by the key's plan, [`Error::TimedOut`], or [`Error::NoUpstream`] if no node answers.
+/// The refusal by the key's plan or quota, [`Error::TimedOut`], or [`Error::NoUpstream`] if no node answers.
 async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<NodeReply, Error> {
-    let call = request.principal.admit_passthrough(call)?;
+    let (call, charge) = request.principal.admit_passthrough(call)?;
     let timeout = request.front.config.server.request_timeout;
     let deadline = request.started + timeout;
-    let context = CallContext { deadline, caller: request.principal.caller(), trace: request.trace.clone() };
-    let ask = PassthroughRequest { call: call.clone(), context };
-    let (pool, principal) = (Arc::clone(&request.front.pool), Arc::clone(&request.principal));
-    let has_plan = principal.has_plan();
+    let (caller, trace) = (request.principal.caller(), request.trace.clone());
+    let context = CallContext { deadline, caller, trace, is_background: false };
+    let ask = PassthroughRequest { call, context };
+    let pool = Arc::clone(&request.front.pool);
     let asking = async move {
-        let answer = tokio::time::timeout_at(deadline, pool.pass_through(&ask));
-        let answer = answer.await.map_err(|_| Error::TimedOut(timeout))??;
-        principal.charge_passthrough(&call);
-        Ok(answer)
+        let answer = pool.pass_through(&ask).await;
+        charge.owe(Debt::of(&answer));
+        answer
     };
+    // The pool ends the call at its deadline, too, and then says whether a node had been asked.
+    let late = |_| Error::TimedOut(timeout);
     // Without a plan nothing is charged, so the call may be cancelled when the caller disconnects.
-    if !has_plan {
-        return Box::pin(asking).await;
+    if !request.principal.has_plan() {
+        return timeout_at(deadline, Box::pin(asking)).await.map_err(late)?;
     }
     // The call runs in a task of its own, so that the key is charged even if the caller disconnects. The task shares
     // the request's permit.
@@ -76,7 +77,8 @@ async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<
         let _permit = permit;
         asking.await
     });
-    asking.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
+    let answer = timeout_at(deadline, asking).await.map_err(late)?;
+    answer.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
 }
 
 /// Makes the response from a node's answer, and reserves the bytes of the response from the budget for unsent

@@ -8,23 +8,20 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use super::access::{AccessLine, CallOutcome, Calls};
+use super::call::{self, Admission};
 use super::client_info::ClientInfo;
 use super::context::{RequestContext, outcome};
 use super::in_flight::InFlightPermit;
 use super::pieces::Pieces;
 use super::reply::HttpReply;
 use super::responses::{CallResponse, Responses};
-use super::{Front, body, call, encoding};
+use super::{Front, body, encoding};
 use crate::coding::{self, Coding};
 use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
 use crate::jsonrpc::{Call, Id};
 use crate::methods::Profile;
 use crate::telemetry::trace::RequestSpan;
-
-/// The maximum number of times that an answer is fetched again because it expired before it was sent. The request's
-/// deadline bounds all these fetches together.
-const RENEWALS: u32 = 3;
 
 /// Serves a request with a complete body. `key` is the path segment with the API key, not checked yet; `started` is the
 /// request's arrival time.
@@ -53,7 +50,7 @@ pub(super) async fn serve(
     let calls = if let Ok(Request::Batch(elements)) = &parsed { elements.len() } else { 1 };
     let (trace, span) = front.tracer.begin(client.trace.clone(), started);
     let request = RequestContext::new(front, client, principal, permit, trace, started, calls);
-    let mut responses = match parsed {
+    let responses = match parsed {
         Ok(Request::One(Element::Call(call))) => Responses::Whole(call::answer(&request, call).await),
         Ok(Request::Batch(elements)) if !elements.is_empty() => answer_batch(&request, elements).await,
         Ok(Request::One(Element::Notification) | Request::Batch(_)) => answer_silence(&request),
@@ -61,27 +58,43 @@ pub(super) async fn serve(
         Ok(Request::ParseError) => refuse_call(&request, &Id::Null, EnvelopeError::Parse.into()),
         Err(TooMany(calls)) => refuse_call(&request, &Id::Null, Error::BatchTooLarge { calls, limit }),
     };
-    renew_aged(&request, &mut responses).await;
-    let compressed = compress(&request, &mut responses).await;
+    let compressed = compress(&request, &responses).await;
     finish(request, span, responses, compressed)
 }
 
-/// Answers the elements of a batch concurrently. Notifications get no response.
+/// Answers the elements of a batch. Notifications get no response.
+///
+/// What nodes must be asked for is fetched first, all at once. What the cache holds is looked up after that, so that it
+/// does not grow old while it waits for the rest.
 async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> Responses {
-    let answer_element = |element| async move {
-        match element {
+    let mut calls = Vec::new();
+    for element in elements {
+        let call = match element {
             Element::Notification => {
                 request.principal.note_call(Instant::now());
-                None
+                continue;
             }
             Element::Refused { id, error } => {
                 let error = request.principal.take(Instant::now()).err().unwrap_or(error.into());
-                Some(request.refuse(&id, None, None, error))
+                Admission::Refused(request.refuse(&id, None, None, error))
             }
-            Element::Call(call) => Some(call::answer(request, call).await),
+            Element::Call(call) => Admission::of(request, call),
+        };
+        calls.push((calls.len(), call));
+    }
+    let mut responses: Vec<_> = calls.iter().map(|_| None).collect();
+    while !calls.is_empty() {
+        let (held, missing): (Vec<_>, Vec<_>) =
+            calls.into_iter().partition(|(_, call): &(usize, Admission)| call.is_held(request));
+        // What is held now may be gone when the fetches have returned.
+        let (now, later) = if missing.is_empty() { (held, missing) } else { (missing, held) };
+        for (at, response) in
+            join_all(now.into_iter().map(async |(at, call)| (at, call.answer(request).await))).await
+        {
+            responses[at] = Some(response);
         }
-    };
-    let responses = join_all(elements.into_iter().map(answer_element)).await;
+        calls = later;
+    }
     Responses::Batch(responses.into_iter().flatten().collect())
 }
 
@@ -100,27 +113,8 @@ fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses
     Responses::Whole(request.refuse(id, None, None, error))
 }
 
-/// Renews the answers that expired while they waited for other calls or for compression. Returns true if an answer had
-/// expired. A call whose answer is still expired after [`RENEWALS`] rounds is refused.
-async fn renew_aged(request: &RequestContext<'_>, responses: &mut Responses) -> bool {
-    let cache = &request.front.cache;
-    let has_aged = |response: &&mut CallResponse| {
-        let pending = response.pending.as_ref();
-        pending.is_some_and(|answer| !cache.still_serves(&answer.query, &answer.meta, answer.status))
-    };
-    for round in 0..RENEWALS {
-        let aged: Vec<_> = responses.all_mut().iter_mut().filter(has_aged).collect();
-        if aged.is_empty() {
-            return round > 0;
-        }
-        join_all(aged.into_iter().map(|response| call::renew(request, response))).await;
-    }
-    responses.all_mut().iter_mut().filter(has_aged).for_each(|response| call::give_up(request, response));
-    true
-}
-
 /// Returns the compressed body and its content coding. `None` if the body is sent uncompressed.
-async fn compress(request: &RequestContext<'_>, responses: &mut Responses) -> Option<(Coding, Vec<Bytes>)> {
+async fn compress(request: &RequestContext<'_>, responses: &Responses) -> Option<(Coding, Vec<Bytes>)> {
     let is_node = request.front.config.profile == Profile::Node;
     if is_node && responses.all().iter().any(CallResponse::compression_is_left_to_cache) {
         let coding = request.coding?;
@@ -130,10 +124,8 @@ async fn compress(request: &RequestContext<'_>, responses: &mut Responses) -> Op
     if !coding::is_worth(responses.len()) {
         return None;
     }
-    let body = encoding::encoded(request.front.cache.compressor(), coding, responses.text()).await;
-    // If an answer was renewed, the compressed text is outdated, and the body is sent uncompressed.
-    let renewed = renew_aged(request, responses).await;
-    body.filter(|_| !renewed).map(|body| (coding, vec![body]))
+    let body = encoding::encoded(request.front.cache.compressor(), coding, responses.text()).await?;
+    Some((coding, vec![body]))
 }
 
 /// Makes the reply, writes the line of the access log, and ends the request's trace span. The reply takes over the

@@ -7,11 +7,9 @@ use bytes::Bytes;
 use super::access::{CallOutcome, Calls};
 use super::pieces::Pieces;
 use crate::cache::CacheStatus;
-use crate::cache::entry::EntryMeta;
 use crate::coding::{self, Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::error::Error;
 use crate::jsonrpc::{Id, reply};
-use crate::methods::Query;
 
 /// The response to one call.
 pub(super) struct CallResponse {
@@ -21,28 +19,14 @@ pub(super) struct CallResponse {
     pub(super) compressed: Option<Arc<CompressedText>>,
     /// The value for the header `Cache-Status`. `None` for a refusal by slotfront.
     pub(super) status: Option<CacheStatus>,
-    /// The data that is needed to answer the call again. `None` if the answer cannot expire before it is sent.
-    pub(super) pending: Option<Box<PendingAnswer>>,
     pub(super) refusal: Option<Error>,
     pub(super) outcome: CallOutcome,
-}
-
-/// An answer that may expire while it waits for the rest of a batch or for compression. Therefore it is checked
-/// again before it is sent. An answer needs no such check if a node was asked for it after the request arrived.
-pub(super) struct PendingAnswer {
-    pub(super) id: Id,
-    pub(super) query: Query,
-    pub(super) meta: EntryMeta,
-    pub(super) status: CacheStatus,
-    /// True while the key has paid only the price of a hit for the call. If a new answer is a miss, the key pays the
-    /// difference.
-    pub(super) costs_a_hit: bool,
 }
 
 impl CallResponse {
     /// Creates a response that is not compressed and has no cache status.
     pub(super) fn new(body: Pieces, outcome: CallOutcome) -> Self {
-        Self { body, compressed: None, status: None, pending: None, refusal: None, outcome }
+        Self { body, compressed: None, status: None, refusal: None, outcome }
     }
 
     /// Returns true if the cache compresses answers with this response's length and method. `compressed` may still
@@ -79,14 +63,6 @@ impl Responses {
     pub(super) fn all(&self) -> &[CallResponse] {
         match self {
             Self::Whole(response) => std::slice::from_ref(response),
-            Self::Batch(responses) => responses,
-        }
-    }
-
-    /// Returns the responses for modification, in order.
-    pub(super) fn all_mut(&mut self) -> &mut [CallResponse] {
-        match self {
-            Self::Whole(response) => std::slice::from_mut(response),
             Self::Batch(responses) => responses,
         }
     }

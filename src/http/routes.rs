@@ -105,7 +105,7 @@ pub(super) fn no_websocket() -> Response {
 }
 
 /// Answers with the usage of the key in the path. The key is checked as for a JSON-RPC call, so a wrong key counts
-/// as a failed attempt of the client's address.
+/// as a failed attempt of the client's address, and the request is taken from the key's rate.
 async fn usage(
     State(front): State<Arc<Front>>,
     Extension(client): Extension<RouteCaller>,
@@ -117,7 +117,7 @@ async fn usage(
     match front
         .gateway
         .authenticate(key, client.address, client.origin.as_deref(), now)
-        .map(|principal| Usage::of(&principal, now))
+        .and_then(|principal| principal.take(now).map(|()| Usage::of(&principal, now)))
     {
         Ok(Some(usage)) => axum_json(&usage),
         Ok(None) => (StatusCode::NOT_FOUND, "No usage is counted, because no plan applies\n").into_response(),

@@ -1,9 +1,10 @@
 //! The shutdown of the public listener: its phases, and the signals that start them.
 
-use std::pin::Pin;
+use std::mem;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -47,7 +48,7 @@ pub struct Phases {
     /// The listener closes, requests in flight finish, and HTTP/2 connections get a GOAWAY. A GOAWAY makes a client
     /// connect anew at once. A GOAWAY sent while the listener is open could lead the client back to this gateway.
     pub stop: Signal,
-    /// Idle connections close.
+    /// Idle connections close. HTTP/1.1 has no announcement without a response, so a request that is on its way is lost.
     pub idle_close: Signal,
     /// All connections are dropped.
     pub abort: Signal,
@@ -95,7 +96,7 @@ impl Signal {
 
     /// Waits for the signal. All polls of the future must come from one task.
     pub fn wait(&self) -> Wait {
-        Wait { signal: self.clone(), waiting: None }
+        Wait { signal: self.clone(), waiting: None, looks_again: false }
     }
 }
 
@@ -105,9 +106,19 @@ pub struct Wait {
     signal: Signal,
     /// The registration of the task's waker with the token. `None` until the first poll.
     waiting: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// True if the runtime asks the kernel for arrived bytes once more before the future ends.
+    looks_again: bool,
 }
 
 impl Wait {
+    /// Lets the future end only after the runtime has asked the kernel once more for bytes that have arrived.
+    ///
+    /// Without this, a connection that polls its socket before the future may close although a request has arrived,
+    /// because a socket is polled by what the runtime last heard of it.
+    pub(super) fn with_last_look(self) -> Self {
+        Self { looks_again: true, ..self }
+    }
+
     /// Returns true once the signal was triggered.
     pub fn is_triggered(&self) -> bool {
         self.signal.is_triggered()
@@ -118,24 +129,51 @@ impl Future for Wait {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.signal.is_triggered() {
-            return Poll::Ready(());
+        if !self.signal.is_triggered() {
+            if self.waiting.is_some() {
+                return Poll::Pending;
+            }
+            let mut waiting = Box::pin(self.signal.token.clone().cancelled_owned());
+            let triggered = waiting.as_mut().poll(cx);
+            self.waiting = Some(waiting);
+            ready!(triggered);
         }
-        if self.waiting.is_some() {
-            return Poll::Pending;
+        if mem::take(&mut self.looks_again) {
+            // The first poll of a yield asks to be woken after the runtime's next look at the sockets.
+            return pin!(tokio::task::yield_now()).poll(cx);
         }
-        let mut waiting = Box::pin(self.signal.token.clone().cancelled_owned());
-        let triggered = waiting.as_mut().poll(cx);
-        self.waiting = Some(waiting);
-        triggered
+        Poll::Ready(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio_util::task::TaskTracker;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_last_look_finds_bytes_that_arrived() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        client.writable().await.unwrap();
+        let (signal, mut read) = (Signal::default(), [0; 8]);
+        // The runtime remembers that there is nothing to read, and does not ask the kernel again before its next turn.
+        let empty =
+            std::future::poll_fn(|cx| Poll::Ready(pin!(server.read(&mut read)).poll(cx).is_pending()));
+        assert!(empty.await);
+        assert_eq!(client.try_write(b"request").ok(), Some(7));
+        signal.trigger();
+        let seen = tokio::select! {
+            biased;
+            bytes = server.read(&mut read) => bytes.ok(),
+            () = signal.wait().with_last_look() => None,
+        };
+        assert_eq!(seen, Some(7));
+    }
 
     #[tokio::test]
     async fn a_signal_wakes_earlier_and_later_waiters() {

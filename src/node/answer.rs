@@ -82,6 +82,12 @@ struct Envelope<'a> {
     id: &'a RawValue,
 }
 
+/// The member of an error object that says what it means.
+#[derive(Deserialize)]
+struct Code {
+    code: i32,
+}
+
 /// Reads a member of a JSON object as `Some`, even if the member is `null`. An absent member stays `None`.
 fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(d: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(d).map(Some)
@@ -106,15 +112,26 @@ impl NodeReply {
     ///
     /// # Errors
     /// [`Fault::BadJson`] if the body is not a JSON-RPC 2.0 response, [`Fault::WrongId`] if it answers
-    /// another call.
+    /// another call, [`Fault::TooManyRequests`] if it is an error by which providers refuse calls above a rate.
     pub fn parse(body: &Bytes, id: u64) -> Result<Self, Fault> {
         let text = std::str::from_utf8(body).map_err(|_| Fault::BadJson)?;
         let envelope: Envelope = serde_json::from_str(text).map_err(|_| Fault::BadJson)?;
         if envelope.jsonrpc != "2.0" {
             return Err(Fault::BadJson);
         }
-        if !is_number(envelope.id.get().as_bytes(), id) {
-            return Err(Fault::WrongId);
+        let error = envelope.error.map(|error| Ok((serde_json::from_str::<Code>(error.get())?.code, error)));
+        let error: Option<(i32, &RawValue)> =
+            error.transpose().map_err(|_: serde_json::Error| Fault::BadJson)?;
+        let is_own_id = is_number(envelope.id.get().as_bytes(), id);
+        match error {
+            // The limiter of a provider may not have read the call's id.
+            Some((code, _))
+                if code::is_too_many_requests(code) && (is_own_id || envelope.id.get() == "null") =>
+            {
+                return Err(Fault::TooManyRequests(None));
+            }
+            _ if !is_own_id => return Err(Fault::WrongId),
+            _ => {}
         }
         // A slice keeps the whole body in memory, so the part is copied if the body is much longer.
         let slice = |raw: &RawValue| {
@@ -122,16 +139,9 @@ impl NodeReply {
             let is_all = body.len() - part.len() <= ENVELOPE_BYTES;
             if is_all { body.slice_ref(part) } else { Bytes::copy_from_slice(part) }
         };
-        match (envelope.result, envelope.error) {
+        match (envelope.result, error) {
             (Some(result), None) => Ok(Self::Result(slice(result))),
-            (None, Some(error)) => {
-                #[derive(Deserialize)]
-                struct Code {
-                    code: i32,
-                }
-                let Code { code } = serde_json::from_str(error.get()).map_err(|_| Fault::BadJson)?;
-                Ok(Self::Error { code, body: slice(error) })
-            }
+            (None, Some((code, error))) => Ok(Self::Error { code, body: slice(error) }),
             _ => Err(Fault::BadJson),
         }
     }
@@ -258,6 +268,10 @@ mod tests {
             ("<html>", Err(Fault::BadJson)),
             ("", Err(Fault::BadJson)),
             (r#"{"jsonrpc":"2.0","error":"no","id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","error":{"code":429},"id":7}"#, Err(Fault::TooManyRequests(None))),
+            (r#"{"jsonrpc":"2.0","error":{"code":-32429},"id":null}"#, Err(Fault::TooManyRequests(None))),
+            (r#"{"jsonrpc":"2.0","error":{"code":429},"id":8}"#, Err(Fault::WrongId)),
+            (r#"{"jsonrpc":"2.0","error":{"code":-32000},"id":null}"#, Err(Fault::WrongId)),
         ] {
             assert_eq!(parse(body), expected, "{body}");
         }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hyper_util::client::legacy::connect::HttpInfo;
@@ -16,6 +16,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use super::{Fault, RawAnswer};
 use crate::chunks::{BodyBuffer, OverLimit};
 use crate::config::{PoolSettings, Secret, Upstream};
+use crate::fair::{CallerHoldings, CallerId};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
 /// The time after which idle connections are closed. Most servers close idle connections later, and nodes never close
@@ -56,24 +57,31 @@ impl Connections {
 }
 
 /// The limit on the bytes of all upstream bodies that are being read: `pool.max_buffered`. All nodes share
-/// it.
+/// it. By the rule of `fair.rs`, no caller can take all of it.
 #[derive(Debug)]
 pub struct BufferBudget {
     used: AtomicUsize,
     limit: AtomicUsize,
+    by_caller: CallerHoldings,
 }
 
-/// The bytes that one body has taken from the budget. They are given back on drop.
+/// The bytes that one body has taken from the budget, for the caller that asked for it. They are given back on
+/// drop.
 #[derive(Debug)]
 struct Buffered<'a> {
     budget: &'a BufferBudget,
+    caller: CallerId,
     bytes: usize,
 }
 
 impl BufferBudget {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
+        Self {
+            used: AtomicUsize::new(0),
+            limit: AtomicUsize::new(limit),
+            by_caller: CallerHoldings::default(),
+        }
     }
 
     /// Replaces the limit. Bytes that are already taken stay taken.
@@ -82,18 +90,26 @@ impl BufferBudget {
     }
 }
 
-impl Buffered<'_> {
-    /// Takes `bytes` more bytes from the budget. Returns false if the bytes in use would exceed the limit.
+impl<'a> Buffered<'a> {
+    fn new(budget: &'a BufferBudget, caller: CallerId) -> Self {
+        Self { budget, caller, bytes: 0 }
+    }
+
+    /// Takes `bytes` more bytes from the budget. Returns false if the bytes in use would exceed the limit, or those
+    /// of the caller its share.
     fn grow(&mut self, bytes: usize) -> bool {
         let budget = self.budget;
         let limit = budget.limit.load(Ordering::Relaxed);
-        let taken = budget
-            .used
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= limit)
-            })
-            .is_ok();
+        let used = budget.used.load(Ordering::Relaxed);
+        let taken = budget.by_caller.may_add(self.caller, bytes, used, limit.saturating_sub(used))
+            && budget
+                .used
+                .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                    used.checked_add(bytes).filter(|sum| *sum <= limit)
+                })
+                .is_ok();
         if taken {
+            budget.by_caller.add(self.caller, bytes);
             self.bytes += bytes;
         }
         taken
@@ -103,6 +119,7 @@ impl Buffered<'_> {
 impl Drop for Buffered<'_> {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.by_caller.remove(self.caller, self.bytes);
     }
 }
 
@@ -207,14 +224,15 @@ impl Client {
         self.connections.opened.load(Ordering::SeqCst)
     }
 
-    /// Sends one call and reads its answer to the end, within `timeout`. If the call is traced, the node gets the
-    /// trace context of `span`. `heard` is set once the answer begins to arrive.
+    /// Sends one call of `caller` and reads its answer to the end, within `timeout`. If the call is traced, the node
+    /// gets the trace context of `span`. `heard` is set once the answer begins to arrive.
     ///
     /// # Errors
     /// The request failed or took longer than `timeout`, or the status is neither 2xx nor 501. The body is
     /// incomplete or exceeds a limit. The content of the body is not checked here.
     pub async fn post(
         &self,
+        caller: CallerId,
         body: Bytes,
         timeout: Duration,
         heard: &AtomicBool,
@@ -227,7 +245,8 @@ impl Client {
                 request = request.header(TRACESTATE, state);
             }
         }
-        let read = self.exchange(request.body(body), self.max_response, &self.budget, heard);
+        let buffered = Buffered::new(&self.budget, caller);
+        let read = self.exchange(request.body(body), self.max_response, buffered, heard);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
@@ -247,7 +266,7 @@ impl Client {
     pub async fn ask(&self, body: Bytes, timeout: Duration, limit: usize) -> Result<RawAnswer, Fault> {
         let (budget, heard) = (BufferBudget::new(usize::MAX), AtomicBool::new(false));
         let request = self.http.post(self.url.expose()).body(body);
-        let read = self.exchange(request, limit, &budget, &heard);
+        let read = self.exchange(request, limit, Buffered::new(&budget, CallerId::default()), &heard);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
@@ -267,7 +286,8 @@ impl Client {
             let mut response = sent.map_err(ResponseFailure::fault)?;
             let header =
                 response.headers().get(header).and_then(|value| value.to_str().ok()).map(str::to_owned);
-            Ok((Self::read(&mut response, self.max_response, &self.budget).await?.body, header))
+            let buffered = Buffered::new(&self.budget, CallerId::default());
+            Ok((Self::read(&mut response, self.max_response, buffered).await?.body, header))
         };
         tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(Fault::Timeout))
     }
@@ -276,19 +296,19 @@ impl Client {
         &self,
         request: reqwest::RequestBuilder,
         limit: usize,
-        budget: &BufferBudget,
+        buffered: Buffered<'_>,
         heard: &AtomicBool,
     ) -> Result<RawAnswer, Fault> {
         let mut response = match self.send(request).await {
             Err(ResponseFailure::NotImplemented(mut response)) => {
                 // The body is read to its end, so that the connection can be used again.
-                let _ = Self::read(&mut response, MAX_REFUSAL_BYTES, budget).await;
+                let _ = Self::read(&mut response, MAX_REFUSAL_BYTES, buffered).await;
                 return Ok(RawAnswer::not_implemented());
             }
             sent => sent.map_err(ResponseFailure::fault)?,
         };
         heard.store(true, Ordering::Relaxed);
-        Self::read(&mut response, limit, budget).await
+        Self::read(&mut response, limit, buffered).await
     }
 
     /// Sends a request, and returns the response if its status is 2xx.
@@ -303,19 +323,21 @@ impl Client {
         // The status is checked before the body: a body without 2xx is never a node's JSON-RPC error.
         match response.status().as_u16() {
             200..=299 => Ok(response),
-            429 => Err(ResponseFailure::Fault(Fault::TooManyRequests(retry_after(response.headers())))),
+            429 => {
+                let wait = retry_after(response.headers(), SystemTime::now());
+                Err(ResponseFailure::Fault(Fault::TooManyRequests(wait)))
+            }
             501 => Err(ResponseFailure::NotImplemented(response)),
             status => Err(ResponseFailure::Fault(Fault::Status(status))),
         }
     }
 
-    /// Reads the whole body of a response, at most `limit` bytes, while `budget` has room for the bytes.
+    /// Reads the whole body of a response, at most `limit` bytes, while `buffered` can grow by the bytes.
     async fn read(
         response: &mut reqwest::Response,
         limit: usize,
-        budget: &BufferBudget,
+        mut buffered: Buffered<'_>,
     ) -> Result<RawAnswer, Fault> {
-        let mut buffered = Buffered { budget, bytes: 0 };
         let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
         let mut body = BodyBuffer::with_expected_length(announced.unwrap_or(0), limit);
         // Bytes are counted after decompression, so that a small body cannot grow without bound.
@@ -346,11 +368,16 @@ impl ResponseFailure {
     }
 }
 
-/// Returns the waiting time of `Retry-After`, at most an hour. `None` if the header is missing or is not a number
-/// of seconds. A date also gives `None`; nodes rarely send one.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds.min(3600)))
+/// Returns the waiting time of `Retry-After`, at most an hour: a number of seconds, or the time from `now` to a date. A
+/// date in the past means no wait. `None` if the header is missing or is neither.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        Duration::from_secs(text.parse().unwrap_or(u64::MAX))
+    } else {
+        httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()
+    };
+    Some(wait.min(Duration::from_hours(1)))
 }
 
 /// Returns a text for the kind of an error, without the URL that the error contains.
@@ -368,20 +395,38 @@ mod tests {
 
     #[test]
     fn retry_after_is_bounded() {
-        for (text, expected) in [("2", Some(2)), (" 7 ", Some(7)), ("99999999", Some(3600)), ("soon", None)] {
+        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        for (text, expected) in [
+            ("2", Some(2)),
+            (" 7 ", Some(7)),
+            ("0", Some(0)),
+            ("31536000", Some(3600)),
+            ("99999999999999999999999", Some(3600)),
+            ("Sun, 06 Nov 1994 08:50:07 GMT", Some(30)),
+            ("Mon, 06 Nov 1995 08:49:37 GMT", Some(3600)),
+            ("Sun, 06 Nov 1994 08:49:36 GMT", Some(0)),
+            ("soon", None),
+            ("-1", None),
+            ("1.5", None),
+            ("", None),
+        ] {
             let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_str(text).unwrap())]);
-            assert_eq!(retry_after(&headers), expected.map(Duration::from_secs), "{text}");
+            assert_eq!(retry_after(&headers, now), expected.map(Duration::from_secs), "{text}");
         }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
     }
 
     #[test]
-    fn buffer_budget_is_released() {
-        let budget = BufferBudget::new(10);
-        let mut one = Buffered { budget: &budget, bytes: 0 };
-        assert!(one.grow(8));
-        let mut other = Buffered { budget: &budget, bytes: 0 };
-        assert!(!other.grow(3));
+    fn buffer_budget_is_shared_and_released() {
+        let budget = BufferBudget::new(90);
+        let of = |caller| Buffered::new(&budget, CallerId::numbered(caller));
+        let (mut one, mut again, mut other) = (of(1), of(1), of(2));
+        assert!(one.grow(50) && again.grow(30) && !again.grow(1), "eight ninths are one caller's");
+        assert!(other.grow(9) && !other.grow(1), "eight times what would be left");
         drop(one);
-        assert!(other.grow(3));
+        assert!(other.grow(30));
+        drop((again, other));
+        let mut own = of(0);
+        assert!(own.grow(90) && !own.grow(1), "no particular caller, no share");
     }
 }

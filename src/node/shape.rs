@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::answer::{Contextual, base64_text, elements};
-use crate::methods::{AccountEncoding, Query, Slot};
+use crate::methods::{AccountEncoding, BlockDetails, BlockQuery, Query, Slot};
 
 /// Returns true if `result` has the shape of an answer to `query`. Only the parts that the cache or a caller needs
 /// are checked.
@@ -34,8 +34,28 @@ pub fn fits(query: &Query, result: &Bytes) -> bool {
         Query::Samples(_) => each(result, |sample| member::<Slot>(sample, "slot").is_some()),
         Query::ClusterNodes => each(result, |node| has_text(node, "pubkey")),
         // `null` is a valid answer for a missing block, after which the pool asks another node.
-        Query::Block(_) => result.as_ref() == b"null" || has_text(result, "blockhash"),
+        Query::Block(q) => result.as_ref() == b"null" || is_block(q, result),
     }
+}
+
+/// Returns true if `result` is a block that names its parent, with the list that the requested details promise. The
+/// elements of the list are not read.
+fn is_block(query: &BlockQuery, result: &[u8]) -> bool {
+    let list = match query.details {
+        BlockDetails::Full | BlockDetails::Accounts => Some("transactions"),
+        BlockDetails::Signatures => Some("signatures"),
+        BlockDetails::None => None,
+    };
+    has_text(result, "blockhash")
+        && has_text(result, "previousBlockhash")
+        // The block at slot 0 is its own parent.
+        && parent_slot(result).is_some_and(|parent| parent < query.slot.max(1))
+        && list.is_none_or(|list| member(result, list).is_some_and(|IsList(is_list)| is_list))
+}
+
+/// Returns the slot of a block's parent. `None` if `block` is not a block.
+pub fn parent_slot(block: &[u8]) -> Option<Slot> {
+    member(block, "parentSlot")
 }
 
 /// An account object, parsed to check the types of its members.
@@ -71,6 +91,34 @@ fn has_text(object: &[u8], name: &str) -> bool {
 /// A JSON string.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// True for a JSON array, of which only the first byte is read.
+struct IsList(bool);
+
+impl<'de> Deserialize<'de> for IsList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut is_list = false;
+        // Stopping before the end of the array is an error, which does not matter here.
+        let _ = deserializer.deserialize_seq(ListStart(&mut is_list));
+        Ok(Self(is_list))
+    }
+}
+
+/// A visitor that notes that an array begins.
+struct ListStart<'f>(&'f mut bool);
+
+impl<'de> Visitor<'de> for ListStart<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<(), A::Error> {
+        *self.0 = true;
+        Ok(())
+    }
+}
 
 /// Returns the first member `name` of the JSON object `object`. `None` if it is missing or of another type.
 /// The text after that member is not read.
@@ -158,6 +206,42 @@ mod tests {
     }
 
     #[test]
+    fn blocks_hold_what_their_details_promise() {
+        let query = |slot: Slot, details: &str| {
+            query(Method::GetBlock, &format!(r#"[{slot},{{"transactionDetails":"{details}"}}]"#))
+        };
+        let head = r#""blockhash":"x","parentSlot":4,"previousBlockhash":"y""#;
+        let block = |members: &str| Bytes::from(format!("{{{head}{members}}}"));
+        for (members, fitting) in [
+            (r#","transactions":[]"#, &["full", "accounts", "none"][..]),
+            (r#","rewards":[],"transactions":[{"meta":null}]"#, &["full", "accounts", "none"]),
+            (r#","signatures":["z"]"#, &["signatures", "none"]),
+            (r#","signatures":null,"transactions":{}"#, &["none"]),
+            (r#","transactions":"[]""#, &["none"]),
+            ("", &["none"]),
+        ] {
+            for details in ["full", "accounts", "signatures", "none"] {
+                let fits = fits(&query(5, details), &block(members));
+                assert_eq!(fits, fitting.contains(&details), "{details}: {members}");
+            }
+        }
+        for (member, replacement) in [
+            (r#""blockhash":"x""#, r#""blockhash":null"#),
+            (r#""parentSlot":4"#, r#""parentSlot":5"#),
+            (r#""parentSlot":4"#, r#""parentSlot":-1"#),
+            (r#""parentSlot":4"#, r#""parentSlot":"4""#),
+            (r#""previousBlockhash":"y""#, r#""previousBlockhash":null"#),
+            (r#","previousBlockhash":"y""#, ""),
+        ] {
+            assert!(head.contains(member), "{member}");
+            let block = Bytes::from(format!("{{{}}}", head.replace(member, replacement)));
+            assert!(!fits(&query(5, "none"), &block), "{replacement}");
+        }
+        let first = Bytes::from(format!("{{{}}}", head.replace('4', "0")));
+        assert!(fits(&query(0, "none"), &first), "the first block of a cluster");
+    }
+
+    #[test]
     fn every_method_has_its_shape() {
         let key = "11111111111111111111111111111111";
         // The transaction message has one signer, no further account and no instruction.
@@ -187,7 +271,11 @@ mod tests {
             ),
             (Method::GetRecentPerformanceSamples, "[]".to_owned(), r#"[{"slot":5,"more":1}]"#),
             (Method::GetClusterNodes, "[]".to_owned(), r#"[{"pubkey":"x","gossip":null}]"#),
-            (Method::GetBlock, "[5]".to_owned(), r#"{"blockhash":"x","transactions":[],"more":1}"#),
+            (
+                Method::GetBlock,
+                "[5]".to_owned(),
+                r#"{"blockhash":"x","parentSlot":4,"previousBlockhash":"y","transactions":[7],"more":1}"#,
+            ),
         ];
         let odd = [
             "7",

@@ -12,7 +12,7 @@ use super::upstream_call::{MinSlotUse, ParsedReply, ReceivedReply, SentRequest, 
 use super::verdict::{AttemptOutcome, Verdict};
 use crate::config;
 use crate::methods::{Commitment, Method};
-use crate::node::code::{METHOD_NOT_FOUND, TRANSACTION_HISTORY_NOT_AVAILABLE};
+use crate::node::code::{METHOD_NOT_FOUND, MIN_CONTEXT_SLOT_NOT_REACHED, TRANSACTION_HISTORY_NOT_AVAILABLE};
 use crate::node::{Fault, NodeReply, RawAnswer};
 use crate::telemetry::AttemptResult;
 
@@ -45,10 +45,11 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let (body, min_context_slot) = call.write(id, member, min_slot);
     let sent = SentRequest { min_context_slot, slot_before, newest_before, max_slot_lag };
     let span = call.context().trace.attempt(&member.name, call.method().as_str());
-    let read = call.reader(sent);
+    let read = call.reader();
     let outcome = {
         let exchange = async {
-            let answer = member.client.post(body, timeout, heard, &span).await?;
+            let caller = call.context().caller;
+            let answer = member.client.post(caller, body, timeout, heard, &span).await?;
             read_answer(answer, id, read).await
         };
         tokio::pin!(exchange);
@@ -71,50 +72,46 @@ pub(super) async fn attempt<C: UpstreamCall>(
         Ok(_) if pool.nodes.cluster.unidentified(member).is_some() => Err(Fault::Foreign),
         outcome => outcome,
     };
-    let classified = outcome.map(|read| (call.classify(&read, sent, frontier), read));
-    let end = classified.as_ref().map_or_else(|fault| Err(*fault), |(verdict, _)| *verdict);
-    let result = match (end, &classified) {
-        (Err(fault), _) => fault.result(),
-        (Ok(Verdict::TryElsewhere(result)), _) => result,
-        (Ok(_), Ok((_, (NodeReply::Error { .. }, _)))) => AttemptResult::NodeError,
-        (Ok(_), _) => AttemptResult::Ok,
+    let outcome = outcome.and_then(|read| Ok((call.classify(&read, sent, frontier)?, read)));
+    match outcome {
+        Err(Fault::TooManyRequests(wait)) => member.set_quiet(call.method(), wait, sent_at, now),
+        Ok(_) => member.set_answered(call.method(), sent_at),
+        Err(_) => {}
+    }
+    let result = match &outcome {
+        Err(fault) => fault.result(),
+        Ok((Verdict::TryElsewhere(result), _)) => *result,
+        Ok((_, (NodeReply::Error { .. }, _))) => AttemptResult::NodeError,
+        Ok(_) => AttemptResult::Ok,
     };
     span.end(result);
     member.metrics.requests.at((method, result)).inc();
     member.metrics.request_duration.at(method).observe(latency.as_secs_f64());
-    if counts_for_health::<C>(end) {
-        if in_flight.ended(end.err(), latency, now) {
-            tracing::warn!(
-                upstream.name = member.name,
-                reason = result.as_str(),
-                "circuit breaker opened: this upstream is avoided for a while"
-            );
+    match method.filter(|_| counts_for_health(&outcome)) {
+        None => in_flight.end_without_result(),
+        Some(method) => {
+            if in_flight.ended(outcome.as_ref().err().copied(), latency, now) {
+                tracing::warn!(
+                    upstream.name = member.name,
+                    reason = result.as_str(),
+                    "circuit breaker opened: this upstream is avoided for a while"
+                );
+            }
+            if outcome.is_ok() {
+                pool.latencies.observe(method, latency);
+            }
         }
-        if let (Some(method), Ok(_)) = (method, end) {
-            pool.latencies.observe(method, latency);
-        }
-    } else {
-        in_flight.end_without_result();
     }
-    let (verdict, (body, context)) = classified?;
+    let (verdict, (body, context)) = outcome?;
     if let NodeReply::Error { code: METHOD_NOT_FOUND | TRANSACTION_HISTORY_NOT_AVAILABLE, .. } = body {
         member.set_lacking(call.method());
     }
     call.learn(frontier, member, &ReceivedReply { body: &body, context, sent, era, at: now });
-    let verdict = verdict?;
     if C::KEEPS_CONFIRMED_FRONTIER {
         pool.confirmed_slot.note_answer(frontier, member, now);
     }
-    Ok((
-        verdict,
-        PoolReply {
-            node: member.id,
-            body,
-            sent_at,
-            slot: context.unwrap_or(sent.slot_before),
-            is_settled: verdict == Verdict::Answer,
-        },
-    ))
+    let reply = PoolReply { node: member.id, body, sent_at, slot: context.unwrap_or(sent.slot_before) };
+    Ok((verdict, reply))
 }
 
 /// Returns the time after which a call of this method counts as hanging. `None` while too few latencies are
@@ -140,19 +137,15 @@ fn give_up_slow<C: UpstreamCall>(
         );
     }
     let heard = heard.load(Ordering::Relaxed);
-    in_flight.is_trial() && !heard && !call.is_for_one_node() && pool.nodes.another_usable(call, member)
+    in_flight.is_trial() && !heard && pool.nodes.another_usable(call, member)
 }
 
-/// Returns true if an attempt with this end counts for the node's health and latency. A refusal and an error with
-/// an unknown code do not count. A timeout and an internal error do not count if the call itself may have caused
-/// them.
-fn counts_for_health<C: UpstreamCall>(end: Result<Verdict, Fault>) -> bool {
-    match end {
-        Ok(Verdict::TryElsewhere(AttemptResult::Incapable) | Verdict::UnlistedError) => false,
-        // The answer is behind the wanted slot. For calls that accept such answers, it counts. For other calls it
-        // is a refusal and does not count.
-        Ok(Verdict::TryElsewhere(_)) => C::ACCEPTS_BEHIND,
-        Err(Fault::Timeout | Fault::UnknownCode) => C::WEIGHT_IS_KNOWN,
+/// Returns true if the outcome counts for the node's health and latency. A refusal does not count, because it says
+/// nothing about other calls, and an error with an unknown code does not, because nobody knows what it says.
+fn counts_for_health(outcome: &Result<(Verdict, ParsedReply), Fault>) -> bool {
+    match outcome {
+        Ok((Verdict::TryElsewhere(AttemptResult::Incapable) | Verdict::UnlistedError, _)) => false,
+        Ok((_, (NodeReply::Error { code, .. }, _))) => *code != MIN_CONTEXT_SLOT_NOT_REACHED,
         Ok(_) | Err(_) => true,
     }
 }

@@ -1,4 +1,4 @@
-//! Token buckets: for retries, for hedges, and for the rate limit of a node.
+//! Token buckets: for retries, for hedges, and for the [rate limit](super::rate) of a node.
 //!
 //! Without a budget, retries would triple the load of a pool that is down, and hedges would double the load of
 //! a slow pool.

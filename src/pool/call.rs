@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Pool;
 use super::attempt::attempt;
+use super::budget::Budget;
 use super::hedge::attempt_hedged;
 use super::member::Member;
 use super::reply::{LastResort, PoolReply};
@@ -22,9 +23,6 @@ use crate::error::{Error, FailedAttempt};
 use crate::node::{Fault, NodeReply, code};
 use crate::telemetry::{AttemptResult, RetryReason};
 
-/// The time for which a node gets no calls after a 429 without `Retry-After`.
-pub(super) const QUIET_BY_DEFAULT: Duration = Duration::from_millis(250);
-
 /// Sends `call` to nodes until one answers. `pool.retries`, the retry budget and the call's deadline limit the
 /// number of attempts.
 ///
@@ -33,11 +31,17 @@ pub(super) const QUIET_BY_DEFAULT: Duration = Duration::from_millis(250);
 /// error, too, so the caller must check the deadline.
 pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Answer, Error> {
     let now = Instant::now();
-    pool.retries.deposit(now);
+    retry_budget::<C>(pool).deposit(now);
     if C::WEIGHT_IS_KNOWN {
         pool.hedges.deposit(now);
     }
     CallCourse::new(pool, call).run().await.map(C::answer)
+}
+
+/// Returns the budget for retries. It protects a pool that is down from triple load. Calls of passthrough methods have a
+/// budget of their own, because a caller may find one that fails everywhere.
+fn retry_budget<C: UpstreamCall>(pool: &Pool) -> &Budget {
+    if C::WEIGHT_IS_KNOWN { &pool.retries } else { &pool.passthrough_retries }
 }
 
 /// One call with its attempts so far.
@@ -48,10 +52,9 @@ struct CallCourse<'a, C> {
     tried: Vec<usize>,
     /// The attempts that failed or brought no certain answer, each with its reason. [`Error::NoUpstream`] reports them.
     attempts: Vec<FailedAttempt>,
-    /// The first node's answer, which a second node may improve or confirm.
-    first_of_two: Option<PoolReply>,
-    /// An error with a code that nodes are not known to use, kept until a second node has been asked.
-    unlisted: Option<PoolReply>,
+    /// The best answer so far that another node may improve or confirm, with its verdict: [`Verdict::NeedsSecondNode`]
+    /// or [`Verdict::UnlistedError`].
+    best: Option<(Verdict, PoolReply)>,
     /// The best of the answers that are used only if no other node gives a better one.
     last_resort: Option<LastResort>,
     /// True if the first attempt failed with [`Fault::Connect`], so that the same node may be asked again.
@@ -71,13 +74,11 @@ enum CallStep {
 /// The reason why one more node is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextAttempt {
-    /// A second node may improve or confirm the answer. This happens at most once in a call, in addition to the
-    /// retries.
+    /// There is an answer, which another node may improve or confirm. Such attempts are made in addition to the
+    /// retries. They end with the nodes, because each node is asked once.
     SecondNode,
-    /// The node that was asked last gave no usable answer. Holds the result of that attempt, under which metrics
-    /// count the retry. `None` if a second node, too, only lacks the block: the retry is then not counted and uses
-    /// no retry budget.
-    Retry(Option<AttemptResult>),
+    /// No node gave a usable answer. Holds the result of the last attempt, under which metrics count the retry.
+    Retry(AttemptResult),
 }
 
 impl<'a, C: UpstreamCall> CallCourse<'a, C> {
@@ -88,8 +89,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
             call,
             tried: Vec::new(),
             attempts: Vec::new(),
-            first_of_two: None,
-            unlisted: None,
+            best: None,
             last_resort: None,
             reconnect: false,
         }
@@ -101,7 +101,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         let mut member = self.pick_in_time(Some(Unusable::Incapable)).await.map_err(Error::NoUpstream)?;
         loop {
             self.tried.push(member.id);
-            let may_hedge = self.attempts.is_empty() && self.first_of_two.is_none();
+            let may_hedge = self.attempts.is_empty() && self.best.is_none();
             let mut step = CallStep::Enough;
             for (by, outcome) in attempt_hedged(pool, self.call, &member, may_hedge).await {
                 if by.id != member.id {
@@ -114,6 +114,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
             }
             let next = match step {
                 CallStep::Done(reply) => return Ok(reply),
+                CallStep::Ask(_) if self.best.is_some() => NextAttempt::SecondNode,
                 CallStep::Ask(next) => next,
                 CallStep::Enough => break,
             };
@@ -125,15 +126,12 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
             // retry.
             let Some(picked) = self.pick_next(next).await else { break };
             if let NextAttempt::Retry(why) = next {
-                if let Some(why) = why {
-                    // The retry budget protects a pool that is down from triple load. A node that refuses the
-                    // call or has fallen behind is not down, so a retry after it takes no token.
-                    let is_down = !matches!(why, AttemptResult::Incapable | AttemptResult::Behind);
-                    if is_down && !pool.retries.withdraw(now) {
-                        break;
-                    }
-                    pool.metrics.upstream_retries.at(RetryReason(why)).inc();
+                // A node that refuses the call or has fallen behind is not down, so a retry after it takes no token.
+                let is_down = !matches!(why, AttemptResult::Incapable | AttemptResult::Behind);
+                if is_down && !retry_budget::<C>(pool).withdraw(now) {
+                    break;
                 }
+                pool.metrics.upstream_retries.at(RetryReason(why)).inc();
                 retries_left -= 1;
             }
             member = picked;
@@ -144,89 +142,89 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
 
     /// Records the outcome of one attempt at `member`, and returns the next step of the call.
     fn process_outcome(&mut self, member: &Member, outcome: AttemptOutcome) -> CallStep {
-        // An error with an unlisted code is kept until the second node answers. A result of that node replaces the
-        // error, unless a third node would have to confirm the result.
-        if let Some(first) = self.unlisted.take() {
-            return CallStep::Done(match outcome {
-                Ok((verdict, reply @ PoolReply { body: NodeReply::Result(_), .. }))
-                    if verdict != Verdict::NeedsSecondNode =>
-                {
-                    reply
-                }
-                Ok(_) => first,
-                Err(fault) => {
-                    after_fault(member, fault);
-                    first
-                }
-            });
-        }
-        let alone = self.call.is_for_one_node();
-        match outcome {
-            Ok((Verdict::Answer, reply)) => CallStep::Done(reply),
-            Ok((Verdict::UnlistedError | Verdict::NeedsSecondNode, reply)) if alone => CallStep::Done(reply),
-            Ok((Verdict::UnlistedError, reply)) => {
-                self.failed(member, AttemptResult::NodeError);
-                // Another node has reported a missing block. This error says nothing about that block, so one more
-                // node is asked.
-                if self.first_of_two.is_some() {
-                    return CallStep::Ask(NextAttempt::Retry(Some(AttemptResult::NodeError)));
-                }
-                self.unlisted = Some(reply);
-                CallStep::Ask(NextAttempt::SecondNode)
-            }
-            Ok((Verdict::NeedsSecondNode, reply)) => match self.first_of_two.take() {
-                None => {
-                    self.first_of_two = Some(reply);
-                    CallStep::Ask(NextAttempt::SecondNode)
-                }
-                // A second node that has deleted the block, or has not reached it, proves nothing. Nodes that hold
-                // older blocks or are further ahead are asked next.
-                Some(first) if reply.lacks_block() => {
-                    self.first_of_two = Some(first);
-                    CallStep::Ask(NextAttempt::Retry(None))
-                }
-                Some(first) => CallStep::Done(first.combined_with(reply)),
-            },
-            Ok((Verdict::TryElsewhere(why), reply)) => {
-                self.failed(member, why);
+        use Verdict::{Answer, NeedsSecondNode, TryElsewhere, UnlistedError};
+        let (verdict, reply) = match outcome {
+            Ok(answer) => answer,
+            Err(fault) => return self.process_fault(member, fault),
+        };
+        match (verdict, self.best.take()) {
+            (TryElsewhere(why), first) => {
+                self.best = first;
+                self.failed(member, why, None);
                 let other = LastResort { reply, why };
                 self.last_resort = Some(LastResort::better(self.last_resort.take(), other));
-                CallStep::Ask(NextAttempt::Retry(Some(why)))
+                CallStep::Ask(NextAttempt::Retry(why))
             }
-            Err(fault) => {
-                self.failed(member, fault.result());
-                after_fault(member, fault);
-                if alone || !fault.may_retry() {
-                    return CallStep::Enough;
-                }
-                // The same node may be asked again only if no answer is kept. If an answer is kept, another node
-                // must be asked, because only another node may improve the answer.
-                self.reconnect = C::WEIGHT_IS_KNOWN
-                    && fault == Fault::Connect
-                    && self.attempts.len() == 1
-                    && self.first_of_two.is_none();
-                CallStep::Ask(NextAttempt::Retry(Some(fault.result())))
+            // Only a certain result replaces an error with an unlisted code. A doubtful one would need a third node.
+            (_, Some((UnlistedError, first))) => {
+                let is_result = matches!(reply.body, NodeReply::Result(_));
+                CallStep::Done(if verdict == Answer && is_result { reply } else { first })
             }
+            (Answer, _) => CallStep::Done(reply),
+            (NeedsSecondNode | UnlistedError, None) if self.call.is_for_one_node() => CallStep::Done(reply),
+            (NeedsSecondNode | UnlistedError, None) => {
+                self.best = Some((verdict, reply));
+                CallStep::Ask(NextAttempt::SecondNode)
+            }
+            // Another node has reported a missing block. This error says nothing about that block, so one more node is
+            // asked.
+            (UnlistedError, first) => {
+                self.best = first;
+                self.failed(member, AttemptResult::NodeError, None);
+                CallStep::Ask(NextAttempt::SecondNode)
+            }
+            // Two nodes confirm an unexpected slot. They do not confirm that a block is missing, because several nodes
+            // may have started from the same snapshot. So all of them are asked.
+            (NeedsSecondNode, Some((_, first))) if reply.has_no_block() => {
+                self.best = Some((verdict, first.better_of(reply)));
+                CallStep::Ask(NextAttempt::SecondNode)
+            }
+            (NeedsSecondNode, Some((_, first))) => CallStep::Done(first.better_of(reply)),
         }
     }
 
-    fn failed(&mut self, member: &Member, why: AttemptResult) {
-        self.attempts.push(FailedAttempt { upstream: member.name.clone(), reason: why.to_string() });
+    /// Records a fault of `member`, and returns the next step of the call.
+    fn process_fault(&mut self, member: &Member, fault: Fault) -> CallStep {
+        let now = Instant::now();
+        let mut retry_after = None;
+        if let Fault::TooManyRequests(asked) = fault {
+            let is_quiet = |member: &&Arc<Member>| member.quiet_left(self.call.method(), now).is_some();
+            // If the node asks for no pause, the caller gets the one that the pool makes.
+            let own_pause = || member.quiet_left(self.call.method(), now).unwrap_or_default();
+            retry_after = Some(asked.filter(|wait| !wait.is_zero()).unwrap_or_else(own_pause));
+            // Other nodes that are quiet have just refused the method, and would refuse it once more.
+            self.tried.extend(self.pool.members().iter().filter(is_quiet).map(|quiet| quiet.id));
+        }
+        self.failed(member, fault.result(), retry_after);
+        log_fault(member, fault);
+        if !fault.may_retry() {
+            // The node may hold the block that others lack, and only could not deliver it.
+            self.best.take_if(|(verdict, best)| *verdict == Verdict::NeedsSecondNode && best.has_no_block());
+            return CallStep::Enough;
+        }
+        // The same node may be asked again only if no answer is kept. If an answer is kept, another node must be asked,
+        // because only another node may improve the answer.
+        self.reconnect =
+            C::WEIGHT_IS_KNOWN && fault == Fault::Connect && self.attempts.len() == 1 && self.best.is_none();
+        CallStep::Ask(NextAttempt::Retry(fault.result()))
+    }
+
+    fn failed(&mut self, member: &Member, why: AttemptResult, retry_after: Option<Duration>) {
+        let (upstream, reason) = (member.name.clone(), why.to_string());
+        self.attempts.push(FailedAttempt { upstream, reason, retry_after });
     }
 
     /// Picks the node to ask next. `None` if no node may be asked.
     async fn pick_next(&mut self, next: NextAttempt) -> Option<Arc<Member>> {
-        let has_answer = self.first_of_two.is_some() || self.unlisted.is_some();
+        let has_answer = self.best.is_some();
         // A node's report of a missing block does not prove that there is no block, so even nodes with an open
         // breaker are asked.
-        let lacks_block = self.first_of_two.as_ref().is_some_and(PoolReply::lacks_block);
+        let lacks_block = self.best.as_ref().is_some_and(|(_, first)| first.lacks_block());
         let worst = match next {
             // The agreement of a node in a bad state proves nothing.
             _ if has_answer && !lacks_block => None,
             // Waiting for a node in a worse state costs the caller more than an answer that is slightly behind.
-            NextAttempt::Retry(Some(AttemptResult::Behind)) if C::ACCEPTS_BEHIND => {
-                Some(Unusable::BelowFloor)
-            }
+            NextAttempt::Retry(AttemptResult::Behind) if C::ACCEPTS_BEHIND => Some(Unusable::BelowFloor),
             NextAttempt::Retry(_) | NextAttempt::SecondNode => Some(Unusable::Unreachable),
         };
         // The node may have closed an idle connection. If no other node is usable, the same node is asked again, once.
@@ -240,12 +238,13 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     }
 
     /// Picks the node to ask. The node is usable, or unusable for `worst` or a milder reason. If `worst` is
-    /// `None`, the node is usable. Waits if only a first probe can make a node usable.
+    /// `None`, the node is usable. Waits if only a first probe can make a node usable, or if all usable nodes are at their
+    /// rate limit.
     async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
         let nodes = &self.pool.nodes;
         let mut probed = nodes.probed();
         loop {
-            let picked = self.pick(worst);
+            let picked = self.pool.selector.pick_or_wait(nodes, self.call, &self.tried, worst).await;
             if picked.is_ok() || !nodes.first_probe(&mut probed, self.call.context().deadline).await {
                 return picked;
             }
@@ -262,7 +261,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     async fn ask_without_min_slot(&mut self) {
         let refused = |resort: &LastResort| resort.reply.code() == Some(code::MIN_CONTEXT_SLOT_NOT_REACHED);
         let by_min_slot = self.call.may_send_min_slot()
-            && self.first_of_two.is_none()
+            && self.best.is_none()
             && self.last_resort.as_ref().is_some_and(refused);
         if !by_min_slot {
             return;
@@ -271,12 +270,12 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         if Instant::now() >= self.call.context().deadline {
             return;
         }
-        let Some(member) = pick_highest(&self.pool.nodes, self.call) else { return };
+        let Some(member) = pick_highest(&self.pool.nodes, self.call).await else { return };
         self.pool.metrics.upstream_retries.at(RetryReason(AttemptResult::Behind)).inc();
         let unheard = AtomicBool::new(false);
         let outcome = attempt(self.pool, self.call, &member, MinSlotUse::Withheld, &unheard).await;
         if let CallStep::Done(reply) = self.process_outcome(&member, outcome) {
-            self.first_of_two = Some(reply);
+            self.best = Some((Verdict::NeedsSecondNode, reply));
         }
     }
 
@@ -285,7 +284,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// # Errors
     /// No attempt brought a usable answer: [`Error::NoUpstream`], with every failed attempt.
     fn conclude(self) -> Result<PoolReply, Error> {
-        if let Some(reply) = self.first_of_two.or(self.unlisted) {
+        if let Some((_, reply)) = self.best {
             return Ok(reply);
         }
         match self.last_resort {
@@ -300,8 +299,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     }
 }
 
-/// Logs a fault. After a 429, stops calls to the node for a while.
-fn after_fault(member: &Member, fault: Fault) {
+fn log_fault(member: &Member, fault: Fault) {
     let reason = fault.result().as_str();
     if fault.counts_against_node() {
         tracing::warn!(upstream.name = member.name, reason, "an attempt on an upstream failed");
@@ -311,9 +309,6 @@ fn after_fault(member: &Member, fault: Fault) {
             reason,
             "an attempt on an upstream brought no usable answer, which does not count against the upstream"
         );
-    }
-    if let Fault::TooManyRequests(wait) = fault {
-        member.quiet_for(wait.unwrap_or(QUIET_BY_DEFAULT), Instant::now());
     }
 }
 

@@ -124,7 +124,7 @@ mod tests {
     async fn choice_records_its_reason() {
         use Unusable::{BreakerOpen, Lagging};
         let candidate =
-            |node, unusable, near, tier| Candidate { node, unusable, near, trial: false, tier, load: 0.001 };
+            |node, unusable, near, tier| Candidate { node, unusable, near, quiet: None, tier, load: 0.001 };
         for (candidates, node, rival, stays, expected) in [
             (vec![candidate(0, None, true, 0)], 0, None, false, "the only node"),
             (

@@ -1,9 +1,10 @@
 //! The Solana cluster of the pool, identified by its genesis hash. A node gets no calls until it has reported this
 //! hash, unless its setting `genesis` is `unchecked`.
 //!
-//! The pool's hash is the configured one, or the first that a node reports. Until the pool's hash is known, every
-//! node is asked. A node that was asked may turn out to belong to another cluster. All reports and answers of
-//! nodes are then discarded, because nobody can tell which of them came from that node.
+//! The pool's hash is the configured one. Without it, the pool adopts the hash that all nodes report, once each of them
+//! was asked. If they report different hashes, only an operator knows which one is right, and no node gets calls. If
+//! none reports a hash, all nodes get calls. A node that was asked may then turn out to belong to another cluster. All
+//! reports and answers of nodes are then discarded, because nobody can tell which of them came from that node.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,9 +20,21 @@ use super::select::Unusable;
 use crate::frontier::Frontier;
 use crate::methods::Pubkey;
 
+/// The genesis hash of the pool, or the reason why it is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PoolGenesis {
+    /// Some node has not been asked yet. No node gets calls.
+    Unasked,
+    /// No node reports a hash. All nodes get calls.
+    Unreported,
+    /// The nodes report different hashes. No node gets calls.
+    Disputed,
+    Known(String),
+}
+
 /// The identity of the Solana cluster that the nodes of the pool must belong to.
 pub(super) struct ClusterIdentity {
-    genesis: Mutex<Option<String>>,
+    genesis: Mutex<PoolGenesis>,
     /// The number of times that all reports of nodes were discarded, because a node may belong to another
     /// cluster.
     changes: watch::Sender<u64>,
@@ -29,15 +42,27 @@ pub(super) struct ClusterIdentity {
 }
 
 impl ClusterIdentity {
-    /// Creates the identity of the Solana cluster with this genesis hash. With `None`, the first hash that a node
-    /// reports becomes the cluster's.
+    /// Creates the identity of the Solana cluster with this genesis hash. With `None`, the nodes have to agree on one.
     pub(super) fn new(genesis: Option<String>, frontier: Arc<Frontier>) -> Self {
+        let genesis = genesis.map_or(PoolGenesis::Unasked, PoolGenesis::Known);
         Self { genesis: Mutex::new(genesis), changes: watch::Sender::new(0), frontier }
     }
 
     /// Returns the genesis hash. `None` until it is known.
     pub(super) fn genesis(&self) -> Option<String> {
-        lock(&self.genesis).clone()
+        if let PoolGenesis::Known(genesis) = &*lock(&self.genesis) { Some(genesis.clone()) } else { None }
+    }
+
+    /// Returns the reason why no node that must report a genesis hash gets calls. `None` if nodes get calls.
+    pub(super) fn undecided(&self) -> Option<&'static str> {
+        match *lock(&self.genesis) {
+            PoolGenesis::Unasked => Some("not every upstream was asked for its genesis hash yet"),
+            PoolGenesis::Disputed => Some(
+                "upstreams report different genesis hashes, so none of them gets calls; \
+                 set pool.genesis_hash to the hash of the cluster that you want",
+            ),
+            PoolGenesis::Unreported | PoolGenesis::Known(_) => None,
+        }
     }
 
     /// Returns a receiver of the number of times that all reports of nodes were discarded.
@@ -46,44 +71,100 @@ impl ClusterIdentity {
     }
 
     /// Returns [`Unusable::Unidentified`] if the node must report the pool's genesis hash and has not done
-    /// so. `None` while the pool's genesis hash is unknown.
+    /// so. `None` if no node reports a hash.
     pub(super) fn unidentified(&self, member: &Member) -> Option<Unusable> {
-        (!member.is_of_cluster() && lock(&self.genesis).is_some()).then_some(Unusable::Unidentified)
+        (!member.is_of_cluster() && *lock(&self.genesis) != PoolGenesis::Unreported)
+            .then_some(Unusable::Unidentified)
     }
 
-    /// Compares the genesis hash that a node reported, `theirs`, with the pool's, and notes the result.
-    /// `used` counts the node's calls and connections before it was asked for the hash. Returns the reason
-    /// why the node must get no calls, or `None` if no such reason was found. A pool without a genesis hash
-    /// adopts the reported one.
-    pub(super) fn identify(&self, member: &Member, used: NodeUsage, theirs: Genesis) -> Option<Health> {
+    /// Notes the genesis hash that a node reported, `theirs`, and compares it with the pool's. `used` counts the node's
+    /// calls and connections before it was asked for the hash. Returns the reason why the node must get no calls, or
+    /// `None` if no such reason was found.
+    pub(super) fn identify(
+        &self,
+        members: &Members,
+        member: &Member,
+        used: NodeUsage,
+        theirs: Genesis,
+    ) -> Option<Health> {
         if !member.is_checked() {
             return None;
         }
         let mut genesis = lock(&self.genesis);
-        match theirs {
-            // An invalid hash is not adopted, because the genesis hash is a part of keys in the shared store.
-            Genesis::Hash(theirs) if genesis.is_none() && !is_hash(&theirs) => return None,
-            Genesis::Hash(theirs) => {
-                let ours = genesis.get_or_insert_with(|| theirs.clone());
-                if *ours == theirs {
-                    member.cluster().set_identified(used);
-                    return None;
-                }
-                member.cluster().set_not_ours();
+        // An invalid hash is never adopted, because the genesis hash is a part of keys in the shared store.
+        if let Some(theirs) = theirs.hash().filter(|theirs| is_hash(theirs)) {
+            member.cluster().set_reported(theirs);
+        }
+        member.cluster().set_asked();
+        self.decide_locked(&mut genesis, members);
+        match (theirs, &*genesis) {
+            (Genesis::Hash(theirs), PoolGenesis::Known(ours)) if *ours == theirs => {
+                member.cluster().set_identified(used);
+                return None;
+            }
+            (Genesis::Hash(theirs), PoolGenesis::Known(ours)) => {
+                member.cluster().set_unidentified();
                 return Some(Health::Foreign { theirs, ours: ours.clone() });
             }
+            (Genesis::Hash(theirs), PoolGenesis::Disputed) => return Some(Health::Disputed { theirs }),
             // The node has reported its hash over these connections before, so the node is the same and only
             // refuses now.
-            Genesis::Unsupported if member.is_of_cluster() && !member.has_new_connections() => {}
-            Genesis::Unsupported => {
+            (Genesis::Unsupported, _) if member.is_of_cluster() && !member.has_new_connections() => {}
+            (Genesis::Unsupported, _) => {
                 member.cluster().set_unidentified();
                 // The node would answer the same again. Only another node at its address may answer otherwise, and
                 // that takes new connections.
                 member.cluster().set_asked_over(used);
             }
-            Genesis::Refused => {}
+            _ => {}
         }
-        (genesis.is_some() && !member.is_of_cluster()).then_some(Health::NoGenesisHash)
+        let is_silent =
+            matches!(*genesis, PoolGenesis::Known(_) | PoolGenesis::Disputed) && !member.is_of_cluster();
+        is_silent.then_some(Health::NoGenesisHash)
+    }
+
+    /// Adopts the genesis hash that the nodes report, unless it is configured or known, or some node was not asked yet.
+    pub(super) fn decide(&self, members: &Members) {
+        self.decide_locked(&mut lock(&self.genesis), members);
+    }
+
+    fn decide_locked(&self, genesis: &mut PoolGenesis, members: &Members) {
+        let checked = || members.iter().filter(|member| member.is_checked());
+        if matches!(genesis, PoolGenesis::Known(_)) || checked().any(|member| !member.cluster().is_asked()) {
+            return;
+        }
+        let reports: Vec<_> =
+            checked().filter_map(|member| Some((member, member.cluster().reported()?))).collect();
+        let decided = match reports.as_slice() {
+            [] => PoolGenesis::Unreported,
+            [(_, first), others @ ..] if others.iter().all(|(_, other)| other == first) => {
+                PoolGenesis::Known(first.clone())
+            }
+            _ => PoolGenesis::Disputed,
+        };
+        let before = std::mem::replace(genesis, decided);
+        match &*genesis {
+            PoolGenesis::Known(ours) => {
+                tracing::info!(genesis = ours, "the upstreams agree on the genesis hash of the pool");
+                // The nodes were asked some time ago, so their next probes ask again.
+                for (member, _) in &reports {
+                    member.cluster().set_identified(NodeUsage::default());
+                }
+            }
+            PoolGenesis::Disputed if before != PoolGenesis::Disputed => {
+                let reported = reports.iter().map(|(member, theirs)| format!("{}: {theirs}", member.name));
+                tracing::error!(
+                    genesis.reported = reported.collect::<Vec<_>>().join(", "),
+                    "upstreams report different genesis hashes, so none of them gets calls; \
+                     set pool.genesis_hash to the hash of the cluster that you want"
+                );
+            }
+            _ => return,
+        }
+        // Before, slots of nodes of both clusters may have been reported.
+        if [&before, genesis].contains(&&PoolGenesis::Disputed) {
+            self.forget();
+        }
     }
 
     /// Discards all reports and answers of nodes, because some may come from another cluster.
@@ -95,27 +176,25 @@ impl ClusterIdentity {
     /// Puts a newly configured genesis hash in force. Nodes of the old cluster are refused from now on, and
     /// all their reports are discarded.
     pub(super) fn configure(&self, members: &Members, ours: &str) {
-        let before = {
-            let mut genesis = lock(&self.genesis);
-            if genesis.as_deref() != Some(ours) {
-                members.iter().for_each(|member| member.cluster().set_not_ours());
-            }
-            genesis.replace(ours.to_owned())
-        };
-        let Some(before) = before.filter(|before| before != ours) else { return };
-        tracing::warn!(
-            genesis = ours,
-            "pool.genesis_hash now names a different cluster: the cache is emptied"
-        );
+        let ours = ours.to_owned();
+        let before = std::mem::replace(&mut *lock(&self.genesis), PoolGenesis::Known(ours.clone()));
+        if before == PoolGenesis::Known(ours.clone()) {
+            return;
+        }
+        members.iter().for_each(|member| member.cluster().set_unidentified());
+        match before {
+            PoolGenesis::Unasked | PoolGenesis::Unreported => return,
+            PoolGenesis::Disputed => {}
+            PoolGenesis::Known(_) => tracing::warn!(
+                genesis = ours,
+                "pool.genesis_hash now names a different cluster: the cache is emptied"
+            ),
+        }
         for member in members.iter().filter(|member| member.is_checked()) {
-            let health = match &*member.health() {
-                Health::Unprobed => Health::Unprobed,
-                Health::NoGenesisHash => Health::NoGenesisHash,
-                Health::Foreign { theirs, .. } if theirs == ours => Health::Unprobed,
-                Health::Foreign { theirs, .. } => {
-                    Health::Foreign { theirs: theirs.clone(), ours: ours.to_owned() }
-                }
-                _ => Health::Foreign { theirs: before.clone(), ours: ours.to_owned() },
+            let health = match (&*member.health(), member.cluster().reported()) {
+                (Health::Unprobed | Health::NoGenesisHash, _) | (_, None) => continue,
+                (_, Some(theirs)) if theirs == ours => Health::Unprobed,
+                (_, Some(theirs)) => Health::Foreign { theirs, ours: ours.clone() },
             };
             self.frontier.set_usable(member.id, health == Health::Unprobed, Instant::now());
             if let Some(before) = member.set_health(health) {
@@ -131,11 +210,13 @@ impl ClusterIdentity {
         if members.settings.genesis_hash.is_some() {
             return;
         }
+        let mut genesis = lock(&self.genesis);
+        let PoolGenesis::Known(ours) = &*genesis else { return };
         // A node that need not report a hash, or does not report one, is left out. But a node stays in if the last
         // hash that it reported is the pool's: it then still belongs to the pool's cluster.
         let has_say = |member: &&Arc<Member>| {
-            member.is_checked()
-                && (member.cluster().reported_ours() || *member.health() != Health::NoGenesisHash)
+            let reported_ours = || member.cluster().reported().as_ref() == Some(ours);
+            member.is_checked() && (*member.health() != Health::NoGenesisHash || reported_ours())
         };
         let agreed = members.iter().filter(has_say).map(|member| match &*member.health() {
             Health::Foreign { theirs, .. } => Some(theirs.clone()),
@@ -146,7 +227,8 @@ impl ClusterIdentity {
             genesis = theirs,
             "all upstreams report the same new genesis hash: slotfront adopts it, and the cache is emptied"
         );
-        *lock(&self.genesis) = Some(theirs);
+        *genesis = PoolGenesis::Known(theirs);
+        drop(genesis);
         self.forget();
     }
 }

@@ -1,7 +1,7 @@
 //! A node of the pool as a source of blocks for following.
 //!
 //! Requests for blocks count neither as calls in flight nor against `pool.max_buffered`. A node that refuses such
-//! a request is not faulty, so these requests do not affect its breaker.
+//! a request is not faulty, so these requests affect neither its breaker nor the calls of callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Pool;
-use super::call::QUIET_BY_DEFAULT;
 use super::member::Member;
 use crate::node::client::MAX_BLOCK_BYTES;
 use crate::node::{Fault, NodeReply, code};
@@ -38,23 +37,21 @@ impl FollowedNode {
         self.member.tier
     }
 
-    /// Sends one request to the node, without retries.
+    /// Counts a request against the node's rate limit. If at most half of the limit is left, returns false and counts
+    /// nothing: the rest is for callers.
+    pub fn take_spare_rate(&self) -> bool {
+        self.member.take_spare_rate(Instant::now())
+    }
+
+    /// Sends one request to the node, without retries. [`Self::take_spare_rate`] must have counted it.
     ///
     /// # Errors
-    /// The request failed, or the node is no longer known to belong to the pool's cluster. While the node wants no
-    /// calls or its rate limit is reached, no request is sent, and the fault is [`Fault::TooManyRequests`].
+    /// The request failed, or the node is no longer known to belong to the pool's cluster.
     pub async fn ask(&self, method: &str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {
-        let (member, now) = (&self.member, Instant::now());
-        if member.quiet_left(now).is_some() || !member.take_rate(now) {
-            return Err(Fault::TooManyRequests(None));
-        }
+        let member = &self.member;
         let id = self.pool.next_id();
         let body = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        let answer = member.client.ask(body.to_string().into(), timeout, MAX_BLOCK_BYTES).await;
-        if let Err(Fault::TooManyRequests(wait)) = answer {
-            member.quiet_for(wait.unwrap_or(QUIET_BY_DEFAULT), Instant::now());
-        }
-        let answer = answer?;
+        let answer = member.client.ask(body.to_string().into(), timeout, MAX_BLOCK_BYTES).await?;
         let reply = if answer.is_long() {
             let parsed = tokio::task::spawn_blocking(move || answer.reply(id));
             parsed.await.unwrap_or(Err(Fault::BadJson))?

@@ -5,7 +5,7 @@
 pub enum Health {
     /// No probe has ended yet.
     Unprobed,
-    /// The node reports that it is healthy.
+    /// The node reports that it is healthy, or does not serve `getHealth` but reports slots.
     Healthy,
     /// The node reports that it is not healthy. Holds the node's own text.
     Unhealthy(String),
@@ -13,6 +13,11 @@ pub enum Health {
     Unreachable(&'static str),
     /// The node does not report its genesis hash, although the pool's is known.
     NoGenesisHash,
+    /// The node's genesis hash differs from another node's, and none is configured.
+    Disputed {
+        /// The node's genesis hash.
+        theirs: String,
+    },
     /// The node belongs to another Solana cluster.
     Foreign {
         /// The node's genesis hash.
@@ -54,7 +59,8 @@ impl Health {
                 "upstream belongs to another cluster and gets no calls; \
                  if its cluster is right, set pool.genesis_hash to the hash in this line's field genesis.theirs"
             ),
-            Self::Unprobed => {}
+            // The pool logs one line for all its nodes.
+            Self::Disputed { .. } | Self::Unprobed => {}
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod cluster_mark;
 mod in_flight;
+mod quiet;
 mod state;
 
 use std::sync::Arc;
@@ -12,20 +13,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::budget::Budget;
-use super::caller::CallerId;
+use super::caller::CallContext;
 use super::health::Health;
 use super::lock;
+use super::peak_ewma::PeakEwma;
+use super::rate::NodeRate;
 use super::select::Unusable;
 use crate::breaker::BreakerState;
 use crate::config;
+use crate::fair::CallerId;
 use crate::frontier::{Frontier, NodeSlots};
 use crate::methods::{AnyMethod, Commitment, Method, Slot};
 use crate::node::Client;
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
 pub(super) use cluster_mark::{ClusterMark, NodeUsage};
 pub(super) use in_flight::InFlight;
-use state::{BREAKER, NOT_HEALTHY, NodeState, QUIET};
+use state::{BREAKER, NOT_HEALTHY, NodeState};
 
 /// One node of the pool.
 ///
@@ -44,8 +47,8 @@ pub struct Member {
     pub(super) client: Arc<Client>,
     pub(super) metrics: Arc<UpstreamMetrics>,
     pub(super) slots: Arc<NodeSlots>,
-    /// The token bucket of the setting `upstream.rps`. `None` without a limit.
-    rate: Option<Arc<Budget>>,
+    /// The limit of the setting `upstream.rps`. `None` without a limit.
+    rate: Option<Arc<NodeRate>>,
     state: Arc<NodeState>,
 }
 
@@ -73,7 +76,7 @@ impl Member {
             client,
             metrics: pool.metrics.upstream(&upstream.name),
             slots: pool.frontier.slots_of(id),
-            rate: rate(upstream),
+            rate: upstream.rps.map(|rps| Arc::new(NodeRate::new(rps))),
             state: Arc::new(NodeState::new(pool.breaker)),
         }
     }
@@ -89,7 +92,11 @@ impl Member {
             client: client.unwrap_or_else(|| Arc::clone(&self.client)),
             metrics: Arc::clone(&self.metrics),
             slots: Arc::clone(&self.slots),
-            rate: if same_rate { self.rate.clone() } else { rate(&upstream) },
+            rate: if same_rate {
+                self.rate.clone()
+            } else {
+                upstream.rps.map(|rps| Arc::new(NodeRate::new(rps)))
+            },
             state: Arc::clone(&self.state),
             upstream,
         }
@@ -111,8 +118,7 @@ impl Member {
         self.slots.slot(commitment)
     }
 
-    /// Returns the reasons why the node is not usable now, by its health, breaker, limits and draining. Slots
-    /// and methods are checked elsewhere.
+    /// Returns the reasons why the node is not usable now for any call, by its health, breaker, limits and draining.
     pub(super) fn reasons(&self, now: Instant) -> impl Iterator<Item = Unusable> + use<> {
         let troubles = self.state.troubles();
         let has = |which: u8| troubles & which != 0;
@@ -121,15 +127,13 @@ impl Member {
             Health::Unhealthy(_) => Some(Unusable::Unhealthy),
             Health::Unprobed => Some(Unusable::Unprobed),
             Health::Unreachable(_) => Some(Unusable::Unreachable),
-            Health::NoGenesisHash => Some(Unusable::Unidentified),
+            Health::NoGenesisHash | Health::Disputed { .. } => Some(Unusable::Unidentified),
             Health::Foreign { .. } => Some(Unusable::Foreign),
         };
         let rejects = has(BREAKER) && !self.state.read_breaker(|breaker| breaker.admits(now));
-        let quiet = has(QUIET) && self.quiet_left(now).is_some();
         [
             if has(NOT_HEALTHY) { health() } else { None },
             rejects.then_some(Unusable::BreakerOpen),
-            quiet.then_some(Unusable::Quiet),
             (self.in_flight() >= self.upstream.max_in_flight).then_some(Unusable::Busy),
             self.is_drained().then_some(Unusable::Drained),
         ]
@@ -141,12 +145,12 @@ impl Member {
     pub(super) fn over_share(&self, caller: CallerId) -> Option<Unusable> {
         let in_flight = self.in_flight();
         let free = self.max_in_flight().saturating_sub(in_flight);
-        (!self.state.by_caller.may_add(caller, in_flight, free)).then_some(Unusable::Busy)
+        (!self.state.by_caller.may_add(caller, 1, in_flight, free)).then_some(Unusable::Busy)
     }
 
-    /// Returns true if the breaker is half-open, so that the next call is its trial.
-    pub(super) fn is_on_trial(&self, now: Instant) -> bool {
-        self.state.troubles() & BREAKER != 0 && self.breaker(now) == BreakerState::HalfOpen
+    /// Returns true if the breaker is closed.
+    pub(super) fn has_closed_breaker(&self) -> bool {
+        self.state.troubles() & BREAKER == 0
     }
 
     /// Returns true if the node is known not to serve `method`.
@@ -268,15 +272,37 @@ impl Member {
     }
 
     /// Counts a call against the node's rate limit. Returns false if the limit is reached.
-    pub(super) fn take_rate(&self, now: Instant) -> bool {
-        self.rate.as_ref().is_none_or(|rate| rate.withdraw(now))
+    pub(super) fn take_rate(&self, context: &CallContext, now: Instant) -> bool {
+        self.rate.as_ref().is_none_or(|rate| rate.take(context, now))
     }
 
-    /// Counts a request that the gateway makes for itself against the node's rate limit. If at most half of the
-    /// limit is left, returns false and counts nothing.
+    /// Returns the time after which the node's rate limit would allow the call, if the call waited now. `None` if it may
+    /// not wait.
+    pub(super) fn rate_wait(&self, context: &CallContext, now: Instant) -> Option<Duration> {
+        self.rate.as_ref().and_then(|rate| rate.time_to_wait(context, now))
+    }
+
+    /// Waits until the node's rate limit allows the call, and counts the call. Returns false if the call may not wait any
+    /// longer.
+    pub(super) async fn wait_for_rate(&self, context: &CallContext) -> bool {
+        match &self.rate {
+            Some(rate) => rate.wait(context).await,
+            None => true,
+        }
+    }
+
+    /// Gives back what a call that is not sent after all has taken of the node's rate limit.
+    pub(super) fn give_back_rate(&self, now: Instant) {
+        if let Some(rate) = &self.rate {
+            rate.give_back(now);
+        }
+    }
+
+    /// Counts a request that the gateway makes for itself against the node's rate limit. If a call waits for the limit, or
+    /// at most half of it is left, returns false and counts nothing.
     pub(super) fn take_spare_rate(&self, now: Instant) -> bool {
         let half = self.upstream.rps.map_or(0.0, f64::from) / 2.0;
-        self.rate_left(now).is_none_or(|left| left > half) && self.take_rate(now)
+        self.rate.as_ref().is_none_or(|rate| rate.take_spare(half, now))
     }
 
     /// Returns the number of calls that the node's rate limit allows at `now`. `None` without a limit.
@@ -305,9 +331,12 @@ impl Member {
     }
 
     /// Returns the cost of choosing this node: its peak-EWMA latency in seconds, times its calls in flight
-    /// plus one.
+    /// plus one. While the breaker is not closed, the node counts as not measured yet. Otherwise its latency from before
+    /// the failure would keep away the trial that closes the breaker.
     pub(super) fn load(&self, now: Instant) -> f64 {
-        lock(&self.state.latency).load(self.in_flight(), now)
+        let latency =
+            if self.has_closed_breaker() { *lock(&self.state.latency) } else { PeakEwma::default() };
+        latency.load(self.in_flight(), now)
     }
 
     /// Raises the node's peak-EWMA latency to at least `latency`. Used for a call that was given up because
@@ -358,32 +387,27 @@ impl Member {
         self.state.version.store(Some(Arc::new(version)));
     }
 
-    /// Stops sending calls to the node for the time `wait`, after the node has answered with a 429.
-    pub(super) fn quiet_for(&self, wait: Duration, now: Instant) {
-        let until = now + wait;
-        let mut quiet = lock(&self.state.quiet_until);
-        *quiet = Some(quiet.map_or(until, |before| before.max(until)));
-        self.state.set_trouble(QUIET, true);
+    /// Notes that the node has refused the call of `method` that was sent at `sent_at`, with a 429. The node gets no
+    /// calls of this method for the time `asked`, within bounds, while another node is usable.
+    pub(super) fn set_quiet(
+        &self,
+        method: AnyMethod,
+        asked: Option<Duration>,
+        sent_at: Instant,
+        now: Instant,
+    ) {
+        self.state.quiet.refused(method, asked, sent_at, now);
     }
 
-    /// Returns the rest of the time for which the node gets no calls after a 429. `None` if the node gets calls.
-    pub fn quiet_left(&self, now: Instant) -> Option<Duration> {
-        let mut quiet = lock(&self.state.quiet_until);
-        let left = quiet.map(|until| until.saturating_duration_since(now))?;
-        if left.is_zero() {
-            *quiet = None;
-            self.state.set_trouble(QUIET, false);
-            return None;
-        }
-        Some(left)
+    /// Notes that the node has answered the call of `method` that was sent at `sent_at`.
+    pub(super) fn set_answered(&self, method: AnyMethod, sent_at: Instant) {
+        self.state.quiet.answered(method, sent_at);
     }
-}
 
-/// Returns a token bucket for `upstream.rps`, or `None` without that setting. The bucket holds at most the tokens
-/// of one second.
-fn rate(upstream: &config::Upstream) -> Option<Arc<Budget>> {
-    let rps = f64::from(upstream.rps?);
-    Some(Arc::new(Budget::new(0.0, rps, rps)))
+    /// Returns the rest of the time for which the node wants no calls of `method`. `None` if it gets them.
+    pub(super) fn quiet_left(&self, method: AnyMethod, now: Instant) -> Option<Duration> {
+        self.state.quiet.left(method, now)
+    }
 }
 
 const fn bit(method: Method) -> u8 {

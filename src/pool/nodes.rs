@@ -84,13 +84,18 @@ impl Nodes {
         tried: &[usize],
         now: Instant,
     ) -> Vec<Candidate> {
+        // A call that has failed once, or whose errors may be its own, does not find out if a node is back.
+        let may_be_trial = tried.is_empty() && call.own_method().is_some();
         let candidate = |(node, member): (usize, &Arc<Member>)| {
             let commitment = call.commitment();
+            let quiet = member.quiet_left(call.method(), now);
             let reached = commitment.and_then(|commitment| member.slot(commitment));
             let is_below =
                 call.preferred_slot().is_some_and(|wanted| reached.is_some_and(|slot| slot < wanted));
             let unusable = [
                 member.reasons(now).max(),
+                (!may_be_trial && !member.has_closed_breaker()).then_some(Unusable::BreakerOpen),
+                quiet.map(|_| Unusable::Quiet),
                 member.lacks_any(call.method()).then_some(Unusable::Incapable),
                 member.over_share(call.context().caller),
                 self.lagging(members, member),
@@ -107,7 +112,7 @@ impl Nodes {
                 node,
                 unusable: unusable.into_iter().flatten().max(),
                 near: commitment.is_none_or(is_near),
-                trial: member.is_on_trial(now),
+                quiet,
                 tier: member.tier,
                 load: member.load(now),
             }
@@ -121,12 +126,12 @@ impl Nodes {
         candidates.iter().any(|candidate| candidate.unusable.is_none())
     }
 
-    /// Returns a receiver that is notified when a probe has changed the health of a node.
+    /// Returns a receiver that is notified when a probe has changed the health of a node, or asked for its identity.
     pub(super) fn probed(&self) -> watch::Receiver<()> {
         self.probed.subscribe()
     }
 
-    /// Notifies the receivers of [`Self::probed()`] that a probe has changed the health of a node.
+    /// Notifies the receivers of [`Self::probed()`].
     pub(super) fn note_probed(&self) {
         self.probed.send_replace(());
     }

@@ -1,9 +1,9 @@
 //! Passthrough methods as upstream calls: sent as they came, and answered by any usable node.
 //!
-//! These calls use the same nodes, limits, retries and budget as typed queries. The gateway does not interpret
-//! their answers. An error is the answer, unless it means that the node cannot serve the call or is unhealthy. A
-//! single call of getProgramAccounts may take a minute, so a hang does not count against the node. If hangs
-//! counted, any caller could open breakers.
+//! These calls use the same nodes and limits as typed queries. The gateway does not interpret their answers. An error is
+//! the answer, unless it means that the node cannot serve the call or is unhealthy. Neither hangs nor faults of these
+//! calls count against a node: a single call of getProgramAccounts may take a minute, or end at a balancer's timeout. If
+//! that counted, any caller could open breakers. For the same reason their retries have a budget of their own.
 
 use std::time::Duration;
 
@@ -62,10 +62,7 @@ impl UpstreamCall for PassthroughRequest {
         (self.call.body(id), self.call.min_context_slot)
     }
 
-    fn reader(
-        &self,
-        _: SentRequest,
-    ) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
+    fn reader(&self) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
         |reply| Ok((reply, None))
     }
 

@@ -51,7 +51,8 @@ pub struct Identity {
 /// A node's health and slots as the node reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulse {
-    /// `Ok` if the node reports that it is healthy. Otherwise the error text of `getHealth`.
+    /// `Ok` if the node reports that it is healthy, or does not serve `getHealth` but reports a slot. Otherwise the
+    /// error text of `getHealth`.
     pub health: Result<(), String>,
     /// The answer to `getSlot` at each commitment. `None` if the node gave none, or was not asked.
     pub slots: PerCommitment<Option<Slot>>,
@@ -82,8 +83,8 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
 /// way.
 fn lists_writes(version: &Value) -> bool {
     let Some(members) = version.as_object() else { return false };
-    let number = members.get("solana-core").and_then(Value::as_str).and_then(NodeVersion::parse);
-    members.len() == 2 && members.contains_key("feature-set") && number.is_some_and(NodeVersion::is_followed)
+    let number = members.get("solana-core").and_then(Value::as_str).and_then(NodeVersion::parse_followed);
+    members.len() == 2 && members.contains_key("feature-set") && number.is_some()
 }
 
 /// Asks a node for its genesis hash.
@@ -120,21 +121,31 @@ pub(super) async fn pulse_without(
         }
         ask(client, "getSlot", json!([{ "commitment": c.as_str() }])).await
     };
+    let none = json!([]);
     let (health, processed, confirmed, finalized) = tokio::join!(
-        ask(client, "getHealth", json!([])),
+        question(client, "getHealth", &none),
         slot(Commitment::Processed),
         slot(Commitment::Confirmed),
         slot(Commitment::Finalized),
     );
     let number = |answer: Result<Value, String>| answer.ok().and_then(|v| v.as_u64());
-    Ok(Pulse {
-        health: health?.map(|_| ()),
-        slots: PerCommitment {
-            processed: number(processed?),
-            confirmed: number(confirmed?),
-            finalized: number(finalized?),
-        },
-    })
+    let slots = PerCommitment {
+        processed: number(processed?),
+        confirmed: number(confirmed?),
+        finalized: number(finalized?),
+    };
+    let has_slot = |c| slots.get(c).is_some() || known(c);
+    let health = match health? {
+        NodeReply::Result(_) => Ok(()),
+        // Some providers do not serve getHealth. The slots of such a node still show whether it is behind.
+        NodeReply::Error { code: code::METHOD_NOT_FOUND, .. }
+            if Commitment::ALL.into_iter().any(has_slot) =>
+        {
+            Ok(())
+        }
+        NodeReply::Error { code, body } => Err(words(code, &body)),
+    };
+    Ok(Pulse { health, slots })
 }
 
 /// Returns the length of a slot, computed from a node's newest performance samples. `None` if the node gives no
@@ -164,12 +175,12 @@ pub async fn question(client: &Client, method: &str, params: &Value) -> Result<N
     client.probe(body(method, params), TIMEOUT).await?.reply(0)
 }
 
-/// Returns a node's time: the header `date` of its answer to `getHealth`. `None` if the answer has no such header.
+/// Returns a node's time: the header `date` of its answer to `getSlot`. `None` if the answer has no such header.
 ///
 /// # Errors
 /// The request brought no answer with a 2xx status.
 pub async fn date(client: &Client) -> Result<Option<String>, Fault> {
-    let (_, date) = client.post_for_header(body("getHealth", &json!([])), TIMEOUT, "date").await?;
+    let (_, date) = client.post_for_header(body("getSlot", &json!([])), TIMEOUT, "date").await?;
     Ok(date)
 }
 
@@ -181,12 +192,15 @@ fn body(method: &str, params: &Value) -> Bytes {
 async fn ask(client: &Client, method: &str, params: Value) -> Result<Result<Value, String>, Fault> {
     match question(client, method, &params).await? {
         NodeReply::Result(result) => Ok(Ok(serde_json::from_slice(&result).map_err(|_| Fault::BadJson)?)),
-        NodeReply::Error { code, body } => {
-            let message = serde_json::from_slice::<Value>(&body).ok();
-            let message = message.as_ref().and_then(|v| v["message"].as_str()).unwrap_or("no message");
-            Ok(Err(format!("{} ({code})", bounded(message))))
-        }
+        NodeReply::Error { code, body } => Ok(Err(words(code, &body))),
     }
+}
+
+/// Returns the message and the code of a node's error object.
+fn words(code: i32, body: &[u8]) -> String {
+    let message = serde_json::from_slice::<Value>(body).ok();
+    let message = message.as_ref().and_then(|v| v["message"].as_str()).unwrap_or("no message");
+    format!("{} ({code})", bounded(message))
 }
 
 /// Returns at most the first [`MAX_WORDS_BYTES`] bytes of a node's text.
@@ -223,7 +237,8 @@ mod tests {
     fn only_checked_versions_of_agave_list_writes() {
         for (version, expected) in [
             (json!({"feature-set": 1, "solana-core": "4.0.0"}), true),
-            (json!({"feature-set": 1, "solana-core": "4.5.3"}), true),
+            (json!({"feature-set": 1, "solana-core": "4.4.3"}), true),
+            (json!({"feature-set": 1, "solana-core": "4.5.0"}), false),
             (json!({"feature-set": 1, "solana-core": "4.6.0"}), false),
             (json!({"feature-set": 1, "solana-core": "3.1.0"}), false),
             (json!({"feature-set": 1, "solana-core": "0.708.40000"}), false),

@@ -13,7 +13,7 @@ use super::confirmed_slot::request_confirmed;
 use super::health::Health;
 use super::member::{Member, NodeUsage};
 use super::nodes::Nodes;
-use super::probe::{self, identity, pulse_without};
+use super::probe::{self, Genesis, identity, pulse_without};
 use super::selector::Selector;
 use crate::methods::Commitment;
 use crate::node::Fault;
@@ -97,8 +97,13 @@ async fn find_health(
     let used = member.used();
     let lost = matches!(before, Health::Foreign { .. } | Health::NoGenesisHash | Health::Unreachable(_));
     if identity_due || lost || nodes.cluster.unidentified(member).is_some() {
-        let identity = identity(&member.client).await?;
-        if let Some(refused) = nodes.cluster.identify(member, used, identity.genesis) {
+        let identity = identity(&member.client).await;
+        let genesis = identity.as_ref().map_or(Genesis::Refused, |identity| identity.genesis.clone());
+        let refused = nodes.cluster.identify(&nodes.load(), member, used, genesis);
+        // The pool's cluster may be known now, so that another node gets the calls that wait.
+        nodes.note_probed();
+        let identity = identity?;
+        if let Some(refused) = refused {
             return Ok(refused);
         }
         member.forget_lacking();
@@ -141,7 +146,7 @@ async fn find_health(
 /// the reason why the node gets no calls, or `None` if no such reason was found.
 async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: NodeUsage) -> Option<Health> {
     if let Ok(theirs) = probe::genesis(&member.client).await {
-        return nodes.cluster.identify(member, used, theirs);
+        return nodes.cluster.identify(&nodes.load(), member, used, theirs);
     }
     member.cluster().ask_again();
     None

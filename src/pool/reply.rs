@@ -7,7 +7,7 @@ use crate::methods::Slot;
 use crate::node::{NodeReply, code};
 use crate::telemetry::AttemptResult;
 
-/// The answer of one node, with its time, slot and certainty.
+/// The answer of one node, with its time and slot.
 #[derive(Debug, Clone)]
 pub struct PoolReply {
     /// The id ([`Member::id`](super::member::Member::id)) of the node that answered.
@@ -19,10 +19,6 @@ pub struct PoolReply {
     /// The slot in the answer's context. Without a context, the newest slot that the node was known to have
     /// reached before the request was sent.
     pub slot: Slot,
-    /// True if no other node could improve the answer. False for an answer below the minimum slot or at an
-    /// implausibly high slot. Also false for an error with an unknown code, and for a `null` block. An error that
-    /// reports a missing block is settled once a second node gives an error with the same code.
-    pub is_settled: bool,
 }
 
 impl PoolReply {
@@ -40,22 +36,28 @@ impl PoolReply {
         self.code().is_some_and(lacks_block)
     }
 
-    /// Combines the answer of the first node with that of the second node.
+    /// Returns true if the answer to getBlock holds no block: it is an error or `null`.
+    pub(super) fn has_no_block(&self) -> bool {
+        self.code().is_some() || self.is_null()
+    }
+
+    fn is_null(&self) -> bool {
+        self.body == NodeReply::Result(Bytes::from_static(b"null"))
+    }
+
+    /// Returns the better of two answers of which neither is certain.
     ///
     /// A result that is not null beats an error, and an error beats null. Between two results that are not null,
-    /// the higher slot wins. If both answers are errors with the same code, the combined answer is settled.
-    pub(super) fn combined_with(self, second: Self) -> Self {
-        let is_null = |reply: &Self| reply.body == NodeReply::Result(Bytes::from_static(b"null"));
-        match (self.code(), second.code()) {
+    /// the higher slot wins.
+    pub(super) fn better_of(self, second: Self) -> Self {
+        let second_is_better = match (self.code(), second.code()) {
             // The second node has passed the block's slot and knows that there is no block.
-            (Some(a), Some(b)) if lacks_block(a) && !lacks_block(b) => Self { is_settled: false, ..second },
-            (Some(a), Some(b)) => Self { is_settled: a == b, ..self },
-            (None, Some(_)) if is_null(&self) => Self { is_settled: false, ..second },
-            (None, Some(_)) => Self { is_settled: false, ..self },
-            (None, None) if !is_null(&self) && self.slot >= second.slot => Self { is_settled: false, ..self },
-            _ if is_null(&second) => Self { is_settled: false, ..self },
-            _ => Self { is_settled: false, ..second },
-        }
+            (Some(a), Some(b)) => lacks_block(a) && !lacks_block(b),
+            (None, Some(_)) => self.is_null(),
+            (Some(_), None) => !second.is_null(),
+            (None, None) => !second.is_null() && (self.is_null() || second.slot > self.slot),
+        };
+        if second_is_better { second } else { self }
     }
 }
 
@@ -97,55 +99,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn combined_answers_prefer_results_then_reasons() {
+    async fn better_answers_are_results_then_reasons() {
         let result = |text| NodeReply::Result(Bytes::from_static(text));
-        let reply =
-            |node, body, slot| PoolReply { node, body, sent_at: Instant::now(), slot, is_settled: true };
+        let reply = |node, body, slot| PoolReply { node, body, sent_at: Instant::now(), slot };
         let (unknown, not_yet) = (-32000, code::BLOCK_NOT_AVAILABLE);
-        for (name, first, second, expected, is_settled) in [
-            ("a result at a lower slot than an error", (result(b"{}"), 1), (error(unknown), 2), 0, false),
-            ("a result after an error", (error(unknown), 2), (result(b"{}"), 1), 1, false),
-            ("an error after null", (result(b"null"), 2), (error(unknown), 1), 1, false),
-            ("null after an error", (error(unknown), 1), (result(b"null"), 2), 0, false),
-            ("the higher of two results", (result(b"{}"), 1), (result(b"{}"), 2), 1, false),
-            ("a result and null", (result(b"{}"), 1), (result(b"null"), 2), 0, false),
-            ("null and a result", (result(b"null"), 2), (result(b"{}"), 1), 1, false),
-            ("one code twice", (error(not_yet), 1), (error(not_yet), 2), 0, true),
-            ("another reason for a missing block", (error(not_yet), 1), (error(unknown), 1), 1, false),
+        for (name, first, second, expected) in [
+            ("a result at a lower slot than an error", (result(b"{}"), 1), (error(unknown), 2), 0),
+            ("a result after an error", (error(unknown), 2), (result(b"{}"), 1), 1),
+            ("an error after null", (result(b"null"), 2), (error(unknown), 1), 1),
+            ("null after an error", (error(unknown), 1), (result(b"null"), 2), 0),
+            ("the higher of two results", (result(b"{}"), 1), (result(b"{}"), 2), 1),
+            ("a result and null", (result(b"{}"), 1), (result(b"null"), 2), 0),
+            ("null and a result", (result(b"null"), 2), (result(b"{}"), 1), 1),
+            ("one code twice", (error(not_yet), 1), (error(not_yet), 2), 0),
+            ("null twice", (result(b"null"), 1), (result(b"null"), 2), 0),
+            ("another reason for a missing block", (error(not_yet), 1), (error(unknown), 1), 1),
         ] {
-            let both = reply(0, first.0, first.1).combined_with(reply(1, second.0, second.1));
-            assert_eq!((both.node, both.is_settled), (expected, is_settled), "{name}");
-        }
-    }
-
-    #[tokio::test]
-    async fn second_node_improves_a_missing_block() {
-        let reply =
-            |node, body| PoolReply { node, body, sent_at: Instant::now(), slot: 5, is_settled: false };
-        let block = || NodeReply::Result(Bytes::from_static(b"{}"));
-        let null = || NodeReply::Result(Bytes::from_static(b"null"));
-        let (skipped, cleaned_up) = (|| error(-32007), || error(-32001));
-        for (name, first, second, node, is_settled) in [
-            ("a block, then an error", block(), skipped(), 0, false),
-            ("a block, then null", block(), null(), 0, false),
-            ("null, then an error", null(), skipped(), 1, false),
-            ("null, then a block", null(), block(), 1, false),
-            ("null twice", null(), null(), 0, false),
-            ("an error, then null", skipped(), null(), 0, false),
-            ("an error, then a block", skipped(), block(), 1, false),
-            ("one error twice", skipped(), skipped(), 0, true),
-            ("two errors", error(-32009), skipped(), 0, false),
-            ("a node without history first", cleaned_up(), skipped(), 1, false),
-        ] {
-            let combined = reply(0, first).combined_with(reply(1, second));
-            assert_eq!((combined.node, combined.is_settled), (node, is_settled), "{name}");
+            let better = reply(0, first.0, first.1).better_of(reply(1, second.0, second.1));
+            assert_eq!(better.node, expected, "{name}");
         }
     }
 
     #[tokio::test]
     async fn last_resort_is_the_highest_answer() {
         let resort = |node, body: NodeReply, slot, why| {
-            let reply = PoolReply { node, body, sent_at: Instant::now(), slot, is_settled: false };
+            let reply = PoolReply { node, body, sent_at: Instant::now(), slot };
             LastResort { reply, why }
         };
         let result = || NodeReply::Result(Bytes::from_static(b"{}"));

@@ -36,7 +36,7 @@ pub struct UpstreamRequest {
     /// A slot that the asked node should have reached. An answer at a lower slot is accepted, too, because the
     /// preferred slot may belong to a dropped fork.
     pub prefer: Option<Slot>,
-    /// True if the first node's answer is final, whatever it is. Only nodes that do not serve the method are
+    /// True if the first answer of a node is final, whatever it is. Only nodes that fail or do not serve the method are
     /// skipped. Used for a caller's minContextSlot above the newest known slot, and for the verification of cached
     /// answers.
     pub one_node: bool,
@@ -102,10 +102,7 @@ impl UpstreamCall for UpstreamRequest {
         (body.into(), query.min_context_slot())
     }
 
-    fn reader(
-        &self,
-        sent: SentRequest,
-    ) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
+    fn reader(&self) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
         let query = self.query.clone();
         move |reply| {
             let context = match &reply {
@@ -115,7 +112,7 @@ impl UpstreamCall for UpstreamRequest {
                 }
                 _ => None,
             };
-            Ok(as_refusal((reply, context), sent))
+            Ok(as_refusal((reply, context), query.min_context_slot()))
         }
     }
 
@@ -136,10 +133,6 @@ impl UpstreamCall for UpstreamRequest {
             NodeReply::Result(_) => {
                 return match (self.query.has_context(), *context) {
                     (true, None) => Err(Fault::BadJson),
-                    // The node does not honour the caller's minContextSlot.
-                    (true, Some(slot)) if self.query.min_context_slot().is_some_and(|own| slot < own) => {
-                        Err(Fault::BadJson)
-                    }
                     (true, Some(slot)) if self.min_slot.is_some_and(|min_slot| slot < min_slot) => Ok(behind),
                     // At processed the newest known slot is not used as minimum slot. Only these two checks then
                     // reject the answers of a node that has fallen back. Another answer may have shown the fall
@@ -255,13 +248,12 @@ impl UpstreamRequest {
     }
 }
 
-/// Turns the result of a node that ignores `minContextSlot` into the refusal that other nodes give.
+/// Turns a result below the caller's `minContextSlot` into the refusal that other nodes give.
 ///
-/// This applies only to a `minContextSlot` that the node was not known to have reached. If such a result counted as a
-/// fault of the node, any caller could cause faults.
-fn as_refusal((reply, context): ParsedReply, sent: SentRequest) -> ParsedReply {
-    match (&reply, context, sent.min_context_slot) {
-        (NodeReply::Result(_), Some(slot), Some(wanted)) if slot < wanted && sent.slot_before < wanted => {
+/// It is not a fault of the node: behind one address there may be several machines, which are not all at the same slot.
+fn as_refusal((reply, context): ParsedReply, callers_minimum: Option<Slot>) -> ParsedReply {
+    match (&reply, context, callers_minimum) {
+        (NodeReply::Result(_), Some(slot), Some(minimum)) if slot < minimum => {
             (NodeReply::min_context_slot_not_reached(slot), None)
         }
         _ => (reply, context),
@@ -328,7 +320,6 @@ mod tests {
             (-32700, "Parse error", Err(Fault::UnknownCode)),
             (-32099, "", Ok(Verdict::UnlistedError)),
             (-32000, "", Ok(Verdict::UnlistedError)),
-            (429, "", Ok(Verdict::UnlistedError)),
         ] {
             let request = request(Method::GetAccountInfo, ACCOUNT, false);
             assert_eq!(classify(&request, error(code, message)), expected, "{code} {message}");
@@ -418,7 +409,7 @@ mod tests {
             (r#"{"value":{"amount":"1"}}"#, &balance, Err(Fault::BadJson)),
             ("[]", &nodes, Ok(None)),
         ] {
-            let read = request.reader(sent(0))(NodeReply::Result(Bytes::from_static(result.as_bytes())));
+            let read = request.reader()(NodeReply::Result(Bytes::from_static(result.as_bytes())));
             assert_eq!(read.map(|(_, context)| context), expected, "{result}");
         }
     }

@@ -1,35 +1,43 @@
 //! The selection rule. It keeps the usable nodes, of these the nodes near the newest known slot, and of these the
-//! nodes of the lowest tier. Among them a node goes first if its half-open breaker needs a trial call. Otherwise
-//! two nodes are drawn, and the one with the lower load is asked (power of two choices).
+//! nodes of the lowest tier. Among them two nodes are drawn, and the one with the lower load is asked (power of two
+//! choices).
 //!
 //! A snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: if no
 //! node is usable, the least bad one is asked.
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 /// A reason why a node is not usable for a call, mildest first. If no node is usable, nodes are asked in this
 /// order.
+///
+/// First come the nodes that probably answer, and as well as a usable node would. The next ones probably fail or refuse,
+/// which costs the caller one more attempt. A node far behind comes after these, because its answer would be taken
+/// although it is too old. An unreachable node comes later still: the wait for it is long, and mostly in vain. A node
+/// without the method can only give its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unusable {
     /// The node is known to be below the slot that the call wants.
     BelowFloor,
     /// The node no longer holds the block that the call reads, or has not finalized it although another node has.
     NoHistory,
-    /// The node is more than `pool.max_slot_lag` slots behind the newest known slot.
-    Lagging,
     /// The node reports that it is behind or unhealthy.
     Unhealthy,
-    /// The node's breaker is open.
+    /// The node's breaker is open. A passthrough call and a further attempt of a call also avoid a node whose breaker is
+    /// half-open, because they are not made to find out if the node is back.
     BreakerOpen,
     /// The node has not answered a probe yet.
     Unprobed,
+    /// The node has refused the method with a 429, and wants no calls of it for a while. Of several such nodes, the one
+    /// that wants calls soonest is asked.
+    Quiet,
+    /// The node is more than `pool.max_slot_lag` slots behind the newest known slot.
+    Lagging,
     /// The node does not answer its probes.
     Unreachable,
     /// The node does not serve the method. The node is asked only if no other node may be asked, so that the
     /// caller gets the node's own error.
     Incapable,
-    /// The node has answered with a 429, and gets no calls for a while.
-    Quiet,
     /// A limit of the node is reached: calls in flight, the caller's share of them, or calls a second. The node
     /// gets no further calls.
     Busy,
@@ -67,7 +75,7 @@ impl Unusable {
 
     /// Returns true if a node that is unusable for this reason may still be asked when no node is usable.
     pub fn askable(self) -> bool {
-        self < Self::Quiet
+        self < Self::Busy
     }
 }
 
@@ -81,8 +89,8 @@ pub struct Candidate {
     /// True if the node is at most `cache.max_lag_slots` slots behind the newest known slot at the call's
     /// commitment.
     pub near: bool,
-    /// True if the breaker of the node is half-open, so that this call would be the breaker's trial call.
-    pub trial: bool,
+    /// The time for which the node still wants no calls of the method. `None` if it gets them.
+    pub quiet: Option<Duration>,
     /// The tier. Lower tiers come first.
     pub tier: u8,
     /// The peak-EWMA latency in seconds, times the calls in flight plus one.
@@ -105,18 +113,11 @@ pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Selection> {
     let near = usable().any(|c| c.near);
     let Some(tier) = usable().filter(|c| c.near == near).map(|c| c.tier).min() else {
         let askable = candidates.iter().filter(|c| c.unusable.is_some_and(Unusable::askable));
-        let least_bad = askable.min_by(|a, b| a.unusable.cmp(&b.unusable).then(by_load(a, b)))?;
+        let by_reason = |a: &Candidate, b: &Candidate| (a.unusable, a.quiet).cmp(&(b.unusable, b.quiet));
+        let least_bad = askable.min_by(|a, b| by_reason(a, b).then(by_load(a, b)))?;
         return Some(Selection { node: least_bad.node, rival: None });
     };
-    let best = usable().filter(|c| c.near == near && c.tier == tier);
-    // A node that needs a trial call goes first, whatever its load was before. The retry of a call is not used as
-    // a trial, unless all of the best nodes need a trial.
-    let retry = candidates.iter().any(|c| c.unusable == Some(Unusable::Tried));
-    if !retry && let Some(trial) = best.clone().find(|c| c.trial) {
-        return Some(Selection { node: trial.node, rival: None });
-    }
-    let proven = best.clone().any(|c| !c.trial);
-    let mut best = best.filter(|c| !(proven && c.trial));
+    let mut best = usable().filter(|c| c.near == near && c.tier == tier);
     let (first, second) = two_of(best.clone().count(), draw);
     let one = best.clone().nth(first)?;
     if first == second {
@@ -147,11 +148,12 @@ mod tests {
     use super::*;
 
     fn node(node: usize, unusable: Option<Unusable>, near: bool, tier: u8, load: f64) -> Candidate {
-        Candidate { node, unusable, near, trial: false, tier, load }
+        Candidate { node, unusable, near, quiet: None, tier, load }
     }
 
-    fn trial(candidate: Candidate) -> Candidate {
-        Candidate { trial: true, ..candidate }
+    fn quiet(id: usize, left_ms: u64, load: f64) -> Candidate {
+        let quiet = Some(Duration::from_millis(left_ms));
+        Candidate { quiet, ..node(id, Some(Unusable::Quiet), true, 0, load) }
     }
 
     /// Returns the nodes that [`choose`] picks over 64 different draws.
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn prefers_usable_then_near_tier_and_load() {
-        use Unusable::{BelowFloor, Foreign, Incapable, Lagging, Quiet, Tried, Unreachable};
+        use Unusable::{BelowFloor, BreakerOpen, Busy, Foreign, Incapable, Lagging, Tried, Unreachable};
         for (name, candidates, expected) in [
             ("no node", vec![], vec![]),
             ("one", vec![node(0, None, true, 0, 1.0)], vec![0]),
@@ -188,46 +190,29 @@ mod tests {
                 vec![1],
             ),
             (
-                "a trial before load, but not before tier",
-                vec![
-                    trial(node(0, None, true, 1, 0.1)),
-                    trial(node(1, None, true, 0, 99.0)),
-                    node(2, None, true, 0, 0.1),
-                ],
-                vec![1],
-            ),
-            (
-                "no trial by a call that has failed once, while there is another",
-                vec![
-                    trial(node(0, None, true, 0, 0.1)),
-                    node(1, Some(Tried), true, 0, 0.1),
-                    node(2, None, true, 0, 9.0),
-                ],
-                vec![2],
-            ),
-            (
-                "else the trial, too",
-                vec![trial(node(0, None, true, 0, 9.0)), node(1, Some(Tried), true, 0, 0.1)],
-                vec![0],
-            ),
-            (
                 "else the least bad",
                 vec![node(0, Some(Unreachable), true, 0, 0.1), node(1, Some(BelowFloor), true, 0, 9.0)],
                 vec![1],
             ),
             (
                 "one that lacks the method after all others",
-                vec![
-                    node(0, Some(Incapable), true, 0, 0.1),
-                    node(1, Some(Unreachable), true, 0, 9.0),
-                    node(2, Some(Quiet), true, 0, 0.1),
-                ],
+                vec![node(0, Some(Incapable), true, 0, 0.1), node(1, Some(Unreachable), true, 0, 9.0)],
+                vec![1],
+            ),
+            (
+                "a far one after one that may fail",
+                vec![node(0, Some(Lagging), true, 0, 0.1), node(1, Some(BreakerOpen), true, 0, 9.0)],
+                vec![1],
+            ),
+            (
+                "the quiet one that wants calls soonest",
+                vec![quiet(0, 500, 0.1), quiet(1, 250, 9.0), quiet(2, 4000, 0.1)],
                 vec![1],
             ),
             (
                 "some are never asked",
                 vec![
-                    node(0, Some(Quiet), true, 0, 0.1),
+                    node(0, Some(Busy), true, 0, 0.1),
                     node(1, Some(Foreign), true, 0, 1.0),
                     node(2, Some(Tried), true, 0, 1.0),
                 ],

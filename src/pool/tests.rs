@@ -7,6 +7,7 @@ use super::passthrough::PassthroughRequest;
 use super::probe::Genesis;
 use super::upstream_call::UpstreamCall as _;
 use super::*;
+use crate::breaker::BreakerState;
 use crate::config::{Config, GenesisCheck, Secret, Upstream};
 use crate::jsonrpc::Params;
 use crate::methods::{
@@ -27,8 +28,18 @@ fn config(nodes: usize, change: impl FnOnce(&mut Config)) -> Config {
     config
 }
 
-/// Returns a pool of healthy nodes that are never called.
+/// Returns a pool of healthy nodes that are never called. None of them reports a genesis hash.
 pub(super) fn pool(nodes: usize, change: impl FnOnce(&mut Config)) -> Pool {
+    let pool = unasked_pool(nodes, change);
+    let members = pool.members();
+    for member in &*members {
+        pool.nodes.cluster.identify(&members, member, member.used(), Genesis::Refused);
+    }
+    pool
+}
+
+/// Returns a pool of healthy nodes that were not asked for a genesis hash.
+fn unasked_pool(nodes: usize, change: impl FnOnce(&mut Config)) -> Pool {
     let frontier = Arc::new(Frontier::new(nodes));
     let pool = Pool::new(&config(nodes, change), frontier, Metrics::new()).unwrap();
     for member in &*pool.members() {
@@ -70,10 +81,6 @@ async fn each_trouble_of_a_node_is_named() {
     node.set_health(Health::Healthy);
     assert_eq!(reasons(now), []);
 
-    node.quiet_for(SECOND, now);
-    assert_eq!(reasons(now), [Unusable::Quiet]);
-    assert_eq!(reasons(now + SECOND), []);
-
     node.set_drained(true);
     assert_eq!(reasons(now), [Unusable::Drained]);
     node.set_drained(false);
@@ -98,15 +105,61 @@ async fn failed_call_is_counted_and_opens_the_breaker() {
 
     assert!(begin(node, 1, now).ended(failed, SECOND, now));
     assert_eq!((node.counts(), node.last_failure()), ((3, 1), Some((AttemptResult::Connect, now))));
-    assert_eq!((pool.reasons(node, now), node.is_on_trial(now)), (vec![Unusable::BreakerOpen], false));
-
+    assert_eq!(pool.reasons(node, now), [Unusable::BreakerOpen]);
     let later = now + members.settings.breaker.open;
-    assert_eq!((pool.reasons(node, later), node.is_on_trial(later)), (vec![], true));
+    assert_eq!(pool.reasons(node, later), []);
     let trial = begin(node, 1, later);
     assert!(trial.is_trial());
     assert_eq!(pool.reasons(node, later), [Unusable::BreakerOpen], "one trial at a time");
     trial.ended(None, SECOND, later);
-    assert_eq!((pool.reasons(node, later), node.is_on_trial(later)), (vec![], false));
+    assert_eq!((pool.reasons(node, later), node.breaker(later)), (vec![], BreakerState::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_first_attempts_of_own_methods_are_trials() {
+    let pool = pool(2, |config| config.pool.breaker.failures = 1);
+    let (members, open) = (pool.members(), pool.members().settings.breaker.open);
+    let node = &members[0];
+    let own = request(Method::GetAccountInfo, r#"["11111111111111111111111111111111"]"#);
+    begin(node, 1, Instant::now()).ended(Some(Fault::Connect), SECOND, Instant::now());
+    tokio::time::advance(open).await;
+    let now = Instant::now();
+    assert_eq!(node.breaker(now), BreakerState::HalfOpen);
+    let rated = |candidates: Vec<select::Candidate>| candidates[0].unusable;
+    assert_eq!(rated(pool.nodes.candidates(&members, &own, &[], now)), None);
+    let avoided = Some(Unusable::BreakerOpen);
+    assert_eq!(rated(pool.nodes.candidates(&members, &own, &[1], now)), avoided, "a further attempt");
+    assert_eq!(rated(pool.nodes.candidates(&members, &passthrough(), &[], now)), avoided);
+    let forwarded = InFlight::begin(node, None, CallerId::numbered(1), now);
+    assert!(!forwarded.is_trial());
+    drop(forwarded);
+    assert_eq!(node.breaker(now), BreakerState::HalfOpen);
+    // Trials that end without a result do not follow upon each other.
+    for uncounted in [None, Some(Fault::TooManyRequests(None)), Some(Fault::TooLarge)] {
+        let trial = begin(node, 1, Instant::now());
+        assert!(trial.is_trial());
+        match uncounted {
+            None => trial.end_without_result(),
+            fault => drop(trial.ended(fault, SECOND, Instant::now())),
+        }
+        assert_eq!(pool.reasons(node, Instant::now()), [Unusable::BreakerOpen], "{uncounted:?}");
+        tokio::time::advance(open).await;
+        assert_eq!(pool.reasons(node, Instant::now()), [], "{uncounted:?}");
+    }
+}
+
+#[tokio::test]
+async fn quiet_and_far_nodes_are_rated_by_method() {
+    let pool = pool(2, |_| {});
+    let (members, now) = (pool.members(), Instant::now());
+    let [blocks, votes] = [("[5]", Method::GetBlock), ("[]", Method::GetVoteAccounts)];
+    let rated = |(params, method)| pool.nodes.candidates(&members, &request(method, params), &[], now)[0];
+    members[0].set_quiet(AnyMethod::Own(Method::GetBlock), None, now, now);
+    assert_eq!(rated(blocks).unusable, Some(Unusable::Quiet));
+    assert!(rated(blocks).quiet.is_some());
+    assert_eq!((rated(votes).unusable, pool.reasons(&members[0], now)), (None, vec![]));
+    members[0].set_answered(AnyMethod::Own(Method::GetBlock), now);
+    assert_eq!(rated(blocks).unusable, None);
 }
 
 #[tokio::test]
@@ -130,8 +183,74 @@ async fn rate_of_a_node_is_a_seconds_calls() {
         assert!(limited.take_spare_rate(now), "more than half is left");
     }
     assert!(!limited.take_spare_rate(now), "the other half is for callers");
-    assert!(limited.take_rate(now) && limited.take_rate(now) && !limited.take_rate(now));
-    assert_eq!((unlimited.rate_left(now), unlimited.take_rate(now)), (None, true));
+    let call = CallContext { is_background: false, ..CallContext::own(now + SECOND) };
+    let take = || limited.take_rate(&call, now);
+    assert!(take() && take() && !take());
+    assert_eq!((unlimited.rate_left(now), unlimited.take_rate(&call, now)), (None, true));
+}
+
+/// Returns a pool of nodes with these rate limits, all of which are used up, and a call that a caller waits for.
+fn used_up(limits: &[u32]) -> (Pool, PassthroughRequest) {
+    let pool = pool(limits.len(), |config| {
+        for (upstream, limit) in config.upstreams.iter_mut().zip(limits) {
+            upstream.rps = Some(*limit);
+        }
+    });
+    let mut call = passthrough();
+    (call.context.is_background, call.context.deadline) = (false, Instant::now() + 10 * SECOND);
+    while pool.selector.pick(&pool.nodes, &call, &[], None).is_ok() {}
+    (pool, call)
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_waits_for_a_usable_node() {
+    let (pool, call) = used_up(&[2, 20, 5]);
+    let pick =
+        async || pool.selector.pick_or_wait(&pool.nodes, &call, &[], Some(Unusable::Unreachable)).await;
+    let start = Instant::now();
+    assert_eq!(pick().await.map(|node| node.id), Ok(1), "the node that is free first");
+    assert!(start.elapsed() <= Duration::from_millis(51), "{:?}", start.elapsed());
+
+    pool.members()[1].set_health(Health::Unhealthy("behind".to_owned()));
+    assert_eq!(pick().await.map(|node| node.id), Ok(2), "waiting is better than a node in a bad state");
+    // While the call waits, its node gets another trouble.
+    let waits = async { pick().await.map(|node| node.id) };
+    let drains = async { pool.members()[2].set_drained(true) };
+    assert_eq!(tokio::join!(biased; waits, drains).0, Ok(0));
+
+    // There is no time to wait any more.
+    let mut hurried = call.clone();
+    hurried.context.deadline = Instant::now();
+    let picked = pool.selector.pick_or_wait(&pool.nodes, &hurried, &[], None).await;
+    let reasons = picked.err().map(|nodes| nodes.into_iter().map(|node| node.reason).collect::<Vec<_>>());
+    assert_eq!(reasons, Some(vec!["busy".to_owned(), "unhealthy".to_owned(), "drained".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reload_ends_the_wait_for_a_rate() {
+    for (name, limits, expected) in
+        [("a higher limit", vec![Some(300)], 0), ("no limit", vec![None], 0), ("another node", vec![], 1)]
+    {
+        let (pool, call) = used_up(&[1]);
+        let start = Instant::now();
+        let waits =
+            async { pool.selector.pick_or_wait(&pool.nodes, &call, &[], None).await.map(|node| node.id) };
+        let reload = async {
+            let prepared = pool.prepare(&config(2, |config| match limits.first() {
+                Some(limit) => {
+                    config.upstreams.truncate(1);
+                    config.upstreams[0].rps = *limit;
+                }
+                None => drop(config.upstreams.remove(0)),
+            }));
+            pool.put_in_force(prepared.unwrap());
+            for member in &*pool.members() {
+                member.set_health(Health::Healthy);
+            }
+        };
+        assert_eq!(tokio::join!(biased; waits, reload).0, Ok(expected), "{name}");
+        assert_eq!(start.elapsed(), Duration::ZERO, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -155,17 +274,18 @@ async fn lacking_methods_are_noted_one_by_one() {
 
 #[tokio::test]
 async fn nodes_must_show_the_known_cluster() {
-    let pool = pool(3, |config| config.upstreams[2].genesis = GenesisCheck::Unchecked);
+    let pool = unasked_pool(3, |config| config.upstreams[2].genesis = GenesisCheck::Unchecked);
     let (members, cluster) = (pool.members(), &pool.nodes.cluster);
     let hash = |byte| Pubkey([byte; 32]).to_string();
-    let identify = |node: usize, genesis| cluster.identify(&members[node], members[node].used(), genesis);
+    let identify =
+        |node: usize, genesis| cluster.identify(&members, &members[node], members[node].used(), genesis);
     let unidentified = || -> Vec<_> { members.iter().map(|member| cluster.unidentified(member)).collect() };
     assert_eq!(identify(2, Genesis::Hash(hash(9))), None, "an unchecked node names no cluster");
-    assert_eq!((cluster.genesis(), unidentified()), (None, vec![None, None, None]));
-
+    let withheld = Some(Unusable::Unidentified);
     assert_eq!(identify(0, Genesis::Hash(hash(1))), None);
-    assert_eq!(cluster.genesis(), Some(hash(1)));
-    assert_eq!(unidentified(), [None, Some(Unusable::Unidentified), None]);
+    assert_eq!((cluster.genesis(), unidentified()), (None, vec![withheld, withheld, None]));
+    assert_eq!(identify(1, Genesis::Refused), Some(Health::NoGenesisHash));
+    assert_eq!((cluster.genesis(), unidentified()), (Some(hash(1)), vec![None, withheld, None]));
 
     let foreign = Health::Foreign { theirs: hash(2), ours: hash(1) };
     assert_eq!(identify(1, Genesis::Hash(hash(2))), Some(foreign));
@@ -175,12 +295,39 @@ async fn nodes_must_show_the_known_cluster() {
 }
 
 #[tokio::test]
-async fn foreign_nodes_keep_the_hash_they_reported() {
-    let pool = pool(2, |_| {});
+async fn nodes_that_disagree_get_no_calls() {
+    let pool = unasked_pool(3, |_| {});
     let (members, cluster) = (pool.members(), &pool.nodes.cluster);
     let hash = |byte| Pubkey([byte; 32]).to_string();
+    let reports = |node: usize, byte| {
+        cluster.identify(&members, &members[node], members[node].used(), Genesis::Hash(hash(byte)))
+    };
+    let called = || members.iter().filter(|member| cluster.unidentified(member).is_none()).count();
+    assert_eq!((reports(0, 9), called()), (None, 0), "the first to answer names no cluster");
+    cluster.identify(&members, &members[2], members[2].used(), Genesis::Refused);
+    let disputed = |byte| Some(Health::Disputed { theirs: hash(byte) });
+    assert_eq!((reports(1, 1), cluster.genesis(), called()), (disputed(1), None, 0));
+    assert!(cluster.undecided().is_some_and(|reason| reason.contains("pool.genesis_hash")));
+    assert_eq!(
+        (reports(2, 1), reports(0, 9), called()),
+        (disputed(1), disputed(9), 0),
+        "a majority decides nothing"
+    );
+    // The node has another address in its URL's name now.
+    assert_eq!((reports(0, 1), cluster.genesis(), called()), (None, Some(hash(1)), 3));
+    let foreign = Health::Foreign { theirs: hash(9), ours: hash(1) };
+    assert_eq!((reports(0, 9), called()), (Some(foreign), 2));
+}
+
+#[tokio::test]
+async fn foreign_nodes_keep_the_hash_they_reported() {
+    let pool = unasked_pool(3, |config| config.pool.genesis_hash = Some(Pubkey([1; 32]).to_string()));
+    let (members, cluster) = (pool.members(), &pool.nodes.cluster);
+    let hash = |byte| Pubkey([byte; 32]).to_string();
+    members[2].set_health(Health::Unreachable("connect"));
     for (member, byte) in members.iter().zip([1, 2]) {
-        if let Some(health) = cluster.identify(member, member.used(), Genesis::Hash(hash(byte))) {
+        let theirs = Genesis::Hash(hash(byte));
+        if let Some(health) = cluster.identify(&members, member, member.used(), theirs) {
             member.set_health(health);
         }
     }
@@ -189,6 +336,7 @@ async fn foreign_nodes_keep_the_hash_they_reported() {
     for (member, byte) in members.iter().zip([1, 2]) {
         assert_eq!(*member.health(), Health::Foreign { theirs: hash(byte), ours: hash(3) });
     }
+    assert_eq!(*members[2].health(), Health::Unreachable("connect"), "it has reported no hash");
 }
 
 #[tokio::test]

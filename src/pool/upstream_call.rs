@@ -29,9 +29,8 @@ pub(super) trait UpstreamCall: Sync {
     /// answers are cached.
     const KEEPS_CONFIRMED_FRONTIER: bool;
 
-    /// True if the method alone tells roughly how long a call takes. Such a call may be hedged, and its hang
-    /// counts against the node. After a broken connection the same node is tried again. Other calls may be slow
-    /// without a fault of the node.
+    /// True if the method alone tells roughly how long a call takes. Such a call may be hedged, and after a broken
+    /// connection the same node is tried again. Other calls may be slow without a fault of the node.
     const WEIGHT_IS_KNOWN: bool;
 
     /// True if an answer below [`Self::preferred_slot`] is accepted when no usable node gives a newer answer.
@@ -67,8 +66,8 @@ pub(super) trait UpstreamCall: Sync {
         false
     }
 
-    /// Returns true if the first node's answer is final, whatever it is. Only nodes that do not serve the method
-    /// are skipped.
+    /// Returns true if the first answer of a node is final, whatever it is. Only nodes that fail or do not serve the
+    /// method are skipped.
     fn is_for_one_node(&self) -> bool {
         false
     }
@@ -83,12 +82,9 @@ pub(super) trait UpstreamCall: Sync {
     /// Returns the body of the request with this `id` for `member`, and its `minContextSlot` if it has one.
     fn write(&self, id: u64, member: &Member, min_slot: MinSlotUse) -> (Bytes, Option<Slot>);
 
-    /// Returns a function that parses the answer to the request `sent` and reads the answer's context slot. The
-    /// function may run on another thread, because long answers take long to parse.
-    fn reader(
-        &self,
-        sent: SentRequest,
-    ) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static;
+    /// Returns a function that parses the answer and reads its context slot. The function may run on another thread,
+    /// because long answers take long to parse.
+    fn reader(&self) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static;
 
     /// Returns the meaning of an answer.
     ///
@@ -106,8 +102,9 @@ pub(super) trait UpstreamCall: Sync {
     /// Turns a node's answer into the result of the call.
     fn answer(reply: PoolReply) -> Self::Answer;
 
-    /// Returns the method if it is one of the eight cached methods. `None` for a passthrough method. Latencies and
-    /// choices of nodes are recorded for cached methods only.
+    /// Returns the method if it is one of the eight cached methods. `None` for a passthrough method. Only cached methods
+    /// tell something about a node's health and latency: nobody knows how long another call may take, and its errors may
+    /// be its own.
     fn own_method(&self) -> Option<Method> {
         match self.method() {
             AnyMethod::Own(method) => Some(method),

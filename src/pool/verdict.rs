@@ -64,7 +64,7 @@ mod tests {
             (&[-32016], behind),
             (&[-32601, -32010, -32011, -32012, -32019], incapable),
             (&[-32600, -32602, -32001, -32004, -32007, -32009, -32015, -32020, -32022], Ok(Verdict::Answer)),
-            (&[-32000, -32023, -32099, -32604, -1, 0, 429], Ok(Verdict::UnlistedError)),
+            (&[-32000, -32023, -32099, -32604, -1, 0], Ok(Verdict::UnlistedError)),
         ] {
             for code in codes {
                 assert_eq!(Verdict::of_code(*code), expected, "{code}");

@@ -54,12 +54,6 @@ impl StoreClock {
         }
         self.time_of(now)
     }
-
-    /// Returns the largest assumed difference between the clocks of the store's nodes. Zero unless the store is a
-    /// Redis cluster.
-    pub(super) fn nodes_differ_by(&self) -> Duration {
-        if self.is_cluster { CLUSTER_CLOCKS } else { Duration::ZERO }
-    }
 }
 
 /// Parses a time that the store returned as seconds and microseconds. `None` if either part is missing or not a

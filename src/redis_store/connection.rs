@@ -1,9 +1,8 @@
-//! The connection to the store, and its circuit breakers.
+//! The connection to the store, and its circuit breaker.
 //!
-//! Each part of the store has a breaker. A single server counts as one part. A Redis cluster has 64 parts, so that
-//! a failed node affects only its parts. While a breaker is open, only checks are sent to its part.
+//! There is one breaker, for a server as for a Redis cluster. While it is open, only the checks of the lookout are sent.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,22 +13,24 @@ use tokio::time::Instant;
 
 use super::clock::{StoreTime, read_time};
 use super::connector::{Connector, StoreConnection, StoreLink};
-use super::parts::part_of;
 use super::{CHECK_INTERVAL, Failed, SharedError, lock, millis};
 use crate::breaker::Breaker;
 use crate::config;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 
-/// The number of parts of a Redis cluster.
-const PARTS: usize = 64;
-/// The number of consecutive failures that open a breaker.
+/// The number of consecutive failures that open the breaker.
 const MAX_FAILURES: u32 = 3;
+/// The share of failures that opens the breaker. A hung node of a Redis cluster fails only the keys that it holds, so its
+/// failures rarely come one after the other.
+const MAX_FAILURE_RATE: f64 = 0.2;
 
-/// The client of the store: its connection, if there is one, and the breakers of its parts.
+/// The client of the store: its connection, if there is one, and its breaker.
 pub(super) struct RedisClient {
     dial: Connector,
     link: ArcSwapOption<StoreLink>,
-    breakers: Box<[Mutex<Breaker>]>,
+    breaker: Mutex<Breaker>,
+    /// True if the breaker has opened since the last check.
+    has_failed: AtomicBool,
     pub(super) timeout: Duration,
     is_cluster: bool,
     /// The time until which no writes are sent, because the store has refused one. In milliseconds after `started`.
@@ -45,18 +46,18 @@ pub(super) struct RedisClient {
 impl RedisClient {
     /// Prepares connections to the store of `settings`, without connecting.
     pub(super) fn new(settings: &config::SharedSettings, metrics: Arc<Metrics>) -> Result<Self, SharedError> {
-        // A breaker never becomes half-open: the lookout, the task that checks the store, closes it.
+        // The breaker never becomes half-open: the lookout, the task that checks the store, closes it.
         let breaker = config::BreakerSettings {
             failures: MAX_FAILURES,
-            failure_rate: 1.0,
+            failure_rate: MAX_FAILURE_RATE,
             slow: 1000.0,
             open: Duration::MAX,
         };
-        let parts = if settings.cluster { PARTS } else { 1 };
         Ok(Self {
             dial: Connector::new(settings).map_err(SharedError)?,
             link: ArcSwapOption::empty(),
-            breakers: (0..parts).map(|_| Mutex::new(Breaker::new(breaker))).collect(),
+            breaker: Mutex::new(Breaker::new(breaker)),
+            has_failed: AtomicBool::new(false),
             timeout: settings.timeout,
             is_cluster: settings.cluster,
             no_writes_until: AtomicU64::new(0),
@@ -67,35 +68,25 @@ impl RedisClient {
         })
     }
 
-    /// Returns true while there is a connection to the store.
+    /// Returns true while requests may be sent: there is a connection, and the breaker is closed.
     pub(super) fn is_there(&self) -> bool {
+        self.is_connected() && lock(&self.breaker).is_closed()
+    }
+
+    /// Returns true while there is a connection, whether it answers or not.
+    pub(super) fn is_connected(&self) -> bool {
         self.link.load().is_some()
     }
 
-    /// Returns true if the store is expected to accept writes: it is connected, and has refused no write within the
-    /// last second.
+    /// Returns true if the store is expected to accept writes: it is there, and has refused no write within the last
+    /// second.
     pub(super) fn takes_writes(&self) -> bool {
         self.is_there() && millis(self.started.elapsed()) >= self.no_writes_until.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of parts of the store. Parts fail independently of each other.
-    pub(super) fn parts(&self) -> usize {
-        self.breakers.len()
-    }
-
-    /// Returns the part that holds `key`.
-    pub(super) fn part(&self, key: &str) -> usize {
-        part_of(key, self.parts())
-    }
-
-    /// Returns true if requests may go to this part: there is a connection, and the part's breaker is closed.
-    pub(super) fn admits(&self, part: usize) -> bool {
-        self.is_there() && lock(&self.breakers[part]).is_closed()
-    }
-
-    /// Returns the parts with an open breaker.
-    pub(super) fn open_parts(&self) -> Vec<usize> {
-        (0..self.parts()).filter(|part| !lock(&self.breakers[*part]).is_closed()).collect()
+    /// Returns true if the breaker has opened since the last call of this function, or is still open.
+    pub(super) fn take_failed(&self) -> bool {
+        self.has_failed.swap(false, Ordering::Relaxed) || !lock(&self.breaker).is_closed()
     }
 
     /// Counts an operation that was skipped, or to which the store gave an invalid answer. Returns the error for
@@ -111,63 +102,46 @@ impl RedisClient {
         self.metrics.shared_request_duration.at((operation, result)).observe(took.as_secs_f64());
     }
 
-    /// Returns the timeout of an operation.
-    pub(super) fn patience(&self, operation: SharedOperation) -> Duration {
-        if is_patient(operation) { self.timeout.max(CHECK_INTERVAL) } else { self.timeout }
-    }
-
-    /// Reads from `part`, even if its breaker is open.
+    /// Reads from the store.
     pub(super) async fn read<T: FromRedisValue>(
         &self,
         operation: SharedOperation,
-        part: usize,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failed> {
-        let patience = self.patience(operation);
-        self.run(operation, part, patience, |link| link.reads.clone(), call).await
+        self.run(operation, self.timeout, |link| link.reads.clone(), call).await
     }
 
-    /// Writes to `key`, unless the store has recently refused writes. No client's request waits for this operation.
+    /// Writes to the store, unless it has recently refused writes. No client's request waits for this operation.
     pub(super) async fn write<T: FromRedisValue>(
         &self,
         operation: SharedOperation,
-        key: &str,
         patience: Duration,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failed> {
-        let part = self.part(key);
-        if !self.takes_writes() || !self.admits(part) {
+        if !self.takes_writes() {
             return Err(self.failed(operation, SharedResult::Skipped));
         }
-        self.run(operation, part, patience, |link| link.writes.clone(), call).await
+        self.run(operation, patience, |link| link.writes.clone(), call).await
     }
 
     async fn run<T: FromRedisValue>(
         &self,
         operation: SharedOperation,
-        part: usize,
         patience: Duration,
         wire: impl FnOnce(&StoreLink) -> StoreConnection,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failed> {
-        let wire = |link: &StoreLink| if patience > self.timeout { link.patient.clone() } else { wire(link) };
-        let Some(mut wire) = self.link.load().as_deref().map(wire) else {
-            return Err(self.failed(operation, SharedResult::Skipped));
-        };
+        let wire = self.link.load().as_deref().filter(|_| self.is_there()).map(wire);
+        let Some(mut wire) = wire else { return Err(self.failed(operation, SharedResult::Skipped)) };
         let asked_at = Instant::now();
         let result = match tokio::time::timeout(patience, call.invoke_async(&mut wire)).await {
             Ok(Ok(value)) => {
-                if !is_patient(operation) {
-                    lock(&self.breakers[part]).succeeded();
-                }
+                lock(&self.breaker).succeeded();
                 return Ok(value);
             }
-            Ok(Err(error)) if is_patient(operation) && error.is_timeout() => SharedResult::Timeout,
-            Ok(Err(error)) => self.note_error(operation, part, &error),
+            Ok(Err(error)) => self.note_error(operation, &error),
             Err(_) => {
-                if !is_patient(operation) {
-                    self.part_failed(part);
-                }
+                self.note_failure();
                 SharedResult::Timeout
             }
         };
@@ -185,7 +159,7 @@ impl RedisClient {
         let done = tokio::time::timeout(self.timeout, command.arg(key).exec_async(&mut wire)).await;
         let result = match done {
             Ok(Ok(())) => SharedResult::Ok,
-            Ok(Err(error)) => self.note_error(operation, self.part(key), &error),
+            Ok(Err(error)) => self.note_error(operation, &error),
             Err(_) => SharedResult::Timeout,
         };
         self.count(operation, result, asked_at.elapsed());
@@ -202,12 +176,8 @@ impl RedisClient {
         };
         match tokio::time::timeout(self.dial.longest_connect() + self.timeout, connected).await {
             Ok(Ok((link, shown))) => {
-                if !self.is_cluster {
-                    lock(&self.breakers[0]).succeeded();
-                }
-                if self.link.swap(Some(Arc::new(link))).is_none() {
-                    tracing::info!("the shared store is connected");
-                }
+                self.link.store(Some(Arc::new(link)));
+                self.note_answer();
                 self.back.notify_one();
                 Ok(shown)
             }
@@ -222,8 +192,8 @@ impl RedisClient {
         }
     }
 
-    /// Asks the store for its time, which also keeps an idle connection open. `None` if there is no connection or no
-    /// valid answer.
+    /// Asks the store for its time, which also keeps an idle connection open and closes the breaker. `None` if there is
+    /// no connection or no valid answer.
     pub(super) async fn beat(&self) -> Option<StoreTime> {
         let mut wire = self.link.load().as_deref().map(|link| link.reads.clone())?;
         let (operation, asked_at) = (SharedOperation::Connect, Instant::now());
@@ -231,17 +201,12 @@ impl RedisClient {
         let result = match tokio::time::timeout(self.timeout, ask_time(&mut wire)).await {
             Ok(Ok(shown)) => {
                 time = shown;
-                if !self.is_cluster {
-                    lock(&self.breakers[0]).succeeded();
-                }
+                self.note_answer();
                 SharedResult::Ok
             }
-            // In a Redis cluster any node may get this request, so its failure counts against no part. The lookout
-            // checks each failed part separately.
-            _ if self.is_cluster => SharedResult::Timeout,
-            Ok(Err(error)) => self.note_error(SharedOperation::Get, 0, &error),
+            Ok(Err(error)) => self.note_error(SharedOperation::Get, &error),
             Err(_) => {
-                self.part_failed(0);
+                self.note_failure();
                 SharedResult::Timeout
             }
         };
@@ -250,7 +215,7 @@ impl RedisClient {
     }
 
     /// Handles an error of the store, and returns the result under which the metrics count the operation.
-    fn note_error(&self, operation: SharedOperation, part: usize, error: &RedisError) -> SharedResult {
+    fn note_error(&self, operation: SharedOperation, error: &RedisError) -> SharedResult {
         match error.kind() {
             // The store answers but refuses the operation, so a repetition would be refused as well.
             ErrorKind::Server(kind) => {
@@ -261,7 +226,7 @@ impl RedisClient {
                     ServerErrorKind::BusyLoading
                     | ServerErrorKind::MasterDown
                     | ServerErrorKind::ClusterDown
-                    | ServerErrorKind::TryAgain => self.part_failed(part),
+                    | ServerErrorKind::TryAgain => self.note_failure(),
                     _ if operation != SharedOperation::Get => self.pause_writes(),
                     _ => {}
                 }
@@ -275,15 +240,16 @@ impl RedisClient {
                 SharedResult::Refused
             }
             _ if error.is_timeout() => {
-                self.part_failed(part);
+                self.note_failure();
                 SharedResult::Timeout
             }
+            // The client of a cluster connects anew by itself.
+            _ if self.is_cluster => {
+                self.note_failure();
+                SharedResult::Unreachable
+            }
             _ => {
-                if self.is_cluster {
-                    self.part_failed(part);
-                } else {
-                    self.lose("the connection broke");
-                }
+                self.lose("the connection broke");
                 SharedResult::Unreachable
             }
         }
@@ -295,38 +261,33 @@ impl RedisClient {
         self.no_writes_until.store(millis(until), Ordering::Relaxed);
     }
 
-    fn part_failed(&self, part: usize) {
-        let opened = lock(&self.breakers[part]).failed(Instant::now());
-        if opened && !self.is_cluster {
-            // A slow store is still slow a moment later, so it is tried again only at the next regular check.
-            self.drop_link("it does not answer in time");
+    /// Closes the breaker, because the store has answered a check.
+    fn note_answer(&self) {
+        let mut breaker = lock(&self.breaker);
+        if !breaker.is_closed() {
+            tracing::info!("the shared store answers again");
+        }
+        breaker.succeeded();
+    }
+
+    fn note_failure(&self) {
+        if lock(&self.breaker).failed(Instant::now()) {
+            self.has_failed.store(true, Ordering::Relaxed);
+            warn_alone("it does not answer in time");
         }
     }
 
     /// Drops the connection and requests a new one at once.
     fn lose(&self, why: &'static str) {
-        if self.drop_link(why) {
+        if self.link.swap(None).is_some() {
+            warn_alone(why);
             self.lost.notify_one();
         }
     }
-
-    /// Drops the connection. Returns true if there was one.
-    fn drop_link(&self, why: &'static str) -> bool {
-        let was_there = self.link.swap(None).is_some();
-        if was_there {
-            tracing::warn!(
-                why,
-                "the shared store can no longer be used; this replica works alone until the store is back"
-            );
-        }
-        was_there
-    }
 }
 
-/// Returns true for operations on lists of purges. These operations may take long, so their duration must not open a
-/// breaker.
-fn is_patient(operation: SharedOperation) -> bool {
-    operation == SharedOperation::Purge
+fn warn_alone(why: &'static str) {
+    tracing::warn!(why, "the shared store cannot be used; this replica works alone until it can");
 }
 
 async fn ask_time(wire: &mut StoreConnection) -> Result<Option<StoreTime>, RedisError> {

@@ -1,5 +1,5 @@
 //! The connections to the store: one for reads and one for writes, so that a long value being written does not
-//! delay a read, and in a cluster one for long operations. Only this module knows how the client connects.
+//! delay a read. Only this module knows how the client connects.
 
 use std::time::Duration;
 
@@ -27,8 +27,6 @@ pub(super) enum StoreConnection {
 pub(super) struct StoreLink {
     pub(super) reads: StoreConnection,
     pub(super) writes: StoreConnection,
-    /// The connection for operations that may take longer than `shared.timeout`: purge lists and long values.
-    pub(super) patient: StoreConnection,
 }
 
 /// The addresses and options of new connections.
@@ -65,10 +63,11 @@ impl Connector {
             if settings.ca_file.is_some() {
                 builder = builder.certs(certificates()?);
             }
-            let patient = ClusterConfig::new()
+            // A long value takes longer to write than a read may take.
+            let writes = ClusterConfig::new()
                 .set_connection_timeout(CONNECT)
                 .set_response_timeout(settings.timeout + CONNECT);
-            return Ok(Self::Cluster(Box::new(builder.build().map_err(wrong)?), Box::new(patient)));
+            return Ok(Self::Cluster(Box::new(builder.build().map_err(wrong)?), Box::new(writes)));
         }
         let client = |url: &str| match &settings.ca_file {
             Some(_) => Client::build_with_tls(url, certificates()?).map_err(wrong),
@@ -92,16 +91,14 @@ impl Connector {
     /// Opens and authenticates all connections.
     pub(super) async fn connect(&self) -> Result<StoreLink, RedisError> {
         match self {
-            Self::Cluster(client, patient) => {
-                let (reads, writes, patient) = tokio::try_join!(
+            Self::Cluster(client, writes) => {
+                let (reads, writes) = tokio::try_join!(
                     client.get_async_connection(),
-                    client.get_async_connection(),
-                    client.get_async_connection_with_config((**patient).clone())
+                    client.get_async_connection_with_config((**writes).clone())
                 )?;
                 Ok(StoreLink {
                     reads: StoreConnection::Cluster(reads),
                     writes: StoreConnection::Cluster(writes),
-                    patient: StoreConnection::Cluster(patient),
                 })
             }
             Self::Servers(clients, settings) => {
@@ -135,11 +132,7 @@ async fn connect_to(
         let kind = redis::ErrorKind::Server(redis::ServerErrorKind::ReadOnly);
         return Err(RedisError::from((kind, "no server accepts writes")));
     }
-    Ok(StoreLink {
-        reads: StoreConnection::One(reads),
-        patient: StoreConnection::One(writes.clone()),
-        writes: StoreConnection::One(writes),
-    })
+    Ok(StoreLink { reads: StoreConnection::One(reads), writes: StoreConnection::One(writes) })
 }
 
 /// Returns true if this server is the primary.

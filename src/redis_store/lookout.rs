@@ -3,29 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{CHECK_INTERVAL, Store};
 use crate::telemetry::{SharedOperation, SharedResult};
 
-/// The time for which some part of a Redis cluster may fail before the cluster's topology is read again.
-const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time for which checks may find failures before a new connection is opened. Another server may be the primary by
+/// then, or the Redis cluster may have another topology.
+const CONNECT_ANEW_AFTER: Duration = Duration::from_secs(3);
 
 /// The state of the background task that checks whether the store is reachable.
 pub(super) struct Lookout {
     store: Arc<Store>,
     /// The result of the last attempt to connect. The same failure is not logged twice in a row.
     reported: Option<SharedResult>,
-    /// The beginning of the present failure: since then, at every check, some part of the store has failed. `None`
-    /// while all parts answer.
-    gone_since: Option<Instant>,
+    /// The first of the checks without a calm one between them. `None` while all is well.
+    failing_since: Option<Instant>,
 }
 
 impl Lookout {
     /// Creates a lookout that has not checked yet.
     pub(super) fn new(store: Arc<Store>) -> Self {
-        Self { store, reported: None, gone_since: None }
+        Self { store, reported: None, failing_since: None }
     }
 
     /// Opens the connection, keeps it alive, and keeps the estimate of the store's clock up to date. Never
@@ -37,36 +36,34 @@ impl Lookout {
         }
     }
 
-    /// Checks the store once, if it is connected. Connects anew if there is no connection, or if the Redis
-    /// cluster's topology may have changed.
+    /// Checks the store once if it is connected, and connects if it is not or has failed for too long.
     pub(super) async fn check(&mut self) {
         let (store, connection) = (&self.store, &self.store.connection);
         let now = Instant::now();
-        let gone = connection.open_parts();
-        let since = *self.gone_since.get_or_insert(now);
-        if gone.is_empty() {
-            self.gone_since = None;
-        }
-        if connection.is_there() && (gone.is_empty() || now.duration_since(since) < TOPOLOGY_TIMEOUT) {
+        let since = self.failing_since.unwrap_or(now);
+        self.failing_since = connection.take_failed().then_some(since);
+        if connection.is_connected() && now.duration_since(since) < CONNECT_ANEW_AFTER {
             if let Some(time) = connection.beat().await {
                 store.clock.heard(time);
             }
-            let tried = gone.iter().map(|part| store.try_part(*part));
-            join_all(tried).await;
             return;
         }
-        self.gone_since = None;
+        self.failing_since = None;
         let connected = connection.connect().await;
         let result = connected.err().unwrap_or(SharedResult::Ok);
         if let Ok(Some(time)) = connected {
             store.clock.heard(time);
         }
         connection.count(SharedOperation::Connect, result, now.elapsed());
-        if self.reported != Some(result) && result != SharedResult::Ok {
-            tracing::warn!(
-                why = hint(result),
-                "the shared store cannot be used; this replica works alone until the store can be used"
-            );
+        if self.reported != Some(result) {
+            if result == SharedResult::Ok {
+                tracing::info!("the shared store is connected");
+            } else {
+                tracing::warn!(
+                    why = hint(result),
+                    "the shared store cannot be used; this replica works alone until the store can be used"
+                );
+            }
         }
         self.reported = Some(result);
     }

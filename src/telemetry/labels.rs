@@ -187,7 +187,8 @@ label! {
         UnknownCode = "unknown_code",
         /// The answer exceeds `pool.max_response`.
         TooLarge = "too_large",
-        /// The answer does not fit into `pool.max_buffered` together with the answers that are being read.
+        /// The answer does not fit into `pool.max_buffered` together with the answers that are being read, or exceeds
+        /// the share of its caller.
         BuffersFull = "buffers_full",
         /// The node returned -32005 (unhealthy).
         Unhealthy = "unhealthy",

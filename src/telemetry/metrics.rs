@@ -120,8 +120,9 @@ metrics! {
         cache_floor_resets: Counters<()> = "cache_floor_resets_total",
         /// Pauses of the machine or jumps of its clock by more than a second. Each empties the cache.
         clock_pauses: Counters<()> = "clock_pauses_total",
-        /// Hits compared with a later answer of a node, by method and result. A mismatch means that slotfront or the
-        /// node was wrong.
+        /// Cached answers compared with a later answer of a node, by method and result: sampled hits, and accounts that
+        /// are fetched again although no followed block has written them. A mismatch means that slotfront or the node
+        /// was wrong.
         verify: Counters<(Option<Method>, VerifyResult)> = "verify_total",
 
         /// Operations on the shared store, by operation and result.
@@ -159,7 +160,7 @@ metrics! {
         /// once more.
         follow_restarts: Counters<RestartReason> = "follow_restarts_total",
         /// Answers served at a newer slot than they were fetched at, because no block has changed their accounts.
-        /// If follow.mode is "shadow", answers that would have been served so.
+        /// If follow.mode is "shadow", upstream calls that "on" would have saved.
         follow_carried: HotCounters<(Option<Method>, Option<Commitment>)> = "follow_carried_total",
 
         /// Attempts on upstreams that repeat a failed attempt, by the result of the failed one.
@@ -173,6 +174,9 @@ metrics! {
         /// Requests that came through a trusted proxy and had no readable client address. Keys with an address
         /// list refuse them.
         client_addresses_unknown: Counters<()> = "client_addresses_unknown_total",
+        /// Requests that came from a trusted proxy with neither X-Forwarded-For nor Forwarded. They count as the
+        /// proxy's own.
+        client_addresses_missing: Counters<()> = "client_addresses_missing_total",
         /// Requests refused, by reason: the key is unknown, expired or revoked; it may not be used from the request's
         /// web origin or client address; or the client address sent too many refused keys.
         auth_failures: Counters<AuthFailure> = "auth_failures_total",

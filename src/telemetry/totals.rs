@@ -26,7 +26,7 @@ pub struct Totals {
     /// The number of attempts on upstreams, without passthrough calls and probes.
     pub upstream_calls: u64,
     /// The number of answers served at a newer slot than they were fetched at. If `follow.mode` is `shadow`, the
-    /// number of answers that would have been served so.
+    /// number of upstream calls that `on` would have saved.
     pub carried: u64,
     /// The counts of each key, by id.
     pub keys: BTreeMap<Arc<str>, KeyTotals>,

@@ -54,6 +54,7 @@ async fn keys_are_created_rotated_and_revoked_without_restart() {
     let (_, rotated) = ask("POST", format!("/api/keys/{id}/rotate"), json!({"grace": "1h"})).await;
     let second = rotated["key"].as_str().unwrap();
     assert!(rotated["old_until"].is_string() && rotated["id"] == id, "{rotated}");
+    assert_eq!(rotated["earlier"][0]["until"], rotated["old_until"], "{rotated}");
     for key in [first, second] {
         assert_eq!(nodes(&gateway, key).await.status, 200, "both secrets are in force");
     }
@@ -61,10 +62,11 @@ async fn keys_are_created_rotated_and_revoked_without_restart() {
     let third = rotated["key"].as_str().unwrap();
     assert_eq!([first, second, third].map(|key| key == third), [false, false, true]);
     assert_eq!(nodes(&gateway, second).await.status, 401, "without a grace the old secret ends at once");
-    assert_eq!(nodes(&gateway, first).await.status, 200, "the grace of an hour is not over");
+    assert_eq!(nodes(&gateway, first).await.status, 401, "nor does any older secret outlive it");
+    assert_eq!((&rotated["old_until"], &rotated["earlier"]), (&Value::Null, &json!([])));
 
     let (_, usage) = ask("GET", format!("/api/keys/{id}/usage"), Value::Null).await;
-    assert_eq!((usage["plan"].clone(), usage["day"]["used"].clone()), (json!("standard"), json!(4.0)));
+    assert_eq!((usage["plan"].clone(), usage["day"]["used"].clone()), (json!("standard"), json!(3.0)));
 
     // Another program adds a key to the key file. The next call of the API does not lose that key.
     let new = NewKey::of("bob", "standard");
@@ -166,6 +168,7 @@ async fn admin_refusals_name_the_expected_value() {
             "unknown field `secret`, expected one of `name`",
         ),
         ("POST", "/api/keys", json!({"name": ""}), 400, "name: expected 1 to 64 characters"),
+        ("POST", "/api/keys", json!({"name": "a\u{202e}b"}), 400, "characters that hide or reorder text"),
         (
             "POST",
             "/api/keys",

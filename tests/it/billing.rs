@@ -1,13 +1,20 @@
 //! The price of calls, including those whose callers do not wait for the answer.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::json;
+use slotfront::cache::{CallOptions, Charge, NoConditions, Payer, Price};
 use slotfront::config::{AuthMode, Config};
+use slotfront::error::Error;
 use slotfront::methods::{Commitment, PassthroughMethod};
+use slotfront::pool::CallerId;
+use slotfront::telemetry::Trace;
 use slotfront_sim::Fault;
-use slotfront_testkit::{TestGateway, TestRequest};
+use slotfront_testkit::{TestCall, TestGateway, TestRequest};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 /// The way in which the gateway reads a request.
@@ -229,4 +236,248 @@ async fn quota_counts_calls_that_hang_up() {
         hang_up(&gateway, WAYS[i % 3], ("getBlock", 1), block.request(), 10).await;
     }
     assert_eq!(node.calls("getBlock"), 10);
+}
+
+/// Makes the calls at the same time, and returns the HTTP statuses of the replies.
+async fn at_once(calls: Vec<TestCall>) -> Vec<u16> {
+    join_all(calls.iter().map(TestCall::send)).await.into_iter().map(|reply| reply.status).collect()
+}
+
+/// Returns the calls for the newest `n` blocks.
+fn blocks(gateway: &TestGateway, n: usize) -> Vec<TestCall> {
+    let newest = gateway.cluster.slot(Commitment::Finalized);
+    let there = (0..=newest).rev().filter(|slot| gateway.cluster.has_block(*slot));
+    there.take(n).map(|slot| gateway.get_block(slot).version_0()).collect()
+}
+
+fn daily(units: u64) -> impl FnOnce(&mut Config) {
+    move |config| {
+        let plan = config.plans.get_mut("dev").unwrap();
+        (plan.daily_units, plan.max_batch) = (Some(units), None);
+    }
+}
+
+#[tokio::test]
+async fn answers_too_long_or_late_cost_a_miss() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            prices(config);
+            config.pool.max_response = 64 << 10;
+            config.pool.retries = 0;
+            config.pool.forward_timeout = Duration::from_millis(300);
+            config.server.request_timeout = Duration::from_millis(600);
+        })
+        .start()
+        .await;
+    let wallet = gateway.cluster.examples().wallets[0].to_string();
+    let node = gateway.cluster.node(0);
+    let mut expected = 0;
+    for (method, params, price) in [("getVoteAccounts", json!([]), 5), ("getBalance", json!([wallet]), 7)] {
+        let call = gateway.call(method, params);
+        for fault in [Fault::Huge(1 << 20), Fault::Hang] {
+            let what = format!("{price} units for {method} with {fault:?}");
+            node.fault_on(method, fault, None);
+            let reply = call.send().await;
+            assert!(matches!(reply.status, 502 | 504), "{what}: {}", reply.text);
+            expected += price;
+            gateway.until(&what, || charged(&gateway) == expected).await;
+        }
+    }
+}
+
+/// A payer that records the units of each settled call.
+#[derive(Default)]
+struct TestPayer(Mutex<Vec<f64>>);
+
+impl Payer for TestPayer {
+    fn settle(&self, _: Price, units: f64) {
+        self.0.lock().unwrap().push(units);
+    }
+}
+
+#[tokio::test]
+async fn late_fetch_is_paid_by_its_callers() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let hold = gateway.cluster.node(0).hold("getVoteAccounts");
+    let payer = Arc::<TestPayer>::default();
+    let charge = Charge::new(Arc::clone(&payer) as _, Price { hit: 0.0, miss: 5.0 });
+    let options = CallOptions {
+        bypass: false,
+        monotonic_slot: None,
+        deadline: Instant::now() + Duration::from_millis(50),
+        coding: None,
+        caller: CallerId::default(),
+        trace: Trace::default(),
+    };
+    let (query, cache) = (gateway.get_votes().query(), &gateway.front().cache);
+    let late = cache.answer(&query, options, &charge, &NoConditions).await.unwrap_err();
+    assert!(matches!(late, Error::TimedOut(_)), "{late:?}");
+    drop(charge);
+    hold.arrived(1).await;
+    assert!(payer.0.lock().unwrap().is_empty(), "the fetch goes on");
+    hold.release();
+    gateway.until("the fetch is paid", || *payer.0.lock().unwrap() == [5.0]).await;
+}
+
+#[tokio::test]
+async fn who_starts_a_refetch_pays_a_miss() {
+    let gateway = TestGateway::builder().nodes(1).config(prices).start().await;
+    let account = gateway.get_account(gateway.cluster.examples().wallets[0]);
+    let first = account.send().await.slot();
+    let before = charged(&gateway);
+    while gateway.cluster.slot(Commitment::Finalized) <= first + 12 {
+        gateway.step_by(1).await;
+    }
+    let hold = gateway.cluster.node(0).hold("getAccountInfo");
+    for _ in 0..3 {
+        assert_eq!(account.send().await.cache_status(), "hit; ttl=0; detail=stale");
+    }
+    hold.release();
+    gateway.until("the refetch is charged", || charged(&gateway) == before + 1).await;
+    assert_eq!(gateway.upstream_calls(), 2);
+}
+
+#[tokio::test]
+async fn calls_at_once_stay_within_the_quota() {
+    for (method, passing, units) in [("getBlock", 10, 100), ("getBalance", 14, 98)] {
+        let change = |config: &mut Config| {
+            prices(config);
+            daily(100)(config);
+        };
+        let gateway = TestGateway::builder().nodes(1).config(change).start().await;
+        let wallet = gateway.cluster.examples().wallets[0].to_string();
+        let forwarded = gateway.call("getBalance", json!([wallet]));
+        let calls = if method == "getBlock" { blocks(&gateway, 30) } else { vec![forwarded; 30] };
+        let hold = gateway.cluster.node(0).hold(method);
+        let (statuses, ()) = tokio::join!(at_once(calls), async {
+            hold.arrived(passing).await;
+            let limited = r#"slotfront_key_limited_total{reason="day",key="dev"}"#;
+            gateway.until_metric(limited, 30 - passing as u64).await;
+            hold.release();
+        });
+        let with = |status: u16| statuses.iter().filter(|got| **got == status).count();
+        assert_eq!((with(200), with(429)), (passing, 30 - passing), "{method}");
+        assert_eq!(charged(&gateway), units);
+    }
+}
+
+#[tokio::test]
+async fn batch_elements_reserve_units_one_by_one() {
+    for (quota, passing) in [(0, 0), (1, 1), (7, 7)] {
+        let gateway = TestGateway::builder().nodes(1).config(daily(quota)).start().await;
+        let account = gateway.get_account(gateway.cluster.examples().wallets[0]);
+        let answers = gateway.batch((0..100).map(|id| account.clone().id(id))).send().await.json();
+        let (passed, refused): (Vec<_>, Vec<_>) =
+            answers.as_array().unwrap().iter().partition(|answer| answer.get("result").is_some());
+        assert_eq!((passed.len(), refused.len()), (passing, 100 - passing), "{answers}");
+        assert!(refused.iter().all(|answer| answer["error"]["code"] == -32092), "{answers}");
+        assert_eq!(charged(&gateway), passing as u64);
+    }
+}
+
+#[tokio::test]
+async fn call_dearer_than_the_rest_is_refused() {
+    let gateway = TestGateway::builder().nodes(1).config(daily(15)).start().await;
+    let blocks = blocks(&gateway, 2);
+    blocks[0].send().await.result();
+    for block in &blocks {
+        let refused = block.send().await;
+        assert_eq!((refused.status, refused.header("x-slotfront-error")), (429, "-32092 day"));
+        assert!(refused.header("ratelimit").contains("\"day\";r=5"), "{:?}", refused.headers);
+    }
+    assert_eq!(gateway.get_nodes().send().await.status, 200, "five units are left for cheaper calls");
+}
+
+#[tokio::test]
+async fn units_of_failed_calls_come_back() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            daily(10)(config);
+            config.pool.retries = 0;
+        })
+        .start()
+        .await;
+    let node = gateway.cluster.node(0);
+    let block = blocks(&gateway, 1).remove(0);
+    node.fault_on("getBlock", Fault::Status(503), None);
+    for _ in 0..3 {
+        assert_eq!(block.send().await.status, 502);
+    }
+    // A caller who hangs up gives back what was reserved once its fetch has failed.
+    let (hold, open) = (node.hold("getBlock"), gateway.connections());
+    let caller = begin(Way::Plain, block.request());
+    hold.arrived(1).await;
+    caller.abort();
+    until_gone(&gateway, open, 0).await;
+    let waiting = gateway.get_nodes().send().await;
+    assert_eq!((waiting.status, waiting.header("retry-after")), (429, "1"), "units may come back soon");
+    assert!(waiting.header("ratelimit").contains("\"day\";r=0"), "{:?}", waiting.headers);
+    hold.release();
+    let left = || async { gateway.get_nodes().send().await.status == 200 };
+    while !left().await {}
+}
+
+#[tokio::test]
+async fn refusals_cost_what_nodes_did_for_them() {
+    for (limit, code) in [(LimitOf::Batch, -32093), (LimitOf::Budget, -32094)] {
+        let gateway = TestGateway::builder()
+            .nodes(1)
+            .config(|config| match limit {
+                LimitOf::Batch => config.pool.max_response = 20_000,
+                LimitOf::Budget => config.server.max_outgoing = 20_000,
+            })
+            .start()
+            .await;
+        let block = blocks(&gateway, 1).remove(0);
+        block.send().await.result();
+        let before = charged(&gateway);
+        let answers = gateway.batch(vec![block; 20]).send().await.json();
+        let (there, refused): (Vec<_>, Vec<_>) =
+            answers.as_array().unwrap().iter().partition(|answer| answer.get("result").is_some());
+        assert!(!there.is_empty() && !refused.is_empty(), "{answers}");
+        assert!(refused.iter().all(|answer| answer["error"]["code"] == code), "{answers}");
+        assert_eq!(charged(&gateway), before + 10 * there.len() as u64, "{code}");
+
+        // Where nodes had to be asked, they have worked for the refused answers, too.
+        let before = charged(&gateway);
+        let answers = gateway.batch(blocks(&gateway, 11).into_iter().skip(1)).send().await;
+        assert!(answers.text.contains(&code.to_string()), "{}", answers.text);
+        assert_eq!(charged(&gateway), before + 100, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn calls_over_a_quota_count_towards_the_rate() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            daily(1)(config);
+            let plan = config.plans.get_mut("dev").unwrap();
+            (plan.rps, plan.burst) = (1, 1000);
+        })
+        .start()
+        .await;
+    let nodes = gateway.get_nodes();
+    assert_eq!(nodes.send().await.status, 200);
+    let answers = gateway.batch((0..100).map(|id| nodes.clone().id(id))).send().await;
+    let left: u64 = answers
+        .header("ratelimit")
+        .strip_prefix("\"rate\";r=")
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(left < 950, "{left} of 1000 calls are left after 101");
+    assert_eq!(charged(&gateway), 1);
+}
+
+/// The limit that refuses some answers of a batch.
+#[derive(Debug, Clone, Copy)]
+enum LimitOf {
+    Batch,
+    Budget,
 }

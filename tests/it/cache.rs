@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::methods::{Commitment, PerCommitment};
 use slotfront_sim::Fault;
-use slotfront_testkit::TestGateway;
+use slotfront_testkit::{Reply, TestGateway};
+use tokio::time::Instant;
 
 #[tokio::test]
 async fn repeat_is_a_hit() {
@@ -275,25 +276,49 @@ async fn not_yet_ends_when_the_block_is_there() {
     assert!(ask(slot).await.result()["parentSlot"].is_u64());
 }
 
-#[tokio::test]
-async fn skipped_slot_needs_a_second_node() {
-    let gateway = TestGateway::start().await;
-    let slot = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
-    let first = gateway.get_block(slot).send().await;
-    assert_eq!((first.code(), gateway.upstream_calls()), (-32007, 2));
-    let again = gateway.get_block(slot).confirmed().rewards(false).send().await;
-    assert!(again.cache_status().starts_with("hit; ttl=86"), "{}", again.cache_status());
-    assert_eq!((again.code(), gateway.upstream_calls()), (-32007, 2));
+/// Returns the remaining time to live of a hit, in seconds.
+fn ttl_s(reply: &Reply) -> Option<u64> {
+    reply.cache_status().strip_prefix("hit; ttl=").and_then(|ttl| ttl.parse().ok())
 }
 
 #[tokio::test]
-async fn skip_report_of_one_node_lives_briefly() {
-    let gateway = TestGateway::builder().nodes(1).start().await;
-    let slot = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
-    assert_eq!(gateway.get_block(slot).send().await.code(), -32007);
-    let again = gateway.get_block(slot).send().await;
-    let ttl_s = again.cache_status().strip_prefix("hit; ttl=").and_then(|ttl| ttl.parse::<u64>().ok());
-    assert!(ttl_s.is_some_and(|ttl_s| ttl_s <= 60), "{}", again.cache_status());
+async fn skip_that_all_nodes_report_lives_seconds() {
+    for nodes in [1, 3] {
+        let gateway = TestGateway::builder().nodes(nodes).start().await;
+        let slot = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
+        let first = gateway.get_block(slot).send().await;
+        assert_eq!((first.code(), gateway.upstream_calls()), (-32007, nodes as u64));
+        let again = gateway.get_block(slot).confirmed().rewards(false).send().await;
+        assert_eq!((again.code(), gateway.upstream_calls()), (-32007, nodes as u64));
+        assert!(ttl_s(&again).is_some_and(|ttl_s| ttl_s <= 5), "{}", again.cache_status());
+    }
+}
+
+#[tokio::test]
+async fn skip_that_a_block_proves_lives_long() {
+    for (details, encoding) in [("full", "base64"), ("none", "json")] {
+        let gateway = TestGateway::start().await;
+        let slot = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
+        let newest = gateway.cluster.slot(Commitment::Finalized);
+        let next = (slot + 1..=newest).find(|slot| gateway.cluster.has_block(*slot)).unwrap();
+        gateway.get_block(next).details(details).encoding(encoding).version_0().send().await;
+        let skipped = gateway.get_block(slot);
+        assert_eq!(skipped.send().await.code(), -32007);
+        let again = skipped.send().await;
+        assert!(ttl_s(&again).is_some_and(|ttl_s| ttl_s > 86_000), "{}", again.cache_status());
+    }
+}
+
+#[tokio::test]
+async fn stored_block_proves_no_skip_of_its_parent() {
+    let gateway = TestGateway::start().await;
+    let next = gateway.cluster.examples().block_with_v0;
+    let parent = gateway.get_block(next).version_0().send().await.result()["parentSlot"].as_u64().unwrap();
+    gateway.cluster.nodes().iter().for_each(|node| node.set_hole(parent..next));
+    let lost = gateway.get_block(parent);
+    assert_eq!(lost.send().await.code(), -32007);
+    let again = lost.send().await;
+    assert!(ttl_s(&again).is_some_and(|ttl_s| ttl_s <= 5), "{}", again.cache_status());
 }
 
 #[tokio::test]
@@ -363,6 +388,46 @@ async fn min_context_slot_is_not_in_the_key() {
     let far = from(above + 1000).await;
     assert_eq!((far.code(), gateway.upstream_calls()), (-32016, calls + 1), "one node's own error");
     assert_eq!(far.error()["data"]["contextSlot"], above);
+}
+
+/// Lets the cluster go back to a lower slot, as after a restart from an old snapshot.
+#[tokio::test]
+async fn fall_of_the_finalized_slot_purges_blocks() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (front, node) = (gateway.front(), gateway.cluster.node(0));
+    let skipped = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
+    let mut blocks = (skipped..).filter(|slot| gateway.cluster.has_block(*slot));
+    let (above, low) = (blocks.next().unwrap(), skipped - 1);
+    let fetched = blocks.next().unwrap();
+    assert!(fetched <= gateway.cluster.slot(Commitment::Finalized));
+    let below = (0..=low).rev().find(|slot| gateway.cluster.has_block(*slot)).unwrap();
+    let account = gateway.get_account(gateway.cluster.examples().wallets[0]).finalized();
+    let ask = |slot| gateway.get_block(slot).details("none");
+    for call in [account.clone(), ask(below), ask(skipped), ask(above)] {
+        call.send().await;
+        assert!(call.send().await.is_hit());
+    }
+    let hold = node.hold("getBlock");
+    let falls = async {
+        hold.arrived(1).await;
+        node.fault_on("getSlot", Fault::Result(json!(low)), None);
+        gateway
+            .until("the node is known to be lower", || {
+                front.frontier.node_slot(0, Commitment::Finalized) == Some(low)
+            })
+            .await;
+        assert!(ask(above).send().await.is_hit(), "a node that falls behind proves nothing");
+        // Half a minute later, no node has come back.
+        let later = Instant::now() + Duration::from_secs(31);
+        front.frontier.probed(0, Commitment::Finalized, low, later);
+        gateway.until_metric(r#"slotfront_cache_evictions_total{cause="purged"}"#, 3).await;
+        assert!(ask(below).send().await.is_hit(), "the block is below the fall");
+        hold.release();
+    };
+    let _ = tokio::join!(ask(fetched).send(), falls);
+    for call in [ask(fetched), ask(above), ask(skipped), account] {
+        assert!(!call.send().await.is_hit());
+    }
 }
 
 #[tokio::test]

@@ -100,6 +100,19 @@ async fn a_proxy_that_writes_forwarded_is_believed() {
 }
 
 #[tokio::test]
+async fn requests_of_proxies_without_an_address_are_counted() {
+    let gateway = TestGateway::builder().nodes(1).config(trust_loopback).start().await;
+    for headers in [&[][..], &[("x-forwarded-for", "203.0.113.9")], &[("forwarded", "for=203.0.113.9")]] {
+        assert_eq!(gateway.get_nodes().headers(headers).send().await.status, 200);
+    }
+    assert_eq!(gateway.metric("slotfront_client_addresses_missing_total"), 1);
+    assert_eq!(gateway.metric("slotfront_client_addresses_unknown_total"), 1);
+    let direct = TestGateway::builder().nodes(1).start().await;
+    direct.get_nodes().send().await;
+    assert_eq!(direct.metric("slotfront_client_addresses_missing_total"), 0, "no proxy");
+}
+
+#[tokio::test]
 async fn clients_of_unknown_address_share_one_limit() {
     let gateway = TestGateway::builder()
         .nodes(1)

@@ -78,31 +78,73 @@ async fn calls_wait_until_a_node_shows_its_cluster() {
 
 #[tokio::test]
 async fn answers_of_unknown_clusters_are_refused() {
-    let (other, mut holds) = (TestCluster::serve(another_cluster()).await, Vec::new());
-    holds.push(other.node(0).hold(GENESIS));
+    let other = TestCluster::serve(another_cluster()).await;
+    other.node(0).fault_on(GENESIS, no_method(), None);
     let asked = other.node(0).hold("getBlock");
     let configure = |config: &mut Config| {
         config.upstreams[0].url = other.url(0);
         config.upstreams[1].tier = 1;
     };
-    let prepare = |cluster: &Cluster| holds.push(cluster.node(1).hold(GENESIS));
+    let prepare = |cluster: &Cluster| cluster.node(1).fault_on(GENESIS, no_method(), None);
     let gateway = TestGateway::builder().nodes(2).config(configure).prepare(prepare).start_unprobed().await;
     let told = async {
-        // No genesis hash is known, so the node of the preferred tier is asked.
+        // No node reports a genesis hash, so the node of the preferred tier is asked.
         asked.arrived(1).await;
-        holds[1].release();
+        gateway.cluster.clear_faults();
         gateway.until("a genesis hash is known", || gateway.front().pool.genesis().is_some()).await;
         asked.release();
     };
     let (reply, ()) = tokio::join!(block(&gateway), told);
     assert_eq!(reply.result()["blockhash"], blockhash(&gateway.cluster));
-    holds[0].release();
+    other.clear_faults();
     gateway
         .until("the other cluster's node is known to be foreign", || {
             gateway.unusable(0) == Some(Unusable::Foreign)
         })
         .await;
     assert_eq!(block(&gateway).await.result()["blockhash"], blockhash(&gateway.cluster));
+}
+
+#[tokio::test]
+async fn upstreams_that_disagree_get_no_calls() {
+    for by_setting in [true, false] {
+        let other = TestCluster::serve(another_cluster()).await;
+        let configure = |config: &mut Config| config.upstreams[0].url = other.url(0);
+        let gateway = TestGateway::builder().config(configure).start_unprobed().await;
+        let until_readyz = async |what: &str, status: u16, part: &str| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            loop {
+                let readiness = gateway.admin("/readyz").await;
+                if readiness.status == status && readiness.text.contains(part) {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "{what}: {}", readiness.text);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        until_readyz("the upstreams disagree", 503, "pool.genesis_hash").await;
+        let reply = block(&gateway).await;
+        assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
+        assert_eq!(gateway.upstream_calls() + other.node(0).calls("getBlock"), 0);
+        let differs = || matches!(health(&gateway, 0), Health::Disputed { .. });
+        gateway.until("the upstream shows its hash", differs).await;
+        let view = gateway.admin("/api/upstreams").await.json();
+        let reason = view["upstreams"][0]["reasons"][0].as_str().unwrap().to_owned();
+        assert!(reason.contains(&genesis_of(&other)) && reason.contains("pool.genesis_hash"), "{reason}");
+        if by_setting {
+            let mut config = (*gateway.front().config).clone();
+            config.pool.genesis_hash = Some(ours());
+            gateway.app.reload(&config).unwrap();
+        } else {
+            other.node(0).fault_on(GENESIS, Fault::Result(json!(ours())), None);
+        }
+        until_readyz("the cluster is known", 200, "ready").await;
+        assert_eq!(gateway.front().pool.genesis(), Some(ours()));
+        if by_setting {
+            assert_eq!(block(&gateway).await.result()["blockhash"], blockhash(&gateway.cluster));
+            assert_eq!(other.node(0).calls("getBlock"), 0);
+        }
+    }
 }
 
 #[tokio::test]

@@ -204,9 +204,7 @@ async fn accounts_of_unknown_size_are_fetched_in_part() {
 
 #[tokio::test]
 async fn lists_are_assembled_by_the_setting() {
-    for (assemble, same_slot, two_slots) in
-        [(Assemble::Off, 1, 1), (Assemble::SameSlot, 0, 1), (Assemble::WithinBound, 0, 0)]
-    {
+    for (assemble, same_slot) in [(Assemble::Off, 1), (Assemble::SameSlot, 0)] {
         let gateway = TestGateway::builder().config(|config| config.cache.assemble = assemble).start().await;
         let there = gateway.cluster.examples();
         let keys = [there.wallets[0], there.wallets[1], there.wallets[2]].map(|key| key.to_string());
@@ -226,32 +224,8 @@ async fn lists_are_assembled_by_the_setting() {
         let high = single(&keys[2]).await;
         assert!(high > low);
         let (calls, reply) = list(&[&keys[0], &keys[2]]).await;
-        assert_eq!(calls, two_slots, "{assemble:?}");
-        let slot = reply.slot();
-        assert_eq!(
-            slot,
-            if assemble == Assemble::WithinBound { low } else { high },
-            "the context slot is the lowest of the accounts' slots"
-        );
+        assert_eq!((calls, reply.slot()), (1, high), "{assemble:?}: accounts of two slots make no list");
     }
-}
-
-#[tokio::test]
-async fn within_bound_only_the_missing_accounts_are_fetched() {
-    let gateway =
-        TestGateway::builder().config(|config| config.cache.assemble = Assemble::WithinBound).start().await;
-    let keys: Vec<String> =
-        gateway.cluster.examples().wallets.iter().take(4).map(ToString::to_string).collect();
-    let held = gateway.get_accounts([&keys[0], &keys[1]]).send().await;
-    let held = held.slot();
-    gateway.step_by(2).await;
-    let reply = gateway.get_accounts([&keys[0], &keys[2], &keys[1], &keys[2]]).send().await;
-    assert_eq!((reply.cache_status(), gateway.upstream_calls()), ("fwd=miss; stored", 2));
-    assert_eq!(reply.result()["context"]["slot"], held);
-    assert_eq!(reply.value().as_array().unwrap().len(), 4);
-    let fetched = gateway.get_account(&keys[2]).base64().send().await;
-    assert!(fetched.slot() > held, "the missing account is fetched at the present slot");
-    assert_eq!(gateway.upstream_calls(), 2);
 }
 
 #[tokio::test]

@@ -222,6 +222,41 @@ async fn known_lag_and_history_gaps_cost_nothing() {
     assert!(extra <= CALLERS, "{extra} further calls until the node's first block is known");
 }
 
+/// Nodes that were restored from one snapshot lack the same blocks.
+#[tokio::test]
+async fn a_block_that_one_node_holds_is_found() {
+    for second_is_down in [false, true] {
+        let gateway = TestGateway::builder()
+            .config(|config| {
+                settings(config);
+                config.pool.retries = 0;
+                // The nodes are asked in order.
+                for (tier, upstream) in (0..).zip(&mut config.upstreams) {
+                    upstream.tier = tier;
+                }
+            })
+            .start()
+            .await;
+        let [first, second, holder] = gateway.cluster.nodes() else { panic!("three nodes") };
+        let newest = gateway.cluster.slot(Commitment::Finalized);
+        let lost = newest - 60..newest - 10;
+        first.set_hole(lost.clone());
+        if second_is_down {
+            second.fault_on("getBlock", Fault::Status(503), None);
+        } else {
+            second.set_hole(lost.clone());
+        }
+        // The slots above the lost ones show what becomes of the first block whose parent is lost: null.
+        for slot in lost.start..=newest {
+            let block = gateway.get_block(slot).details("signatures").version_0();
+            let truth = block.answer_of(holder);
+            for reply in [block.send().await, block.send().await] {
+                assert!(reply.json() == truth, "{slot}, second down {second_is_down}: {}", reply.text);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_flapping_node_fails_no_call() {
     let gateway = TestGateway::builder().config(settings).start().await;
@@ -342,4 +377,26 @@ async fn seven_phases_of_faults_harm_no_caller() {
     };
     let callers = futures_util::future::join_all((0..CALLERS).map(caller));
     futures_util::future::join(callers, director).await;
+}
+
+#[tokio::test]
+async fn open_breakers_are_tried_before_far_nodes() {
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            settings(config);
+            config.pool.breaker.failures = 1;
+            config.pool.breaker.open = Duration::from_hours(1);
+        })
+        .start()
+        .await;
+    gateway.cluster.node(1).set_lag(200);
+    gateway.until("the lag is known", || gateway.unusable(1) >= Some(Unusable::Lagging)).await;
+    gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), Some(1));
+    assert!(read(&gateway, 0, Commitment::Processed).await.is_ok(), "an old answer is better than none");
+    assert_eq!(gateway.front().pool.members()[0].breaker(Instant::now()), BreakerState::Open);
+    let newest = gateway.cluster.slot(Commitment::Processed);
+    for n in 1..8 {
+        assert_eq!(read(&gateway, n, Commitment::Processed).await, Ok(newest));
+    }
 }

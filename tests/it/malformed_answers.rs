@@ -196,7 +196,8 @@ async fn malformed_results_are_retried_and_never_stored() {
             // Every call may be retried.
             config.pool.retry_budget = 1.0;
             config.pool.breaker.failures = 1_000;
-            config.pool.breaker.failure_rate = 1.0;
+            // All answers of the first node are faults.
+            config.pool.breaker.failure_rate = 2.0;
         })
         .start()
         .await;
@@ -206,6 +207,12 @@ async fn malformed_results_are_retried_and_never_stored() {
     let within = |value: serde_json::Value| json!({"context": context, "value": value});
     let odd =
         [json!(7), json!(""), json!(true), json!({}), json!([7]), json!([null]), json!({"not": "an array"})];
+    let block = there.block_with_v0;
+    let block_with = |member: &str, replacement: serde_json::Value| {
+        let mut result = gateway.get_block(block).version_0().result_of(gateway.cluster.node(1));
+        result[member] = replacement;
+        result
+    };
     let lists = [json!({"current": [], "delinquent": null}), json!({"current": [{}], "delinquent": []})];
     let rows = [
         ("getAccountInfo", json!([wallet]), vec![within(json!(7)), within(json!({"data": []}))]),
@@ -221,19 +228,32 @@ async fn malformed_results_are_retried_and_never_stored() {
         ("getClusterNodes", json!([]), vec![json!([{"pubkey": null}])]),
         (
             "getBlock",
-            json!([there.block_with_v0, {"maxSupportedTransactionVersion": 0}]),
-            vec![json!({"blockhash": null}), json!({"transactions": []})],
+            json!([block, {"maxSupportedTransactionVersion": 0}]),
+            vec![
+                json!({"blockhash": null}),
+                json!({"transactions": []}),
+                block_with("parentSlot", json!(null)),
+                block_with("parentSlot", json!(block)),
+                block_with("previousBlockhash", json!(null)),
+                block_with("transactions", json!({})),
+            ],
         ),
     ];
     for (method, params, own) in rows {
         for result in odd.iter().cloned().chain(own) {
             gateway.front().cache.purger().clear();
             gateway.cluster.node(0).fault_on(method, Fault::Result(result.clone()), Some(1));
-            let asked = gateway.cluster.node(1).calls(method);
+            let asked = || [0, 1].map(|node| gateway.cluster.node(node).calls(method));
+            let before = asked();
             let call = gateway.call(method, params.clone());
             let (first, direct) = (call.send().await, call.answer_of(gateway.cluster.node(1)));
             assert_eq!(first.json(), direct, "{method} {result}");
-            assert!(gateway.cluster.node(1).calls(method) > asked, "{method} {result}");
+            let [faulty, other] = asked();
+            assert_eq!(other, before[1] + 1, "{method} {result}");
+            // These two methods stay with the node that has answered.
+            if !["getRecentPerformanceSamples", "getClusterNodes"].contains(&method) {
+                assert_eq!(faulty, before[0] + 1, "{method} {result}");
+            }
             let kept = call.send().await;
             assert_eq!((kept.json(), kept.is_hit()), (direct, true), "{method} {result}");
         }

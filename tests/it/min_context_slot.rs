@@ -144,3 +144,65 @@ async fn account_errors_below_the_floor_are_retried() {
         assert_eq!(code(&reply), Some(-32602), "{method:?}");
     }
 }
+
+#[tokio::test]
+async fn result_below_the_callers_slot_is_a_refusal() {
+    // Several machines may share an address, and one of them may be a slot behind and ignore `minContextSlot`.
+    let gateway = TestGateway::builder().nodes(1).config(probed_once).start().await;
+    let (node, floor) = (gateway.cluster.node(0), gateway.front().frontier.slot(Commitment::Confirmed));
+    let call = gateway.get_account(gateway.cluster.examples().wallets[0]).confirmed().base64();
+    node.set_lag(1);
+    node.fault_on("getAccountInfo", Fault::Result(call.result_of(node)), None);
+    node.set_lag(0);
+    let reply = ask(&gateway, call.min_context_slot(floor).query(), floor).await;
+    let NodeReply::Error { code, body } = &reply.body else { panic!("a result below the caller's slot") };
+    let body: serde_json::Value = serde_json::from_slice(body).unwrap();
+    assert_eq!((*code, &body["data"]["contextSlot"]), (-32016, &serde_json::json!(floor - 1)));
+    assert_eq!(gateway.front().pool.members()[0].counts(), (1, 0), "no fault of the node");
+}
+
+#[tokio::test]
+async fn only_refusals_of_one_node_are_final() {
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(probed_once)
+        .config(|config| config.upstreams[1].tier = 1)
+        .start()
+        .await;
+    gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), None);
+    let above = gateway.front().frontier.slot(Commitment::Confirmed) + 1_000;
+    let call = gateway.get_account(gateway.cluster.examples().wallets[0]);
+    let call = call.confirmed().min_context_slot(above);
+    for asked in [2, 3] {
+        let reply = call.send().await;
+        assert_eq!((reply.status, reply.code()), (200, -32016), "{}", reply.text);
+        assert_eq!(gateway.upstream_calls(), asked, "a fault is retried, and a refusal is not");
+        gateway.cluster.clear_faults();
+    }
+}
+
+#[tokio::test]
+async fn refused_slots_say_nothing_about_health() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(probed_once)
+        .config(|config| {
+            config.pool.retries = 0;
+            config.pool.breaker.failures = 2;
+        })
+        .start()
+        .await;
+    let behind =
+        Fault::Error { code: -32016, message: "Minimum context slot has not been reached".to_owned() };
+    let floor = gateway.front().frontier.slot(Commitment::Confirmed);
+    let wallet = gateway.cluster.examples().wallets[0];
+    for one_node in [false, true] {
+        for fault in [Fault::Status(500), behind.clone()] {
+            gateway.cluster.node(0).fault_on("getAccountInfo", fault, Some(1));
+            let query = gateway.get_account(wallet).confirmed().min_context_slot(floor).query();
+            let _ = gateway.front().pool.call(&UpstreamRequest { one_node, ..upstream_request(query) }).await;
+        }
+    }
+    let breaker = gateway.front().pool.members()[0].breaker(tokio::time::Instant::now());
+    assert_eq!(breaker, slotfront::breaker::BreakerState::Open, "two faults in a row, without a success");
+}

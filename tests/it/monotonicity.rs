@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slotfront::config::{Assemble, Config};
+use slotfront::config::Config;
 use slotfront::methods::{Commitment, PerCommitment};
 use slotfront_sim::Fault;
 use slotfront_testkit::{TestCall, TestGateway};
@@ -54,18 +54,16 @@ async fn assembled_list_sets_a_floor() {
 
 #[tokio::test]
 async fn stored_list_does_not_hide_newer_accounts() {
-    for assemble in [Assemble::SameSlot, Assemble::WithinBound] {
-        let gateway = TestGateway::builder().config(|config| config.cache.assemble = assemble).start().await;
-        let there = gateway.cluster.examples();
-        let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
-        gateway.get_accounts([&a, &b]).send().await;
-        gateway.step_by(4).await;
-        let slot = gateway.cluster.slot(Commitment::Finalized);
-        gateway.get_accounts([&b, &a]).min_context_slot(slot).send().await;
-        let first = gateway.get_accounts([&a, &b]).min_context_slot(slot).send().await;
-        let second = gateway.get_accounts([&a, &b]).send().await;
-        assert_eq!((first.slot(), second.slot()), (slot, slot), "{assemble:?}");
-    }
+    let gateway = TestGateway::start().await;
+    let there = gateway.cluster.examples();
+    let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
+    gateway.get_accounts([&a, &b]).send().await;
+    gateway.step_by(4).await;
+    let slot = gateway.cluster.slot(Commitment::Finalized);
+    gateway.get_accounts([&b, &a]).min_context_slot(slot).send().await;
+    let first = gateway.get_accounts([&a, &b]).min_context_slot(slot).send().await;
+    let second = gateway.get_accounts([&a, &b]).send().await;
+    assert_eq!((first.slot(), second.slot()), (slot, slot));
 }
 
 #[tokio::test]

@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use slotfront::breaker::BreakerState;
 use slotfront::config::{Config, Secret};
 use slotfront::methods::{AnyMethod, Commitment, Method, PassthroughMethod};
 use slotfront_sim::Fault;
 use slotfront_testkit::TestGateway;
 use socket2::{Domain, Socket, Type};
+use tokio::time::Instant;
 
 fn method(name: &str) -> PassthroughMethod {
     PassthroughMethod::from_name(name).expect("a passthrough method")
@@ -293,4 +295,79 @@ async fn a_plans_commitments_hold_however_one_is_written() {
         .post(r#"{"jsonrpc":"2.0","id":1,"method":"getSlot","params":[{"commitment":"finalized"},null]}"#)
         .send();
     assert_eq!(reply.await.result(), gateway.cluster.slot(Commitment::Finalized));
+}
+
+#[tokio::test]
+async fn forwarded_429_concerns_its_method_alone() {
+    let json = |code| Fault::Error { code, message: "Too many requests".to_owned() };
+    for (refusal, retry_after) in
+        [(Fault::Status429 { retry_after_s: 60 }, "60"), (json(429), "1"), (json(-32429), "1")]
+    {
+        let gateway = TestGateway::builder().nodes(2).config(on).start().await;
+        gateway.cluster.fault_everywhere("getBalance", &refusal);
+        let wallets = gateway.cluster.examples().wallets;
+        let balance = gateway.call("getBalance", json!([wallets[0].to_string()]));
+        let refused = balance.send().await;
+        assert_eq!((refused.status, refused.code()), (429, -32095), "{refusal:?}: {}", refused.text);
+        assert_eq!(refused.header("retry-after"), retry_after, "{refusal:?}");
+        let attempts = refused.error()["data"]["attempts"].as_array().cloned().unwrap_or_default();
+        let reasons: Vec<_> = attempts.iter().map(|attempt| attempt["reason"].clone()).collect();
+        assert_eq!(reasons, ["status_429", "status_429"], "{refusal:?}");
+        for wallet in wallets.iter().take(8) {
+            let reply = gateway.get_account(wallet).send().await;
+            assert_eq!(reply.status, 200, "{refusal:?}: {}", reply.text);
+        }
+        assert_eq!(gateway.call("getSlot", json!([])).send().await.status, 200, "{refusal:?}");
+        gateway.cluster.clear_faults();
+        assert_eq!(balance.send().await.status, 200, "{refusal:?}: one node is still asked");
+    }
+}
+
+#[tokio::test]
+async fn faults_of_a_forwarded_method_open_no_breaker() {
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            on(config);
+            config.pool.breaker.failures = 2;
+        })
+        .start()
+        .await;
+    for fault in [Fault::Status(504), Fault::Reset, Fault::Truncated, Fault::WrongId] {
+        gateway.cluster.fault_everywhere("getBalance", &fault);
+        for _ in 0..4 {
+            let reply = gateway.call("getBalance", json!([])).send().await;
+            assert_eq!((reply.status, reply.code()), (502, -32095), "{fault:?}: {}", reply.text);
+        }
+        for member in &*gateway.front().pool.members() {
+            assert_eq!(member.breaker(Instant::now()), BreakerState::Closed, "{fault:?}: {}", member.name);
+        }
+        gateway.cluster.clear_faults();
+    }
+}
+
+#[tokio::test]
+async fn forwarded_calls_avoid_a_node_on_trial() {
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            on(config);
+            config.pool.breaker.failures = 1;
+            config.pool.breaker.open = Duration::from_millis(1);
+        })
+        .start()
+        .await;
+    let (node, wallets) = (gateway.cluster.node(0), gateway.cluster.examples().wallets);
+    node.fault_on("getAccountInfo", Fault::Status(500), None);
+    let mut calls = wallets.iter().map(|wallet| gateway.get_account(wallet));
+    while node.calls("getAccountInfo") == 0 {
+        assert_eq!(calls.next().expect("one of the calls asks the node").send().await.status, 200);
+    }
+    let breaker = || gateway.front().pool.members()[0].breaker(Instant::now());
+    gateway.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
+    let balance = gateway.call("getBalance", json!([wallets[0].to_string()]));
+    for _ in 0..6 {
+        assert_eq!(balance.send().await.status, 200);
+    }
+    assert_eq!((node.calls("getBalance"), breaker()), (0, BreakerState::HalfOpen));
 }

@@ -78,7 +78,7 @@ async fn second_node_is_asked_without_retries() {
         .await;
     let skipped = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
     assert_eq!(gateway.get_block(skipped).send().await.code(), -32007);
-    assert_eq!(gateway.upstream_calls(), 2, "a missing block needs a second node");
+    assert_eq!(gateway.upstream_calls(), 3, "a missing block needs the word of all nodes");
     gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status(500), None);
     let query = gateway.get_account(gateway.cluster.examples().wallets[0]).query();
     let before = gateway.cluster.node(0).calls("getAccountInfo");
@@ -89,18 +89,58 @@ async fn second_node_is_asked_without_retries() {
 }
 
 #[tokio::test]
+async fn failed_second_opinion_asks_a_third_node() {
+    let refused = Fault::Error { code: -32011, message: "not here".to_owned() };
+    for second in [Fault::Status(500), refused] {
+        let gateway = TestGateway::builder()
+            .config(|config| {
+                for (tier, upstream) in (0..).zip(&mut config.upstreams) {
+                    upstream.tier = tier;
+                }
+            })
+            .start()
+            .await;
+        let unlisted = Fault::Error { code: -32000, message: "odd".to_owned() };
+        gateway.cluster.node(0).fault_on("getAccountInfo", unlisted, None);
+        gateway.cluster.node(1).fault_on("getAccountInfo", second, None);
+        let wallet = gateway.cluster.examples().wallets[0];
+        let reply = gateway.get_account(wallet).send().await;
+        assert_eq!((reply.status, gateway.upstream_calls()), (200, 3), "{}", reply.text);
+        assert!(reply.result().is_object(), "{}", reply.text);
+        gateway.cluster.node(2).fault_on("getAccountInfo", Fault::Status(500), None);
+        let reply = gateway.get_account(wallet).no_cache().send().await;
+        assert_eq!((reply.status, reply.code()), (200, -32000), "no node knows better: {}", reply.text);
+    }
+}
+
+#[tokio::test]
 async fn total_failure_names_nodes_without_addresses() {
     for (reason, fault) in faults() {
         let gateway = TestGateway::builder().nodes(2).config(with_short_attempts).start().await;
         gateway.cluster.fault_everywhere("getAccountInfo", &fault);
         let account = gateway.cluster.examples().wallets[0].to_string();
         let reply = gateway.get_account(&account).send().await;
-        assert_eq!((reply.status, reply.code()), (502, -32095), "{reason}: {}", reply.text);
+        let status = if reason == "status_429" { 429 } else { 502 };
+        assert_eq!((reply.status, reply.code()), (status, -32095), "{reason}: {}", reply.text);
         let attempts = reply.error()["data"]["attempts"].as_array().unwrap().clone();
         assert_eq!(attempts[0]["reason"], json!(reason), "{}", reply.text);
         assert!(attempts[0]["upstream"].as_str().unwrap().starts_with("node-"));
         assert!(!reply.text.contains("127.0.0.1"), "{}", reply.text);
     }
+}
+
+#[tokio::test]
+async fn total_failure_costs_one_call_without_retries() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| (config.pool.retries, config.pool.retry_budget) = (0, 0.0))
+        .start()
+        .await;
+    gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status(503), None);
+    for wallet in gateway.cluster.examples().wallets.iter().take(8) {
+        assert_eq!(gateway.get_account(wallet).send().await.status, 502);
+    }
+    assert_eq!(gateway.upstream_calls(), 8);
 }
 
 #[tokio::test]
@@ -160,12 +200,17 @@ async fn heavy_calls_do_not_open_a_breaker() {
     };
     let breaker = || pool.members()[0].breaker(Instant::now());
     // The pool must know the usual duration of the method before the node becomes slow.
+    let votes = gateway.get_votes().query();
     for _ in 0..40 {
-        call(1, Query::ClusterNodes).await;
+        tokio::join!(call(1, Query::ClusterNodes), call(1, votes.clone()));
     }
-    node.fault_on("getClusterNodes", Fault::Latency(Duration::from_millis(600)), None);
-    for _ in 0..4 {
-        futures_util::future::join_all((0..4).map(|_| call(1, Query::ClusterNodes))).await;
+    for method in ["getClusterNodes", "getVoteAccounts"] {
+        node.fault_on(method, Fault::Latency(Duration::from_millis(600)), None);
+    }
+    // One caller may ask for something slow, also by two methods in turn.
+    for _ in 0..2 {
+        let queries = [Query::ClusterNodes, votes.clone()].into_iter().cycle().take(8);
+        futures_util::future::join_all(queries.map(|query| call(1, query))).await;
         assert_eq!(breaker(), BreakerState::Closed);
     }
     // The node is slow for other callers, too.
@@ -288,9 +333,9 @@ async fn null_blocks_are_retried_and_never_stored() {
     }
     let reply = call.send().await;
     assert_eq!((reply.result(), reply.cache_status()), (Value::Null, "fwd=miss"));
-    assert_eq!(gateway.upstream_calls(), 2);
+    assert_eq!(gateway.upstream_calls(), 3);
     let reply = call.send().await;
-    assert!(reply.result()["blockhash"].is_string(), "the third node has the block: {}", reply.text);
+    assert!(reply.result()["blockhash"].is_string(), "{}", reply.text);
 }
 
 #[tokio::test]
@@ -375,8 +420,14 @@ async fn retries_count_only_at_another_node() {
 
 #[tokio::test]
 async fn node_at_its_rate_is_not_faulty() {
-    let gateway =
-        TestGateway::builder().nodes(2).config(|config| config.upstreams[0].rps = Some(1)).start().await;
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            config.upstreams[0].rps = Some(1);
+            config.server.request_timeout = Duration::from_secs(3);
+        })
+        .start()
+        .await;
     for account in gateway.cluster.examples().wallets.iter().take(12) {
         assert_eq!(gateway.get_account(account).send().await.status, 200);
     }
@@ -386,10 +437,11 @@ async fn node_at_its_rate_is_not_faulty() {
     members[1].set_drained(true);
     let accounts = gateway.cluster.examples().wallets.clone();
     let refused = loop {
-        let calls = accounts.iter().skip(12).take(4);
+        // Not all of them get their turn at the node before their deadline.
+        let calls = accounts.iter().skip(12).take(12);
         let calls = calls.map(|account| gateway.get_account(account).send());
         let replies = futures_util::future::join_all(calls).await;
-        if let Some(refused) = replies.into_iter().find(|reply| reply.status != 200) {
+        if let Some(refused) = replies.into_iter().find(|reply| reply.status == 502) {
             break refused;
         }
         gateway.front().cache.purger().clear();
@@ -480,8 +532,62 @@ async fn half_open_breaker_gets_a_trial() {
     }
     let breaker = || gateway.front().pool.members()[0].breaker(Instant::now());
     gateway.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
-    calls.next().expect("a further call").send().await;
+    // Its latency of some seconds is from before the failure, and keeps no call away.
+    while node.calls("getAccountInfo") == 1 {
+        calls.next().expect("one of the calls asks the node").send().await;
+    }
     assert_eq!((node.calls("getAccountInfo"), breaker()), (2, BreakerState::Closed));
     let latency = gateway.front().pool.members()[0].latency();
     assert!(latency < Duration::from_millis(1500), "{latency:?} is from before the failure");
+}
+
+#[tokio::test]
+async fn refusals_by_rate_concern_their_method_alone() {
+    let gateway =
+        TestGateway::builder().nodes(2).config(|config| config.pool.breaker.failures = 2).start().await;
+    let wallets = gateway.cluster.examples().wallets;
+    let refused = Fault::Status429 { retry_after_s: 60 };
+    gateway.cluster.fault_everywhere("getAccountInfo", &refused);
+    let holds: Vec<_> = gateway.cluster.nodes().iter().map(|node| node.hold("getAccountInfo")).collect();
+    let callers = wallets.iter().take(8).map(|wallet| gateway.get_account(wallet).send());
+    let (replies, ()) = tokio::join!(futures_util::future::join_all(callers), async {
+        let waiting = || holds.iter().map(slotfront_sim::Hold::waiting).sum::<usize>();
+        gateway.until("all are at a node", || waiting() == 8).await;
+        holds.iter().for_each(slotfront_sim::Hold::release);
+    });
+    for reply in replies {
+        assert_eq!((reply.status, reply.code()), (429, -32095), "{}", reply.text);
+        assert_eq!(reply.header("retry-after"), "60");
+        assert_eq!(reply.error()["data"]["retryAfterMs"], 60_000);
+    }
+    for member in &*gateway.front().pool.members() {
+        assert_eq!(member.breaker(Instant::now()), BreakerState::Closed, "{}", member.name);
+    }
+    assert_eq!(gateway.get_accounts(&wallets[..2]).send().await.status, 200);
+    assert_eq!(gateway.get_nodes().send().await.status, 200);
+}
+
+#[tokio::test]
+async fn quiet_nodes_are_asked_one_by_one() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    for (node, retry_after_s) in [(0, 60), (1, 2)] {
+        gateway.cluster.node(node).fault_on("getAccountInfo", Fault::Status429 { retry_after_s }, None);
+    }
+    let wallets = gateway.cluster.examples().wallets;
+    for (wallet, asked) in wallets.iter().zip([[1, 1], [1, 2]]) {
+        let refused = gateway.get_account(wallet).send().await;
+        assert_eq!((refused.status, refused.header("retry-after")), (429, "2"), "{}", refused.text);
+        assert_eq!([0, 1].map(|node| gateway.cluster.node(node).calls("getAccountInfo")), asked);
+    }
+}
+
+#[tokio::test]
+async fn a_quiet_node_is_asked_after_a_fault() {
+    let gateway = TestGateway::builder().nodes(2).config(|config| config.upstreams[1].tier = 1).start().await;
+    let wallets = gateway.cluster.examples().wallets;
+    gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Status429 { retry_after_s: 60 }, Some(1));
+    assert_eq!(gateway.get_account(wallets[0]).send().await.status, 200);
+    gateway.cluster.node(1).fault_on("getAccountInfo", Fault::Status(500), None);
+    let reply = gateway.get_account(wallets[1]).send().await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
 }

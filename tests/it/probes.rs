@@ -1,9 +1,13 @@
-//! The requests that probes send, and those that they leave out.
+//! The requests that probes send, those that they leave out, and what their answers mean.
 
 use std::time::Duration;
 
+use serde_json::json;
 use slotfront::methods::{Commitment, Pubkey};
-use slotfront_testkit::{TestGateway, upstream_request};
+use slotfront::pool::health::Health;
+use slotfront::pool::select::Unusable;
+use slotfront_sim::{Cluster, Fault};
+use slotfront_testkit::{PATIENCE, TestGateway, upstream_request};
 use tokio::time::Instant;
 
 /// Counts the getSlot calls of probes. There are fewer while answers at confirmed show the nodes' slots than while
@@ -81,6 +85,52 @@ async fn probe_hourly(gateway: &TestGateway) {
     // The probe under way may have the old interval. The next one has the new interval.
     let before = node.calls("getHealth");
     gateway.until("the last quick probe is over", || node.calls("getHealth") > before).await;
+}
+
+/// Starts beside a node that stands still a thousand slots behind, calls itself healthy, and answers first.
+#[tokio::test]
+async fn start_waits_for_the_node_that_advances() {
+    let mut holds = Vec::new();
+    let prepare = |cluster: &Cluster| {
+        let old = cluster.slot(Commitment::Processed) - 1_000;
+        let context = json!({"context": {"apiVersion": "4.0.0", "slot": old}});
+        cluster.node(1).fault_on("getSlot", Fault::Result(json!(old)), None);
+        cluster.node(1).fault_on("getAccountInfo", Fault::With(context), None);
+        holds.push(cluster.node(0).hold("getSlot"));
+    };
+    let gateway = TestGateway::builder().nodes(2).prepare(prepare).start_unprobed().await;
+    let (front, deadline) = (gateway.front(), Instant::now() + PATIENCE);
+    let heard = || Commitment::ALL.iter().all(|c| front.frontier.node_slot(1, *c).is_some());
+    gateway.until("the old slot is known", heard).await;
+    holds[0].release();
+    while gateway.admin("/readyz").await.status != 200 {
+        assert!(Instant::now() < deadline, "never ready");
+        gateway.cluster.step_by(1);
+    }
+    let newest = gateway.cluster.slot(Commitment::Finalized);
+    let wallets = gateway.cluster.examples().wallets;
+    for wallet in &wallets[..20] {
+        let slot = gateway.get_account(wallet).send().await.slot();
+        assert!(slot + 64 > newest, "{} slots behind", newest - slot);
+    }
+}
+
+#[tokio::test]
+async fn nodes_without_health_are_judged_by_slots() {
+    let no_method = Fault::Error { code: -32601, message: "Method not found".to_owned() };
+    for fault in [no_method, Fault::Status(501)] {
+        let prepare = |cluster: &Cluster| {
+            cluster.nodes().iter().for_each(|node| node.fault_on("getHealth", fault.clone(), None));
+        };
+        let gateway = TestGateway::builder().nodes(2).prepare(prepare).start().await;
+        assert_eq!([0, 1].map(|node| gateway.unusable(node)), [None; 2]);
+        gateway.cluster.node(1).set_lag(100);
+        gateway.until("its lag counts", || gateway.unusable(1) == Some(Unusable::Lagging)).await;
+        // Without slots, nothing shows that the node is well.
+        gateway.cluster.node(1).fault_on("getSlot", Fault::NullResult, None);
+        let health = || (*gateway.front().pool.members()[1].health()).clone();
+        gateway.until("it counts as unhealthy", || matches!(health(), Health::Unhealthy(_))).await;
+    }
 }
 
 #[tokio::test]

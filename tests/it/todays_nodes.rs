@@ -89,17 +89,16 @@ async fn status_405_is_a_fault_and_501_not() {
     let wallets = gateway.cluster.examples().wallets;
     let ask = async |n: usize| gateway.get_account(wallets[n]).send().await;
     node.fault_on("getAccountInfo", Fault::Status(501), Some(1));
-    node.fault_on("getAccountInfo", Fault::Status(405), Some(2));
+    node.fault_on("getAccountInfo", Fault::Status(405), Some(1));
     let refused = ask(0).await;
     assert_eq!((refused.status, refused.code()), (200, -32601), "{}", refused.text);
     assert_no_fault(&gateway);
-    // The failed call is tried once more, because its caller is still waiting.
     let failed = ask(1).await;
     assert_eq!((failed.status, failed.code()), (502, -32095), "{}", failed.text);
     let answered = ask(2).await;
     assert_eq!(answered.status, 200, "{}", answered.text);
     let member = &gateway.front().pool.members()[0];
-    assert_eq!((member.counts().1, member.breaker(Instant::now())), (2, BreakerState::Closed));
+    assert_eq!((member.counts().1, member.breaker(Instant::now())), (1, BreakerState::Closed));
 }
 
 #[tokio::test]
@@ -108,7 +107,7 @@ async fn unknown_codes_ask_one_more_node() {
     for (first, second, expected) in [
         (unknown(-32050), None, None),
         (unknown(-32050), Some(unknown(7)), Some(-32050)),
-        (unknown(-32050), Some(Fault::Status(503)), Some(-32050)),
+        (unknown(-32050), Some(Fault::Status(503)), None),
         (unknown(-32050), Some(unknown(-32602)), Some(-32050)),
     ] {
         let gateway = TestGateway::builder()
@@ -121,7 +120,7 @@ async fn unknown_codes_ask_one_more_node() {
             })
             .start()
             .await;
-        let breaks = i64::from(matches!(second, Some(Fault::Status(_))));
+        let breaks = u64::from(matches!(second, Some(Fault::Status(_))));
         for method in ["getAccountInfo", "getBalance"] {
             gateway.cluster.node(0).fault_on(method, first.clone(), None);
             if let Some(second) = &second {
@@ -149,7 +148,7 @@ async fn unknown_codes_ask_one_more_node() {
             assert_eq!(member.breaker(Instant::now()), BreakerState::Closed);
         }
         let failures = gateway.front().pool.members().iter().map(|member| member.counts().1).sum::<u64>();
-        assert_eq!(failures, if breaks == 1 { 4 } else { 0 });
+        assert_eq!(failures, breaks, "forwarded calls count no failures, and the first account is stored");
     }
 }
 

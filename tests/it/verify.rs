@@ -7,7 +7,7 @@ use slotfront_sim::{Fault, Hold};
 use slotfront_testkit::TestGateway;
 
 async fn verifying(nodes: usize) -> TestGateway {
-    TestGateway::builder().nodes(nodes).config(|config| config.verify.sample = 1.0).start().await
+    TestGateway::builder().nodes(nodes).config(|config| config.verify.sample = Some(1.0)).start().await
 }
 
 /// Returns the number of comparisons of `method` with each result: equal, moved and mismatch.
@@ -95,6 +95,7 @@ async fn only_contradictions_are_mismatches() {
     let other_block = || {
         let mut other = whole.clone();
         other["blockhash"] = json!(account);
+        other["parentSlot"] = json!(block.min(skipped) - 1);
         Fault::Result(other)
     };
     let error = |code| Fault::Error { code, message: "a node's word".to_owned() };

@@ -237,9 +237,7 @@ class ReverseProxies(unittest.TestCase):
     """The proxies in their documented configuration, with test ports and a test certificate, in front of a gateway."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         node = self.enterContext(Nodes()).url
         file = self.folder / "keys.toml"
         # Only for a client that is the proxy, and only for one that is not.

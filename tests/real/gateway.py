@@ -37,10 +37,10 @@ def eventually(holds, otherwise, patience=PATIENCE_S):
 class Program:
     """A running command, by default of slotfront. Its output is kept."""
 
-    def __init__(self, *arguments, program=BINARY, cwd=None, env=None):
+    def __init__(self, *arguments, program=BINARY, **options):
         self.output = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [program, *map(str, arguments)], stdout=self.output, stderr=subprocess.STDOUT, text=True, cwd=cwd, env=env
+            [program, *map(str, arguments)], stdout=self.output, stderr=subprocess.STDOUT, text=True, **options
         )
         self.pid = self.process.pid
         try:
@@ -89,6 +89,8 @@ class Program:
         if self.is_running():
             self.process.kill()
             self.process.wait()
+        if self.process.stdin:
+            self.process.stdin.close()
         self.output.close()
 
     def __enter__(self):

@@ -29,9 +29,7 @@ def blocks(title):
 
 class Guides(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         (self.folder / "bin").mkdir()
         (self.folder / "bin" / "slotfront").symlink_to(BINARY)
         nodes = [self.enterContext(Nodes()).port for _ in range(2)]

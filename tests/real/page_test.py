@@ -109,9 +109,8 @@ class Page(unittest.TestCase):
 
     def serve(self, upstreams, admin=0):
         """Starts a gateway in front of nodes, given as (port, name). Returns its process, public address and page."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        config = Path(folder.name, "slotfront.toml")
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        config = Path(folder, "slotfront.toml")
         config.write_text(
             f'[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:{admin}"\n[auth]\nmode = "open"\n'
             # A simulated node that restarts begins a new chain. The large limit keeps it usable.

@@ -36,10 +36,8 @@ class Replicas(unittest.TestCase):
     settings = 'timeout = "1s"\n'
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-        self.store = self.enterContext(Store(folder.name))
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.store = self.enterContext(Store(self.folder))
         node = self.enterContext(Nodes())
         file = self.folder / "keys.toml"
         self.key, self.fast = (keys(file, "create", "--name", plan, "--plan", plan) for plan in ("standard", "fast"))

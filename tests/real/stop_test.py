@@ -4,6 +4,7 @@ import http.client
 import itertools
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -12,9 +13,10 @@ import time
 import unittest
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import lossless
-from gateway import PATIENCE_S, TOKEN, GatewayTest, Nodes, Serve, call, eventually, free_port, get, upstreams
+from gateway import PATIENCE_S, TOKEN, GatewayTest, Nodes, Program, Serve, call, eventually, free_port, get, upstreams
 
 # The number of restarts.
 RESTARTS = int(os.environ.get("STOP_RESTARTS", "2"))
@@ -178,6 +180,58 @@ class Restarts(RestartTest):
             serve.ready()
             self.assertEqual(call(f"http://{public}/v3/{key}", "getClusterNodes", [])[0], 200)
         self.assertEqual(serve.stop(), 0)
+
+
+class SharedUsageFile(RestartTest):
+    """A second process with the usage file of the first."""
+
+    def setUp(self):
+        super().setUp()
+        self.key = self.keys("create", "--name", "a")
+
+    def configured(self, name, ports, drain="1s"):
+        """Returns a configuration at its own addresses whose usage file is the same for all."""
+        config, public, _ = self.configure(name, ports, f'drain_timeout = "{drain}"\nrequest_timeout = "10m"')
+        config.write_text(config.read_text().replace(f"{name}-usage.json", "usage.json"))
+        return config, public
+
+    def waiting(self, config, first):
+        """Starts a second process, and waits until it names the first."""
+        second = self.start(Program("serve", "--config", config))
+        second.wait_for(rf"process {first.pid} on {re.escape(socket.gethostname())}")
+        self.assertNotIn("listening on", second.printed())
+        return second
+
+    def test_second_process_with_one_usage_file_is_refused(self):
+        config, public = self.configured("one", self.nodes)
+        first = self.start(Serve(config)).ready()
+        second = self.waiting(self.configured("two", self.nodes)[0], first)
+        self.assertEqual(second.ended(), 1, second.printed())
+        self.assertIn("give each process a file of its own", second.printed())
+        self.assertEqual(call(f"http://{public}/v3/{self.key}", "getClusterNodes", [])[0], 200)
+        self.assertEqual(first.stop(), 0)
+        self.assertEqual(Path(self.folder, "usage.json.lock").read_text(), "", "the lock is left as it was found")
+
+    def test_second_process_waits_for_a_draining_one_and_continues_its_counts(self):
+        config, public = self.configured("one", self.nodes, "10m")
+        first = self.start(Serve(config)).ready()
+        for _ in range(3):
+            self.assertEqual(call(f"http://{public}/v3/{self.key}", "getClusterNodes", [])[0], 200)
+        # Readiness fails first, for a tenth of the ten minutes.
+        first.send(signal.SIGTERM)
+        first.wait_for("requests in flight finish first")
+        config, self.public = self.configured("two", self.nodes, "10m")
+        second, stopped = self.waiting(config, first), self.waiting(self.configured("three", self.nodes, "10m")[0], first)
+        self.assertEqual(stopped.stop(), 0, "a process that waits can be stopped")
+        usage_file = Path(self.folder, "usage.json")
+        self.until(lambda: usage_file.exists() and '"month_units":3.0' in usage_file.read_text(), "the counts are written")
+        self.assertEqual(first.stop(), 0, "the second signal ends the drain")
+        second.wait_for("slotfront is running")
+        self.assertEqual(self.used(self.key), 3.0)
+        second.stop(signal.SIGKILL)
+        third = self.start(Serve(config)).ready()
+        self.assertEqual(self.used(self.key), 3.0, "the lock of a dead process is free")
+        self.assertNotIn("usage file", third.printed())
 
 
 class Killed(RestartTest):

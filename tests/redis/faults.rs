@@ -65,6 +65,7 @@ async fn stopped_store_is_avoided_until_it_returns() {
     a.until("the store is used again", || a.front().cache.purger().shares()).await;
     // The purge empties the cache, so that the next calls ask the store.
     a.front().cache.purger().purge(&slotfront::cache::purge::Filter::default());
+    a.until("the purge has reached the store", || a.front().cache.purger().shares()).await;
     let hits = asked();
     misses(&a, 5).await;
     assert!(asked() > hits);
@@ -280,16 +281,12 @@ async fn redis_cluster_continues_without_a_node() {
     misses_until(&a, "the cluster is used", || puts() > 20).await;
     cluster.0[1].pause();
     let before = skipped();
-    misses_until(&a, "the part of the paused node is left alone", || skipped() > before).await;
+    misses_until(&a, "the cluster is left alone for a while", || skipped() > before).await;
     let kept = puts();
     misses_until(&a, "the other nodes are used", || puts() > kept).await;
     cluster.0[1].resume();
-    let mut before = None;
-    misses_until(&a, "the part of the resumed node is used again", || {
-        let now = skipped();
-        before.replace(now) == Some(now)
-    })
-    .await;
+    let kept = puts();
+    misses_until(&a, "the cluster is used again", || puts() > kept + 20).await;
     cluster.0[2].kill();
     a.front().cache.purger().clear();
     misses(&a, 60).await;

@@ -54,6 +54,15 @@ async fn gateways(n: usize, change: impl FnOnce(&mut Config)) -> Vec<TestGateway
     gateways
 }
 
+/// Returns the seconds until the burst of the only rate in the store is free again.
+fn full_in(store: &Redis) -> f64 {
+    let key = store.keys("test:limit").remove(0);
+    let state: String = redis::cmd("GET").arg(&key).query(&mut store.connection()).unwrap();
+    let rest: f64 = state.split(' ').next().unwrap().parse().unwrap();
+    let time: (f64, f64) = redis::cmd("TIME").query(&mut store.connection()).unwrap();
+    (rest - time.0 * 1e6 - time.1) / 1e6
+}
+
 #[tokio::test]
 async fn shared_rate_holds_across_four_gateways() {
     let store = Redis::start(&[]);
@@ -84,13 +93,7 @@ async fn shared_burst_is_whole_and_unused_is_returned() {
     gateways[0].until("the store knows the first gateway's calls", told).await;
     // The first gateway returns the calls that it leased in advance. The store then counts no more than the ninety
     // calls that passed.
-    let key = store.keys("test:limit").remove(0);
-    let owed = || {
-        let rest: f64 = redis::cmd("GET").arg(&key).query(&mut store.connection()).unwrap();
-        let time: (f64, f64) = redis::cmd("TIME").query(&mut store.connection()).unwrap();
-        (rest - time.0 * 1e6 - time.1) / 1e6
-    };
-    gateways[0].until("the leased calls are returned", || owed() < 91.0).await;
+    gateways[0].until("the leased calls are returned", || full_in(&store) < 91.0).await;
     let second = passed(&batch(1, 100).await);
     let told = || counted(&gateways[1], SharedOperation::Limit, SharedResult::Ok) > 0;
     gateways[1].until("the store knows the second gateway's calls", told).await;
@@ -99,6 +102,29 @@ async fn shared_burst_is_whole_and_unused_is_returned() {
     // both know that nothing is left.
     let after = batch(1, 50).await;
     assert_eq!(passed(&after), 0, "{}", after.text);
+}
+
+#[tokio::test]
+async fn a_changed_shared_rate_carries_calls_over() {
+    let store = Redis::start(&[]);
+    let gateways = gateways(2, limited(store.settings(), 1, 100, None)).await;
+    let told = |gateway: &TestGateway| counted(gateway, SharedOperation::Limit, SharedResult::Ok);
+    let batch = gateways[0].batch(vec![gateways[0].get_nodes(); 90]).send().await.json();
+    assert!(batch.as_array().unwrap().iter().all(|element| element.get("result").is_some()), "{batch}");
+    gateways[0].until("the store knows the calls", || told(&gateways[0]) > 0).await;
+    // Until its unused lease is returned, the first gateway may still write at the old rate.
+    gateways[0].until("the leased calls are returned", || full_in(&store) < 91.0).await;
+    for gateway in &gateways {
+        let mut new = (*gateway.front().config).clone();
+        let plan = new.plans.get_mut("dev").unwrap();
+        (plan.rps, plan.burst) = (100, 100);
+        gateway.app.reload(&new).unwrap();
+    }
+    assert_eq!(gateways[1].get_nodes().send().await.status, 200);
+    gateways[1].until("the store was asked at the new rate", || told(&gateways[1]) > 0).await;
+    // At the new rate a whole burst is free again after a second, also if the second gateway has spent it on credit.
+    let full_in = full_in(&store);
+    assert!(full_in < 2.5, "the calls of the old rate count as {full_in} s");
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ fn counted(gateway: &TestGateway, operation: SharedOperation, result: SharedResu
     gateway.front().metrics.shared_requests.at((operation, result)).get()
 }
 
-/// Waits until a gateway is connected to the store and has read the store's purges. Returns the gateway.
+/// Waits until a gateway is connected to the store and knows its generation. Returns the gateway.
 async fn connected(gateway: TestGateway) -> TestGateway {
     gateway.until("the store is there", || gateway.front().cache.purger().shares()).await;
     gateway
@@ -223,12 +223,12 @@ async fn foreign_values_are_counted_misses() {
         |connection: &mut redis::Connection, i: usize| -> Vec<u8> { connection.get(&keys[i]).unwrap() };
     let anothers = value(&mut connection, 1);
     let mut later_version = value(&mut connection, 2);
-    later_version[3] = b'2';
+    later_version[3] = b'9';
     let mut altered = value(&mut connection, 3);
     *altered.last_mut().unwrap() ^= 1;
     let cut = value(&mut connection, 4);
     () = connection.set(&keys[0], anothers).unwrap();
-    () = connection.set(&keys[1], b"sfA199999999999999999999 garbage").unwrap();
+    () = connection.set(&keys[1], b"sfA299999999999999999999 garbage").unwrap();
     () = connection.set(&keys[2], later_version).unwrap();
     () = connection.set(&keys[3], altered).unwrap();
     () = connection.del(&keys[4]).unwrap();

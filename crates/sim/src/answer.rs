@@ -57,6 +57,8 @@ pub(crate) struct View<'a> {
     pub(crate) node: &'a NodeTraits,
     /// The newest processed block of the node.
     pub(crate) tip: Arc<Block>,
+    /// True if the node answers even if it has not reached the caller's `minContextSlot`.
+    pub(crate) ignores_min_slot: bool,
 }
 
 impl View<'_> {
@@ -75,7 +77,7 @@ impl View<'_> {
     /// The slot is below `minimum`.
     fn slot_from(&self, commitment: Commitment, minimum: Option<Slot>) -> Result<Slot, Refusal> {
         let slot = self.slot(commitment);
-        if minimum.is_some_and(|minimum| slot < minimum) {
+        if minimum.is_some_and(|minimum| slot < minimum && !self.ignores_min_slot) {
             let data = Some(json!({ "contextSlot": slot }));
             return Err(Refusal {
                 data,
@@ -88,6 +90,11 @@ impl View<'_> {
     /// Returns a result that consists of `value` and of a context with this slot.
     fn contextual(&self, slot: Slot, value: &Value) -> Value {
         json!({ "context": { "apiVersion": self.node.version(), "slot": slot }, "value": value })
+    }
+
+    /// Returns the block of `slot`, if the node holds it.
+    fn block(&self, slot: Slot) -> Option<&Arc<Block>> {
+        self.chain.block(slot).filter(|_| !self.node.has_lost(slot))
     }
 
     /// Returns the oldest slot whose block the node still has.

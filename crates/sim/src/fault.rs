@@ -63,6 +63,9 @@ pub enum Fault {
     /// Sends the right answer, but adds these members to its result or replaces members of the same names. A block may
     /// thus lack its rewards, or be a block of another fork.
     With(serde_json::Value),
+    /// Answers like an address behind which two machines are asked in turn, the second a slot behind the first. Both
+    /// ignore `minContextSlot`.
+    TwoMachines,
 }
 
 /// The faults that a test has added to a node, in the order in which they were added.

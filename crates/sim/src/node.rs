@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -40,6 +41,10 @@ pub struct Node {
     chain: Arc<RwLock<Chain>>,
     traits: NodeTraits,
     lag: AtomicU64,
+    /// The slot at which the node stands still once it has reached it.
+    newest: AtomicU64,
+    /// The number of calls with [`Fault::TwoMachines`].
+    turns: AtomicU64,
     pub(crate) faults: Faults,
     pub(crate) holds: Holds,
     is_down: watch::Sender<bool>,
@@ -60,6 +65,8 @@ impl Node {
             chain,
             traits: NodeTraits::new(index, addresses),
             lag: AtomicU64::new(0),
+            newest: AtomicU64::new(Slot::MAX),
+            turns: AtomicU64::new(0),
             faults: Faults::default(),
             holds: Holds::default(),
             is_down: watch::Sender::new(false),
@@ -91,9 +98,21 @@ impl Node {
         self.lag.store(slots.min(MAX_LAG), Ordering::Relaxed);
     }
 
+    /// Lets the node stand still at this slot, as if it received no newer blocks. `None` lets it go on. Its lag must
+    /// not exceed [`MAX_LAG`].
+    pub fn stand_still_at(&self, slot: Option<Slot>) {
+        self.newest.store(slot.unwrap_or(Slot::MAX), Ordering::Relaxed);
+    }
+
     /// Drops the node's blocks before `slot`, as if its ledger were smaller.
     pub fn prune_below(&self, slot: Slot) {
         self.traits.first_available.store(slot, Ordering::Relaxed);
+    }
+
+    /// Takes the blocks of these slots from the node, as if it had started from a snapshot above them. For their final
+    /// slots it answers -32007, like for skipped ones. An empty range gives the blocks back.
+    pub fn set_hole(&self, slots: Range<Slot>) {
+        *self.traits.hole.write().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
     /// Sets the health of the node. A node that is at least 128 slots behind is always unhealthy.
@@ -218,8 +237,18 @@ impl Node {
     /// Reads the chain as this node sees it.
     pub(crate) fn view<T>(&self, read: impl FnOnce(&View<'_>) -> T) -> T {
         let chain = self.chain.read().unwrap_or_else(PoisonError::into_inner);
-        let tip = Arc::clone(chain.tip_at(chain.slot().saturating_sub(self.lag.load(Ordering::Relaxed))));
-        read(&View { chain: &chain, node: &self.traits, tip })
+        let newest = chain.slot().saturating_sub(self.lag.load(Ordering::Relaxed));
+        let tip = Arc::clone(chain.tip_at(newest.min(self.newest.load(Ordering::Relaxed))));
+        read(&View { chain: &chain, node: &self.traits, tip, ignores_min_slot: false })
+    }
+
+    /// Reads the chain as the machine sees it whose turn it is ([`Fault::TwoMachines`]).
+    fn view_of_machine<T>(&self, read: impl FnOnce(&View<'_>) -> T) -> T {
+        let is_behind = self.turns.fetch_add(1, Ordering::Relaxed) % 2 == 1;
+        self.view(|view| {
+            let slot = view.tip.slot.saturating_sub(u64::from(is_behind));
+            read(&View { tip: Arc::clone(view.chain.tip_at(slot)), ignores_min_slot: true, ..*view })
+        })
     }
 
     /// Answers a request body directly, without HTTP. Holds and faults do not affect the answer, and the calls are
@@ -281,7 +310,11 @@ impl Node {
             }
             _ => {
                 let method = String::from_utf8_lossy(&call.method);
-                let answer = self.view(|view| answer::call(view, &method, &call.params));
+                let answer = |view: &View<'_>| answer::call(view, &method, &call.params);
+                let answer = match fault {
+                    Some(Fault::TwoMachines) => self.view_of_machine(answer),
+                    _ => self.view(answer),
+                };
                 match fault {
                     Some(Fault::Ahead(slots)) => answer.map(|result| answer::ahead(result, *slots)),
                     Some(Fault::With(members)) => answer.map(|result| answer::with(result, members)),

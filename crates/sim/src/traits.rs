@@ -2,6 +2,7 @@
 //! chain.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -18,6 +19,8 @@ pub(crate) struct NodeTraits {
     /// The addresses of the cluster's nodes, once they listen.
     addresses: Arc<[OnceLock<SocketAddr>]>,
     pub(crate) first_available: AtomicU64,
+    /// The slots whose blocks the node has lost. Empty by default.
+    pub(crate) hole: RwLock<Range<Slot>>,
     pub(crate) healthy: AtomicBool,
     pub(crate) full_api: AtomicBool,
     pub(crate) history: AtomicBool,
@@ -33,6 +36,7 @@ impl NodeTraits {
             index,
             addresses,
             first_available: AtomicU64::new(0),
+            hole: RwLock::new(0..0),
             healthy: AtomicBool::new(true),
             full_api: AtomicBool::new(true),
             history: AtomicBool::new(true),
@@ -54,6 +58,11 @@ impl NodeTraits {
 
     pub(crate) fn first_available(&self) -> Slot {
         self.first_available.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if the node has lost the block of `slot`.
+    pub(crate) fn has_lost(&self, slot: Slot) -> bool {
+        self.hole.read().unwrap_or_else(PoisonError::into_inner).contains(&slot)
     }
 
     pub(crate) fn is_healthy(&self) -> bool {

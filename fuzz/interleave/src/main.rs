@@ -99,18 +99,15 @@ fn one_flight_at_a_time() {
                 for _ in 0..2 {
                     let before = landed.load(Ordering::SeqCst);
                     let (begun, done, under_way) = (begun.clone(), landed.clone(), under_way.clone());
-                    let fetch = move || {
-                        let (begun, done, under_way) = (begun.clone(), done.clone(), under_way.clone());
-                        async move {
-                            assert_eq!(under_way.fetch_add(1, Ordering::SeqCst), 0, "two fetches at once");
-                            let number = begun.fetch_add(1, Ordering::SeqCst) + 1;
-                            yield_now().await;
-                            under_way.fetch_sub(1, Ordering::SeqCst);
-                            done.store(number, Ordering::SeqCst);
-                            number
-                        }
+                    let fetch = async move {
+                        assert_eq!(under_way.fetch_add(1, Ordering::SeqCst), 0, "two fetches at once");
+                        let number = begun.fetch_add(1, Ordering::SeqCst) + 1;
+                        yield_now().await;
+                        under_way.fetch_sub(1, Ordering::SeqCst);
+                        done.store(number, Ordering::SeqCst);
+                        number
                     };
-                    let got = flights.join(&1, fetch, |_| false).result().await;
+                    let got = flights.join(&1, fetch).result().await;
                     // The oldest valid result is the newest one that had landed before the call.
                     assert!(got.is_some_and(|number| number >= before), "{got:?} after {before}");
                 }
@@ -121,38 +118,7 @@ fn one_flight_at_a_time() {
         block_on(caller).unwrap();
     }
     tasks.finish();
-    assert!(flights.join(&1, || async { 0 }, |_| false).is_leader, "a landed flight is removed");
-    tasks.finish();
-}
-
-/// Checks that a failed fetch is retried once for the waiting callers, and that each of them gets the result.
-fn failed_fetch_is_retried_once() {
-    let tasks = TaskTracker::default();
-    let flights = flight::Flights::<u8, usize>::new(tasks.clone());
-    let tries = Arc::<AtomicUsize>::default();
-    let callers: Vec<_> = (0..3)
-        .map(|caller| {
-            let (flights, tries) = (flights.clone(), tries.clone());
-            spawn(async move {
-                let fetch = move || {
-                    let tries = tries.clone();
-                    async move {
-                        yield_now().await;
-                        tries.fetch_add(1, Ordering::SeqCst) + 1
-                    }
-                };
-                let handle = flights.join(&1, fetch, |number| number % 2 == 1);
-                if caller == 0 {
-                    return;
-                }
-                let got = handle.result().await.expect("a flight lands");
-                assert!(got % 2 == 0, "a waiting caller gets the second try, not {got}");
-            })
-        })
-        .collect();
-    for caller in callers {
-        block_on(caller).unwrap();
-    }
+    assert!(flights.join(&1, async { 0 }).is_leader, "a landed flight is removed");
     tasks.finish();
 }
 
@@ -174,20 +140,17 @@ fn purge_leaves_no_earlier_answer() {
                 let found = *kept.lock().unwrap();
                 assert!(found.is_none_or(|asked| asked >= purged), "{found:?} is kept after purge {purged}");
                 let (of, begun, kept) = (generation.clone(), begun.clone(), kept.clone());
-                let fetch = move || {
-                    let (of, begun, kept) = (of.clone(), begun.clone(), kept.clone());
-                    async move {
-                        let number = of.number();
-                        let asked = begun.load(Ordering::SeqCst);
-                        yield_now().await;
-                        let held = of.lock();
-                        if held.number() == number {
-                            *kept.lock().unwrap() = Some(asked);
-                        }
-                        asked
+                let fetch = async move {
+                    let number = of.number();
+                    let asked = begun.load(Ordering::SeqCst);
+                    yield_now().await;
+                    let held = of.lock();
+                    if held.number() == number {
+                        *kept.lock().unwrap() = Some(asked);
                     }
+                    asked
                 };
-                let got = flights.join(&(1, generation.number()), fetch, |_| false).result().await;
+                let got = flights.join(&(1, generation.number()), fetch).result().await;
                 assert!(got.is_some_and(|asked| asked >= purged), "{got:?} after purge {purged}");
             }
         })
@@ -232,8 +195,8 @@ fn monotonic_slot_only_rises() {
     assert_eq!(shown.at(methods::Commitment).highest(), Some(9));
 }
 
-/// Checks that the callback of each caller who leaves a flight runs exactly once.
-fn leaving_callers_are_called_back_once() {
+/// Checks that each callback of a flight runs exactly once.
+fn callbacks_run_once() {
     let tasks = TaskTracker::default();
     let flights = flight::Flights::<u8, usize>::new(tasks.clone());
     let callbacks = [Arc::<AtomicUsize>::default(), Arc::default()];
@@ -242,13 +205,13 @@ fn leaving_callers_are_called_back_once() {
         7
     };
     let waiter = flights.clone();
-    tasks.spawn(async move { assert_eq!(waiter.join(&1, fetch, |_| false).result().await, Some(7)) });
+    tasks.spawn(async move { assert_eq!(waiter.join(&1, fetch()).result().await, Some(7)) });
     for count in callbacks.clone() {
         let flights = flights.clone();
         tasks.spawn(async move {
-            let handle = flights.join(&1, fetch, |_| false);
+            let handle = flights.join(&1, fetch());
             yield_now().await;
-            handle.leave(move |landed| {
+            handle.on_result(move |landed| {
                 assert_eq!(*landed, 7);
                 count.fetch_add(1, Ordering::SeqCst);
             });
@@ -297,10 +260,9 @@ fn carried_accounts_are_unchanged() {
 fn main() {
     for (name, scene) in [
         ("one_flight_at_a_time", one_flight_at_a_time as fn()),
-        ("failed_fetch_is_retried_once", failed_fetch_is_retried_once),
         ("purge_leaves_no_earlier_answer", purge_leaves_no_earlier_answer),
         ("monotonic_slot_only_rises", monotonic_slot_only_rises),
-        ("leaving_callers_are_called_back_once", leaving_callers_are_called_back_once),
+        ("callbacks_run_once", callbacks_run_once),
         ("carried_accounts_are_unchanged", carried_accounts_are_unchanged),
     ] {
         shuttle::check_random(scene, SCHEDULES);

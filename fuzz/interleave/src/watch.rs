@@ -8,7 +8,6 @@ use shuttle::sync::Mutex;
 #[derive(Debug)]
 struct Shared<T> {
     value: T,
-    receivers: usize,
     closed: bool,
     wakers: Vec<Waker>,
 }
@@ -23,15 +22,11 @@ pub struct Receiver<T>(Arc<Mutex<Shared<T>>>);
 pub struct Closed;
 
 pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
-    let shared = Arc::new(Mutex::new(Shared { value, receivers: 1, closed: false, wakers: Vec::new() }));
+    let shared = Arc::new(Mutex::new(Shared { value, closed: false, wakers: Vec::new() }));
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
 
 impl<T> Sender<T> {
-    pub fn receiver_count(&self) -> usize {
-        self.0.lock().unwrap().receivers
-    }
-
     pub fn send_replace(&self, value: T) -> T {
         let mut shared = self.0.lock().unwrap();
         shared.wakers.drain(..).for_each(Waker::wake);
@@ -66,13 +61,6 @@ impl<T: Clone> Receiver<T> {
 
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
-        self.0.lock().unwrap().receivers += 1;
         Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> Drop for Receiver<T> {
-    fn drop(&mut self) {
-        self.0.lock().unwrap().receivers -= 1;
     }
 }

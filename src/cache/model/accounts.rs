@@ -50,7 +50,6 @@ impl AccountModel {
     fn new(settings: Settings) -> Self {
         let cache = SteppedCache::new(|config| {
             config.cache.assemble = settings.assemble;
-            config.pool.merge = settings.merge;
         });
         let (shown, accounts_shown, falls) = (Vec::new(), Vec::new(), Vec::new());
         let (purges, has_conditions, has_failed) = (Purges::default(), false, false);
@@ -251,9 +250,7 @@ impl AccountModel {
             commitment,
             case()
         );
-        let may_mix = caller.call.list && self.settings.assemble == Assemble::WithinBound;
-        let has_slot = slot == answer.meta.slot || (may_mix && slot > answer.meta.slot);
-        prop_assert!(has_slot, "a source of another slot: {}", case());
+        prop_assert!(slot == answer.meta.slot, "a source of another slot: {}", case());
         self.check_age(caller, answer.status, mark)
     }
 
@@ -283,12 +280,11 @@ impl AccountModel {
         let (commitment, call) = (caller.call.commitment, &self.cache.calls[mark]);
         let is_own = call.sent_at >= caller.asked_at;
         let is_fresh = |stale| self.is_fresh(mark, commitment, stale);
-        let is_completed = caller.call.list && self.settings.assemble == Assemble::WithinBound;
         let is_in_time = match status {
             CacheStatus::Hit { stale, .. } => is_fresh(stale),
             CacheStatus::StaleIfError { .. } => self.may_stand_in(mark, commitment),
             CacheStatus::Collapsed => is_own || is_fresh(false),
-            CacheStatus::Forwarded { .. } => is_own || (is_completed && is_fresh(false)),
+            CacheStatus::Forwarded { .. } => is_own,
             CacheStatus::Bypassed | CacheStatus::Batch { .. } | CacheStatus::Carried => false,
         };
         prop_assert!(
@@ -427,7 +423,7 @@ impl AccountModel {
     fn check_single_flight(&self) -> Result<(), TestCaseError> {
         // A call that is repeated after a purge may run beside another caller's.
         let is_tried_again = self.has_failed && self.cache.generation > 0;
-        if self.has_conditions || self.settings.merge || is_tried_again {
+        if self.has_conditions || is_tried_again {
             return Ok(());
         }
         let under_way: Vec<_> =

@@ -14,7 +14,7 @@ use super::*;
 use crate::cache::CacheStatus;
 use crate::error::Error;
 use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
-use answers::{block_text, serves_shape};
+use answers::{block_text, parent_of, serves_shape};
 use steps::{ModelStep, TestAnswer, steps};
 
 /// The newest finalized slot at the beginning of a generated test case.
@@ -47,8 +47,8 @@ struct TestCall {
 struct EndedCall {
     number: usize,
     answer: TestAnswer,
-    /// True if a second node gave the same answer.
-    is_settled: bool,
+    /// True if a stored block could prove that the requested slot was skipped.
+    is_proven: bool,
     /// True if the requested slot was above the newest known slot of the call's commitment.
     was_future: bool,
     step: usize,
@@ -74,7 +74,7 @@ impl BlockModel {
         }
         for _ in 0..8 {
             for number in self.cache.calls_under_way() {
-                self.end_call(number, TestAnswer::Block, true);
+                self.end_call(number, TestAnswer::Block);
             }
             self.settle_and_check(None, false).await?;
         }
@@ -90,9 +90,9 @@ impl BlockModel {
                 self.cache.advance_frontier(commitment, slots);
             }
             ModelStep::Ask { query, bypass } => return self.ask(query, bypass),
-            ModelStep::NodeReply { choice, answer, is_settled } => {
+            ModelStep::NodeReply { choice, answer } => {
                 if let Some(number) = self.cache.call_under_way(choice) {
-                    self.end_call(number, answer, is_settled);
+                    self.end_call(number, answer);
                 }
             }
             ModelStep::PurgeAll => self.cache.purge_all(),
@@ -112,10 +112,11 @@ impl BlockModel {
         must_hit.then_some(query)
     }
 
-    fn end_call(&mut self, number: usize, answer: TestAnswer, is_settled: bool) {
+    fn end_call(&mut self, number: usize, answer: TestAnswer) {
         let query = asked(&self.cache.calls[number]);
         let was_future = query.slot > self.cache.frontier.slot(query.commitment);
-        self.ended.push(EndedCall { number, answer, is_settled, was_future, step: self.cache.step });
+        let is_proven = self.may_prove_skip(query.slot);
+        self.ended.push(EndedCall { number, answer, is_proven, was_future, step: self.cache.step });
         let body = match answer {
             TestAnswer::Block => NodeReply::Result(block_text(&query, number).into()),
             TestAnswer::Null => NodeReply::Result(Bytes::from_static(b"null")),
@@ -125,11 +126,7 @@ impl BlockModel {
             }
             TestAnswer::Fault => return self.cache.fail_call(number),
         };
-        if is_settled {
-            self.cache.answer_call(number, body, FIRST);
-        } else {
-            self.cache.answer_unsettled(number, body, FIRST);
-        }
+        self.cache.answer_call(number, body, FIRST);
     }
 
     /// Runs all tasks, and checks the answers that callers got. If the step was a failure of the node, calls that
@@ -143,7 +140,7 @@ impl BlockModel {
         let mut answered = self.cache.settle().await;
         if node_is_down {
             for number in self.cache.calls_sent_now() {
-                self.end_call(number, TestAnswer::Fault, false);
+                self.end_call(number, TestAnswer::Fault);
             }
             answered.extend(self.cache.settle().await);
         }
@@ -171,8 +168,7 @@ impl BlockModel {
                 Some(EntryLife::of_final_block())
             }
             TestAnswer::Block | TestAnswer::Error(VERSION) => Some(EntryLife::of_confirmed_block()),
-            // All slots here are near the frontier, where long-term storage may not be filled yet.
-            TestAnswer::Error(SKIPPED) if ended.is_settled && !ended.was_future => {
+            TestAnswer::Error(SKIPPED | NOT_IN_STORAGE) if ended.is_proven && !ended.was_future => {
                 Some(EntryLife::of_skipped_slot())
             }
             TestAnswer::Error(SKIPPED | NOT_IN_STORAGE) if !ended.was_future => {
@@ -295,6 +291,17 @@ impl BlockModel {
         })
     }
 
+    /// Returns true if a final block after `slot` that the cache may hold has its parent before `slot`.
+    fn may_prove_skip(&self, slot: Slot) -> bool {
+        self.ended.iter().any(|ended| {
+            let (call, block) = (&self.cache.calls[ended.number], asked(&self.cache.calls[ended.number]));
+            ended.answer == TestAnswer::Block
+                && block.commitment == Commitment::Finalized
+                && call.generation == self.cache.generation
+                && (parent_of(block.slot) + 1..block.slot).contains(&slot)
+        })
+    }
+
     fn age(&self, ended: &EndedCall) -> Duration {
         self.cache.calls[ended.number].sent_at.elapsed()
     }
@@ -328,7 +335,7 @@ impl BlockModel {
         let is_absence = |answer| matches!(answer, TestAnswer::Error(SKIPPED | NOT_IN_STORAGE));
         let absence = self.stored_answers(query.slot).rfind(|(ended, _)| is_absence(ended.answer));
         let is_absent =
-            absence.is_some_and(|(ended, _)| self.age(ended) <= self.life(ended).unwrap_or_default().fresh);
+            absence.is_some_and(|(ended, _)| self.age(ended) <= EntryLife::of_unconfirmed_skip().fresh);
         is_absent || self.holds_fresh_block(query.slot, self.cache.step, |block| serves_shape(block, query))
     }
 }

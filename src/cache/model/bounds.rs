@@ -19,6 +19,8 @@ const MOMENT: Duration = Duration::from_millis(1);
 pub(super) static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let mut config = Config::dev(any, any, Vec::new());
+    // The models count upstream calls.
+    config.verify.sample = Some(0.0);
     // The capacity suffices for every test without eviction, and a small cache is created faster.
     (config.cache.capacity, config.cache.max_entry) = (8 << 20, 8 << 20);
     config
@@ -136,14 +138,12 @@ impl EntryLife {
         Self { fresh: ttl().block_confirmed, in_fault: CONFIG.cache.stale_if_error.confirmed }
     }
 
-    /// Returns the times for which the answer that a slot was skipped may be served after two nodes gave this
-    /// answer.
+    /// Returns the times for which the answer that a slot was skipped may be served if a stored block proves it.
     pub(super) fn of_skipped_slot() -> Self {
         Self { fresh: ttl().no_block_skipped, in_fault: settled_in_fault() }
     }
 
-    /// Returns the times for which the answer that a slot was skipped may be served after only one node gave this
-    /// answer.
+    /// Returns the times for which the answer that a slot was skipped may be served if only nodes report it.
     pub(super) fn of_unconfirmed_skip() -> Self {
         Self { fresh: ttl().no_block_unconfirmed, in_fault: Duration::ZERO }
     }

@@ -11,7 +11,7 @@ mod named;
 use super::*;
 use crate::cache::CacheStatus;
 use crate::cache::model::stepped_cache::AnsweredCaller;
-use crate::config::{Assemble, FollowMode};
+use crate::config::FollowMode;
 use crate::follow::testing::TestChain;
 use AccountQuestion::{Balance, List, Single};
 use cluster::{
@@ -85,21 +85,16 @@ struct CarryModel {
     /// True if a node of an old version has answered at finalized. Such an answer may show data of a later
     /// slot than the one in its context.
     has_old_answers: bool,
-    /// True if lists are assembled from accounts of several slots.
-    mixes_slots: bool,
     carried: usize,
 }
 
 impl CarryModel {
-    fn new(assemble: Assemble) -> Self {
-        Self::in_mode(FollowMode::On, assemble)
+    fn new() -> Self {
+        Self::in_mode(FollowMode::On)
     }
 
-    fn in_mode(mode: FollowMode, assemble: Assemble) -> Self {
-        let cache = SteppedCache::new(|config| {
-            config.follow.mode = mode;
-            config.cache.assemble = assemble;
-        });
+    fn in_mode(mode: FollowMode) -> Self {
+        let cache = SteppedCache::new(|config| config.follow.mode = mode);
         let newest = cache.frontier.slot(Commitment::Confirmed);
         let slots = newest - HISTORY..=newest;
         let blocks: Vec<_> = slots.map(|slot| Block { slot, writes: Vec::new() }).collect();
@@ -113,7 +108,6 @@ impl CarryModel {
             chain,
             unread: 1,
             has_old_answers: false,
-            mixes_slots: assemble == Assemble::WithinBound,
             carried: 0,
         };
         model.follow(usize::MAX);
@@ -224,11 +218,9 @@ impl CarryModel {
             self.carried += usize::from(is_carried);
             let TestCall { question, commitment } = caller.call;
             let slot = answer.meta.slot;
-            // Two kinds of answers need not show the state at their slot: answers of old nodes at finalized, and
-            // lists assembled from accounts of several slots. A carried answer always must show it.
+            // Answers of old nodes at finalized need not show the state at their slot. A carried answer must.
             let is_old = commitment == Commitment::Finalized && self.has_old_answers;
-            let is_mixed = matches!(question, List { .. }) && self.mixes_slots;
-            if is_carried || !(is_old || is_mixed) {
+            if is_carried || !is_old {
                 let expected = format!(r#""slot":{slot}}},"value":{}}}"#, self.cluster.value(question, slot));
                 prop_assert!(
                     text.ends_with(&expected),
@@ -267,8 +259,7 @@ impl CarryModel {
 
 proptest! {
     #[test]
-    fn answers_are_the_state_at_their_slot(within_bound in any::<bool>(), steps in steps()) {
-        let assemble = if within_bound { Assemble::WithinBound } else { Assemble::SameSlot };
-        on_a_stepped_clock(async { CarryModel::new(assemble).run(steps).await })?;
+    fn answers_are_the_state_at_their_slot(steps in steps()) {
+        on_a_stepped_clock(async { CarryModel::new().run(steps).await })?;
     }
 }

@@ -7,6 +7,7 @@
 use super::reference::{Arrival, ReferenceCache, StoredAnswer};
 use super::*;
 use crate::cache::answer::{FlightRole, render_fetched};
+use crate::cache::basis::Basis;
 use crate::cache::basis::Tolerance;
 use crate::cache::derive::list::joined;
 use crate::cache::fetcher::AnswerSource;

@@ -136,7 +136,7 @@ impl<W> SteppedCache<W> {
         let cache = Arc::clone(&self.cache);
         let task = self
             .tasks
-            .spawn(async move { cache.answer(&query, options, Charge::free(), &NoConditions).await });
+            .spawn(async move { cache.answer(&query, options, &Charge::free(), &NoConditions).await });
         let (asked_at, generation, asked_in) = (Instant::now(), self.generation, self.step);
         let caller = TestCaller { call, min_context_slot, min_slot, asked_at, generation, asked_in };
         self.waiting.push(WaitingCaller { caller, task });
@@ -197,17 +197,9 @@ impl<W> SteppedCache<W> {
         self.calls_under_way().into_iter().filter(|number| self.calls[*number].sent_at == now).collect()
     }
 
-    /// Answers the upstream call of this number with `body` at `slot`. The answer counts as final: no other
-    /// node could give a better one.
+    /// Answers the upstream call of this number with `body` at `slot`.
     pub(super) fn answer_call(&mut self, number: usize, body: NodeReply, slot: Slot) {
-        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, is_settled: true };
-        self.end_call(number, Some(reply));
-    }
-
-    /// Answers the upstream call of this number with `body` at `slot`. The answer does not count as final:
-    /// another node might give a better one.
-    pub(super) fn answer_unsettled(&mut self, number: usize, body: NodeReply, slot: Slot) {
-        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot, is_settled: false };
+        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot };
         self.end_call(number, Some(reply));
     }
 

@@ -133,6 +133,8 @@ fn stale_hit_is_refetched_while_it_waits() {
         cache.ask((), list("base64+zstd", Commitment::Confirmed), options(false, None));
         assert!(cache.settle().await.is_empty());
         assert_eq!(cache.calls_under_way(), [1]);
+        let background: Vec<_> = cache.calls.iter().map(|call| call.request.context.is_background).collect();
+        assert_eq!(background, [false, true], "no caller waits for the refetch");
         drop(permits);
     });
 }

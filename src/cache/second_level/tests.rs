@@ -2,7 +2,7 @@
 
 use super::super::carry::Carrier;
 use super::*;
-use crate::config::{Config, FollowMode, GenesisCheck, Secret, SharedSettings, Upstream};
+use crate::config::{Config, GenesisCheck, Secret, SharedSettings, Upstream};
 use crate::frontier::Frontier;
 
 const GENESIS: &str = "genesis";
@@ -28,14 +28,14 @@ fn unreachable_store() -> (SecondLevel, Arc<Lookup>, Pool) {
     config.shared = Some(settings);
     let freshness = Arc::new(FreshnessPolicy::new(config.cache.clone(), Arc::clone(&frontier)));
     let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap();
-    let carrier = Carrier::new(Arc::default(), FollowMode::Off, Arc::clone(&freshness), Arc::clone(&metrics));
+    let carrier = Carrier::new(Arc::default(), &config.follow, Arc::clone(&freshness), Arc::clone(&metrics));
     let lookup = Lookup::new(&config.cache, carrier, Arc::clone(&freshness), frontier, Arc::clone(&metrics));
     (SecondLevel::new(&config, freshness, store, &metrics, &tasks), Arc::new(lookup), pool)
 }
 
 fn reply(bytes: usize) -> PoolReply {
     let body = NodeReply::Result(vec![b' '; bytes].into());
-    PoolReply { node: 0, body, sent_at: Instant::now(), slot: 5, is_settled: true }
+    PoolReply { node: 0, body, sent_at: Instant::now(), slot: 5 }
 }
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn unreachable_store_gets_nothing() {
     assert!(pool.is_of_cluster(0) && pool.genesis().is_some());
     second_level.queue_write_back(&pool, &Key::Samples, &reply(9), Class::Samples);
     assert_eq!(second_level.waiting.load(Ordering::Relaxed), 0);
-    second_level.purge(Some(GENESIS), &Filter::default(), Instant::now());
+    second_level.purge(Some(GENESIS), &Filter::default());
     assert!(!second_level.share_purges(&lookup, Some(GENESIS)).await, "the store lacks the purge");
 }
 
@@ -53,7 +53,12 @@ async fn queue_of_answers_is_bounded_in_bytes() {
     let (second_level, ..) = unreachable_store();
     let name = second_level.mac.name("test", GENESIS, &Key::Samples).unwrap();
     let enqueue = |bytes| {
-        second_level.enqueue(WriteBack { name: name.clone(), reply: reply(bytes), life: SECOND });
+        second_level.enqueue(WriteBack {
+            name: name.clone(),
+            reply: reply(bytes),
+            generation: 1,
+            life: SECOND,
+        });
         let dropped = second_level.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped));
         (second_level.waiting.load(Ordering::Relaxed), dropped.get())
     };
@@ -70,9 +75,9 @@ async fn higher_age_of_two_clocks_counts() {
         let before = Instant::now();
         let value = SharedValue {
             slot: 5,
+            generation: 1,
             sent_at: read_at - by_store_s * 1_000_000,
             wall_us: wall_us() - by_wall_s * 1_000_000,
-            is_settled: true,
             body: NodeReply::Result(Bytes::new()),
         };
         let sent_at = sent_at(&value, read_at, before).unwrap();

@@ -1,9 +1,9 @@
 //! The name and the bytes of an answer in the shared store.
 //!
 //! ```text
-//! "sfA1" slot(20 digits) sent-at(20 digits)   the rank: texts compare as numbers do
+//! "sfA2" slot(20 digits) sent-at(20 digits)   the rank: texts compare as numbers do
 //! mac(32)                                     HMAC-SHA-256 over the name's key, the rank and all that follows
-//! flags(1) code(4) wall-clock(8) length(4) question-length(4) question text
+//! flags(1) code(4) generation(8) wall-clock(8) length(4) question-length(4) question text
 //! ```
 //!
 //! Numbers are big-endian. Bytes that are cut short, altered, of another version, signed with another secret,
@@ -24,11 +24,11 @@ use crate::redis_store::mac::{MAC_BYTES, StoreMac};
 
 /// The format of answers in the shared store, and its version. Answers of another version have other names,
 /// too.
-const VERSION: &[u8; 4] = b"sfA1";
+const VERSION: &[u8; 4] = b"sfA2";
 /// The total length of the version, the slot and the time of the call, in bytes.
 const RANK: usize = 44;
 /// The length of the fields between the MAC and the text of the question, in bytes.
-const FIXED: usize = 1 + 4 + 8 + 4 + 4;
+const FIXED: usize = 1 + 4 + 8 + 8 + 4 + 4;
 /// The length in bytes from which a text is compressed.
 const WORTH_PACKING: usize = 1024;
 /// The compression level of zstd. This level is fast, and shortens JSON well enough.
@@ -36,19 +36,17 @@ const LEVEL: i32 = 1;
 
 const PACKED: u8 = 1;
 const ERROR: u8 = 2;
-const SETTLED: u8 = 4;
 
 /// An answer in the shared store, with its slot and times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SharedValue {
     pub(super) slot: Slot,
+    /// The generation of the cluster's answers when the answer was asked for, which every purge raises.
+    pub(super) generation: u64,
     /// The moment at which the answer was asked for, by the store's clock.
     pub(super) sent_at: StoreTime,
     /// The writer's wall clock when the answer was asked for, in microseconds since 1970.
     pub(super) wall_us: u64,
-    /// True if no other node could give a better answer. See
-    /// [`PoolReply::is_settled`](crate::pool::PoolReply).
-    pub(super) is_settled: bool,
     pub(super) body: NodeReply,
 }
 
@@ -74,7 +72,7 @@ impl SecondLevelKey {
     }
 }
 
-/// Makes the names of answers in the shared store. Signs and verifies answers and the lines of purge lists.
+/// Makes the names of answers in the shared store. Signs and verifies answers and the purges that the store lists.
 pub(super) struct ValueMac(StoreMac);
 
 impl ValueMac {
@@ -88,7 +86,7 @@ impl ValueMac {
     pub(super) fn name(&self, namespace: &str, genesis: &str, key: &Key) -> Option<SecondLevelKey> {
         let (question, together) = question(key)?;
         let (tag, hash) = (self.0.sign(&[together.as_bytes()]), self.0.sign(&[question.as_bytes()]));
-        let key = format!("{namespace}:cache1:{genesis}:{{{}}}:{}", hex(&tag[..8]), hex(&hash[..16]));
+        let key = format!("{namespace}:cache2:{genesis}:{{{}}}:{}", hex(&tag[..8]), hex(&hash[..16]));
         Some(SecondLevelKey { key, question })
     }
 
@@ -98,9 +96,6 @@ impl ValueMac {
             NodeReply::Result(text) => (0, text, 0),
             NodeReply::Error { code, body } => (*code, body, ERROR),
         };
-        if value.is_settled {
-            flags |= SETTLED;
-        }
         let packed = (text.len() >= WORTH_PACKING).then(|| zstd::bulk::compress(text, LEVEL).ok()).flatten();
         let packed = packed.filter(|packed| packed.len() < text.len());
         if packed.is_some() {
@@ -111,6 +106,7 @@ impl ValueMac {
             Vec::with_capacity(FIXED + question.len() + packed.as_ref().map_or(text.len(), Vec::len));
         rest.push(flags);
         rest.extend(code.to_be_bytes());
+        rest.extend(value.generation.to_be_bytes());
         rest.extend(value.wall_us.to_be_bytes());
         // Texts are far shorter than 4 GiB, because of `cache.max_entry` and the limit on a node's answer.
         rest.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
@@ -140,6 +136,7 @@ impl ValueMac {
         let (slot, sent_at) = (number(&digits[..20])?, number(&digits[20..])?);
         let (flags, rest) = rest.split_first()?;
         let (code, rest) = rest.split_first_chunk()?;
+        let (generation, rest) = rest.split_first_chunk()?;
         let (wall_us, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
         let (question_length, rest) = rest.split_first_chunk()?;
@@ -162,8 +159,8 @@ impl ValueMac {
         } else {
             NodeReply::Error { code: i32::from_be_bytes(*code), body: text }
         };
-        let is_settled = flags & SETTLED != 0;
-        Some(SharedValue { slot, sent_at, wall_us: u64::from_be_bytes(*wall_us), is_settled, body })
+        let (generation, wall_us) = (u64::from_be_bytes(*generation), u64::from_be_bytes(*wall_us));
+        Some(SharedValue { slot, generation, sent_at, wall_us, body })
     }
 
     /// Returns a line of text with its signature for the cluster of this genesis hash.
@@ -204,9 +201,8 @@ fn question(key: &Key) -> Option<(String, String)> {
             let (rewards, max_version) = (shape.rewards, shape.max_version);
             Query::Block(BlockQuery { slot, details, encoding, rewards, max_version, commitment })
         }
-        Key::NoBlock(slot) => return Some((format!("no block {slot}"), format!("block {slot}"))),
-        // The life of such an entry is too short to share it.
-        Key::NotYet(..) => return None,
+        // Such an answer lives too short, or depends on the blocks that this gateway has stored.
+        Key::NoBlock(_) | Key::NotYet(..) => return None,
     };
     let text = format!("{} {}", query.method().as_str(), query.params_json());
     let together = match key {

@@ -57,7 +57,7 @@ async fn a_purged_entry_is_not_replaced() {
     // Another answer came meanwhile.
     store.replace(Key::Samples, &stored, &other);
     assert_eq!(store.get(&Key::Samples).map(|entry| entry.meta.slot), Some(11));
-    store.purge(|_| true);
+    store.purge(|_, _| true);
     store.replace(Key::Samples, &later, &other);
     assert!(store.get(&Key::Samples).is_none());
 }
@@ -69,7 +69,7 @@ async fn purge_removes_and_counts_matching_entries() {
     for slot in 0..1000 {
         store.insert(Key::NoBlock(slot), &entry(slot, 10), |_| true);
     }
-    let even = |key: &Key| key.block_slot().is_some_and(|slot| slot % 2 == 0);
+    let even = |key: &Key, _: &EntryMeta| key.block_slot().is_some_and(|slot| slot % 2 == 0);
     assert_eq!((store.purge(even), store.purge(even)), (500, 0));
     assert!(store.get(&Key::NoBlock(4)).is_none() && store.get(&Key::NoBlock(5)).is_some());
     assert_eq!(store.usage().1, 500);
@@ -176,7 +176,7 @@ fn apply(store: &EntryStore, step: &StoreStep) {
         }
         StoreStep::Read { key } => drop(store.get(&Key::NoBlock(*key))),
         StoreStep::Purge { key } => {
-            store.purge(|stored| *stored == Key::NoBlock(*key));
+            store.purge(|stored, _| *stored == Key::NoBlock(*key));
         }
         StoreStep::Clear => store.clear(),
     }

@@ -30,7 +30,7 @@ pub(super) fn following(config: &Config, probed: &[ProbeResult], is_private: &[b
         let bandwidth = bandwidth(*bytes);
         return format!(
             "advice   set follow.mode = \"on\": {name} has a private address, and its blocks can be followed\n         \
-             cost: {calls:.0} calls a second and {bandwidth}, whatever the traffic; try follow.mode = \"shadow\" first, which only counts what \"on\" would save"
+             cost: {calls:.0} calls a second and {bandwidth}, whatever the traffic; try follow.mode = \"shadow\" first, which counts and compares what \"on\" would save"
         );
     }
     if let Some((name, bytes, _)) = nodes.first() {

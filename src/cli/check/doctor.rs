@@ -56,7 +56,27 @@ pub(super) fn of_settings(config: &Config) -> Vec<Finding> {
     let finding = |warning: &Problem| {
         Finding::warning(format!("{} {}", warning.path, warning.rule), warning.fix.clone())
     };
-    config.warnings.iter().map(finding).collect()
+    config.warnings.iter().map(finding).chain(of_bursts(config)).collect()
+}
+
+/// Returns a warning for each plan with batches that never succeed as a whole, because each call of a batch is taken
+/// from the burst.
+fn of_bursts(config: &Config) -> impl Iterator<Item = Finding> {
+    config.plans.iter().filter_map(|(name, plan)| {
+        let (setting, batch) = match plan.max_batch {
+            Some(batch) => (format!("plans.{name}.max_batch"), batch),
+            None => ("server.max_batch".to_owned(), config.server.max_batch),
+        };
+        (batch > plan.burst as usize).then(|| {
+            Finding::warning(
+                format!(
+                    "plans.{name}.burst ({}) is below {setting} ({batch}), so the end of a longer batch always gets 429",
+                    plan.burst
+                ),
+                format!("set plans.{name}.max_batch = {} or lower, or raise the burst", plan.burst),
+            )
+        })
+    })
 }
 
 /// Returns the problem that a shared store is not usable, for the reason `why`.
@@ -71,11 +91,16 @@ pub(super) fn of_shared_store(why: &str) -> Finding {
 /// order of the upstreams.
 pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Finding> {
     let said = || probed.iter().flatten();
-    let genesis = |one: &Examined| one.identity.genesis.hash().cloned();
-    let cluster = config.pool.genesis_hash.clone().or_else(|| said().find_map(genesis));
+    let reported = || {
+        let both = config.upstreams.iter().zip(probed);
+        let checked = both.filter(|(upstream, _)| upstream.genesis == GenesisCheck::Checked);
+        checked.filter_map(|(_, one)| one.as_ref().ok()?.identity.genesis.hash())
+    };
+    let agreed = reported().next().filter(|first| reported().all(|hash| hash == *first));
+    let cluster = config.pool.genesis_hash.as_ref().or(agreed);
     let is_foreign = |upstream: &Upstream, one: &Examined| {
         let own = one.identity.genesis.hash();
-        upstream.genesis == GenesisCheck::Checked && own.is_some() && own != cluster.as_ref()
+        upstream.genesis == GenesisCheck::Checked && own.is_some() && own != cluster
     };
     let of_cluster = config
         .upstreams
@@ -100,11 +125,20 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
         };
         let checked = upstream.genesis == GenesisCheck::Checked;
         if let Some(own) = one.identity.genesis.hash().filter(|_| is_foreign(upstream, one)) {
+            let what = match cluster {
+                Some(ours) => {
+                    format!(
+                        "{name} belongs to another cluster: its genesis hash is {own}, the pool's is {ours}"
+                    )
+                }
+                None => {
+                    format!(
+                        "{name} reports the genesis hash {own}, another upstream another one, so none gets calls"
+                    )
+                }
+            };
             findings.push(Finding::fault(
-                format!(
-                    "{name} belongs to another cluster: its genesis hash is {own}, the pool's is {}",
-                    cluster.as_deref().unwrap_or("?")
-                ),
+                what,
                 "remove it, or set pool.genesis_hash to the genesis hash of the cluster that you want",
             ));
             continue;

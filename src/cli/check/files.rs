@@ -3,17 +3,50 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
+
 use super::doctor::Finding;
 use crate::config::Config;
 use crate::gateway::check_writable;
-use crate::gateway::keys::ApiKey;
+use crate::gateway::keys::{ApiKey, is_hidden};
 
 /// The number of files that the gateway has open beside connections: logs, listeners, the key file, and the
 /// files of the async runtime.
 const OTHER_FILES: u64 = 64;
 
+/// Returns the warnings about keys in the key file `path`. `trusted` are the networks of trusted proxies. Revoked keys
+/// are left out.
+pub(super) fn of_keys(path: &Path, keys: &[ApiKey], trusted: &[IpNet]) -> Vec<Finding> {
+    let mut findings = repeated_names(path, keys);
+    for ApiKey { id, name, scope, .. } in keys.iter().filter(|key| key.revoked.is_none()) {
+        let path = path.display();
+        // The key works. To refuse the file would lock out all keys of a gateway that reads it today.
+        if name.chars().any(is_hidden) {
+            findings.push(Finding::warning(
+                format!("the name {name:?} of {id} in {path} has characters that hide or reorder text"),
+                "change the name in the file; it may look like that of another key",
+            ));
+        }
+        let overlaps = |network: &&IpNet| {
+            let is_shared = |proxy: &IpNet| proxy.contains(*network) || network.contains(proxy);
+            trusted.iter().any(is_shared)
+        };
+        if let Some(network) = scope.addresses.iter().flatten().find(overlaps) {
+            findings.push(Finding::warning(
+                format!(
+                    "{id} in {path} may be used from {network}, and server.trusted_proxies has addresses of it: \
+                     a request that such a proxy sends without a client address counts as the proxy's own"
+                ),
+                "leave the proxies out of the key's addresses, and make each of them write server.client_ip_header \
+                 (slotfront_client_addresses_missing_total counts requests without it)",
+            ));
+        }
+    }
+    findings
+}
+
 /// Returns a warning for each name that several keys in the key file `path` have. Revoked keys are left out.
-pub(super) fn of_keys(path: &Path, keys: &[ApiKey]) -> Vec<Finding> {
+fn repeated_names(path: &Path, keys: &[ApiKey]) -> Vec<Finding> {
     let mut ids: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for key in keys.iter().filter(|key| key.revoked.is_none()) {
         ids.entry(&key.name).or_default().push(&key.id);
@@ -140,7 +173,7 @@ mod tests {
         let file = KeyFile::new(dir.path().join("keys.toml"));
         let now = jiff::Timestamp::now();
         let create = |name: &str| file.create(&NewKey::of(name, "standard"), now).unwrap().id;
-        let found = || of_keys(Path::new("k.toml"), &file.list().unwrap());
+        let found = || of_keys(Path::new("k.toml"), &file.list().unwrap(), &[]);
         let (first, _) = (create("alice"), create("bob"));
         assert_eq!(found(), []);
         let second = create("alice");
@@ -149,6 +182,41 @@ mod tests {
         assert_eq!(finding.what, format!("2 keys of k.toml have the name \"alice\": {first}, {second}"));
         file.revoke(&first, now).unwrap();
         assert_eq!(found(), [], "the revoked key does not count");
+    }
+
+    #[test]
+    fn misleading_keys_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = KeyFile::new(dir.path().join("keys.toml"));
+        let now = jiff::Timestamp::now();
+        let mut new = NewKey::of("J\u{fc}rgen \u{5f20}\u{1f469}\u{fe0f}", "standard");
+        file.create(&new, now).unwrap();
+        let found = |trusted: &[&str]| {
+            let trusted: Vec<_> = trusted.iter().map(|network| network.parse().unwrap()).collect();
+            let findings = of_keys(Path::new("k.toml"), &file.list().unwrap(), &trusted);
+            assert!(findings.iter().all(|finding| !finding.fault), "warnings");
+            findings.into_iter().map(|finding| finding.what).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&["10.0.0.0/8"]), [""; 0]);
+        let hidden = file.create(&NewKey::of("a\u{202e}b", "standard"), now).unwrap().id;
+        let expected = format!(
+            "the name \"a\\u{{202e}}b\" of {hidden} in k.toml has characters that hide or reorder text"
+        );
+        assert_eq!(found(&[]), [expected]);
+        file.revoke(&hidden, now).unwrap();
+        assert_eq!(found(&[]), [""; 0], "the revoked key does not count");
+
+        new.scope.addresses = Some(vec!["10.1.0.0/16".parse().unwrap()]);
+        new.name = "bob".to_owned();
+        let id = file.create(&new, now).unwrap().id;
+        let expected = format!(
+            "{id} in k.toml may be used from 10.1.0.0/16, and server.trusted_proxies has addresses of it: \
+             a request that such a proxy sends without a client address counts as the proxy's own"
+        );
+        for trusted in ["10.0.0.0/8", "10.1.2.3/32"] {
+            assert_eq!(found(&["192.0.2.0/24", trusted]), std::slice::from_ref(&expected), "{trusted}");
+        }
+        assert_eq!(found(&["10.2.0.0/16"]), [""; 0]);
     }
 
     #[test]

@@ -32,7 +32,6 @@ pub(super) fn read(r: &TableReader<'_>) -> PoolSettings {
         connect_timeout: r.within("connect_timeout", defaults::CONNECT_TIMEOUT, TIMEOUT),
         attempt_timeout: Method::ALL.map(attempt),
         forward_timeout: default,
-        merge: r.get("merge", defaults::MERGE),
         retries: r.within("retries", defaults::RETRIES, 0..=10),
         retry_budget: r.within("retry_budget", defaults::RETRY_BUDGET, SHARE),
         hedge: hedge(r),

@@ -60,8 +60,11 @@ fn caching_page_states_the_defaults() {
         ("cluster nodes", TTL_CLUSTER_NODES),
         ("a final block, fetched at finalized from a node that has reached it", TTL_BLOCK_FINALIZED),
         ("a block that is only confirmed, for callers at confirmed", TTL_BLOCK_CONFIRMED),
-        ("a skipped slot that two nodes report", TTL_NO_BLOCK_SKIPPED),
-        ("a skipped slot according to one node", TTL_NO_BLOCK_UNCONFIRMED),
+        (
+            "a skipped slot, if a stored later block names an earlier slot as its parent's",
+            TTL_NO_BLOCK_SKIPPED,
+        ),
+        ("a skipped slot according to nodes, which may only have lost its block", TTL_NO_BLOCK_UNCONFIRMED),
         ("a block that does not exist yet", TTL_NO_BLOCK_NOT_YET),
     ] {
         rows.push(format!("| {name} | {} |\n", in_words(ttl)));

@@ -123,7 +123,7 @@ impl ChainInProgress {
     ) -> Result<(), FollowEnd> {
         match self.check.as_mut().map(|check| check.advance(nodes, tasks)) {
             None | Some(CheckState::Open) => Ok(()),
-            Some(CheckState::Agreed) => {
+            Some(CheckState::Ended) => {
                 self.check = None;
                 Ok(())
             }

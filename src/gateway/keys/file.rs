@@ -51,6 +51,8 @@ pub struct IssuedKey {
     pub id: String,
     /// The secret, to be sent in the path of requests.
     pub key: Secret,
+    /// The replaced secrets that are still valid, the newest last, each with the time at which it ceases to be valid.
+    pub earlier: Vec<(KeyHash, Timestamp)>,
 }
 
 /// The reason why a key file was not changed.
@@ -145,7 +147,7 @@ impl KeyFile {
             document.set_trailing("");
             table.decor_mut().set_prefix(comments + "\n");
             tables(document).push(table);
-            Ok(IssuedKey { id, key })
+            Ok(IssuedKey { id, key, earlier: Vec::new() })
         })
     }
 
@@ -166,7 +168,8 @@ impl KeyFile {
         })
     }
 
-    /// Gives the key with the id or name `wanted` a new secret. The old secret stays valid until `old_until`.
+    /// Gives the key with the id or name `wanted` a new secret. No earlier secret stays valid beyond `old_until`,
+    /// also if an earlier rotation has promised it more: whoever rotates because a secret leaked knows rarely which one.
     ///
     /// # Errors
     /// No key or several keys match, the key is revoked, or the file cannot be changed.
@@ -182,12 +185,14 @@ impl KeyFile {
                 return Err(ChangeError::Revoked { path: self.path.clone(), id: old.id.clone() });
             }
             let key = generate_key()?;
+            let earlier = old.previous.iter().map(|(hash, until)| (*hash, old_until.min(*until)));
+            let earlier = earlier.chain([(old.hash, old_until)]);
+            let earlier: Vec<_> = earlier.filter(|(_, until)| *until > now).collect();
             let mut previous = Array::new();
-            let still = old.previous.iter().filter(|(_, until)| *until > now).copied();
-            for (hash, until) in still.chain((old_until > now).then_some((old.hash, old_until))) {
+            for (hash, until) in &earlier {
                 let mut entry = InlineTable::new();
                 entry.insert("sha256", hash.to_string().into());
-                entry.insert("until", written(until).into());
+                entry.insert("until", written(*until).into());
                 previous.push(entry);
             }
             let table = table(document, self.find(keys, wanted)?);
@@ -197,7 +202,7 @@ impl KeyFile {
             } else {
                 table["previous"] = value(Value::Array(previous));
             }
-            Ok(IssuedKey { id: old.id.clone(), key })
+            Ok(IssuedKey { id: old.id.clone(), key, earlier })
         })
     }
 
@@ -317,20 +322,35 @@ mod tests {
         assert_eq!(key.hash, KeyHash::of(third.key.expose()));
         let overlap = [(KeyHash::of(first.key.expose()), t1), (KeyHash::of(second.key.expose()), t2)];
         assert_eq!(key.previous, overlap);
-
-        file.rotate("alice", t1, t1).unwrap();
-        let previous = file.list().unwrap()[0].previous.clone();
-        assert_eq!(
-            previous,
-            [(KeyHash::of(second.key.expose()), t2)],
-            "what ended is dropped, no grace is none"
-        );
+        assert_eq!(third.earlier, overlap, "whoever rotates is told what is still valid");
 
         assert_eq!(file.revoke("alice", t1).unwrap(), first.id);
         let [key] = &file.list().unwrap()[..] else { panic!("one key") };
         assert_eq!((key.revoked, &key.previous[..]), (Some(t1), &[][..]));
         assert!(matches!(file.rotate("alice", t2, t1), Err(ChangeError::Revoked { .. })));
         assert!(std::fs::read_to_string(file.path()).unwrap().contains("# of Alice, who pays"));
+    }
+
+    #[test]
+    fn no_earlier_secret_outlives_the_newest_grace() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = KeyFile::new(dir.path().join("keys.toml"));
+        let hours = |hours| at("2026-11-21T00:00:00Z") + jiff::SignedDuration::from_hours(hours);
+        let first = file.create(&new("alice"), hours(0)).unwrap();
+        let second = file.rotate("alice", hours(24), hours(0)).unwrap();
+        // The table: the new end, the time of the rotation, and the ends of the first and the second secret.
+        for (until, now, ends) in
+            [(26, 2, vec![24, 26]), (3, 2, vec![3, 3]), (2, 2, vec![]), (1, 2, vec![]), (50, 24, vec![50])]
+        {
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            let made = file.rotate("alice", hours(until), hours(now)).unwrap();
+            let hashes = [&first.key, &second.key].map(|key| KeyHash::of(key.expose()));
+            let expected: Vec<_> =
+                hashes[2 - ends.len()..].iter().copied().zip(ends.into_iter().map(hours)).collect();
+            assert_eq!(file.list().unwrap()[0].previous, expected, "until {until} at {now}");
+            assert_eq!(made.earlier, expected);
+            std::fs::write(file.path(), text).unwrap();
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -93,6 +93,17 @@ pub enum UsageError {
         path: PathBuf,
         /// The error of the operating system.
         cause: std::io::Error,
+    },
+    /// Another process holds the lock on the file.
+    #[error(
+        "auth.usage_file: {path}: {holder} uses it, and two processes would overwrite each other's counts; \
+         stop that one, or give each process a file of its own"
+    )]
+    Held {
+        /// The path of the file.
+        path: PathBuf,
+        /// The name of the process.
+        holder: String,
     },
     /// The content is not a valid usage file.
     #[error("auth.usage_file: {path}: {cause}; repair it, or remove it to count from zero")]
@@ -243,7 +254,7 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<UsageById, UsageError> {
             Window::at(period.month, thousandths(key.month_units)),
         ]),
         dirty: Arc::clone(dirty),
-        pending: OnceLock::new(),
+        ..Used::default()
     };
     Ok(file.keys.iter().map(|(id, key)| (Arc::from(id.as_str()), Arc::new(used(key)))).collect())
 }

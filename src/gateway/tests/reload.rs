@@ -25,6 +25,38 @@ async fn limits_and_usage_outlast_reload_and_restart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_changed_rate_carries_calls_and_no_time() {
+    // The old rate and burst, the calls that are used of it, the new rate and burst, and the calls that pass at once.
+    for (old, used, new, left) in [
+        ((1, 100), 100, (100, 200), 100),
+        ((1, 100), 30, (100, 200), 170),
+        ((100, 200), 200, (1, 5), 0),
+        ((100, 200), 3, (1, 5), 2),
+        ((1, 100), 100, (1, 10), 0),
+        ((1, 100), 0, (7, 20), 20),
+    ] {
+        let mut keys = TestKeys::new();
+        keys.plan("small", |plan| (plan.rps, plan.burst) = old);
+        let key = keys.key("small");
+        let gateway = keys.gateway();
+        let principal = authenticate(&gateway, &key).unwrap();
+        assert!((0..used).all(|_| principal.take(Instant::now()).is_ok()));
+        keys.plan("small", |plan| (plan.rps, plan.burst) = new);
+        gateway.replace(&keys.config).unwrap();
+        let successor = authenticate(&gateway, &key).unwrap();
+        let passed = (0..1000).take_while(|_| successor.take(Instant::now()).is_ok()).count();
+        assert_eq!(passed, left, "{used} calls of {old:?} are used, then {new:?} applies");
+        let Err(Error::Limited { retry_after, .. }) = successor.take(Instant::now()) else {
+            panic!("the burst is used up")
+        };
+        assert!(retry_after <= Duration::from_secs(1), "{old:?}, {used}, {new:?}: {retry_after:?}");
+        // A request under way keeps the old rate and what was left of it, and its calls are not counted twice.
+        let late = (0..1000).take_while(|_| principal.take(Instant::now()).is_ok()).count();
+        assert_eq!(late, old.1 as usize - used, "{old:?}, {used}, {new:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn secrets_and_reloads_share_rate_permits_usage() {
     let mut keys = TestKeys::new();
     keys.plan("small", |plan| (plan.rps, plan.burst) = (1, 4));

@@ -85,7 +85,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         peer: Option<IpAddr>,
         phases: &'a Phases,
     ) -> Self {
-        let timer = ReadTimer::new(front.config.server.header_timeout, phases.idle_close.wait());
+        let timer =
+            ReadTimer::new(front.config.server.header_timeout, phases.idle_close.wait().with_last_look());
         let (read, is_read_closed, is_first) = (BytesMut::new(), false, true);
         Self { front, socket, peer, read, is_read_closed, is_first, phases, timer }
     }

@@ -8,10 +8,8 @@ use crate::pool::health::Health;
 use crate::pool::probe::Genesis;
 use crate::pool::tests::{passthrough, pool, request};
 
-const MINUTE: Duration = Duration::from_mins(1);
-
 fn reply(node: usize, body: NodeReply) -> PoolReply {
-    PoolReply { node, body, sent_at: Instant::now(), slot: 5, is_settled: false }
+    PoolReply { node, body, sent_at: Instant::now(), slot: 5 }
 }
 
 fn result(node: usize) -> PoolReply {
@@ -26,17 +24,21 @@ fn error(node: usize, code: i32) -> PoolReply {
 async fn unlisted_error_yields_to_a_certain_result() {
     let (pool, call) = (pool(2, |_| {}), request(Method::GetClusterNodes, "[]"));
     let members = pool.members();
+    let (kept_open, refused) = (Err(Fault::Status(500)), Verdict::TryElsewhere(AttemptResult::Incapable));
     for (name, second, expected) in [
-        ("a result", Ok((Verdict::Answer, result(1))), 1),
-        ("a doubtful result", Ok((Verdict::NeedsSecondNode, result(1))), 0),
-        ("an error", Ok((Verdict::Answer, error(1, -32602))), 0),
-        ("a fault", Err(Fault::Connect), 0),
+        ("a result", Ok((Verdict::Answer, result(1))), Some(1)),
+        ("a doubtful result", Ok((Verdict::NeedsSecondNode, result(1))), Some(0)),
+        ("an error", Ok((Verdict::Answer, error(1, -32602))), Some(0)),
+        ("a fault", kept_open, None),
+        ("a refusal", Ok((refused, error(1, -32601))), None),
     ] {
         let mut course = CallCourse::new(&pool, &call);
         let first = course.process_outcome(&members[0], Ok((Verdict::UnlistedError, error(0, -32099))));
         assert!(matches!(first, CallStep::Ask(NextAttempt::SecondNode)), "{name}");
-        let CallStep::Done(reply) = course.process_outcome(&members[1], second) else { panic!("{name}") };
-        assert_eq!(reply.node, expected, "{name}");
+        match course.process_outcome(&members[1], second) {
+            CallStep::Done(reply) => assert_eq!(Some(reply.node), expected, "{name}"),
+            _ => assert_eq!((expected, course.conclude().unwrap().node), (None, 0), "{name}"),
+        }
     }
 }
 
@@ -64,19 +66,6 @@ async fn refusals_of_all_nodes_are_the_answer() {
     assert!(course_of_passthrough.conclude().is_err(), "one node did not answer");
 }
 
-#[tokio::test]
-async fn too_many_requests_silence_a_node() {
-    let pool = pool(2, |_| {});
-    let members = pool.members();
-    for (member, asked, expected) in [(0, None, QUIET_BY_DEFAULT), (1, Some(MINUTE), MINUTE)] {
-        let before = Instant::now();
-        after_fault(&members[member], Fault::TooManyRequests(asked));
-        let left = members[member].quiet_left(before).unwrap();
-        assert!(left >= expected && left < expected + MINUTE, "{left:?}");
-        assert_eq!(pool.reasons(&members[member], before), [Unusable::Quiet]);
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn calls_wait_for_the_first_probe() {
     let pool = pool(1, |_| {});
@@ -85,7 +74,7 @@ async fn calls_wait_for_the_first_probe() {
     let genesis = || Genesis::Hash(Pubkey([1; 32]).to_string());
     let set_unprobed = || {
         node.set_health(Health::Unprobed);
-        pool.nodes.cluster.identify(node, node.used(), genesis());
+        pool.nodes.cluster.identify(&members, node, node.used(), genesis());
         node.cluster().set_unidentified();
     };
     set_unprobed();

@@ -10,8 +10,10 @@ use crate::pool::lock;
 pub(in crate::pool) struct ClusterMark {
     /// True if the node has reported the pool's genesis hash, and no later answer puts that in doubt.
     identified: AtomicBool,
-    /// True if the last genesis hash that the node reported, however long ago, is the pool's.
-    reported_ours: AtomicBool,
+    /// True once the node was asked for its genesis hash and has answered, or did not answer in time.
+    asked: AtomicBool,
+    /// The valid genesis hash that the node reported last, however long ago.
+    reported: Mutex<Option<String>>,
     /// The numbers of calls and connections that were noted last. Calls are noted when the node reports the pool's
     /// genesis hash, and at each check for new calls. Connections are noted when the node reports that hash, or
     /// answers that it does not serve `getGenesisHash`.
@@ -34,28 +36,36 @@ impl ClusterMark {
         self.identified.load(Ordering::SeqCst)
     }
 
-    /// Returns true if the genesis hash that the node last reported is the pool's.
-    pub(in crate::pool) fn reported_ours(&self) -> bool {
-        self.reported_ours.load(Ordering::SeqCst)
+    /// Returns the valid genesis hash that the node reported last, however long ago.
+    pub(in crate::pool) fn reported(&self) -> Option<String> {
+        lock(&self.reported).clone()
+    }
+
+    /// Notes that the node has reported the valid genesis hash `theirs`.
+    pub(in crate::pool) fn set_reported(&self, theirs: &str) {
+        *lock(&self.reported) = Some(theirs.to_owned());
+    }
+
+    /// Returns true once the node was asked for its genesis hash and has answered, or did not answer in time.
+    pub(in crate::pool) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the node was asked for its genesis hash, whatever it answered.
+    pub(in crate::pool) fn set_asked(&self) {
+        self.asked.store(true, Ordering::SeqCst);
     }
 
     /// Notes that the node has reported the pool's genesis hash. `used` counts the calls and connections of the
     /// node up to the request for the hash.
     pub(in crate::pool) fn set_identified(&self, used: NodeUsage) {
         *lock(&self.at) = used;
-        self.reported_ours.store(true, Ordering::SeqCst);
         self.identified.store(true, Ordering::SeqCst);
     }
 
     /// Notes that the node has to report the pool's genesis hash again.
     pub(in crate::pool) fn set_unidentified(&self) {
         self.identified.store(false, Ordering::SeqCst);
-    }
-
-    /// Notes that the node's genesis hash is not the pool's.
-    pub(in crate::pool) fn set_not_ours(&self) {
-        self.reported_ours.store(false, Ordering::SeqCst);
-        self.set_unidentified();
     }
 
     /// Notes that the node has answered that it does not serve `getGenesisHash`. `used` counts the calls and

@@ -6,10 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Member;
-use crate::breaker::Breaker;
+use crate::fair::CallerId;
 use crate::methods::Method;
 use crate::node::Fault;
-use crate::pool::caller::CallerId;
 use crate::pool::lock;
 use crate::telemetry::AttemptResult;
 
@@ -28,7 +27,8 @@ pub(in crate::pool) struct InFlight<'a> {
 }
 
 impl<'a> InFlight<'a> {
-    /// Begins a call at `member`.
+    /// Begins a call at `member`. `method` is `None` for a passthrough method, whose calls are never trials: nobody
+    /// knows how long they take, and their errors may be about the call.
     pub(in crate::pool) fn begin(
         member: &'a Member,
         method: Option<Method>,
@@ -37,10 +37,10 @@ impl<'a> InFlight<'a> {
     ) -> Self {
         let state = &member.state;
         state.in_flight.fetch_add(1, Ordering::Relaxed);
-        state.by_caller.add(caller);
+        state.by_caller.add(caller, 1);
         // The call is counted before it is sent, so that the cluster check cannot miss it.
         state.requests.fetch_add(1, Ordering::SeqCst);
-        let trial = state.change_breaker(|breaker| breaker.started(now));
+        let trial = method.is_some() && state.change_breaker(|breaker| breaker.started(now));
         Self { member, method, caller, trial, settled: false, ended: false }
     }
 
@@ -50,17 +50,17 @@ impl<'a> InFlight<'a> {
     }
 
     /// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95 latency. A hang
-    /// counts as a failure if the node's previous slow call had another caller or method. Returns true if this
-    /// failure opened the breaker.
+    /// counts as a failure if the node's previous slow call had another caller. Returns true if this failure opened the
+    /// breaker.
     pub(in crate::pool) fn note_hang(&mut self, now: Instant) -> bool {
-        if self.settled || !self.member.state.slow_calls.counts(self.caller, self.method) {
+        if self.settled || !self.member.state.slow_calls.counts(self.caller) {
             return false;
         }
         self.settled = true;
         self.member.state.change_breaker(|breaker| breaker.failed(now))
     }
 
-    /// Ends the call without an effect on the node's health.
+    /// Ends the call without an effect on the node's health. A trial opens the breaker again.
     pub(in crate::pool) fn end_without_result(mut self) {
         self.ended = true;
     }
@@ -77,22 +77,20 @@ impl<'a> InFlight<'a> {
             state.failures.fetch_add(1, Ordering::Relaxed);
             *lock(&state.last_failure) = Some((fault.result(), now));
         }
-        if std::mem::replace(&mut self.settled, true) {
+        // The breaker already has the result of a call that hung.
+        if self.settled || fault.is_some_and(|fault| !fault.counts_against_node()) {
             return false;
         }
-        state.change_breaker(|breaker| match fault {
-            None => {
-                if !breaker.is_closed() {
-                    lock(&state.latency).restart(latency, now);
-                }
-                breaker.succeeded();
-                false
+        self.settled = true;
+        state.change_breaker(|breaker| {
+            if fault.is_some() {
+                return breaker.failed(now);
             }
-            Some(fault) if fault.counts_against_node() => breaker.failed(now),
-            Some(_) => {
-                breaker.released();
-                false
+            if !breaker.is_closed() {
+                lock(&state.latency).restart(latency, now);
             }
+            breaker.succeeded();
+            false
         })
     }
 }
@@ -101,12 +99,12 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let state = &self.member.state;
         state.in_flight.fetch_sub(1, Ordering::Relaxed);
-        state.by_caller.remove(self.caller);
+        state.by_caller.remove(self.caller, 1);
         if !self.ended {
             self.member.metrics.requests.at((self.method, AttemptResult::Cancelled)).inc();
         }
-        if !self.settled {
-            state.change_breaker(Breaker::released);
+        if self.trial && !self.settled {
+            state.change_breaker(|breaker| breaker.trial_was_vain(Instant::now()));
         }
     }
 }

@@ -8,9 +8,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::cluster_mark::ClusterMark;
+use super::quiet::QuietMethods;
 use crate::breaker::Breaker;
 use crate::config;
-use crate::pool::caller::{CallerCounts, SlowCalls};
+use crate::fair::CallerHoldings;
+use crate::pool::caller::SlowCalls;
 use crate::pool::health::Health;
 use crate::pool::lock;
 use crate::pool::peak_ewma::PeakEwma;
@@ -18,11 +20,12 @@ use crate::telemetry::AttemptResult;
 
 /// The state of one node. A reload that only changes the node's settings keeps this state.
 pub(super) struct NodeState {
-    /// One bit for each kind of trouble that the node has: [`NOT_HEALTHY`], [`BREAKER`] and [`QUIET`]. When nodes
-    /// are rated for a call, the details of a trouble are read only if its bit is set.
+    /// One bit for each kind of trouble that the node has: [`NOT_HEALTHY`] and [`BREAKER`]. When nodes are rated for
+    /// a call, the details of a trouble are read only if its bit is set.
     troubles: AtomicU8,
     pub(super) in_flight: AtomicUsize,
-    pub(super) by_caller: CallerCounts,
+    /// The calls in flight of each caller.
+    pub(super) by_caller: CallerHoldings,
     pub(super) slow_calls: SlowCalls,
     pub(super) latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,
@@ -38,7 +41,7 @@ pub(super) struct NodeState {
     /// True if the node is of a kind and version whose blocks list every write of an account.
     pub(super) lists_writes: AtomicBool,
     pub(super) first_available: AtomicU64,
-    pub(super) quiet_until: Mutex<Option<Instant>>,
+    pub(super) quiet: QuietMethods,
     pub(super) drained: AtomicBool,
     pub(super) version: ArcSwapOption<String>,
     pub(super) cluster: ClusterMark,
@@ -55,9 +58,6 @@ pub(super) struct NodeState {
 pub(super) const NOT_HEALTHY: u8 = 1;
 /// The trouble bit that is set while the node's breaker is not closed.
 pub(super) const BREAKER: u8 = 2;
-/// The trouble bit that is set when the node asks for no calls for a while. The first check after that time
-/// clears the bit.
-pub(super) const QUIET: u8 = 4;
 
 impl NodeState {
     /// Creates the state of a node that has not been probed yet.
@@ -65,7 +65,7 @@ impl NodeState {
         Self {
             troubles: AtomicU8::new(NOT_HEALTHY),
             in_flight: AtomicUsize::new(0),
-            by_caller: CallerCounts::default(),
+            by_caller: CallerHoldings::default(),
             slow_calls: SlowCalls::default(),
             latency: Mutex::default(),
             breaker: Mutex::new(Breaker::new(breaker)),
@@ -75,7 +75,7 @@ impl NodeState {
             refuses_blocks: AtomicBool::new(false),
             lists_writes: AtomicBool::new(false),
             first_available: AtomicU64::new(0),
-            quiet_until: Mutex::new(None),
+            quiet: QuietMethods::default(),
             drained: AtomicBool::new(false),
             version: ArcSwapOption::empty(),
             cluster: ClusterMark::default(),

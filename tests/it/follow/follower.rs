@@ -93,9 +93,9 @@ async fn another_cluster_is_followed_anew() {
 async fn refused_blocks_open_no_breaker() {
     let gateway = following(1).start().await;
     until_caught_up(&gateway, &gateway.cluster).await;
-    gateway.cluster.node(0).fault_on("getBlock", Fault::Status(500), Some(20));
+    gateway.cluster.node(0).fault_on("getBlock", Fault::Status(500), Some(6));
     follow_one_block(&gateway).await;
-    assert_eq!(gateway.metric(r#"slotfront_follow_blocks_total{result="failed"}"#), 20);
+    assert_eq!(gateway.metric(r#"slotfront_follow_blocks_total{result="failed"}"#), 6);
     let view = gateway.admin("/api/upstreams").await.json();
     let node = &view["upstreams"][0];
     assert_eq!((&node["failures"], &node["breaker"]), (&json!(0), &json!("closed")));

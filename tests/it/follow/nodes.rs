@@ -39,10 +39,29 @@ async fn nodes_of_other_kinds_pause_following() {
     tokio::join!(
         check_pause(|node| node.set_firedancer(true)),
         check_pause(|node| node.set_version("3.1.9")),
-        check_pause(|node| node.set_version("4.6.0")),
+        check_pause(|node| node.set_version("4.5.0")),
         check_pause(|node| node.fault_on("getVersion", Fault::Result(with_member.clone()), None)),
         check_pause(|node| node.set_history(false)),
     );
+}
+
+#[tokio::test]
+async fn refused_blocks_fail_no_calls() {
+    let gateway = following(TestGateway::builder().nodes(1)).await;
+    let node = gateway.cluster.node(0);
+    node.fault_on("getBlock", Fault::Status429 { retry_after_s: 20 }, None);
+    gateway.step_by(1).await;
+    let refused = || gateway.metric(r#"slotfront_follow_blocks_total{result="failed"}"#);
+    gateway.until("the node refuses a block", || refused() > 0).await;
+    for key in gateway.cluster.examples().wallets.iter().take(8) {
+        let reply = gateway.get_account(key).base64().confirmed().send().await;
+        assert_eq!(reply.cache_status(), "fwd=miss; stored", "{key}");
+    }
+    let asked = node.calls("getBlock");
+    node.clear_faults();
+    let block = gateway.get_block(gateway.cluster.examples().block_with_v0).version_0().send().await;
+    assert_eq!(block.cache_status(), "fwd=miss; stored", "the node is asked for blocks of callers");
+    assert_eq!(node.calls("getBlock"), asked + 1, "the follower itself keeps quiet");
 }
 
 #[tokio::test]

@@ -1,8 +1,11 @@
 //! The reasons for which following begins anew: each is counted, and every account is then fetched once more.
 
+use std::time::Duration;
+
 use serde_json::json;
 use slotfront_sim::Fault;
 use slotfront_testkit::TestGateway;
+use tokio::time::Instant;
 
 use super::{CARRIED, following, on, restarts, step, tip, until_tip};
 
@@ -73,6 +76,26 @@ async fn second_nodes_other_block_ends_the_chain() {
     assert_eq!(restarts(&gateway, "disagreement"), 0);
     gateway.step_by(20).await;
     gateway.until("the second node disagrees", || restarts(&gateway, "disagreement") == 1).await;
+}
+
+#[tokio::test]
+async fn chains_that_end_young_begin_less_often() {
+    let gateway = following(TestGateway::builder().nodes(1)).await;
+    let without_meta = json!([{ "meta": null, "transaction": { "accountKeys": [], "signatures": [] } }]);
+    gateway.cluster.node(0).fault_on("getBlock", Fault::With(json!({ "transactions": without_meta })), None);
+    let gaps = async |count| {
+        let has_ended = || {
+            gateway.cluster.step();
+            restarts(&gateway, "gap") >= count
+        };
+        gateway.until("the chain ends", has_ended).await;
+    };
+    gaps(1).await;
+    let first_end = Instant::now();
+    gaps(4).await;
+    // The second chain begins after a second at the latest, the third one two seconds after the second, and the
+    // fourth one four seconds after the third.
+    assert!(first_end.elapsed() >= Duration::from_secs(6), "{:?}", first_end.elapsed());
 }
 
 #[tokio::test]

@@ -1,10 +1,10 @@
 """Compares answers of slotfront with those of its node, and checks their age, their lag and their order.
 
 usage: python3 tests/real/differential DIRECT_URL FRONT_URL --accounts MANIFEST [--seconds N] [--seed S] [--threads N]
-                                       [--pause S] [--within-bound] [--metrics URL] [--no-writes]
+                                       [--pause S] [--metrics URL] [--no-writes]
 
 DIRECT_URL is a node. FRONT_URL is a slotfront whose only upstream is that node, with the default bounds of `[cache]` and
-without limits (`auth.mode = "open"`). Use --within-bound if slotfront has that value of `cache.assemble`. With --metrics,
+without limits (`auth.mode = "open"`). With --metrics,
 the /metrics of the admin listener, the report includes the saved calls. Unless --no-writes is given, the node's faucet
 transfers to new addresses, which creates accounts.
 
@@ -108,11 +108,9 @@ def main():
     args.add_argument("--seed", default="1")
     args.add_argument("--threads", type=int, default=8)
     args.add_argument("--pause", type=float, default=0.02, help="the mean seconds between two requests of a thread")
-    args.add_argument("--within-bound", action="store_true", help='slotfront runs with cache.assemble = "within-bound"')
     args.add_argument("--metrics", metavar="URL", help="slotfront's /metrics")
     args.add_argument("--no-writes", action="store_true")
     args = args.parse_args()
-    run.within_bound = args.within_bound
     with open(args.accounts) as file:
         manifest = json.load(file)
     draw = random.Random(f"{args.seed}/addresses")

@@ -9,7 +9,7 @@ import json
 import re
 import struct
 
-from bounds import CLOCK, FINALIZED_LEAD_SLOTS, stretched_lag
+from bounds import CLOCK, FINALIZED_LEAD_SLOTS
 from decoding import unbase58, unpack_zstd, unpacked
 from state import run
 
@@ -73,8 +73,6 @@ class Answer:
             most = 0
             if self.request.commitment == "finalized":
                 most = FINALIZED_LEAD_SLOTS
-            if self.status is not None and run.within_bound and self.request.method == "getMultipleAccounts":
-                most += stretched_lag(self.request.commitment)
             side = "front" if self.status is not None else "direct"
             run.count("clock", f"{side} {self.request.commitment} {ahead:+d}")
             if not 0 <= ahead <= most:

@@ -42,9 +42,7 @@ def check_bounds(front):
         bound = stretched_lag(commitment)
         if slot + bound < shown.at(front.sent - PROBE_S):
             run.found("lag", request, f"slot {slot}, but {PROBE_S} s before the call the node was at {shown.at(front.sent - PROBE_S)}, bound {bound}", front)
-        # A list that is completed within the bound has the slot of its oldest part.
-        completed = run.within_bound and request.method == "getMultipleAccounts"
-        if source.startswith("fetched") and lag > 0 and not completed:
+        if source.startswith("fetched") and lag > 0:
             run.found("behind", request, f"fetched, but slot {slot} is below the node's earlier slot {shown.at(front.sent)}", front)
     elif request.method == "getVoteAccounts" and front.mark:
         ttl_s = VOTES_TTL_S[commitment] * STRETCH[commitment]
@@ -104,10 +102,8 @@ def check_order(front, floors):
                 run.found(kind, request, f"slot {front.slot} after {floor}", front, [before])
             break
     else:
-        # A list of accounts from different slots has the lowest slot, so its accounts may be newer.
-        mixes = run.within_bound and request.method == "getMultipleAccounts"
         for account, (floor, before) in account_floors.items():
-            if front.slot < floor and not mixes:
+            if front.slot < floor:
                 kind = "backwards, in another form"
                 run.count("went back", f"{request.commitment}: {kind}")
                 if request.commitment != "processed":
@@ -155,7 +151,6 @@ def compare(front):
     lead = 0
     if request.kind == "contextual":
         lead += FINALIZED_LEAD_SLOTS if request.commitment == "finalized" else 0
-        lead += stretched_lag(request.commitment) if run.within_bound and request.method == "getMultipleAccounts" else 0
     slots = range(front.mark, front.mark + lead + 1)
     if lead:
         near = [parts for slot in slots for parts in results.get(slot, {})]

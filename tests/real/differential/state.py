@@ -19,7 +19,6 @@ class Run:
         self.mismatches = []
         self.kinds = collections.Counter()
         self.places = collections.Counter()
-        self.within_bound = False
         self.slots = {c: Timeline() for c in COMMITMENTS}
         self.votes = {c: Timeline() for c in COMMITMENTS}
         self.samples = Timeline()

@@ -99,7 +99,7 @@ class Store:
     """The redis-server that the gateways share. It has one fault at a time."""
 
     # Swaps values, cuts them or changes the byte at ARGV[1]. Expiry times stay the same.
-    CORRUPT = """local keys = redis.call('KEYS', '*:cache1:*')
+    CORRUPT = """local keys = redis.call('KEYS', '*:cache2:*')
         for i, key in ipairs(keys) do
           local value = redis.call('GET', keys[i % #keys + 1])
           if i % 4 == 0 then redis.call('SET', key, value, 'KEEPTTL')

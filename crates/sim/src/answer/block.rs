@@ -12,7 +12,7 @@ pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refus
         return Err(Refusal::new(-32_011, "Transaction history is not available from this node"));
     }
     let (slot, first) = (query.slot, view.first_available());
-    let block = view.chain.block(slot);
+    let block = view.block(slot);
     let not_available = || Refusal::new(-32_004, format!("Block not available for slot {slot}"));
     if slot <= view.tip.finalized {
         if slot < first {
@@ -21,17 +21,21 @@ pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refus
             return Err(Refusal::new(-32_001, words));
         }
         let skipped = || format!("Slot {slot} was skipped, or missing due to ledger jump to recent snapshot");
-        return render(block.ok_or_else(|| Refusal::new(-32_007, skipped()))?, query);
+        return render(view, block.ok_or_else(|| Refusal::new(-32_007, skipped()))?, query);
     }
     match block {
         Some(block) if query.commitment == Commitment::Confirmed && slot <= view.tip.confirmed => {
-            render(block, query)
+            render(view, block, query)
         }
         _ => Err(not_available()),
     }
 }
 
-fn render(block: &Block, query: &BlockQuery) -> Result<Value, Refusal> {
+fn render(view: &View<'_>, block: &Block, query: &BlockQuery) -> Result<Value, Refusal> {
+    // A node reads `previousBlockhash` from the parent.
+    if view.node.has_lost(block.parent_slot) {
+        return Ok(Value::Null);
+    }
     let with_transactions = matches!(query.details, BlockDetails::Full | BlockDetails::Accounts);
     if with_transactions && query.max_version.is_none() && block.transactions.iter().any(|t| t.message.v0) {
         let words = "Transaction version (0) is not supported by the requesting client. Please try the request \

@@ -140,7 +140,8 @@ fn blocks(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
     let newest = config(view, params.iter().skip(1).find(|param| param.is_object()))?;
     let range = start.max(view.first_available())..=end.min(newest);
     let slots = view.chain.blocks_back_from(*range.end()).map(|block| block.slot);
-    let mut slots: Vec<_> = slots.take_while(|slot| range.contains(slot)).collect();
+    let mut slots: Vec<_> =
+        slots.take_while(|slot| range.contains(slot)).filter(|slot| view.block(*slot).is_some()).collect();
     slots.reverse();
     Ok(slots.into())
 }

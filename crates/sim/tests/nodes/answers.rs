@@ -135,6 +135,12 @@ fn blocks_are_refused_in_a_nodes_order() {
     assert_eq!(result(node, "getFirstAvailableBlock", &json!([])), finalized);
     let v0 = cluster.examples().block_with_v0;
     let other = cluster.node(1);
+    let parent = result(other, "getBlock", &at(v0, "finalized"))["parentSlot"].as_u64().unwrap();
+    other.set_hole(parent..v0);
+    assert_eq!(code(other, "getBlock", &at(parent, "finalized")), -32_007, "a lost block looks skipped");
+    assert_eq!(result(other, "getBlock", &at(v0, "finalized")), json!(null), "its parent is lost");
+    assert_eq!(result(other, "getBlocks", &json!([parent, v0])), json!([v0]));
+    other.set_hole(0..0);
     assert_eq!(code(other, "getBlock", &json!([v0])), -32_015);
     assert_eq!(code(other, "getBlock", &json!([v0, { "transactionDetails": "accounts" }])), -32_015);
     assert!(
@@ -332,6 +338,18 @@ fn a_lagging_node_answers_for_its_own_slots() {
         refused,
         json!({ "code": -32_005, "message": "Node is unhealthy", "data": { "numSlotsBehind": null } })
     );
+}
+
+#[test]
+fn a_node_stands_still_until_it_goes_on() {
+    let cluster = cluster();
+    let (other, node) = (cluster.node(0), cluster.node(1));
+    let slot = node.slot(Commitment::Processed);
+    node.stand_still_at(Some(slot));
+    cluster.step_to_block();
+    assert_eq!(node.slot(Commitment::Processed), slot);
+    node.stand_still_at(None);
+    assert_eq!(node.slot(Commitment::Processed), other.slot(Commitment::Processed));
 }
 
 #[test]

@@ -187,6 +187,15 @@ async fn faults_are_what_clients_meet() {
         format!("{{\"jsonrpc\":\"2.0\",\"result\":{},\"id\":1}}\n", slot + 7)
     );
 
+    let newest = node.slot(Commitment::Processed);
+    let params = json!([{ "commitment": "processed", "minContextSlot": newest }]);
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "getSlot", "params": params }).to_string();
+    node.fault_on("getSlot", Fault::TwoMachines, Some(2));
+    let first: Value = serde_json::from_str(&post(node, &call).await.1).unwrap();
+    let second: Value = serde_json::from_str(&post(node, &call).await.1).unwrap();
+    assert_eq!(first["result"], newest);
+    assert!(second["result"].as_u64() < Some(newest), "the other machine is behind: {second}");
+
     let block = json!([slot, { "transactionDetails": "none" }]);
     let right = result(node, "getBlock", &block);
     let other_fork = json!({ "previousBlockhash": "11111111111111111111111111111111", "rewards": [] });

@@ -116,12 +116,7 @@ impl AccountModel {
         let parsed = |form: AccountForm| form.encoding == AccountEncoding::JsonParsed;
         let answered = self.cache.calls.iter().filter(|sent| {
             let (asked, call) = (described(&sent.request.query), &caller.call);
-            let holds = |n: &u8| asked.accounts.contains(n);
-            let is_merged = self.settings.merge && !call.list && call.accounts.iter().all(holds);
-            let is_rest = self.settings.assemble == Assemble::WithinBound
-                && asked.accounts.iter().all(|n| call.accounts.contains(n));
-            let is_same =
-                is_merged || (asked.list == call.list && (is_rest || asked.accounts == call.accounts));
+            let is_same = asked.list == call.list && asked.accounts == call.accounts;
             let is_since = sent.answer.is_some() && sent.answered_in >= Some(caller.asked_in);
             is_since
                 && is_same
@@ -155,8 +150,6 @@ impl AccountModel {
         let is_hit =
             caller.asked_in + 1 == self.cache.step && matches!(answer.status, CacheStatus::Hit { .. });
         let is_promised = commitment != Commitment::Processed || is_hit;
-        let is_mixed =
-            self.settings.assemble == Assemble::WithinBound && shown.iter().any(|(n, _)| *n == ABSENT);
         let life = AnswerBounds::of_accounts(commitment).longest_life();
         let (step, generation) = (self.cache.step, self.cache.generation);
         let newly_shown = shown.iter().filter_map(|(n, mark)| {
@@ -166,7 +159,12 @@ impl AccountModel {
             Some(AccountShown { n: *n, commitment, slot: answer.meta.slot, step, generation, until })
         });
         let newly_shown: Vec<_> = newly_shown.collect();
-        if is_behind && is_promised && !is_mixed {
+        // The callers of one step are answered in any order. A stand-in may lower a floor that another caller's
+        // stand-in has raised.
+        if node_is_down && matches!(answer.status, CacheStatus::StaleIfError { .. }) {
+            self.lower_floors(&caller.call, Slot::MAX, answer.meta.slot);
+        }
+        if is_behind && is_promised {
             let is_excused =
                 self.may_stand_in_below_floors(caller, answer, node_is_down) || self.was_asked_twice(caller);
             prop_assert!(is_excused, "an account goes back: {:?} {:?}", caller.call, answer);

@@ -6,8 +6,7 @@ use AccountEncoding::{Base58, Base64, Base64Zstd, Binary, JsonParsed};
 use Commitment::Finalized;
 use ModelStep::{AdvanceFrontier, NodeFailure, PurgeAccount, PurgeAll};
 
-const ONE_SLOT: Settings = Settings { assemble: Assemble::SameSlot, merge: false };
-const MIXED_SLOTS: Settings = Settings { assemble: Assemble::WithinBound, merge: false };
+const ONE_SLOT: Settings = Settings { assemble: Assemble::SameSlot };
 
 fn run(settings: Settings, steps: Vec<ModelStep>) {
     on_a_stepped_clock(async { AccountModel::new(settings).run(steps).await }).unwrap();
@@ -253,25 +252,4 @@ fn stand_in_raises_a_fallen_floor() {
         reply(0, 0),
     ];
     run(ONE_SLOT, steps);
-}
-
-/// Checks that a list assembled from accounts of several slots is not served once one of its accounts was shown
-/// at a higher slot.
-#[test]
-fn newer_single_overtakes_an_assembled_list() {
-    let list = |accounts: &[u8]| ask_list(accounts, Base64);
-    let steps = vec![
-        ask(0, form(Base64)),
-        list(&[0, 0]),
-        list(&[0, 1]),
-        // The list of both accounts is answered first. The list `[0, 0]` is then assembled from account 0 of
-        // that answer.
-        reply(2, 1),
-        list(&[0, 0]),
-        // Account 0 is shown at a higher slot. Then the first call for the list `[0, 0]` is answered at a lower
-        // slot.
-        reply(0, 0),
-        reply(0, 2),
-    ];
-    run(MIXED_SLOTS, steps);
 }

@@ -37,16 +37,14 @@ pub(super) struct Conditions {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
     pub(super) assemble: Assemble,
-    pub(super) merge: bool,
 }
 
 pub(super) fn settings() -> impl Strategy<Value = Settings> {
     let assemble = prop_oneof![
         3 => Just(Assemble::SameSlot),
-        2 => Just(Assemble::WithinBound),
         1 => Just(Assemble::Off),
     ];
-    (assemble, proptest::bool::weighted(0.2)).prop_map(|(assemble, merge)| Settings { assemble, merge })
+    assemble.prop_map(|assemble| Settings { assemble })
 }
 
 /// Returns a generator of random steps. Each sequence uses few forms and commitments, so that later calls find

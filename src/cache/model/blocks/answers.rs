@@ -2,11 +2,19 @@
 
 use super::*;
 
+/// Returns the slot of the parent of the block at `slot`.
+pub(super) fn parent_of(slot: Slot) -> Slot {
+    slot - 1 - slot % 3
+}
+
 /// Returns a block of one legacy transaction, as a node writes it in its answer to the upstream call with the
 /// number `mark`.
 pub(super) fn block_text(query: &BlockQuery, mark: usize) -> String {
     let (slot, hash) = (query.slot, Pubkey([7; 32]));
-    let head = format!(r#""blockHeight":{mark},"blockTime":{slot},"blockhash":"{hash}""#);
+    let parent = parent_of(slot);
+    let head = format!(
+        r#""blockHeight":{mark},"blockTime":{slot},"blockhash":"{hash}","parentSlot":{parent},"previousBlockhash":"{hash}""#
+    );
     let rewards =
         if query.rewards { format!(r#","rewards":[{{"lamports":{mark}}}]"#) } else { String::new() };
     // The wire form has one signature, whose bytes depend on the call.

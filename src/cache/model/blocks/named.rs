@@ -15,9 +15,9 @@ fn ask(query: BlockQuery) -> ModelStep {
     ModelStep::Ask { query, bypass: false }
 }
 
-/// Returns the step in which a node answers the oldest call under way. No second node agrees.
+/// Returns the step in which a node answers the oldest call under way.
 fn reply(answer: TestAnswer) -> ModelStep {
-    ModelStep::NodeReply { choice: 0, answer, is_settled: false }
+    ModelStep::NodeReply { choice: 0, answer }
 }
 
 fn wait(time: Duration) -> ModelStep {

@@ -11,9 +11,8 @@ pub(super) enum ModelStep {
     AdvanceFrontier { commitment: Commitment, slots: Slot },
     /// A caller asks for a block, through the cache or past it.
     Ask { query: BlockQuery, bypass: bool },
-    /// An upstream call ends. `choice` picks it among the calls under way. `is_settled` is true if a second node
-    /// gives the same answer.
-    NodeReply { choice: usize, answer: TestAnswer, is_settled: bool },
+    /// An upstream call ends. `choice` picks it among the calls under way.
+    NodeReply { choice: usize, answer: TestAnswer },
     /// All entries are purged.
     PurgeAll,
 }
@@ -67,8 +66,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
             .prop_map(|(commitment, slots)| ModelStep::AdvanceFrontier { commitment, slots }),
         8 => (query, proptest::bool::weighted(0.03))
             .prop_map(|(query, bypass)| ModelStep::Ask { query, bypass }),
-        7 => (any::<usize>(), answer, any::<bool>())
-            .prop_map(|(choice, answer, is_settled)| ModelStep::NodeReply { choice, answer, is_settled }),
+        7 => (any::<usize>(), answer).prop_map(|(choice, answer)| ModelStep::NodeReply { choice, answer }),
         1 => Just(ModelStep::PurgeAll),
     ];
     proptest::collection::vec(step, 1..60)

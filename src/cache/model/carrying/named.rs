@@ -29,7 +29,7 @@ fn block(writes: &[u8]) -> ModelStep {
 #[test]
 fn unwritten_account_is_carried_for_minutes() {
     on_a_stepped_clock(async {
-        let mut model = CarryModel::new(Assemble::SameSlot);
+        let mut model = CarryModel::new();
         let question = Single { account: TOKEN, parsed: false };
         let (first, _) = ask(&mut model, question, Commitment::Confirmed).await;
         assert!(matches!(first, CacheStatus::Forwarded { .. }), "{first:?}");
@@ -51,10 +51,35 @@ fn unwritten_account_is_carried_for_minutes() {
 }
 
 #[test]
+fn carried_account_is_fetched_again_after_max_carry() {
+    on_a_stepped_clock(async {
+        let mut model = CarryModel::new();
+        let question = Single { account: TOKEN, parsed: false };
+        for (minutes, commitment, is_carried) in [
+            (0, Commitment::Confirmed, false),
+            (9, Commitment::Confirmed, true),
+            // The other commitment's entry is no younger.
+            (2, Commitment::Finalized, false),
+            (0, Commitment::Confirmed, true),
+            (11, Commitment::Confirmed, false),
+        ] {
+            advance(Duration::from_mins(minutes)).await;
+            for _ in 0..3 {
+                model.apply(block(&[]));
+            }
+            model.apply(ModelStep::Finalize { behind: 1 });
+            model.follow(usize::MAX);
+            let (status, _) = ask(&mut model, question, commitment).await;
+            assert_eq!(status == CacheStatus::Carried, is_carried, "{minutes} min, {commitment}: {status:?}");
+        }
+    });
+}
+
+#[test]
 fn answer_at_confirmed_serves_finalized_once_final() {
     for question in [List { list: 0, parsed: false }, Single { account: TOKEN, parsed: true }] {
         on_a_stepped_clock(async {
-            let mut model = CarryModel::new(Assemble::SameSlot);
+            let mut model = CarryModel::new();
             let (_, read) = ask(&mut model, question, Commitment::Confirmed).await;
             for _ in 0..9 {
                 model.apply(block(&[]));
@@ -81,7 +106,7 @@ fn accounts_that_change_unseen_are_not_carried() {
         Balance { account: TOKEN },
     ] {
         on_a_stepped_clock(async {
-            let mut model = CarryModel::new(Assemble::SameSlot);
+            let mut model = CarryModel::new();
             ask(&mut model, question, Commitment::Confirmed).await;
             model.apply(block(&[]));
             model.follow(1);
@@ -96,7 +121,7 @@ fn accounts_that_change_unseen_are_not_carried() {
 #[test]
 fn balance_is_carried_once_its_owner_is_known() {
     on_a_stepped_clock(async {
-        let mut model = CarryModel::new(Assemble::SameSlot);
+        let mut model = CarryModel::new();
         ask(&mut model, Balance { account: TOKEN }, Commitment::Confirmed).await;
         ask(&mut model, Single { account: TOKEN, parsed: true }, Commitment::Confirmed).await;
         model.apply(block(&[]));
@@ -111,7 +136,7 @@ fn balance_is_carried_once_its_owner_is_known() {
 #[test]
 fn carried_accounts_are_not_mixed_into_lower_lists() {
     on_a_stepped_clock(async {
-        let mut model = CarryModel::new(Assemble::WithinBound);
+        let mut model = CarryModel::new();
         let token = Single { account: TOKEN, parsed: false };
         ask(&mut model, token, Commitment::Confirmed).await;
         model.apply(block(&[CLOCKED]));
@@ -136,7 +161,7 @@ fn carried_accounts_are_not_mixed_into_lower_lists() {
 #[test]
 fn purged_account_is_not_carried() {
     on_a_stepped_clock(async {
-        let mut model = CarryModel::new(Assemble::SameSlot);
+        let mut model = CarryModel::new();
         let question = Single { account: TOKEN, parsed: false };
         ask(&mut model, question, Commitment::Confirmed).await;
         model.apply(ModelStep::Purge { account: TOKEN });
@@ -149,7 +174,7 @@ fn purged_account_is_not_carried() {
 fn lists_wait_for_a_tip_that_is_near() {
     for (behind, arrives) in [(2, true), (2, false), (3, false)] {
         on_a_stepped_clock(async {
-            let mut model = CarryModel::new(Assemble::SameSlot);
+            let mut model = CarryModel::new();
             let (list, other) = (List { list: 0, parsed: false }, List { list: 4, parsed: false });
             ask(&mut model, list, Commitment::Confirmed).await;
             // The follower has not read these blocks yet. A node's answer to `other` shows `TOKEN`, which `list`
@@ -184,7 +209,7 @@ fn lists_wait_for_a_tip_that_is_near() {
 #[test]
 fn written_accounts_are_not_waited_for() {
     on_a_stepped_clock(async {
-        let mut model = CarryModel::new(Assemble::SameSlot);
+        let mut model = CarryModel::new();
         let (list, other) = (List { list: 0, parsed: false }, List { list: 4, parsed: false });
         ask(&mut model, list, Commitment::Confirmed).await;
         model.apply(block(&[PLAIN]));
@@ -204,7 +229,7 @@ fn written_accounts_are_not_waited_for() {
 fn refetch_prefers_nodes_past_the_last_write() {
     for commitment in [Commitment::Confirmed, Commitment::Finalized] {
         on_a_stepped_clock(async {
-            let mut model = CarryModel::new(Assemble::SameSlot);
+            let mut model = CarryModel::new();
             let question = Single { account: TOKEN, parsed: false };
             ask(&mut model, question, commitment).await;
             model.apply(block(&[TOKEN]));
@@ -227,7 +252,7 @@ fn refetch_prefers_nodes_past_the_last_write() {
 #[test]
 fn shadow_mode_counts_what_it_would_carry() {
     on_a_stepped_clock(async {
-        let mut model = CarryModel::in_mode(FollowMode::Shadow, Assemble::SameSlot);
+        let mut model = CarryModel::in_mode(FollowMode::Shadow);
         let question = Single { account: TOKEN, parsed: false };
         for (writes, expected) in [(&[][..], 0), (&[], 1), (&[TOKEN], 1), (&[CLOCKED], 2)] {
             model.apply(block(writes));

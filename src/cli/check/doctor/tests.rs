@@ -32,13 +32,52 @@ fn healthy() -> Examined {
     }
 }
 
+#[test]
+fn batches_longer_than_the_burst_are_reported() {
+    let mut config = config(1);
+    assert_eq!(of_settings(&config), []);
+    for (max_batch, burst, found) in [
+        (Some(7), 7, None),
+        (Some(8), 7, Some("plans.standard.burst (7) is below plans.standard.max_batch (8)")),
+        (None, 99, Some("plans.standard.burst (99) is below server.max_batch (100)")),
+        (None, 100, None),
+    ] {
+        let plan = config.plans.get_mut("standard").unwrap();
+        (plan.max_batch, plan.burst) = (max_batch, burst);
+        let findings = of_settings(&config);
+        assert!(
+            findings
+                .iter()
+                .all(|finding| !finding.fault && finding.what.starts_with(found.unwrap_or("none"))),
+            "{findings:?}"
+        );
+        assert_eq!(findings.len(), usize::from(found.is_some()), "{findings:?}");
+    }
+}
+
 /// Returns the problems found with a faulty node beside a healthy one. `change` turns the healthy results of
 /// probing into those of the faulty node.
 fn found(change: impl FnOnce(&mut Examined)) -> String {
     let mut one = healthy();
     change(&mut one);
-    let findings = of_upstreams(&config(2), &[Ok(healthy()), Ok(one)]);
+    let mut config = config(2);
+    config.pool.genesis_hash = Some("G".to_owned());
+    let findings = of_upstreams(&config, &[Ok(healthy()), Ok(one)]);
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn different_clusters_are_named_without_a_guess() {
+    let other = |genesis| Examined { identity: Identity { genesis, ..healthy().identity }, ..healthy() };
+    let found = |genesis| of_upstreams(&config(2), &[Ok(other(genesis)), Ok(healthy())]);
+    let findings: Vec<_> = found(Genesis::Hash("H".to_owned())).iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(findings.join("\n"), @r#"
+    fault    upstream n0 reports the genesis hash H, another upstream another one, so none gets calls
+             fix: remove it, or set pool.genesis_hash to the genesis hash of the cluster that you want
+    fault    upstream n1 reports the genesis hash G, another upstream another one, so none gets calls
+             fix: remove it, or set pool.genesis_hash to the genesis hash of the cluster that you want
+    "#);
+    assert!(found(Genesis::Hash("G".to_owned())).is_empty());
 }
 
 #[test]
@@ -133,7 +172,7 @@ fn advice_depends_on_addresses_and_blocks() {
     ];
     insta::assert_snapshot!(advice.join("\n"), @r#"
     advice   set follow.mode = "on": n1 has a private address, and its blocks can be followed
-             cost: 12 calls a second and 5.6 MB a second (1.40 MB a block), whatever the traffic; try follow.mode = "shadow" first, which only counts what "on" would save
+             cost: 12 calls a second and 5.6 MB a second (1.40 MB a block), whatever the traffic; try follow.mode = "shadow" first, which counts and compares what "on" would save
     advice   leave follow.mode = "off": no upstream whose blocks can be followed has a private address
              cost with n0: 12 calls a second and 5.6 MB a second (1.40 MB a block); following pays if it saves more than 1.0 million calls a day
     advice   leave follow.mode = "off": no upstream is an Agave node that returns blocks and has a version known to slotfront

@@ -1,0 +1,58 @@
+//! The settings that slotfront no longer has.
+//!
+//! Somebody may have copied the example file of an earlier version. A removed setting that only says what slotfront does
+//! anyway is a warning, and any other value is a problem, because the gateway would not do what its file asks for.
+
+use super::problem::Problem;
+use super::reader::TableReader;
+
+/// One removed setting.
+struct Removed {
+    /// The name of its table.
+    table: &'static str,
+    key: &'static str,
+    /// The value that says what slotfront does now, as it is written in the file.
+    as_now: &'static str,
+    /// What slotfront does now, as advice.
+    fix: &'static str,
+}
+
+const REMOVED: [Removed; 1] = [Removed {
+    table: "pool",
+    key: "merge",
+    as_now: "false",
+    fix: "remove it: each miss is a call of its own, and simultaneous callers with one question share one",
+}];
+
+/// Reads every removed setting, so that none is reported as unknown. Returns a warning for each one that is set to
+/// what slotfront does anyway, and records a problem for any other value.
+pub(super) fn read(root: &TableReader<'_>) -> Vec<Problem> {
+    REMOVED.iter().filter_map(|removed| removed.read(root)).collect()
+}
+
+/// Returns true if `path` is the path of a removed setting.
+#[cfg(test)]
+pub(super) fn is_removed(path: &str) -> bool {
+    REMOVED.iter().any(|removed| path.split_once('.') == Some((removed.table, removed.key)))
+}
+
+impl Removed {
+    fn read(&self, root: &TableReader<'_>) -> Option<Problem> {
+        let table = root.table(self.table);
+        let written = table.written(self.key)?;
+        let shown = written.raw.show();
+        // A variable of the environment has no type, so its text is compared without the quotes.
+        let text = written.raw.text().unwrap_or(&shown);
+        if text != self.as_now.trim_matches('"') {
+            table.problem(self.key, Some(shown), "is no longer a setting", self.fix);
+            return None;
+        }
+        Some(Problem {
+            path: table.path(self.key),
+            value: Some(shown),
+            origin: written.origin,
+            rule: "is no longer a setting, and says what slotfront does anyway".to_owned(),
+            fix: "remove it".to_owned(),
+        })
+    }
+}
