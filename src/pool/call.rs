@@ -199,7 +199,9 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         log_fault(member, fault);
         if !fault.may_retry() {
             // The node may hold the block that others lack, and only could not deliver it.
-            self.best.take_if(|(verdict, best)| *verdict == Verdict::NeedsSecondNode && best.has_no_block());
+            if self.misses_block() {
+                self.best = None;
+            }
             return CallStep::Enough;
         }
         // The same node may be asked again only if no answer is kept. If an answer is kept, another node must be asked,
@@ -207,6 +209,13 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         self.reconnect =
             C::WEIGHT_IS_KNOWN && fault == Fault::Connect && self.attempts.len() == 1 && self.best.is_none();
         CallStep::Ask(NextAttempt::Retry(fault.result()))
+    }
+
+    /// Returns true if the nodes asked so far have reported that a block is missing.
+    fn misses_block(&self) -> bool {
+        self.best
+            .as_ref()
+            .is_some_and(|(verdict, best)| *verdict == Verdict::NeedsSecondNode && best.has_no_block())
     }
 
     fn failed(&mut self, member: &Member, why: AttemptResult, retry_after: Option<Duration>) {
@@ -217,12 +226,12 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// Picks the node to ask next. `None` if no node may be asked.
     async fn pick_next(&mut self, next: NextAttempt) -> Option<Arc<Member>> {
         let has_answer = self.best.is_some();
-        // A node's report of a missing block does not prove that there is no block, so even nodes with an open
-        // breaker are asked.
-        let lacks_block = self.best.as_ref().is_some_and(|(_, first)| first.lacks_block());
         let worst = match next {
+            // No report of a missing block proves that there is no block, so nodes in a bad state are asked, too. One
+            // that answers no probe would only cost the caller time.
+            _ if self.misses_block() => Some(Unusable::Lagging),
             // The agreement of a node in a bad state proves nothing.
-            _ if has_answer && !lacks_block => None,
+            _ if has_answer => None,
             // Waiting for a node in a worse state costs the caller more than an answer that is slightly behind.
             NextAttempt::Retry(AttemptResult::Behind) if C::ACCEPTS_BEHIND => Some(Unusable::BelowFloor),
             NextAttempt::Retry(_) | NextAttempt::SecondNode => Some(Unusable::Unreachable),

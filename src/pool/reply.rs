@@ -30,12 +30,6 @@ impl PoolReply {
         }
     }
 
-    /// Returns true if the answer is an error which says that this node does not hold the block yet, or no longer
-    /// holds it. Another node may hold the block.
-    pub(super) fn lacks_block(&self) -> bool {
-        self.code().is_some_and(lacks_block)
-    }
-
     /// Returns true if the answer to getBlock holds no block: it is an error or `null`.
     pub(super) fn has_no_block(&self) -> bool {
         self.code().is_some() || self.is_null()

@@ -257,6 +257,43 @@ async fn a_block_that_one_node_holds_is_found() {
     }
 }
 
+/// A node that failed before, or says that it is behind, may be the only one that has the block.
+#[tokio::test]
+async fn a_node_in_a_bad_state_is_asked_for_a_block() {
+    for its_breaker_is_open in [false, true] {
+        let gateway = TestGateway::builder()
+            .config(|config| {
+                settings(config);
+                config.pool.breaker.failures = 1;
+                config.pool.breaker.open = Duration::from_hours(1);
+            })
+            .start()
+            .await;
+        let [first, second, holder] = gateway.cluster.nodes() else { panic!("three nodes") };
+        let state = || gateway.unusable(2);
+        if its_breaker_is_open {
+            holder.fault_on("getAccountInfo", Fault::Status(500), None);
+            let mut accounts = 0..;
+            while state() != Some(Unusable::BreakerOpen) {
+                read(&gateway, accounts.next().unwrap(), Commitment::Processed).await.unwrap();
+            }
+        } else {
+            holder.set_healthy(false);
+            gateway.until("its health is known", || state() == Some(Unusable::Unhealthy)).await;
+        }
+        let newest = gateway.cluster.slot(Commitment::Finalized);
+        let lost = newest - 30..newest - 10;
+        first.set_hole(lost.clone());
+        second.set_hole(lost.clone());
+        for slot in lost {
+            let block = gateway.get_block(slot).details("signatures").version_0();
+            let truth = block.answer_of(holder);
+            let reply = block.send().await;
+            assert!(reply.json() == truth, "{slot}, breaker open {its_breaker_is_open}: {}", reply.text);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_flapping_node_fails_no_call() {
     let gateway = TestGateway::builder().config(settings).start().await;
