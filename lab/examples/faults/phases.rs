@@ -50,7 +50,7 @@ pub(crate) enum PhaseEnd {
 struct Phase {
     name: &'static str,
     play: fn(&Cluster),
-    /// True if the phase begins only after the faulty node has recovered and the gateway uses the node again.
+    /// True if the phase begins only after all nodes have recovered and the gateway uses each of them again.
     rests_before: bool,
     /// The factor by which the duration in [`PhaseEnd::Time`] is multiplied for this phase.
     part: f64,
@@ -214,13 +214,12 @@ pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) {
         clear_all_faults(cluster);
         if phase.rests_before {
             callers.enter(0);
-            let asked = faulty(cluster).calls(ACCOUNT);
+            // A node that has just come back is known to be back after its next probe only.
+            let asked: Vec<_> = cluster.nodes().iter().map(|node| node.calls(ACCOUNT)).collect();
             let since = Instant::now();
             // Calls that began during the previous fault must end before the next fault begins.
             let is_over = || callers.are_done_with_faults();
-            let is_used = |node: &Arc<Node>| {
-                node.calls(ACCOUNT) >= IN_USE + if node.index() == FAULTY { asked } else { 0 }
-            };
+            let is_used = |node: &Arc<Node>| node.calls(ACCOUNT) >= asked[node.index()] + IN_USE;
             if !until(|| is_over() && cluster.nodes().iter().all(is_used)).await {
                 let passed = since.elapsed().as_secs();
                 callers.remark(format!("before {}: a node was not in use after {passed} s", phase.name));
