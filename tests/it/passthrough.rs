@@ -300,8 +300,9 @@ async fn a_plans_commitments_hold_however_one_is_written() {
 #[tokio::test]
 async fn forwarded_429_concerns_its_method_alone() {
     let json = |code| Fault::Error { code, message: "Too many requests".to_owned() };
+    let http = |retry_after_s| Fault::Status429 { retry_after_s };
     for (refusal, retry_after) in
-        [(Fault::Status429 { retry_after_s: 60 }, "60"), (json(429), "1"), (json(-32429), "1")]
+        [(http(60), "60"), (http(0), "1"), (http(31_536_000), "3600"), (json(429), "1"), (json(-32429), "1")]
     {
         let gateway = TestGateway::builder().nodes(2).config(on).start().await;
         gateway.cluster.fault_everywhere("getBalance", &refusal);
