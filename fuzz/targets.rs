@@ -1,6 +1,6 @@
 //! The fuzz targets. Each function takes any bytes and panics if a rule does not hold.
 //!
-//! They are run by `cargo fuzz` (`fuzz/run`), and on seeds and their mutations by the integration tests.
+//! They are run by `cargo fuzz` (`fuzz/all_targets`), and on seeds and their mutations by the integration tests.
 
 use std::collections::BTreeMap;
 

@@ -133,7 +133,7 @@ fn changed_seeds_break_no_target() {
     }
 }
 
-/// Writes the files with which `fuzz/run` begins: each seed once, for its target.
+/// Writes the files with which `fuzz/all_targets` begins: each seed once, for its target.
 #[test]
 fn seeds_are_written() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz-seeds");

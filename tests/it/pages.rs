@@ -17,8 +17,8 @@ use markdown::{Page, SUBSTITUTION};
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The folders of the repository. Pages name the files in them by paths from the repository's root.
-const FOLDERS: [&str; 10] =
-    ["benches", "config", "crates", "dashboards", "deploy", "docs", "fuzz", "lab", "src", "tests"];
+const FOLDERS: [&str; 9] =
+    ["config", "crates", "dashboards", "deploy", "docs", "fuzz", "lab", "src", "tests"];
 
 /// Adds the files below a folder of the repository to `found`, by their paths from the root. Build output, fuzz
 /// corpora and installed packages are left out.

@@ -1,4 +1,4 @@
-"""The faults of `lab/faults` behind the built program: no call fails, no answer is old, and what all nodes refuse is refused
+"""The faults of `lab/faults.py` behind the built program: no call fails, no answer is old, and what all nodes refuse is refused
 at once."""
 
 import subprocess

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the cache hits of slotfront with those of alternatives, and prints a Markdown table of ratios.
 
-    lab/run [--seconds S] [--rounds N] [--connections N] [--accounts N] [--only NAME ...] [--follow] [--against FOLDER]
+    lab/hits.py [--seconds S] [--rounds N] [--connections N] [--accounts N] [--only NAME ...] [--follow] [--against FOLDER]
 
 Every contender has one core to itself, and the load (wrk) has another. The load repeats the same getAccountInfo calls
 over keep-alive connections. Each answer has 247 bytes. The contenders take turns, so that a noisy minute affects all of

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the pictures of the status page for the README: docs/status-light.png and docs/status-dark.png.
 
-    tests/real/picture [--seconds S]
+    tests/real/picture.py [--seconds S]
 
 slotfront runs in front of three simulated nodes, and readers with three keys send calls. Half a minute before the end,
 one node is killed. Needs a built slotfront, chromium and chromedriver. All traffic stays on the loopback interface.

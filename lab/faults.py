@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Injects the same node faults behind slotfront, nginx and HAProxy, and prints the results of the calls as a Markdown table.
 
-    lab/faults [--seconds S] [--only GATEWAY ...] [--follow] [--slotfront PATH] [--target FOLDER]
+    lab/faults.py [--seconds S] [--only GATEWAY ...] [--follow] [--slotfront PATH] [--target FOLDER]
 
 The gateways are tested one after the other, each in front of three simulated nodes. Sixteen callers request about a
 hundred accounts at processed. One node has a fault for some seconds, and recovers. The next fault begins once the

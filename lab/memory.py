@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the memory of slotfront after churn, and checks that nothing grows. Prints Markdown.
 
-    lab/memory [--capacity-mb N] [--times N] [--soak SECONDS] [--follow] [--target FOLDER] [--against FOLDER] [--preload LIBRARY ...]
+    lab/memory.py [--capacity-mb N] [--times N] [--soak SECONDS] [--follow] [--target FOLDER] [--against FOLDER] [--preload LIBRARY ...]
 
 The churn sends answers of all sizes through a small cache, several times its capacity. They are accounts of 0 to 60,000
 bytes, alone and in lists, and blocks of 100 KB to 5 MB. Some are requested again. Resident memory must stay below 1.2

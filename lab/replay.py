@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the upstream calls that slotfront saves, and the lag of its answers. Prints one table as Markdown.
 
-    lab/replay [--seconds S] [--rate N] [--seed N] [--target FOLDER] [--print]
+    lab/replay.py [--seconds S] [--rate N] [--seed N] [--target FOLDER] [--print]
 
 slotfront runs with its default settings in front of a simulated cluster of three nodes with slots of 250 ms. The load is
 a seeded mix of calls: equal seed, rate and seconds give equal calls. `--print` prints them with their planned times in

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts the calls that following the chain saves, compared with an ideal cache. Prints one table as Markdown.
 
-    lab/savings [--seconds S] [--rate N] [--list-rate N] [--spread A,B,C] [--confirmed P] [--seed N] [--target FOLDER]
+    lab/savings.py [--seconds S] [--rate N] [--list-rate N] [--spread A,B,C] [--confirmed P] [--seed N] [--target FOLDER]
 
 Four slotfronts with default settings stand in front of one simulated cluster with slots of 250 ms: with
 `follow.mode = "off"` and `"on"`, for single accounts and for lists. Each has three nodes of its own. Both modes get the

@@ -4,7 +4,7 @@
 The document has every crate of a normal build with its version, licence, checksum and dependencies. The only sources are
 Cargo.toml and Cargo.lock.
 
-usage: tests/supply/sbom [--check] [FILE]      writes to standard output without FILE; --check only validates the document
+usage: tests/supply/sbom.py [--check] [FILE]      writes to standard output without FILE; --check only validates the document
 """
 
 import argparse

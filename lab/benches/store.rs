@@ -1,7 +1,7 @@
 //! The cost of a lookup and of an insert, in a store of a thousand entries and in a store of a million entries.
 //!
-//! `cargo bench --bench store`. The lookups reach all entries in turn. As in production, a large store
-//! then does not fit into the processor's caches. The benchmark needs about 500 MB of memory.
+//! Run with `cargo bench --package slotfront-lab --bench store`. The lookups reach all entries in turn, so that, as in
+//! production, a large store does not fit into the processor's caches. The benchmark needs about 500 MB of memory.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The cost of making an answer from cached answers of another form: for accounts, lists of accounts, blocks, vote
 //! accounts and performance samples.
 //!
-//! `cargo bench --bench derive`. The cached answers are those of a simulated node. The large account and the long block
-//! are lengthened copies of such answers.
+//! Run with `cargo bench --package slotfront-lab --bench derive`. The cached answers are those of a simulated node.
+//! The large account and the long block are lengthened copies of such answers.
 
 use std::hint::black_box;
 use std::sync::Arc;

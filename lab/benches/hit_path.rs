@@ -1,7 +1,8 @@
 //! The cost of a cache hit, in parts and as a whole: parsing the envelope and the params, the lookup, and writing
 //! the answer.
 //!
-//! `cargo bench --bench hit_path`. A simulated node answers the first call. All later calls are hits.
+//! Run with `cargo bench --package slotfront-lab --bench hit_path`. A simulated node answers the first call, and
+//! every later call is a hit.
 
 use std::hint::black_box;
 use std::time::Duration;
