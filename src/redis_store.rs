@@ -144,7 +144,7 @@ impl Store {
         let written =
             self.lease("probe", LeaseRequest { used: 0, want: 0, cell: CHECK_INTERVAL, burst: 1 }).await;
         if self.get(&[format!("{}:trial", self.namespace)]).await.is_err() || written.is_err() {
-            return Err("it does not allow reads and writes; deploy/shared.md lists the permissions");
+            return Err("it does not allow reads and writes; docs/several-replicas.md lists the permissions");
         }
         Ok(())
     }

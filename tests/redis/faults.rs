@@ -163,8 +163,8 @@ async fn store_faults_under_load_fail_no_caller() {
     tokio::join!(load, faults);
 }
 
-/// Starts a store whose user `slotfront` has the rights of deploy/shared.md. Returns the store, and a function
-/// that makes its URL from a user's name and password.
+/// Starts a store whose user `slotfront` has the rights of docs/several-replicas.md. Returns the store, and a
+/// function that makes its URL from a user's name and password.
 pub(crate) fn with_rights() -> (Redis, impl Fn(&str) -> String) {
     let store = Redis::start(&["--requirepass", "hunter2"]);
     let port = store.port();
