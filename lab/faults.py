@@ -6,12 +6,13 @@
 The gateways are tested one after the other, each in front of three simulated nodes. Sixteen callers request about a
 hundred accounts at processed. One node has a fault for some seconds, and recovers. The next fault begins once the
 gateway uses the node again. The first fault is there when the gateway starts. In some phases another caller makes calls
-of its own, which have a row of their own. The settings of the gateways are in lab/gateways. With --follow, only slotfront is tested. It
-follows the chain, and the callers request all three commitments in turn.
+of its own, and these have a row of their own. The settings of the gateways are in lab/gateways. With --follow, only
+slotfront is tested: it follows the chain, and the callers request all three commitments in turn.
 
 A call succeeds if its answer is an account of the right shape with the value of the chain at its slot. Any other result
 is a failure. A call of a method that all nodes refuse succeeds if it gets an error, with `Retry-After` if the nodes send
-that. A call with `minContextSlot` succeeds if its answer is not older than that, or if it is refused with -32016. The gateway has one core, and nodes and callers have another.
+that. A call with `minContextSlot` succeeds if its answer is not older than that, or if it is refused with -32016.
+The gateway has one core, and nodes and callers have another.
 
 Installs nginx and HAProxy (Debian packages) if they are missing. All traffic stays on the loopback interface.
 """

@@ -17,7 +17,7 @@ ENTRY_BYTES = 530
 FILL = 2 * CAPACITY_MIB * 1024 * 1024 // ENTRY_BYTES
 # The number of hot accounts, and the number of calls for each call that requests a new account.
 HOT, NEW_EVERY = 1_000, 100
-# The lowest hit ratio of a round that counts. A round below it measures misses.
+# A round with a lower hit ratio does not count, because it measures misses.
 LEAST_RATIO = 0.97
 
 # The addresses have the format of lab/src/sized.rs. Numbers rise from the filling accounts to the hot ones to the new ones.

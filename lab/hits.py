@@ -5,14 +5,14 @@
 
 Every contender has one core to itself, and the load (wrk) has another. The load repeats the same getAccountInfo calls
 over keep-alive connections. Each answer has 247 bytes. The contenders take turns, so that a noisy minute affects all of
-them. Each figure is the median of the rounds, relative to nginx's proxy_cache.
+them alike. Each figure is the median of the rounds, relative to nginx's proxy_cache.
 
 The rows `cache full` have caches of 64 MiB that were filled with twice that size. One call in a hundred requests a new
 account, so they evict. A round with less than 97 % hits does not count.
 
 With --follow, only slotfront is measured, with following off and on, in front of a simulated cluster. The load repeats a
-call for one account at confirmed that no block writes. With following, each new block gives the answer another slot.
-Without it, the account is fetched again and again.
+call at confirmed for one account that no block writes. Without following, the account is fetched again and again; with it,
+the answer gets another slot with each new block, which is what costs hits.
 
 Installs nginx and wrk (Debian packages) if they are missing. All traffic stays on the loopback interface.
 """
@@ -48,7 +48,7 @@ TTL = '[cache.ttl]\naccount = { processed = "1h", confirmed = "1h", finalized = 
 def nginx_config(folder, caches, return_port):
     """Returns a configuration with one worker and caches keyed on the POST body.
 
-    Each of `caches` is the port, the port of the node and the size in MiB.
+    `caches` has a tuple for each cache: its port, the port of its node, and its size in MiB.
     """
     user = "user root;" if os.geteuid() == 0 else ""
     servers = "".join(f"""

@@ -74,7 +74,7 @@ def make_key(slotfront, file):
 
 
 class Servers:
-    """Server processes, each pinned to a core, with one log file for all. They run until `stop`."""
+    """Server processes, each pinned to a core. They share a log file, and run until `stop`."""
 
     def __init__(self, folder):
         self.folder, self.running = pathlib.Path(folder), []

@@ -27,7 +27,7 @@ sys.dont_write_bytecode = True
 import lab
 
 MB = 1_000_000
-# The growth of resident memory that is tolerated: a factor, and bytes. Allocators do not return every page.
+# How much resident memory may grow, as a factor and in bytes, because allocators do not return every page.
 ALLOWED = 1.02, 4 * MB
 GAUGES = "slotfront_requests_in_flight", "slotfront_connections"
 

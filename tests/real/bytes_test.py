@@ -70,7 +70,7 @@ class Bytes(GatewayTest):
     def gateway(self, settings):
         """Starts a gateway in front of the node with long answers, and returns a key."""
         self.configuration([self.node])
-        # The connections of a test wait to be read, for long on a busy machine.
+        # On a busy machine, an answer may wait long until its test reads it.
         settings += 'write_timeout = "10m"\n'
         text = self.config.read_text().replace("[server]\n", "[server]\n" + settings, 1)
         # The slot of the node never changes, so only the TTL limits freshness.

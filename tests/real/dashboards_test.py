@@ -21,7 +21,7 @@ from gateway import PATIENCE_S, ROOT, Dev, Program, call, free_port, get
 RULES = ROOT / "deploy" / "prometheus"
 DASHBOARDS = sorted((ROOT / "dashboards").glob("*.json"))
 
-# The number of scrapes before the first query. Ranges of ten seconds are full by then.
+# Scrapes before the first query, so that ranges of ten seconds are full.
 SCRAPES = 15
 # Grafana's value of $__rate_interval with one scrape per second.
 RATE_INTERVAL = "4s"
@@ -242,7 +242,7 @@ class Queries(unittest.TestCase):
 
     def test_metrics_are_scraped_quickly(self):
         self.assertEqual(self.value('up{job="slotfront"}'), 1)
-        # A tenth of a scrape interval of five seconds, for a debug build.
+        # A debug build may take a tenth of a scrape interval of five seconds.
         self.assertLess(self.value('max_over_time(scrape_duration_seconds{job="slotfront"}[1m])'), 0.5)
 
 

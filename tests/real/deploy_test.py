@@ -240,7 +240,8 @@ class ReverseProxies(unittest.TestCase):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         node = self.enterContext(Nodes()).url
         file = self.folder / "keys.toml"
-        # Only for a client that is the proxy, and only for one that is not.
+        # The first key works only from the proxy's own address, the second only from the client's. So a call with the second
+        # key succeeds only if slotfront knows the client behind the proxy.
         self.inside, self.outside = (keys(file, "create", "--name", address, "--address", address)
                                      for address in ("127.0.0.1", "127.0.0.2"))
         config = self.folder / "slotfront.toml"

@@ -13,9 +13,9 @@ import time
 import h2c
 from gateway import PATIENCE_S
 
-# The longest pause of a client. Most pauses are far shorter.
+# The longest pause of a client. Most are far shorter, but an idle connection has to be met by a restart as well.
 PAUSE_S = 0.9
-# The delay between the check of a connection and the call, like that of a network.
+# A network's delay: a connection may be closed between the moment it was looked at and the call.
 NETWORK_DELAY_S = 0.01
 BODY = b'{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}'
 

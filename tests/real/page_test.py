@@ -23,7 +23,7 @@ WIDTHS = (400, 1400)
 THEMES = ("light", "dark")
 LONG = "a-validator-whose-name-was-paid-by-the-letter-in-frankfurt-7"
 
-# Returns the visible texts whose contrast is below WCAG 2.2 AA, as [ratio, needed, text].
+# Returns the visible texts that are hard to read: whose contrast is below WCAG 2.2 AA, as [ratio, needed, text].
 CONTRAST = """
 const parse = (c) => { const m = c.match(/[\\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
 const luminance = ([r, g, b]) => {

@@ -4,7 +4,7 @@ import random
 import socket
 from pathlib import Path
 
-# The tests in Rust use the ports below.
+# The lowest port here. The tests in Rust use those below it.
 FIRST = 22_000
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 given = set()

@@ -48,14 +48,14 @@ from state import run  # noqa: E402
 from questions import draw_questions, newest_accounts  # noqa: E402
 from verdicts import Asker, compare, summary  # noqa: E402
 
-# The time after which the node has shown a later slot than an answer.
+# After this time, the node has certainly shown a later slot than the answer.
 SETTLED_S = 3.0
-# A bound of the time that a run with --carried takes.
+# The longest time for a run with --carried, which otherwise ends once it has compared enough.
 LONGEST_S = 600.0
 
 
 def differential():
-    """The program beside this one, whose watcher and writer are used."""
+    """Loads the differential test, whose watcher of slots and writer of accounts are used here, too."""
     found = importlib.util.spec_from_file_location("differential", DIFFERENTIAL / "__main__.py")
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
@@ -63,7 +63,7 @@ def differential():
 
 
 def guarded(work):
-    """Runs a thread's work. A thread that dies would pass unseen."""
+    """Wraps the work of a thread, so that an exception in it becomes a finding. Otherwise nobody would notice it."""
     def whole():
         try:
             work()
@@ -73,7 +73,7 @@ def guarded(work):
 
 
 def record(args, questions):
-    """Keeps what the node says to each question at confirmed, slot by slot."""
+    """Asks the node each question at confirmed again and again, and keeps its answers by slot."""
     node, rng = Peer(args.direct), random.Random(f"{args.seed}/record")
     while time.time() < args.until + SETTLED_S + 5:
         for question in questions:
@@ -115,7 +115,7 @@ def main():
     args = args.parse_args()
     node, rng = Peer(args.direct), random.Random(args.seed)
     accounts = json.loads(pathlib.Path(args.accounts).read_text())["accounts"] if args.accounts else newest_accounts(node)
-    # New ones each run, so that they do not exist yet.
+    # Other addresses in each run, because the accounts must not exist yet.
     fresh = [base58(rng.randbytes(24) + struct.pack("<d", time.time())) for _ in range(8)]
     accounts.update({f"fresh_{i}": address for i, address in enumerate(fresh)})
     questions = draw_questions(node, accounts, rng, args.questions)

@@ -6,14 +6,14 @@ from request import Request, envelope
 from bounds import ENCODINGS
 from decoding import unpack_zstd
 
-# Lists have at most so many accounts.
+# The longest list. Longer ones would only make answers longer, not different.
 MOST_LISTED = 10
 TOKEN_PROGRAMS = ("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA", "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb")
 TOKEN_ACCOUNT_BYTES = 165
 
 
 def newest_accounts(node):
-    """The accounts of the node's newest final blocks, by made-up kinds. Token accounts have a kind that says so."""
+    """Returns accounts of the node's newest final blocks, by made-up kinds. The kind of a token account begins with "token"."""
     finalized = node.call("getSlot", {"commitment": "finalized"})
     keys = {}
     for slot in node.call("getBlocks", max(0, finalized - 40), finalized):
@@ -43,7 +43,7 @@ def form(rng, commitment_free):
 
 
 def draw_question(rng, accounts):
-    """A method with its params, without a commitment."""
+    """Returns a random method with its params and its configuration, which names no commitment yet."""
     kind = rng.random()
     tokens = [key for name, key in accounts.items() if name.startswith("token") and "2022" not in name]
     if kind < 0.15 and tokens:
@@ -55,7 +55,7 @@ def draw_question(rng, accounts):
 
 
 def draw_questions(node, accounts, rng, count):
-    """So many questions that the node answers, each as its requests at confirmed and finalized."""
+    """Returns `count` questions that the node answers, each as two requests: at confirmed and at finalized."""
     questions = []
     for _ in range(count * 20):
         if len(questions) == count:
@@ -63,7 +63,7 @@ def draw_questions(node, accounts, rng, count):
         method, params, config = draw_question(rng, accounts)
         at = {c: Request(method, [*params, {**config, "commitment": c}], c) for c in ("confirmed", "finalized")}
         answer = json.loads(node.post(envelope(method, at["confirmed"].params))[2])
-        # Refusals show no slot, so they would only take time.
+        # A refusal shows no slot, so there would be nothing to compare.
         if "result" in answer:
             questions.append(at)
     return questions

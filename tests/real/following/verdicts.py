@@ -97,7 +97,7 @@ def compare(front, question, node):
 
 
 def count(front, how):
-    """Counts a comparison, and the carried ones apart."""
+    """Counts a comparison. Carried answers are counted separately, because the run is about them."""
     kind = "carried" if is_carried(front) else "other"
     run.count("compared", f"{kind}: {how}")
     if kind == "carried" and how.startswith("equal"):
@@ -105,24 +105,24 @@ def count(front, how):
 
 
 def may_be_ahead(front):
-    """True if an answer may show a slot soon after its own, as a node's answers at finalized may."""
+    """Returns true if an answer may show the state of a slot soon after its own, as nodes' answers at finalized do."""
     return front.request.commitment == "finalized" and not is_carried(front)
 
 
 def is_seen_soon(front, position, truths):
-    """True if the node showed the same account soon after the slot of the answer."""
+    """Returns true if the node has shown the same account soon after the slot of the answer."""
     later = sorted(mark for mark in truths if mark > front.slot)[:FINALIZED_LEAD_SLOTS + 1]
     return any(parts[position] == front.parts[position] for mark in later for parts in truths[mark])
 
 
 def is_unseen_soon(front, truths):
-    """True if a slot soon after that of the answer is one at which the node was not seen."""
+    """Returns true if the node's answer is missing for one of the slots soon after that of the answer."""
     later = range(front.slot + 1, front.slot + FINALIZED_LEAD_SLOTS + 1)
     return any(slot not in truths for slot in later)
 
 
 def is_written(node, around, account):
-    """True if a block between two slots lists the account as writable: its state there is not known."""
+    """Returns true if a block between two slots lists the account as writable, so that its state there is not known."""
     below, above = around
     for slot in node.call("getBlocks", below + 1, above, {"commitment": "confirmed"}):
         config = {"transactionDetails": "accounts", "maxSupportedTransactionVersion": 0, "commitment": "confirmed"}
@@ -134,7 +134,7 @@ def is_written(node, around, account):
 
 
 def summary(seconds, accounts, questions):
-    """Prints the counts."""
+    """Prints what the run has counted, and how far behind the answers were."""
     counts = run.counts
     print(f"\n{seconds:.0f} s, {len(accounts)} accounts, {len(questions)} questions, a slot took {run.slots['confirmed'].step_s():.2f} s")
     print(f"asked of slotfront: {sum(counts['asked'].values())}, of the node: {sum(counts['direct'].values())}")

@@ -42,7 +42,8 @@ from reference import Reference  # noqa: E402
 TOKEN = "a-soak-token"
 # The number of slotfront instances. They share the store and the load.
 GATEWAYS = 2
-# The longest wait for resources to be released. Idle connections to nodes close after 50 s, and are checked every 50 s.
+# How long to wait for resources to be released. An idle connection to a node closes after 50 s, which is noticed up to 50 s
+# later.
 QUIET_S = 120
 # The tolerated growth of descriptors and tasks, because the number of probes and idle connections to nodes varies.
 KEPT_CONNECTIONS = GATEWAYS * 4 * 8

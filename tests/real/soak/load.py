@@ -34,7 +34,7 @@ class Tally:
         self.woken_late_at, self.beats = 0.0, 0
 
     async def beat(self):
-        """Counts tenths of a second, without stalls of the machine. Never ends."""
+        """Counts tenths of a second in which the machine did not stall. Never ends."""
         while True:
             slept = time.monotonic()
             await asyncio.sleep(0.1)

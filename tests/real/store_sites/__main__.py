@@ -28,7 +28,8 @@ from rust_source import functions, product_code
 
 HERE = pathlib.Path(__file__).resolve().parent
 CRATE = "solana-runtime"
-# The functions that store accounts by name: those of the accounts database, and those of the bank that all others use.
+# The names of the functions that store an account: those of the accounts database, and those of the bank through which
+# everything else stores.
 STORES = re.compile(r"store_\w*accounts?(_\w+)?|store_(cached|uncached|frozen|unfrozen)\w*|update_sysvar_account")
 
 

@@ -2,19 +2,20 @@
 
 import re
 
-# Comments and texts, which may hold anything.
+# Comments and texts. They are blanked first, because they may hold anything, brackets as well.
 NOISE = re.compile(
     r'//[^\n]*|/\*(?:.|\n)*?\*/|b?r(#+)"(?:.|\n)*?"\1|b?"(?:\\(?:.|\n)|[^"\\])*"|b?\'(?:\\[^\n]{1,9}|[^\'\\\n])\''
 )
 ATTRIBUTE = re.compile(r"#!?\[")
 CONDITION = re.compile(r"#!?\[\s*cfg\(\s*(any\()?")
-# What a node is compiled without.
+# The conditions under which code is not in a node as it is released.
 NOT_A_NODES = {"test", 'feature = "dev-context-only-utils"', 'feature = "conformance"'}
 OPEN, CLOSE = "([{", ")]}"
 
 
 def blanked(text):
-    """The text with comments and the content of texts blanked, at the same length. Single words stay: names of features."""
+    """Returns the text with comments and the content of texts blanked, at the same length. Single words stay, because they
+    may name a feature."""
     def blank(match):
         found = match[0]
         if re.fullmatch('"[a-z-]*"', found):
@@ -25,7 +26,7 @@ def blanked(text):
 
 
 def closing(text, at):
-    """The position behind the bracket that closes the one at `at`."""
+    """Returns the position behind the bracket that closes the one at `at`."""
     depth = 0
     for position in range(at, len(text)):
         depth += (text[position] in OPEN) - (text[position] in CLOSE)
@@ -35,7 +36,7 @@ def closing(text, at):
 
 
 def item_end(text, at):
-    """The position behind the item, field, argument or statement that begins at `at`."""
+    """Returns the position behind the item, field, argument or statement that begins at `at`."""
     while match := re.compile(r"\s*#\[").match(text, at):
         at = closing(text, match.end() - 1)
     is_item = re.compile(r"\s*(pub\b|fn\b|mod\b|impl\b|use\b|struct\b|enum\b|trait\b|const\b|static\b|async\b|unsafe\b|type\b|macro_rules)")
@@ -57,7 +58,7 @@ def item_end(text, at):
 
 
 def is_for_tests(text, at):
-    """True if the attribute at `at` leaves its item to tests."""
+    """Returns true if the attribute at `at` means that its item is compiled for tests only."""
     attribute = text[at:closing(text, text.index("[", at))]
     if re.match(r"#\[\s*(test|bench)\b", attribute):
         return True
@@ -70,7 +71,8 @@ def is_for_tests(text, at):
 
 
 def product_code(text):
-    """The source without comments, texts, and what is compiled for tests only; and the names of modules that are."""
+    """Returns the source without comments, texts and what is compiled for tests only, and the names of the modules that are
+    compiled for tests only."""
     text, modules = blanked(text), set()
     at = 0
     while match := ATTRIBUTE.search(text, at):
