@@ -48,7 +48,6 @@ struct Call<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// Returns a response with the content type of JSON.
 fn json(body: impl Into<Body>) -> Response {
     ([(CONTENT_TYPE, "application/json; charset=utf-8")], body.into()).into_response()
 }

@@ -12,7 +12,6 @@ use slotfront_sim::{Cluster, PacedAccounts};
 use crate::dice::Dice;
 use crate::zipf::Zipf;
 
-/// The number of addresses.
 const ADDRESSES: usize = 2_000;
 /// The number of different lists.
 const LISTS: usize = 200;

@@ -14,7 +14,6 @@ use tokio::time::Instant;
 
 const GENESIS: &str = "getGenesisHash";
 
-/// Returns the genesis hash of a cluster.
 fn genesis_of(cluster: &Cluster) -> String {
     node_answer(cluster.node(0), GENESIS, &json!([]))["result"].as_str().unwrap().to_owned()
 }

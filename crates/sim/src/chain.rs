@@ -138,7 +138,6 @@ impl Chain {
         &self.blocks[self.count_up_to(slot).saturating_sub(1)]
     }
 
-    /// Returns the block of `slot`.
     pub(crate) fn block(&self, slot: Slot) -> Option<&Arc<Block>> {
         let at = self.count_up_to(slot).checked_sub(1)?;
         Some(&self.blocks[at]).filter(|block| block.slot == slot)
@@ -181,7 +180,6 @@ impl Chain {
         &self.stakes[known.saturating_sub(1)].1
     }
 
-    /// Returns the epoch of `slot`.
     pub(crate) fn epoch(&self, slot: Slot) -> u64 {
         self.genesis.epochs.of(slot).number
     }

@@ -51,7 +51,6 @@ impl Draw {
         &items[usize::try_from(at).unwrap_or(0)]
     }
 
-    /// Returns `N` random bytes.
     pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         for chunk in bytes.chunks_mut(8) {

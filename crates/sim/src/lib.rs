@@ -35,7 +35,6 @@ pub use node::{MAX_LAG, Node};
 
 /// The default length of a slot, about that of mainnet.
 pub const SLOT_TIME: Duration = Duration::from_millis(250);
-/// The number of slots in a mainnet epoch.
 const SLOTS_PER_EPOCH: u64 = 432_000;
 
 /// Returns the read methods that simulated nodes answer in addition to the eight that slotfront caches.

@@ -334,7 +334,6 @@ impl Node {
     }
 }
 
-/// Returns the methods of a request, in order.
 pub(crate) fn methods(request: &Request) -> Vec<String> {
     let elements = match request {
         Request::ParseError => &[][..],

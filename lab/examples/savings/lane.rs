@@ -89,7 +89,6 @@ impl Lane {
         Err("a gateway did not begin".into())
     }
 
-    /// Sends a read, and counts its answer.
     pub(crate) async fn send(&self, read: &PlannedRead) {
         let due = Instant::now();
         let answer = self.connections.post(&read.body).await;

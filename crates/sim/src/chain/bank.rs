@@ -78,7 +78,6 @@ impl Scratch<'_> {
         })
     }
 
-    /// Returns all changed accounts.
     pub(crate) fn into_changed(self) -> BTreeMap<Pubkey, Account> {
         self.changed
     }

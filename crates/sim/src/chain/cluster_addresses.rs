@@ -6,7 +6,6 @@ use super::address;
 use super::paced::{PacedAccounts, PacedAddresses};
 use crate::draw::Draw;
 
-/// The number of wallets.
 const WALLETS: u64 = 60;
 /// The number of address lookup tables.
 const TABLES: u64 = 2;
@@ -38,7 +37,6 @@ pub(crate) enum ValidatorRole {
     Unstaked,
 }
 
-/// A validator.
 #[derive(Debug, Clone)]
 pub(crate) struct Validator {
     pub(crate) identity: Pubkey,

@@ -37,7 +37,6 @@ impl Epochs {
         Self { slots, warmup, first_normal, first_normal_slot }
     }
 
-    /// Returns the epoch of `slot`.
     pub(crate) fn of(&self, slot: Slot) -> Epoch {
         if let Some(after) = slot.checked_sub(self.first_normal_slot) {
             let number = self.first_normal + after / self.slots;

@@ -5,7 +5,6 @@ use slotfront_rpc::methods::Pubkey;
 use super::address;
 use super::layout::FieldReader;
 
-/// The lamports for each signature.
 pub(crate) const LAMPORTS_PER_SIGNATURE: u64 = 5_000;
 /// The maximum compute units of a transaction.
 const MAX_UNITS: u64 = 1_400_000;

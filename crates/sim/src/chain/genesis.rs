@@ -96,7 +96,6 @@ fn sysvars(put: &mut impl FnMut(Pubkey, Account), seed: u64, slot: Slot, epochs:
     put(address::SLOT_HASHES, hashes);
 }
 
-/// Creates a sysvar account.
 pub(crate) fn sysvar(data: Bytes) -> Account {
     Account { rent_epoch: 0, ..Account::exempt(address::SYSVAR_OWNER, data) }
 }

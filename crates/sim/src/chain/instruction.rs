@@ -10,7 +10,6 @@ use super::bank::Scratch;
 use super::token::TokenAccount;
 use super::vote::{TowerSync, VoteState};
 
-/// An instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TypedInstruction {
     /// Moves lamports between system accounts. `claims` is a third account that the message lists as writable. The

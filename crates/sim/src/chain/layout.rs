@@ -145,7 +145,6 @@ impl Nonce {
     }
 }
 
-/// An address lookup table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LookupTable {
     pub(crate) authority: Pubkey,

@@ -31,7 +31,6 @@ pub(crate) struct Loaded {
     pub(crate) readonly: Vec<Pubkey>,
 }
 
-/// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     /// True for a version 0 message, false for a legacy one.

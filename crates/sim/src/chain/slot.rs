@@ -27,7 +27,6 @@ const STAKE_EPOCHS: usize = 4;
 /// The interval, in slots, at which old blocks and states are dropped.
 const PRUNE_EVERY: u64 = 32;
 
-/// Advances the chain by one slot.
 pub(super) fn step(chain: &mut Chain) {
     chain.slot += 1;
     let mut draw = Draw::new(chain.genesis.seed, "slot", chain.slot);

@@ -17,7 +17,6 @@ pub(crate) const ACCOUNT_LEN: usize = 165;
 /// extension 7 (immutable owner) with the length 0.
 const IMMUTABLE_OWNER: [u8; 5] = [2, 7, 0, 0, 0];
 
-/// A mint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mint {
     pub(crate) authority: Option<Pubkey>,
@@ -52,7 +51,6 @@ impl Mint {
     }
 }
 
-/// A token account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenAccount {
     pub(crate) mint: Pubkey,

@@ -70,7 +70,6 @@ impl Transaction {
         self.executed().iter().map(TypedInstruction::units).sum()
     }
 
-    /// Returns the compute unit limit.
     pub(crate) fn unit_limit(&self) -> u64 {
         let keys = &self.message.keys;
         let instructions = self.message.instructions.iter();

@@ -38,7 +38,6 @@ impl Tower {
     }
 }
 
-/// The state of a vote account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VoteState {
     pub(crate) node: Pubkey,

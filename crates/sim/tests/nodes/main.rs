@@ -30,7 +30,6 @@ fn call(node: &Node, method: &str, params: &Value) -> Value {
     serde_json::from_slice(&answer).unwrap()
 }
 
-/// Returns the `result` of a node's answer.
 #[track_caller]
 fn result(node: &Node, method: &str, params: &Value) -> Value {
     let mut answer = call(node, method, params);
@@ -38,7 +37,6 @@ fn result(node: &Node, method: &str, params: &Value) -> Value {
     answer["result"].take()
 }
 
-/// Returns the code of a node's error.
 #[track_caller]
 fn code(node: &Node, method: &str, params: &Value) -> i64 {
     let answer = call(node, method, params);

@@ -62,7 +62,6 @@ fn refused<T: std::fmt::Debug>(outcome: Result<T, Error>) -> (i64, String) {
     }
 }
 
-/// Returns the status of an HTTP error.
 #[track_caller]
 fn status<T: std::fmt::Debug>(outcome: Result<T, Error>) -> u16 {
     match outcome.expect_err("refused").kind() {
