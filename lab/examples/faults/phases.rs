@@ -19,11 +19,11 @@ const FAULTY: usize = 0;
 const SLOW: usize = 1;
 /// The method by which nodes tell their health.
 const HEALTH: &str = "getHealth";
-/// The number of slots by which a node is behind that stands still from the start.
+/// The node that stands still from the start is this many slots behind.
 const STILL: u64 = 100;
-/// The number of calls beside those for accounts before a phase of [`PhaseEnd::Calls`] ends.
+/// In a phase with a second caller, [`PhaseEnd::Calls`] also waits for this many calls of that caller.
 const BESIDE: u64 = 60;
-/// The number of calls to a node after which the gateway is taken to use the node.
+/// After this many calls to a node, the gateway counts as using it.
 const IN_USE: u64 = 10;
 /// The number of requests to the faulty node, including probes, after which the gateway is taken to know the
 /// fault.
@@ -242,8 +242,8 @@ pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) {
     callers.end();
 }
 
-/// Returns a function that returns true once the gateway is taken to know the fault that begins now. The faulty
-/// node is then down, or has received [`SEEN`] requests.
+/// Returns a condition that holds once the gateway must have noticed the fault that begins now, because the faulty
+/// node is down or has received [`SEEN`] requests.
 fn is_seen(cluster: &Cluster) -> impl Fn(&Cluster) -> bool + use<> {
     let before = faulty(cluster).calls_total();
     move |cluster| faulty(cluster).is_down() || faulty(cluster).calls_total() >= before + SEEN
