@@ -29,4 +29,5 @@ pub mod config;
 pub mod error;
 mod fair;
 pub mod low_priority;
+mod sync;
 pub mod telemetry;

@@ -6,11 +6,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::MutexGuard;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use tokio::sync::watch;
-use tokio_util::task::TaskTracker;
+use crate::sync::{Mutex, MutexGuard, TaskTracker, watch};
 
 /// The number of locks over which keys are spread, so that flights of different keys rarely contend.
 const SHARDS: usize = 64;

@@ -4,7 +4,9 @@
 //! generation is checked and the answer inserted under one lock. If they were not, a purge in between would
 //! be undone.
 
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::PoisonError;
+
+use crate::sync::{RwLock, RwLockReadGuard};
 
 /// The number of purges so far.
 #[derive(Debug, Default)]

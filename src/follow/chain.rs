@@ -7,17 +7,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::last_writes::{Bucket, LastWrites};
 use crate::methods::Slot;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Instant, UNDER_SHUTTLE};
 
 /// The maximum number of slots of a chain. A chain ends with its epoch, and the longest epoch is shorter than
 /// this.
-pub(super) const MAX_SLOTS: u64 = 1 << 19;
+pub(super) const MAX_SLOTS: u64 = if UNDER_SHUTTLE { 1 << 6 } else { 1 << 19 };
 
 /// The number of low bits of the field `tip` of [`Chain`] that hold a time in milliseconds. They suffice for
 /// 500 years.

@@ -8,13 +8,20 @@
 //! itself in a transaction.
 
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::methods::{Pubkey, Slot};
+use crate::sync::UNDER_SHUTTLE;
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of hash buckets in which the last writes of accounts are kept. The buckets take 16 MiB for each
 /// followed chain. Tests use fewer buckets, because they create many chains.
-const BUCKETS: usize = if cfg!(test) { 1 << 12 } else { 1 << 21 };
+const BUCKETS: usize = if UNDER_SHUTTLE {
+    2
+} else if cfg!(test) {
+    1 << 12
+} else {
+    1 << 21
+};
 
 /// The index under which the last write of an address is kept. Cache entries store the bucket, because an
 /// address keeps its bucket while the process runs.

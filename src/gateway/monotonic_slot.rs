@@ -6,11 +6,10 @@
 //! no longer record their slots.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use arc_swap::ArcSwap;
 
 use crate::methods::{Commitment, PerCommitment, Slot};
+use crate::sync::ArcSwap;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The highest slot, at each commitment, of the answers to one key. 0 before the first answer.
 type Slots = PerCommitment<AtomicU64>;

@@ -180,8 +180,8 @@ const LAYERS: [&str; 11] =
     ["cli", "app", "admin", "http", "gateway", "cache", "follow", "pool", "frontier", "node", "redis_store"];
 
 /// The modules that every layer may use. Each comes before those that it uses.
-const FOUNDATIONS: [&str; 9] =
-    ["telemetry", "error", "breaker", "config", "chunks", "coding", "fair", "low_priority", "sha256"];
+const FOUNDATIONS: [&str; 10] =
+    ["telemetry", "error", "breaker", "config", "chunks", "coding", "fair", "low_priority", "sha256", "sync"];
 
 /// Checks that a layer uses only later layers and foundations, and a foundation only later foundations.
 #[test]

@@ -1,76 +1,33 @@
 //! The single-flight, the generations of the cache, the monotonic slots of keys and the followed chain under thousands of random
 //! schedules of shuttle.
 //!
-//! The scenes run the text of `src/cache/flight.rs`, `src/cache/generation.rs`, `src/gateway/monotonic_slot.rs` and
-//! `src/follow/chain.rs`. The build script replaces the primitives by shuttle's, so that tasks can switch at every lock,
-//! atomic operation and wait.
+//! The scenes run the product's own files. Those take their primitives from `crate::sync`, which here is shuttle's, so that
+//! tasks can switch at every lock, atomic operation and wait.
 
-mod watch;
+#![allow(dead_code, reason = "the scenes use a part of each file")]
 
 use std::sync::Arc;
 
-use shuttle::future::{JoinHandle, block_on, spawn, yield_now};
+use shuttle::future::{block_on, spawn, yield_now};
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 
-#[allow(dead_code)]
-mod flight {
-    include!(concat!(env!("OUT_DIR"), "/flight.rs"));
-}
-#[allow(dead_code)]
-mod generation {
-    include!(concat!(env!("OUT_DIR"), "/generation.rs"));
-}
-#[allow(dead_code)]
-mod monotonic_slot {
-    include!(concat!(env!("OUT_DIR"), "/monotonic_slot.rs"));
-}
-#[allow(dead_code)]
-mod chain {
-    include!(concat!(env!("OUT_DIR"), "/chain.rs"));
-}
-#[allow(dead_code)]
-mod last_writes {
-    include!(concat!(env!("OUT_DIR"), "/last_writes.rs"));
-}
+use crate::sync::TaskTracker;
+
+#[path = "../../../src/follow/chain.rs"]
+mod chain;
+#[path = "../../../src/cache/flight.rs"]
+mod flight;
+#[path = "../../../src/cache/generation.rs"]
+mod generation;
+#[path = "../../../src/follow/last_writes.rs"]
+mod last_writes;
+#[path = "../../../src/gateway/monotonic_slot.rs"]
+mod monotonic_slot;
+mod sync;
 
 /// The number of schedules of each kind for each scene.
 const SCHEDULES: usize = 2_000;
-
-/// A replacement of `tokio_util`'s tracker, on shuttle's tasks.
-#[derive(Debug, Clone, Default)]
-pub struct TaskTracker(Arc<std::sync::Mutex<Vec<JoinHandle<()>>>>);
-
-impl TaskTracker {
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let task = spawn(task);
-        self.0.lock().unwrap().push(task);
-    }
-
-    /// Runs every task to its end. Each scene must end with this call, because the scheduler drops unfinished tasks, and
-    /// taking a lock during a drop aborts the process.
-    fn finish(&self) {
-        loop {
-            let task = self.0.lock().unwrap().pop();
-            let Some(task) = task else { return };
-            block_on(task).unwrap();
-        }
-    }
-}
-
-/// A replacement of `arc_swap`'s type, on a lock.
-#[derive(Debug, Default)]
-pub struct ArcSwap<T>(Mutex<Arc<T>>);
-
-impl<T> ArcSwap<T> {
-    pub fn load_full(&self) -> Arc<T> {
-        Arc::clone(&self.0.lock().unwrap())
-    }
-
-    pub fn store(&self, value: Arc<T>) {
-        *self.0.lock().unwrap() = value;
-    }
-}
 
 pub mod methods {
     pub type Slot = u64;

@@ -1,0 +1,46 @@
+//! The names of the product's `src/sync.rs`, on shuttle's tasks and locks.
+
+use std::sync::Arc;
+pub use std::time::Instant;
+
+use shuttle::future::{JoinHandle, block_on, spawn};
+pub use shuttle::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
+
+pub mod watch;
+
+pub const UNDER_SHUTTLE: bool = true;
+
+/// A replacement of `tokio_util`'s tracker, on shuttle's tasks.
+#[derive(Debug, Clone, Default)]
+pub struct TaskTracker(Arc<std::sync::Mutex<Vec<JoinHandle<()>>>>);
+
+impl TaskTracker {
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let task = spawn(task);
+        self.0.lock().unwrap().push(task);
+    }
+
+    /// Runs every task to its end. Each scene must end with this call, because the scheduler drops unfinished tasks, and
+    /// taking a lock during a drop aborts the process.
+    pub fn finish(&self) {
+        loop {
+            let task = self.0.lock().unwrap().pop();
+            let Some(task) = task else { return };
+            block_on(task).unwrap();
+        }
+    }
+}
+
+/// A replacement of `arc_swap`'s type, on a lock.
+#[derive(Debug, Default)]
+pub struct ArcSwap<T>(Mutex<Arc<T>>);
+
+impl<T> ArcSwap<T> {
+    pub fn load_full(&self) -> Arc<T> {
+        Arc::clone(&self.0.lock().unwrap())
+    }
+
+    pub fn store(&self, value: Arc<T>) {
+        *self.0.lock().unwrap() = value;
+    }
+}
