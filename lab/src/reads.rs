@@ -35,7 +35,7 @@ pub enum WriteRate {
 
 impl WriteRate {
     /// All rates, the slowest first.
-    pub const ALL: [Self; 3] = [Self::Never, Self::HalfMinute, Self::EverySlot];
+    const ALL: [Self; 3] = [Self::Never, Self::HalfMinute, Self::EverySlot];
 
     fn every_slots(self) -> Option<u64> {
         match self {

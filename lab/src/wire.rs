@@ -61,7 +61,7 @@ impl Connection {
     }
 
     /// Returns true if the server has not closed the connection and has not announced that it will.
-    pub fn is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         let mut byte = [0];
         let waits = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
         !self.is_last && self.stream.try_read(&mut byte).is_err_and(waits)

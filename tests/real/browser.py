@@ -96,12 +96,6 @@ class Browser:
         named = [{"name": "prefers-" + name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.devtools("Emulation.setEmulatedMedia", features=named)
 
-    def offline(self, whether):
-        """Disconnects the browser from the network, including this machine, or connects it again."""
-        self.devtools("Network.enable")
-        self.devtools("Network.emulateNetworkConditions", offline=whether, latency=0,
-                      downloadThroughput=-1, uploadThroughput=-1)
-
     def screenshot(self, path):
         """Writes a PNG file of the whole page."""
         shot = self.devtools("Page.captureScreenshot", captureBeyondViewport=True)

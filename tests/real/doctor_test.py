@@ -11,7 +11,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from gateway import BINARY, PATIENCE_S, Dev, Nodes, call, free_port, keys, run
+from gateway import BINARY, PATIENCE_S, Nodes, call, free_port, keys, run
 
 
 class FaultyNode(BaseHTTPRequestHandler):

@@ -99,11 +99,6 @@ impl TestCall {
         self
     }
 
-    /// Sets `votePubkey`, so that the answer lists only the vote account with this key.
-    pub fn vote_account(self, key: impl ToString) -> Self {
-        self.with("votePubkey", key.to_string())
-    }
-
     /// Sets the id of the call, which is 1 by default.
     pub fn id(mut self, id: impl Into<Value>) -> Self {
         self.id = id.into();
@@ -152,7 +147,7 @@ impl TestCall {
     }
 
     /// Returns the params, with the configuration object as the last one unless it is empty.
-    pub fn params(&self) -> Value {
+    fn params(&self) -> Value {
         let mut params = self.params.clone();
         if !self.config.is_empty() {
             params.push(Value::Object(self.config.clone()));

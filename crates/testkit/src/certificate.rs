@@ -10,7 +10,7 @@ pub struct TestCertificate {
     /// The certificate in PEM.
     pub pem: String,
     /// The file with the certificate.
-    pub cert: PathBuf,
+    cert: PathBuf,
     /// The file with the private key.
     pub key: PathBuf,
 }

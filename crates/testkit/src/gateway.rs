@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use slotfront::app::{App, Listeners};
 use slotfront::config::Config;
@@ -271,12 +270,7 @@ impl TestGateway {
 
     /// Sends a GET to a path of the public listener.
     pub async fn get(&self, path: &str) -> Reply {
-        self.get_with(path, HeaderMap::new()).await
-    }
-
-    /// Sends a GET with header fields to a path of the public listener.
-    pub async fn get_with(&self, path: &str, headers: HeaderMap) -> Reply {
-        self.send(self.client.get(format!("{}{path}", self.base_url())).headers(headers)).await
+        self.send(self.client.get(format!("{}{path}", self.base_url()))).await
     }
 
     /// Sends a GET to the admin listener.
@@ -357,12 +351,6 @@ impl TestGateway {
     /// Waits until a metric series has at least the value `least`.
     pub async fn until_metric(&self, series: &str, least: u64) {
         self.until(&format!("{series} is at least {least}"), || self.metric(series) >= least).await;
-    }
-
-    /// Waits until the gateway knows that a node is `slots` slots behind the newest known slot at `commitment`.
-    pub async fn until_lag(&self, node: usize, commitment: Commitment, slots: u64) {
-        let lag = || self.front().frontier.lag(node, commitment);
-        self.until(&format!("node {node} is {slots} slots behind"), || lag() == Some(slots)).await;
     }
 
     /// Waits until every node has been probed and the gateway knows the newest slots of the cluster.

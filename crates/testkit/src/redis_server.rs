@@ -48,7 +48,7 @@ impl Redis {
     }
 
     /// Starts a server at this port, with additional command-line `arguments`.
-    pub fn on(port: u16, arguments: &[&str]) -> Self {
+    fn on(port: u16, arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let child = spawn(port, &arguments, dir.path());

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 use slotfront::cache::Cache;
-use slotfront::config::Config;
 use slotfront::frontier::Frontier;
 use slotfront::methods::Pubkey;
 use slotfront::pool::Pool;
@@ -18,12 +17,8 @@ use crate::cluster::TestCluster;
 pub struct CacheScene {
     /// The simulated cluster to which the node belongs.
     pub cluster: TestCluster,
-    /// The settings of the cache and the pool.
-    pub config: Config,
     /// The cache.
     pub cache: Arc<Cache>,
-    /// The counters of the cache and the pool.
-    pub metrics: Arc<Metrics>,
 }
 
 impl CacheScene {
@@ -33,16 +28,8 @@ impl CacheScene {
         let config = cluster.config();
         let (metrics, frontier) = (Metrics::new(), Arc::new(Frontier::new(1)));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).expect("a pool"));
-        let cache = Cache::new(
-            &config,
-            frontier,
-            pool,
-            Arc::default(),
-            Arc::clone(&metrics),
-            TaskTracker::new(),
-            None,
-        );
-        Self { cluster, config, cache, metrics }
+        let cache = Cache::new(&config, frontier, pool, Arc::default(), metrics, TaskTracker::new(), None);
+        Self { cluster, cache }
     }
 
     /// Returns the body of a getAccountInfo request for an account, in base64 at confirmed.

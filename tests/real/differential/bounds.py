@@ -13,7 +13,7 @@ STRETCH = {"processed": 1.0, "confirmed": 1.5, "finalized": 1.5}
 TTL_S = {"processed": 0.4, "confirmed": 0.8, "finalized": 5.0}
 MAX_LAG_SLOTS = {"processed": 1, "confirmed": 2, "finalized": 12}
 VOTES_TTL_S = {"processed": 1.0, "confirmed": 2.0, "finalized": 10.0}
-SAMPLES_TTL_S, NODES_TTL_S, NOT_YET_TTL_S = 15.0, 60.0, 0.2
+SAMPLES_TTL_S, NOT_YET_TTL_S = 15.0, 0.2
 # The greatest age of the frontier: the probe interval of one second, its jitter, and the duration of a probe.
 PROBE_S = 1.5
 # The number of slots by which a node's finalized answers may be ahead of their label.

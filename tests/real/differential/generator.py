@@ -50,7 +50,7 @@ class RequestGenerator:
         lengths = [0, 1, 8, 32, 40, 127, 128, 129, 130, 165, 1000, 65_536, 100_000, U64_MAX]
         return {"offset": self.rng.choice(edges), "length": self.rng.choice(lengths)}
 
-    def config(self, commitment, like=None):
+    def config(self, commitment):
         config = {"commitment": commitment}
         encoding = self.rng.choice(ENCODINGS)
         if encoding == "base64+zstd" and not unpack_zstd:
