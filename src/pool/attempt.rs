@@ -36,6 +36,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
         (call.attempt_timeout(&members.settings), slow, members.settings.max_slot_lag)
     };
     let timeout = patience.min(call.context().deadline.saturating_duration_since(sent_at));
+    let is_in_doubt = !member.has_closed_breaker();
     let mut in_flight = InFlight::begin(member, method, call.context().caller, sent_at);
     let era = frontier.era();
     let id = pool.next_id();
@@ -59,7 +60,16 @@ pub(super) async fn attempt<C: UpstreamCall>(
         };
         match in_time {
             Some(outcome) => outcome,
-            None if give_up_slow(pool, call, member, &mut in_flight, heard) => Err(Fault::Timeout),
+            None if give_up_slow(
+                pool,
+                call,
+                member,
+                &mut in_flight,
+                is_in_doubt && !heard.load(Ordering::Relaxed),
+            ) =>
+            {
+                Err(Fault::Timeout)
+            }
             None => exchange.await,
         }
     };
@@ -121,14 +131,15 @@ fn slow_after(pool: &Pool, method: Method, settings: &config::PoolSettings) -> O
     Some(p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST))
 }
 
-/// Notes that the call hangs, and returns true if the attempt is given up. Only the trial of a half-open
-/// breaker is given up, and only if its answer is not arriving yet and another node may answer the call.
+/// Notes that the call hangs, and returns true if the attempt is given up. Only an attempt at a node whose breaker was not
+/// closed may be given up, and only if its answer is not arriving yet and another node may answer the call. Such an
+/// attempt is a trial, or asks for a block that other nodes lack.
 fn give_up_slow<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
     member: &Member,
     in_flight: &mut InFlight<'_>,
-    heard: &AtomicBool,
+    may_give_up: bool,
 ) -> bool {
     if in_flight.note_hang(Instant::now()) {
         tracing::warn!(
@@ -136,8 +147,7 @@ fn give_up_slow<C: UpstreamCall>(
             "circuit breaker opened because calls hang: this upstream is avoided for a while"
         );
     }
-    let heard = heard.load(Ordering::Relaxed);
-    in_flight.is_trial() && !heard && pool.nodes.another_usable(call, member)
+    may_give_up && pool.nodes.another_usable(call, member)
 }
 
 /// Returns true if the outcome counts for the node's health and latency. A refusal does not count, because it says

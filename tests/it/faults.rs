@@ -295,6 +295,35 @@ async fn a_node_in_a_bad_state_is_asked_for_a_block() {
 }
 
 #[tokio::test]
+async fn a_node_that_hangs_does_not_delay_a_skipped_slot() {
+    let gateway = TestGateway::builder()
+        .config(|config| {
+            config.pool.breaker.failures = 1;
+            config.pool.breaker.open = Duration::from_hours(1);
+            config.server.request_timeout = Duration::from_mins(5);
+            config.pool.attempt_timeout = [Duration::from_mins(5); 8];
+        })
+        .start()
+        .await;
+    let newest = gateway.cluster.slot(Commitment::Finalized);
+    let block = |slot| gateway.get_block(slot).details("signatures").version_0();
+    // The usual duration of the method must be known.
+    join_all((newest - 60..newest).map(async |slot| block(slot).send().await)).await;
+    let node = gateway.cluster.node(2);
+    node.fault_on("getAccountInfo", Fault::Status(500), None);
+    let mut accounts = 0..;
+    while gateway.unusable(2) != Some(Unusable::BreakerOpen) {
+        read(&gateway, accounts.next().unwrap(), Commitment::Processed).await.unwrap();
+    }
+    node.fault_on("getBlock", Fault::Hang, None);
+    let (asked, began) = (node.calls("getBlock"), Instant::now());
+    let skipped = gateway.cluster.examples().skipped_slot.expect("some slot is skipped");
+    assert_eq!(gateway.get_block(skipped).details("none").no_cache().send().await.code(), -32007);
+    assert!(began.elapsed() < Duration::from_mins(1), "{:?}", began.elapsed());
+    assert!(node.calls("getBlock") > asked, "it was asked");
+}
+
+#[tokio::test]
 async fn a_flapping_node_fails_no_call() {
     let gateway = TestGateway::builder().config(settings).start().await;
     let (node, began, calls) = (gateway.cluster.node(0), Instant::now(), 400);

@@ -45,6 +45,7 @@ impl<'a> InFlight<'a> {
     }
 
     /// Returns true if the call is the trial of a half-open breaker.
+    #[cfg(test)]
     pub(in crate::pool) fn is_trial(&self) -> bool {
         self.trial
     }
