@@ -28,8 +28,9 @@ async fn until_contradicted(gateway: &TestGateway) {
 
 #[tokio::test]
 async fn unlisted_writes_end_carrying() {
+    let max_carry = Duration::from_secs(2);
     let builder = TestGateway::builder().nodes(2).config(|config| {
-        config.follow.max_carry = Duration::from_secs(2);
+        config.follow.max_carry = max_carry;
         config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
     });
     let gateway = following(builder).await;
@@ -37,12 +38,15 @@ async fn unlisted_writes_end_carrying() {
     hide_writes(&gateway);
     step(&gateway, 1).await;
     let single = |key| gateway.get_account(key).base64().confirmed();
+    let asked_at = Instant::now();
     for key in &keys {
         single(key).send().await;
     }
     step(&gateway, 40).await;
     for key in &keys {
-        assert_eq!(single(key).send().await.cache_status(), CARRIED, "the blocks list no write");
+        let status = single(key).send().await.cache_status().to_owned();
+        // On a busy machine the steps may take longer than the answers are carried.
+        assert!(status == CARRIED || asked_at.elapsed() > max_carry, "the blocks list no write: {status}");
     }
     while !gateway.front().followed.is_contradicted() {
         for key in &keys {
