@@ -11,54 +11,49 @@
 mod accept_encoding;
 pub mod access;
 mod body;
+mod body_parts;
 mod call;
-mod client_info;
 mod client_ip;
 mod connection_activity;
 mod connection_permits;
 mod connection_service;
 mod context;
-pub mod cors;
-pub mod encoding;
-mod farewell;
-pub mod fields;
+mod cors;
+mod encoding;
+mod fields;
 #[cfg(feature = "h1-fast-path")]
 mod h1;
 mod in_flight;
+mod lingering_close;
 pub mod listener;
 pub(crate) mod openrpc;
 mod outgoing;
 mod passthrough;
-pub mod pieces;
 mod proxy_protocol;
-pub mod reply;
+mod reply;
 mod request;
+mod request_head;
 mod request_id;
 mod responses;
-pub mod routes;
+mod routes;
 pub mod shutdown;
-mod socket;
-mod stream;
-mod streams;
-mod summary;
+mod timed_socket;
 pub mod tls;
-mod trace_headers;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use axum::body::Body;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::{Response, StatusCode};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use client_info::ClientInfo;
 pub use outgoing::Outgoing;
 use reply::HttpReply;
-use summary::{Summary, Wants};
+use request_head::{RequestHead, Wants};
 
 use crate::cache::Cache;
 use crate::config::Config;
@@ -96,62 +91,41 @@ pub struct Front {
     pub outgoing: Arc<Outgoing>,
 }
 
-/// Serves a request whose head hyper has read. `summary` is the part of the head that is kept; `body` may still be
-/// arriving.
+/// Serves a request whose head hyper has read. `body` may still be arriving.
 async fn serve(
     front: &Arc<Front>,
     routes: &axum::Router,
-    summary: Summary,
+    RequestHead { client, wanted_headers, wants }: RequestHead,
     body: Incoming,
 ) -> Response<Body> {
-    let Summary { client, wanted_headers, wants } = summary;
-    let mut response = match wants {
-        Wants::Call { key, is_json } => post(front, &client, &key, is_json, body).await.into_response(),
-        Wants::WebSocket => ignore_body(front, &client, body, routes::no_websocket()).await,
-        Wants::Options => ignore_body(front, &client, body, options()).await,
-        Wants::OtherVerb => {
-            let refusal = HttpReply::text(StatusCode::METHOD_NOT_ALLOWED, WRONG_VERB);
-            ignore_body(front, &client, body, refusal.into_response()).await
+    let started = Instant::now();
+    // A body that the route does not need is read as well. If it stayed unread, hyper would close the connection without
+    // notice. The TCP reset might then reach the client before the response.
+    let body = body::read(front, body).await;
+    let is_last = body.is_err();
+    let mut response = match (wants, body) {
+        (Wants::Call { is_json: false, .. }, _) => {
+            HttpReply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE).into_response()
         }
-        Wants::Other(request) => {
+        (Wants::Call { key, .. }, Ok(body)) => {
+            request::serve(front, &client, &key, &body, started).await.into_response()
+        }
+        (Wants::Call { .. }, Err(refusal)) => refusal.into_response(),
+        (Wants::Fixed(response), _) => response(),
+        (Wants::Route(mut request), _) => {
+            request.extensions_mut().insert(client.clone());
             let response = routes.clone().oneshot(*request).await.unwrap_or_else(|never| match never {});
-            ignore_body(front, &client, body, response).await
+            encoding::apply(front.cache.compressor(), client.accepts.best(), response).await
         }
     };
-    response.headers_mut().insert(request_id::NAME, client.id.header());
+    let headers = response.headers_mut();
+    if is_last {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    headers.insert(request_id::NAME, client.id.header());
     let origin = client.origin.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
-    cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, response.headers_mut());
+    cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, headers);
     response
-}
-
-/// Reads and discards the request's body. Then returns `response`, compressed if the caller accepts that.
-async fn ignore_body(
-    front: &Front,
-    client: &ClientInfo,
-    body: Incoming,
-    response: Response<Body>,
-) -> Response<Body> {
-    let response = body::discard_before(front, body, response).await;
-    encoding::apply(front.cache.compressor(), client.accepts.best(), response).await
-}
-
-/// Answers a POST to `/v3/<API_KEY>`. `key` is the raw path segment; `is_json` is true if the content type is JSON.
-async fn post(
-    front: &Arc<Front>,
-    client: &ClientInfo,
-    key: &str,
-    is_json: bool,
-    body: Incoming,
-) -> HttpReply {
-    let started = Instant::now();
-    if !is_json {
-        let refusal = HttpReply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE);
-        return if body::discard(front, body).await { refusal } else { refusal.last() };
-    }
-    match body::read(front, body).await {
-        Ok(body) => request::serve(front, client, key, &body, started).await,
-        Err(refusal) => *refusal,
-    }
 }
 
 /// Returns the API key in a path `/v3/<API_KEY>`, to which JSON-RPC calls are sent. `None` for any other path. In the
@@ -164,17 +138,5 @@ fn route<'a>(path: &'a str, front: &Front) -> Option<&'a str> {
     }
 }
 
-const WRONG_VERB: &str = "Used HTTP Method is not allowed. POST or OPTIONS is required\n";
 const WRONG_MEDIA_TYPE: &str =
     "Supplied content type is not allowed. Content-Type: application/json is required\n";
-const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
-
-/// Returns the answer that a node gives to an OPTIONS request.
-fn options() -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    let headers: &mut HeaderMap = response.headers_mut();
-    headers.insert(CONTENT_TYPE, JSON);
-    headers.insert(ALLOW, HeaderValue::from_static("OPTIONS, POST"));
-    headers.insert(hyper::header::ACCEPT, HeaderValue::from_static("application/json"));
-    response
-}

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::access::CallOutcome;
+use super::body_parts::BodyParts;
 use super::context::RequestContext;
-use super::pieces::Pieces;
 use super::responses::{CallResponse, node_error, spliced_result};
 use super::{outgoing, passthrough};
 use crate::cache::entry::{Payload, TextParts};
@@ -142,7 +142,7 @@ fn respond(
 }
 
 /// Returns the body of the response: the answer inside the JSON-RPC envelope, with the caller's id.
-fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &CacheAnswer) -> Pieces {
+fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &CacheAnswer) -> BodyParts {
     let profile = request.front.config.profile;
     match &answer.payload {
         Payload::Error { code, .. } if profile == Profile::Spec && methods::absent_block(*code) => {
@@ -158,7 +158,7 @@ fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &Cache
         Payload::Result(TextParts::One(result)) if result.len() <= COPIED_BYTES => {
             let mut text = Vec::with_capacity(result.len() + 64);
             reply::result(&mut text, id, result);
-            Pieces::from(Bytes::from(text))
+            BodyParts::from(Bytes::from(text))
         }
         Payload::Result(result) => spliced_result(id, result.pieces().iter().cloned()),
     }

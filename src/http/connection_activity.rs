@@ -14,10 +14,9 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::Response;
 use hyper::body::{Frame, SizeHint};
-use hyper::header::CONNECTION;
 use tokio::time::Instant;
 
-use super::connection_permits::StreamPermit;
+use super::connection_permits::Http2Permit;
 use super::in_flight::InFlightPermit;
 
 /// The maximum length of a frame given to hyper over HTTP/2, in bytes. hyper queues a frame even if the client reads
@@ -56,8 +55,6 @@ struct State {
     last_progress: BTreeMap<u64, Instant>,
     /// True once a request of this HTTP/2 connection had a valid key.
     key_shown: bool,
-    /// True once an answer had `Connection: close`. Meaningless over HTTP/2.
-    last_answer: bool,
     /// The permits of requests whose answers are finished. hyper has taken the last bytes of these answers, but has not
     /// flushed them to the socket yet.
     unwritten: Vec<HeldPermits>,
@@ -65,7 +62,7 @@ struct State {
 
 /// The permits that a request holds until its answer is written. The first counts towards `server.max_in_flight`, the
 /// second towards the limit on HTTP/2 requests.
-type HeldPermits = (Option<Arc<InFlightPermit>>, Option<StreamPermit>);
+type HeldPermits = (Option<Arc<InFlightPermit>>, Option<Http2Permit>);
 
 /// A request that is being answered. Dropping the value marks the end of the request, answered or not.
 pub(super) struct RequestGuard {
@@ -113,16 +110,6 @@ impl ConnectionActivity {
         (state.answering == 0 && !state.is_http2).then_some(state.heads)
     }
 
-    /// Returns true if the last answer of an HTTP/1.1 connection was given.
-    ///
-    /// This is true in two cases. An answer had `Connection: close`, or `reads_no_further` is true: hyper has not
-    /// tried to read since its last write. hyper stops reading if the client has asked for the close, uses
-    /// HTTP/1.0, or has sent a head that hyper refuses.
-    pub(super) fn has_given_last_answer(&self, reads_no_further: bool) -> bool {
-        let state = self.state();
-        !state.is_http2 && (state.last_answer || reads_no_further)
-    }
-
     /// Frees the permits of requests whose answers are finished. Must be called after each flush of the socket.
     pub(super) fn flushed(&self) {
         let written = std::mem::take(&mut self.state().unwritten);
@@ -155,7 +142,7 @@ impl ConnectionActivity {
 
 impl RequestGuard {
     /// Keeps the permit of the request's HTTP/2 stream until the answer is written.
-    pub(super) fn hold(&mut self, permit: StreamPermit) {
+    pub(super) fn hold(&mut self, permit: Http2Permit) {
         self.permits.1 = Some(permit);
     }
 
@@ -163,9 +150,6 @@ impl RequestGuard {
     pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<PacedBody> {
         self.permits.0 = response.extensions_mut().remove::<Arc<InFlightPermit>>();
         self.note_progress();
-        if response.headers().get(CONNECTION).is_some_and(|value| value == "close") {
-            self.activity.state().last_answer = true;
-        }
         response.map(|body| PacedBody { body, ahead: Bytes::new(), guard: self })
     }
 

@@ -17,7 +17,7 @@ pub(super) type ConnectionPermit = OwnedSemaphorePermit;
 
 /// The permit that an HTTP/2 request must hold. Dropping the value frees it, and ends its count towards the address's
 /// share.
-pub(super) struct StreamPermit {
+pub(super) struct Http2Permit {
     _permit: ConnectionPermit,
     _share: SharePermit,
 }
@@ -52,9 +52,9 @@ impl ConnectionPermits {
 
     /// Takes a permit for an HTTP/2 request without waiting. `None` if no permit is free, or if `client` already holds
     /// its share.
-    pub(super) fn try_acquire(&self, client: Option<IpAddr>) -> Option<StreamPermit> {
+    pub(super) fn try_acquire(&self, client: Option<IpAddr>) -> Option<Http2Permit> {
         let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        Some(StreamPermit { _permit: permit, _share: self.share_of(client)? })
+        Some(Http2Permit { _permit: permit, _share: self.share_of(client)? })
     }
 
     /// Takes one of the permits that the address `client` may hold, for a permit that is already acquired. `None` if

@@ -6,13 +6,19 @@ use std::sync::Arc;
 use h2::Reason;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
-use hyper::{Request, Response};
+use hyper::http::request::Parts;
+use hyper::{Method as Verb, Request, Response};
+use tokio::time::Instant;
 
 use super::connection_activity::{ConnectionActivity, PacedBody, RequestGuard};
+use super::connection_permits::{ConnectionPermits, Http2Permit};
+use super::request_head::{RequestHead, Wants};
 use super::shutdown::Phases;
-use super::streams::Streams;
-use super::summary::Summary;
 use super::{Front, serve};
+
+/// The maximum number of concurrent requests on an HTTP/2 connection that has not yet sent a valid key. After a valid
+/// key only HTTP/2's own limit on streams applies.
+const WITHOUT_KEY: usize = 16;
 
 /// The parts that the requests of one connection share.
 pub(super) struct ConnectionService {
@@ -22,7 +28,7 @@ pub(super) struct ConnectionService {
     pub(super) activity: Arc<ConnectionActivity>,
     pub(super) phases: Arc<Phases>,
     /// The permits that limit concurrent HTTP/2 requests. `None` over HTTP/1.1.
-    pub(super) streams: Option<Arc<Streams>>,
+    pub(super) http2_permits: Option<Arc<ConnectionPermits>>,
 }
 
 impl ConnectionService {
@@ -38,30 +44,53 @@ impl ConnectionService {
     ) -> impl Future<Output = Result<Response<PacedBody>, h2::Error>> {
         let (head, body) = request.into_parts();
         // Boxed, so that a refused request and an idle connection take little memory.
-        let begun =
-            self.begin(&head, &body).map(|(summary, guard)| Box::pin(self.serve(summary, guard, body)));
+        let begun = self.begin(&head, &body).map(|(head, guard)| Box::pin(self.serve(head, guard, body)));
         async move { Ok(begun.ok_or(Reason::REFUSED_STREAM)?.await) }
     }
 
-    /// Returns two values: the part of the request's head that is kept, and the guard that marks the request's
-    /// end. `None` if there are too many HTTP/2 requests, or too many on this connection without a valid key.
-    fn begin(&self, head: &hyper::http::request::Parts, body: &Incoming) -> Option<(Summary, RequestGuard)> {
+    /// Returns the part of the request's head that is kept, and the guard that marks the request's end. `None` if the
+    /// request is not admitted.
+    fn begin(&self, head: &Parts, body: &Incoming) -> Option<(RequestHead, RequestGuard)> {
         let mut guard = self.activity.begin();
-        let summary = Summary::of(&self.front, self.client, head);
-        if let Some(streams) = &self.streams {
-            guard.hold(streams.admit(&self.front, &self.activity, &summary, !body.is_end_stream())?);
+        // A browser may send many preflights before its first call. They are answered at once.
+        let is_preflight = head.method == Verb::OPTIONS && body.is_end_stream();
+        let head = RequestHead::of(&self.front, self.client, head);
+        if let Some(permits) = &self.http2_permits {
+            guard.hold(self.admit(permits, &head, is_preflight)?);
         }
-        Some((summary, guard))
+        Some((head, guard))
+    }
+
+    /// Takes a permit for an HTTP/2 request. `None` if no permit is free, if the client's address already holds its
+    /// share, or if the request must carry a valid key and does not.
+    ///
+    /// A request costs its client a few bytes, and slotfront some KiB until its answer is sent. Otherwise the key would
+    /// be checked only after the body has arrived. HTTP/1.1 needs no such limit: a connection has one request at a
+    /// time, and connections are limited.
+    fn admit(
+        &self,
+        permits: &ConnectionPermits,
+        RequestHead { client, wants, .. }: &RequestHead,
+        is_preflight: bool,
+    ) -> Option<Http2Permit> {
+        if !is_preflight && self.activity.needs_key(WITHOUT_KEY) {
+            let Wants::Call { key, .. } = wants else { return None };
+            let origin = client.origin.as_deref();
+            // The gateway counts failed attempts here, too, so that a client cannot guess keys in this way.
+            self.front.gateway.authenticate(key, client.address, origin, Instant::now()).ok()?;
+            self.activity.note_valid_key();
+        }
+        permits.try_acquire(client.address)
     }
 
     async fn serve(
         self: Arc<Self>,
-        summary: Summary,
+        head: RequestHead,
         guard: RequestGuard,
         body: Incoming,
     ) -> Response<PacedBody> {
-        let mut response = serve(&self.front, &self.routes, summary, body).await;
-        if self.streams.is_none() && self.phases.answer_is_last() {
+        let mut response = serve(&self.front, &self.routes, head, body).await;
+        if self.http2_permits.is_none() && self.phases.answer_is_last() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         guard.answer(response)

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use super::Front;
 use super::accept_encoding::Accepted;
 use super::access::CallOutcome;
-use super::client_info::ClientInfo;
+use super::body_parts::BodyParts;
 use super::in_flight::InFlightPermit;
 use super::outgoing::FREE_BYTES;
-use super::pieces::Pieces;
+use super::request_head::ClientInfo;
 use super::responses::CallResponse;
 use crate::coding::Coding;
 use crate::error::Error;
@@ -64,7 +64,7 @@ impl<'a> RequestContext<'a> {
     /// # Errors
     /// [`Error::AnswersTooLarge`] if the answers of the request exceed `pool.max_response`. [`Error::Overloaded`] if
     /// they exceed the budget or the key's share of the budget.
-    pub(super) fn take_bytes(&self, body: &Pieces) -> Result<(), Error> {
+    pub(super) fn take_bytes(&self, body: &BodyParts) -> Result<(), Error> {
         let limit = self.front.config.pool.max_response;
         // One task polls all elements of a batch, so there is no race between this load and the store below.
         let before = self.answered.load(Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl<'a> RequestContext<'a> {
     ) -> CallResponse {
         let mut text = Vec::with_capacity(128);
         error.write_response(&mut text, id);
-        let body = Pieces::from(Bytes::from(text));
+        let body = BodyParts::from(Bytes::from(text));
         let outcome = CallOutcome { method, commitment, outcome: outcome(&error) };
         self.count(CallResponse { refusal: Some(error), ..CallResponse::new(body, outcome) })
     }

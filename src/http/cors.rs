@@ -14,7 +14,7 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
 
 /// Adds the CORS headers to `headers`, the header fields of a response. Does nothing for a request without `Origin`.
 /// For an origin outside `allowed`, adds `Vary` only. An allowed origin may send any request header, as on a node.
-pub fn apply(
+pub(super) fn apply(
     allowed: &[String],
     origin: Option<&HeaderValue>,
     asked_headers: Option<HeaderValue>,

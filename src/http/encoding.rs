@@ -10,7 +10,7 @@ use hyper::Response;
 use hyper::body::Body as _;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, VARY};
 
-use super::pieces::Pieces;
+use super::body_parts::BodyParts;
 use crate::cache::Compressor;
 use crate::coding::{self, Coding};
 
@@ -19,14 +19,14 @@ const COMPRESSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns `plain` compressed with `coding`. `None` if no permit to compress is free, or if the compression fails or
 /// takes too long.
-pub(super) async fn encoded(compressor: &Compressor, coding: Coding, plain: Pieces) -> Option<Bytes> {
+pub(super) async fn encoded(compressor: &Compressor, coding: Coding, plain: BodyParts) -> Option<Bytes> {
     let work = compressor.compress(plain.len(), move || coding.encode(&plain.joined()));
     tokio::time::timeout(COMPRESSION_TIMEOUT, work).await.ok().flatten()
 }
 
 /// Adds `Vary` to a response that is neither too short nor too long to compress, and compresses it if the client
 /// accepts a coding. A response that has a `Vary` field is returned unchanged, because its coding is already decided.
-pub async fn apply(
+pub(super) async fn apply(
     compressor: &Compressor,
     accepted: Option<Coding>,
     mut response: Response<Body>,
@@ -41,7 +41,7 @@ pub async fn apply(
     let Ok(plain) = body.collect().await.map(http_body_util::Collected::to_bytes) else {
         return Response::from_parts(head, Body::empty());
     };
-    let Some(encoded) = encoded(compressor, coding, Pieces::from(plain.clone())).await else {
+    let Some(encoded) = encoded(compressor, coding, BodyParts::from(plain.clone())).await else {
         return Response::from_parts(head, Body::from(plain));
     };
     head.headers.remove(CONTENT_LENGTH);

@@ -7,7 +7,7 @@ use hyper::header::{HeaderMap, HeaderValue};
 pub(super) const FIELD_BYTES: usize = 1024;
 
 /// A collection of header fields that can be read by name.
-pub trait Fields {
+pub(super) trait Fields {
     /// Returns the values of all fields called `name`, in order. `name` must be in lower case.
     fn all<'a>(&'a self, name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]>;
 

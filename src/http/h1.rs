@@ -23,36 +23,17 @@ mod writer;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::Front;
+use super::lingering_close::linger;
 use super::shutdown::Phases;
-use super::{Front, farewell};
-use connection::{End, H1Connection};
-
-/// The maximum time for the shutdown of a socket. Over TLS the shutdown sends `close_notify`, and may wait for a
-/// client that does not read.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The state of a connection that leaves the fast path.
-pub(super) enum FastPathEnd<S> {
-    /// The connection is closed.
-    Closed,
-    /// The connection is open. hyper has to serve the next request, and all later ones.
-    HandOver {
-        /// The open connection.
-        socket: S,
-        /// The bytes that were read from the socket and belong to no served request.
-        read: Bytes,
-        /// True if no request was served yet. The client may then speak HTTP/2.
-        is_first: bool,
-    },
-}
+use connection::H1Connection;
+pub(super) use connection::Left;
 
 /// Serves plain requests (usual POSTs of JSON-RPC calls) until the connection closes or gets any other request. `peer`
-/// is the client's address.
+/// is the client's address. Returns the connection if hyper has to serve its next request, and all later ones.
 ///
 /// # Errors
 /// Errors of the socket, or [`io::ErrorKind::TimedOut`] if a head takes too long or the client stops reading an answer.
@@ -61,14 +42,10 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     mut socket: S,
     peer: Option<IpAddr>,
     phases: &Phases,
-) -> io::Result<FastPathEnd<S>> {
-    match H1Connection::new(front, &mut socket, peer, phases).run().await? {
-        End::LastAnswer => Box::pin(farewell::linger(&mut socket, phases.periods.linger)).await,
-        End::NothingToAnswer => {
-            // Over TLS this sends `close_notify`. Without it, a client would suspect that data was cut off.
-            let _ = Box::pin(tokio::time::timeout(CLOSE_TIMEOUT, socket.shutdown())).await;
-        }
-        End::NotPlain { read, is_first } => return Ok(FastPathEnd::HandOver { socket, read, is_first }),
+) -> io::Result<Option<(S, Left)>> {
+    if let Some(left) = H1Connection::new(front, &mut socket, peer, phases).run().await? {
+        return Ok(Some((socket, left)));
     }
-    Ok(FastPathEnd::Closed)
+    Box::pin(linger(&mut socket, phases.periods.linger)).await;
+    Ok(None)
 }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Front;
+use super::body_parts::BodyParts;
 use super::outgoing::RequestReservation;
-use super::pieces::Pieces;
 use crate::gateway::{Principal, SharePermit};
 
 /// A request's permit to be in flight. There are `server.max_in_flight` such permits. Dropping the value frees the
@@ -52,7 +52,7 @@ impl InFlightPermit {
     }
 
     /// Replaces the reservation for the request's answers by one for `body`, the compressed form of these answers.
-    pub(super) fn replace_reservation(&self, principal: &Principal, body: &Pieces) {
+    pub(super) fn replace_reservation(&self, principal: &Principal, body: &BodyParts) {
         if let Some(reservation) = self.reservation.get() {
             reservation.replace(principal, body);
         }

@@ -27,10 +27,9 @@ use super::connection_service::ConnectionService;
 use super::h1;
 use super::proxy_protocol::{self, NamedClient, ProxyHeaderError};
 use super::shutdown::{IDLE_TIMEOUT, Phases, Signal, Wait};
-use super::stream::{Stream, Timeouts};
-use super::streams::Streams;
+use super::timed_socket::{TimedSocket, Timeouts};
 use super::tls::{self, Tls};
-use super::{Front, routes, socket};
+use super::{Front, routes};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -51,13 +50,22 @@ const PING: Duration = Duration::from_secs(20);
 /// The interval at which an HTTP/2 connection is checked for idling, and for responses that the client does not read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The number of unsent bytes up to which the kernel reports a socket as writable (`TCP_NOTSENT_LOWAT`).
+///
+/// By default the kernel waits until a third of a buffer of some MiB is free. A client that reads slowly would
+/// then seem to read nothing.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES: u32 = 64 * 1024;
+
 /// The public listener: the parts that all its connections share.
 struct Listener {
     front: Arc<Front>,
     routes: axum::Router,
     tls: Option<Arc<Tls>>,
     permits: ConnectionPermits,
-    streams: Arc<Streams>,
+    /// As many as there may be requests over HTTP/1.1: those in flight, and on each connection one whose body is still
+    /// arriving.
+    http2_permits: Arc<ConnectionPermits>,
     http1: http1::Builder,
     http2: http2::Builder<StreamTasks>,
     phases: Arc<Phases>,
@@ -96,9 +104,11 @@ pub async fn run(
     phases: Phases,
 ) {
     let permits = ConnectionPermits::new(front.config.server.max_connections);
-    let streams = Arc::new(Streams::new(&front.config.server));
+    let server = &front.config.server;
+    let http2_permits =
+        Arc::new(ConnectionPermits::new(server.max_in_flight.saturating_add(server.max_connections)));
     let mut http1 = http1::Builder::new();
-    // The type `Stream` enforces the timeouts. hyper's own timeout would reset a timer for each request.
+    // The type `TimedSocket` enforces the timeouts. hyper's own timeout would reset a timer for each request.
     http1.header_read_timeout(None).max_buf_size(HEAD_BYTES as usize).half_close(false);
     let mut http2 = http2::Builder::new(StreamTasks { tasks: tasks.clone(), abort: phases.abort.clone() });
     http2
@@ -111,7 +121,7 @@ pub async fn run(
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     let (routes, phases) = (routes::router(Arc::clone(&front)), Arc::new(phases));
-    let server = Arc::new(Listener { front, routes, tls, permits, streams, http1, http2, phases });
+    let server = Arc::new(Listener { front, routes, tls, permits, http2_permits, http1, http2, phases });
     loop {
         let accepted = tokio::select! {
             () = server.phases.stop.wait() => break,
@@ -127,7 +137,7 @@ pub async fn run(
     }
     // Serves the connections that still wait in the kernel's queue, because their clients may have sent requests
     // already.
-    let queued: Vec<_> = socket::queued(listener).collect();
+    let queued: Vec<_> = queued(listener).collect();
     for (socket, peer) in queued {
         tokio::select! {
             biased;
@@ -164,7 +174,7 @@ impl Listener {
     /// Determines the client's address, checks how many connections this address holds, and serves the connection to
     /// its end.
     async fn identify_and_serve(&self, mut socket: TcpStream, peer: IpAddr) -> Result<(), BoxError> {
-        socket::prepare(&socket);
+        prepare(&socket);
         let server = &self.front.config.server;
         let deadline = Instant::now() + server.header_timeout;
         let mut client = Some(peer);
@@ -214,34 +224,19 @@ impl Listener {
 
     /// Serves the connection of `client`, without hyper until a request needs hyper. `is_http2` is true if TLS has
     /// negotiated HTTP/2. Without TLS it is `None`, and the first bytes decide the protocol.
-    #[cfg(feature = "h1-fast-path")]
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         socket: S,
         client: Option<IpAddr>,
         is_http2: Option<bool>,
     ) -> Result<(), BoxError> {
-        if is_http2 == Some(true) {
-            return Box::pin(self.serve_hyper(socket, client, Bytes::new(), is_http2)).await;
+        #[cfg(feature = "h1-fast-path")]
+        if is_http2 != Some(true) {
+            let left = h1::serve(&self.front, socket, client, &self.phases).await?;
+            let Some((socket, h1::Left { read, is_first })) = left else { return Ok(()) };
+            let is_http2 = is_http2.or((!is_first).then_some(false));
+            return Box::pin(self.serve_hyper(socket, client, read, is_http2)).await;
         }
-        match h1::serve(&self.front, socket, client, &self.phases).await? {
-            h1::FastPathEnd::Closed => Ok(()),
-            h1::FastPathEnd::HandOver { socket, read, is_first } => {
-                let is_http2 = is_http2.or((!is_first).then_some(false));
-                Box::pin(self.serve_hyper(socket, client, read, is_http2)).await
-            }
-        }
-    }
-
-    /// Serves the connection of `client`. `is_http2` is true if TLS has negotiated HTTP/2. Without TLS it is `None`,
-    /// and the first bytes decide the protocol.
-    #[cfg(not(feature = "h1-fast-path"))]
-    async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-        &self,
-        socket: S,
-        client: Option<IpAddr>,
-        is_http2: Option<bool>,
-    ) -> Result<(), BoxError> {
         Box::pin(self.serve_hyper(socket, client, Bytes::new(), is_http2)).await
     }
 
@@ -261,7 +256,7 @@ impl Listener {
             write: server.write_timeout,
             linger: self.phases.periods.linger,
         };
-        let mut stream = Stream::new(socket, Arc::clone(&activity), timeouts, read);
+        let mut stream = TimedSocket::new(socket, Arc::clone(&activity), timeouts, read);
         let is_http2 = match is_http2 {
             Some(known) => known,
             None => self.by(Instant::now() + server.header_timeout, stream.opens_with_http2()).await??,
@@ -272,7 +267,7 @@ impl Listener {
             client,
             activity: Arc::clone(&activity),
             phases: Arc::clone(&self.phases),
-            streams: is_http2.then(|| Arc::clone(&self.streams)),
+            http2_permits: is_http2.then(|| Arc::clone(&self.http2_permits)),
         });
         let service = service_fn(move |request| Arc::clone(&service).answer(request));
         let io = TokioIo::new(stream);
@@ -376,6 +371,26 @@ async fn accept(
     let permit = permits.acquire().await?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, permit))
+}
+
+/// Sets the options of a client's socket. Errors are ignored, because the socket works without the options.
+fn prepare(socket: &TcpStream) {
+    // The head and the body of a response are written at once or right after each other, so a delay of small packets
+    // would gain nothing.
+    let _ = socket.set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    let _ = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES);
+}
+
+/// Returns the connections that wait in the kernel's queue. Dropping the iterator closes the listener.
+fn queued(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
+    // The kernel is asked directly, because tokio may not know of these connections yet.
+    let listener = listener.into_std().ok();
+    std::iter::from_fn(move || {
+        let (socket, peer) = listener.as_ref()?.accept().ok()?;
+        socket.set_nonblocking(true).ok()?;
+        Some((TcpStream::from_std(socket).ok()?, peer))
+    })
 }
 
 #[cfg(test)]

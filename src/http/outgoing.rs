@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::pieces::{JOINED_BYTES, Pieces};
+use super::body_parts::{BodyParts, JOINED_BYTES};
 use crate::gateway::{Principal, SharedBytes};
 
 /// The total length of a request's answers, in bytes, up to which nothing is reserved. `server.max_in_flight` bounds
@@ -132,7 +132,7 @@ impl Reservation {
     /// requests would exceed `limit`.
     fn new(
         outgoing: &Arc<Outgoing>,
-        body: &Pieces,
+        body: &BodyParts,
         more: usize,
         held: Option<SharedBytes>,
         limit: usize,
@@ -171,7 +171,7 @@ impl RequestReservation {
 
     /// Reserves the bytes of `body`, and `more` bytes for earlier answers of the request. Returns false, and reserves
     /// nothing, if the bytes exceed the budget or the share of `principal`, the caller.
-    pub(super) fn add(&self, principal: &Principal, body: &Pieces, more: usize) -> bool {
+    pub(super) fn add(&self, principal: &Principal, body: &BodyParts, more: usize) -> bool {
         let outgoing = &self.outgoing;
         let needed = body.len() + more;
         let held = principal.hold_bytes(needed, outgoing.free());
@@ -184,7 +184,7 @@ impl RequestReservation {
 
     /// Replaces all reservations by one for `body`, which contains the same answers in compressed form. Neither the
     /// budget nor the key's share is checked.
-    pub(super) fn replace(&self, principal: &Principal, body: &Pieces) {
+    pub(super) fn replace(&self, principal: &Principal, body: &BodyParts) {
         let mut answers = self.answers();
         answers.clear();
         let held = principal.hold_bytes(body.len(), usize::MAX);
@@ -204,7 +204,7 @@ pub(super) fn reserve(
     bytes: usize,
 ) -> Option<Box<dyn Send + Sync>> {
     let held = principal.hold_bytes(bytes, outgoing.free())?;
-    let reservation = Reservation::new(outgoing, &Pieces::default(), bytes, Some(held), outgoing.limit)?;
+    let reservation = Reservation::new(outgoing, &BodyParts::default(), bytes, Some(held), outgoing.limit)?;
     Some(Box::new(reservation))
 }
 
@@ -212,7 +212,7 @@ pub(super) fn reserve(
 mod tests {
     use super::*;
 
-    fn body(pieces: &[&Bytes]) -> Pieces {
+    fn body(pieces: &[&Bytes]) -> BodyParts {
         pieces.iter().map(|piece| (*piece).clone()).collect()
     }
 

@@ -8,8 +8,8 @@ use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use tokio::time::Instant;
 
+use super::body_parts::BodyParts;
 use super::in_flight::InFlightPermit;
-use super::pieces::Pieces;
 use crate::cache::CacheStatus;
 use crate::coding::Coding;
 use crate::error::ErrorReply;
@@ -22,10 +22,12 @@ pub(super) const ERROR: &str = "x-slotfront-error";
 /// because slotfront reads the key from the path.
 pub(super) const CHALLENGE: &str = "ApiKey realm=\"slotfront\"";
 
+pub(super) const JSON: &str = "application/json; charset=utf-8";
+
 /// A reply to a request. Either hyper or the module `h1` writes it to the connection.
 pub(super) struct HttpReply {
     pub(super) status: StatusCode,
-    pub(super) body: Pieces,
+    pub(super) body: BodyParts,
     /// The value of `Content-Type`.
     media: &'static str,
     /// The value of `Cache-Status`. `None` for a refusal by slotfront.
@@ -75,11 +77,11 @@ impl Value<'_> {
 
 impl HttpReply {
     /// Creates a reply with the content type of JSON.
-    pub(super) fn json(status: StatusCode, body: Pieces) -> Self {
+    pub(super) fn json(status: StatusCode, body: BodyParts) -> Self {
         Self {
             status,
             body,
-            media: "application/json; charset=utf-8",
+            media: JSON,
             cache: None,
             retry_after: None,
             error: None,
@@ -94,7 +96,7 @@ impl HttpReply {
     /// Creates a reply in plain text, the form in which a node refuses invalid HTTP requests.
     pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
         let media = "text/plain; charset=utf-8";
-        Self { media, ..Self::json(status, Pieces::from(text.into())) }
+        Self { media, ..Self::json(status, BodyParts::from(text.into())) }
     }
 
     /// Sets the status and the header fields for `wire`, the refusal of the whole request.

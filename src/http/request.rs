@@ -8,12 +8,12 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use super::access::{AccessLine, CallOutcome, Calls};
+use super::body_parts::BodyParts;
 use super::call::{self, Admission};
-use super::client_info::ClientInfo;
 use super::context::{RequestContext, outcome};
 use super::in_flight::InFlightPermit;
-use super::pieces::Pieces;
 use super::reply::HttpReply;
+use super::request_head::ClientInfo;
 use super::responses::{CallResponse, Responses};
 use super::{Front, body, encoding};
 use crate::coding::{self, Coding};
@@ -136,7 +136,7 @@ fn finish(
     responses: Responses,
     compressed: Option<(Coding, Vec<Bytes>)>,
 ) -> HttpReply {
-    let mut reply = HttpReply::json(StatusCode::OK, Pieces::default());
+    let mut reply = HttpReply::json(StatusCode::OK, BodyParts::default());
     let (calls, mut reason, mut bytes) = (responses.calls(), None, 0);
     if !responses.is_empty() {
         reply.limits = Some((Arc::clone(&request.principal), Instant::now()));
@@ -191,7 +191,7 @@ fn refuse_unknown(
     front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
     let wire = error.to_reply();
     text.push(b'\n');
-    let mut reply = HttpReply::json(StatusCode::OK, Pieces::default());
+    let mut reply = HttpReply::json(StatusCode::OK, BodyParts::default());
     reply.refuse(&wire);
     let calls = Calls::NONE.and(CallOutcome { method: None, commitment: None, outcome: outcome(error) });
     let (reason, bytes) = (Some(wire.reason), text.len());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::access::{CallOutcome, Calls};
-use super::pieces::Pieces;
+use super::body_parts::BodyParts;
 use crate::cache::CacheStatus;
 use crate::coding::{self, Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::error::Error;
@@ -13,7 +13,7 @@ use crate::jsonrpc::{Id, reply};
 
 /// The response to one call.
 pub(super) struct CallResponse {
-    pub(super) body: Pieces,
+    pub(super) body: BodyParts,
     /// The compressed text between the first and the last piece of `body`. These two pieces are the JSON-RPC
     /// envelope. `None` if the cache has not compressed the text.
     pub(super) compressed: Option<Arc<CompressedText>>,
@@ -25,7 +25,7 @@ pub(super) struct CallResponse {
 
 impl CallResponse {
     /// Creates a response that is not compressed and has no cache status.
-    pub(super) fn new(body: Pieces, outcome: CallOutcome) -> Self {
+    pub(super) fn new(body: BodyParts, outcome: CallOutcome) -> Self {
         Self { body, compressed: None, status: None, refusal: None, outcome }
     }
 
@@ -80,8 +80,8 @@ impl Responses {
     }
 
     /// Returns the uncompressed body.
-    pub(super) fn text(&self) -> Pieces {
-        let mut body = Pieces::default();
+    pub(super) fn text(&self) -> BodyParts {
+        let mut body = BodyParts::default();
         for (at, response) in self.all().iter().enumerate() {
             body.push(self.separator(at));
             body.append(response.body.clone());
@@ -91,7 +91,7 @@ impl Responses {
     }
 
     /// Converts the responses into the uncompressed body.
-    pub(super) fn into_text(self) -> Pieces {
+    pub(super) fn into_text(self) -> BodyParts {
         let end = self.separator(1);
         match self {
             Self::Whole(response) => {
@@ -159,9 +159,9 @@ impl Responses {
 }
 
 /// Returns a result, given in pieces, inside the JSON-RPC envelope with the caller's id. The pieces are not copied.
-pub(super) fn spliced_result(id: &Id, result: impl IntoIterator<Item = Bytes>) -> Pieces {
+pub(super) fn spliced_result(id: &Id, result: impl IntoIterator<Item = Bytes>) -> BodyParts {
     let (head, tail) = reply::head_and_tail(id);
-    let mut body = Pieces::default();
+    let mut body = BodyParts::default();
     body.push(head);
     result.into_iter().for_each(|piece| body.push(piece));
     body.push(tail);
@@ -169,8 +169,8 @@ pub(super) fn spliced_result(id: &Id, result: impl IntoIterator<Item = Bytes>) -
 }
 
 /// Returns a node's error object inside the JSON-RPC envelope with the caller's id.
-pub(super) fn node_error(id: &Id, error: &[u8]) -> Pieces {
+pub(super) fn node_error(id: &Id, error: &[u8]) -> BodyParts {
     let mut text = Vec::with_capacity(error.len() + 64);
     reply::node_error(&mut text, id, error);
-    Pieces::from(Bytes::from(text))
+    BodyParts::from(Bytes::from(text))
 }

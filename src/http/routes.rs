@@ -1,11 +1,11 @@
 //! The routes that carry no JSON-RPC calls: `/health` as on a node, the `OpenRPC` document, and the usage of an
 //! API key.
 
-use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
+use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
@@ -17,26 +17,15 @@ use tokio::time::Instant;
 use super::Front;
 use super::fields::{Fields, elements};
 use super::openrpc;
-use super::reply::HttpReply;
+use super::reply::{HttpReply, JSON};
+use super::request_head::ClientInfo;
 use crate::coding::Coding;
 use crate::error::Error;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
-/// The caller of a route that carries no JSON-RPC calls. Each request to such a route carries this value among its
-/// extensions (`http::Extensions`).
-#[derive(Clone)]
-pub(super) struct RouteCaller {
-    /// The client's address. `None` if it is unknown.
-    pub(super) address: Option<IpAddr>,
-    /// The value of the header `Origin`, which browsers send. `None` if the request has no such header.
-    pub(super) origin: Option<Arc<str>>,
-    /// The content coding that the client prefers. `None` if it accepts none.
-    pub(super) accepts: Option<Coding>,
-}
-
 /// Returns the axum router of the routes that carry no JSON-RPC calls.
-pub fn router(front: Arc<Front>) -> Router {
+pub(super) fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/health", any(health))
         .route("/openrpc.json", get(openrpc_document))
@@ -76,11 +65,11 @@ struct StaticDocument {
     coded: [Option<Bytes>; Coding::ALL.len()],
 }
 
-async fn openrpc_document(Extension(RouteCaller { accepts, .. }): Extension<RouteCaller>) -> Response {
+async fn openrpc_document(Extension(client): Extension<ClientInfo>) -> Response {
     let mut reply = HttpReply::json(StatusCode::OK, DOCUMENT.plain.clone().into());
     reply.varies = true;
     if let Some((coding, coded)) =
-        accepts.and_then(|coding| Some((coding, DOCUMENT.coded[coding as usize].clone()?)))
+        client.accepts.best().and_then(|coding| Some((coding, DOCUMENT.coded[coding as usize].clone()?)))
     {
         (reply.body, reply.coding) = (coded.into(), Some(coding));
     }
@@ -99,16 +88,27 @@ pub(super) fn is_websocket(head: &Parts) -> bool {
     head.method == Verb::GET && protocols.any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
 }
 
-/// Returns the response that refuses a WebSocket handshake.
 pub(super) fn no_websocket() -> Response {
     HttpReply::text(StatusCode::NOT_IMPLEMENTED, NO_WEBSOCKET).into_response()
+}
+
+/// Returns the answer that a node gives to an OPTIONS request.
+pub(super) fn options() -> Response {
+    let headers = [(CONTENT_TYPE, JSON), (ALLOW, "OPTIONS, POST"), (ACCEPT, "application/json")];
+    (headers, ()).into_response()
+}
+
+/// Returns the answer of a node to a verb other than POST and OPTIONS on the route of the JSON-RPC calls.
+pub(super) fn wrong_verb() -> Response {
+    let why = "Used HTTP Method is not allowed. POST or OPTIONS is required\n";
+    HttpReply::text(StatusCode::METHOD_NOT_ALLOWED, why).into_response()
 }
 
 /// Answers with the usage of the key in the path. The key is checked as for a JSON-RPC call, so a wrong key counts
 /// as a failed attempt of the client's address, and the request is taken from the key's rate.
 async fn usage(
     State(front): State<Arc<Front>>,
-    Extension(client): Extension<RouteCaller>,
+    Extension(client): Extension<ClientInfo>,
     request: Request<axum::body::Body>,
 ) -> Response {
     let path = request.uri().path();
@@ -119,7 +119,10 @@ async fn usage(
         .authenticate(key, client.address, client.origin.as_deref(), now)
         .and_then(|principal| principal.take(now).map(|()| Usage::of(&principal, now)))
     {
-        Ok(Some(usage)) => axum_json(&usage),
+        Ok(Some(usage)) => {
+            let text = serde_json::to_string(&usage).unwrap_or_default() + "\n";
+            HttpReply::json(StatusCode::OK, Bytes::from(text).into()).into_response()
+        }
         Ok(None) => (StatusCode::NOT_FOUND, "No usage is counted, because no plan applies\n").into_response(),
         Err(error) => refuse(&error),
     }
@@ -131,13 +134,4 @@ fn refuse(error: &Error) -> Response {
     let mut reply = HttpReply::text(StatusCode::OK, wire.message.clone() + "\n");
     reply.refuse(&wire);
     reply.into_response()
-}
-
-fn axum_json(value: &impl serde::Serialize) -> Response {
-    match serde_json::to_string(value) {
-        Ok(text) => {
-            ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], text + "\n").into_response()
-        }
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
 }

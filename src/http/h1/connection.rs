@@ -21,19 +21,12 @@ use super::writer::ResponseWriter;
 /// The capacity for one read, in bytes. Most requests fit.
 const READ_BYTES: usize = 4096;
 
-/// The reason why a connection leaves the fast path.
-pub(super) enum End {
-    /// The client has closed the connection or was idle for too long, or a shutdown closes idle connections.
-    NothingToAnswer,
-    /// A response with `Connection: close` was written.
-    LastAnswer,
-    /// The next request is not plain (not a usual POST), so hyper has to serve it.
-    NotPlain {
-        /// The bytes that were read from the socket and belong to no served request.
-        read: Bytes,
-        /// True if no request of the connection was served yet.
-        is_first: bool,
-    },
+/// What a connection has left when hyper takes it over.
+pub(in super::super) struct Left {
+    /// The bytes that were read from the socket and belong to no served request.
+    pub(in super::super) read: Bytes,
+    /// True if no request was served yet. The client may then speak HTTP/2.
+    pub(in super::super) is_first: bool,
 }
 
 /// A connection on the fast path.
@@ -43,7 +36,6 @@ pub(super) enum End {
 pub(super) struct H1Connection<'a, S> {
     front: &'a Arc<Front>,
     socket: &'a mut S,
-    /// The client's address, if known.
     peer: Option<IpAddr>,
     /// The bytes that were read from the socket and belong to no served request. While there are none, the
     /// connection has no buffer.
@@ -56,18 +48,14 @@ pub(super) struct H1Connection<'a, S> {
     timer: ReadTimer,
 }
 
-/// The result of reading from the client's socket.
-enum Read {
-    /// Bytes were read.
-    More,
-    /// The client has closed the connection or was idle for too long, or a shutdown closes idle connections.
-    End,
-}
-
-/// The next step after a request's head was read: serve the request, or leave the fast path.
+/// What follows a request that was read.
 enum Next {
     Serve(Plain),
-    End(End),
+    /// hyper has to serve the request, and all later ones.
+    HandOver,
+    /// The client has closed the connection or was idle for too long, a shutdown closes idle connections, or the last
+    /// answer was given.
+    Close,
 }
 
 thread_local! {
@@ -91,46 +79,48 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         Self { front, socket, peer, read, is_read_closed, is_first, phases, timer }
     }
 
-    /// Serves requests until the connection ends or hyper has to serve it, and returns the reason.
+    /// Serves requests until the connection ends, or until hyper has to serve it.
     ///
     /// # Errors
     /// Errors of the socket, or [`ErrorKind::TimedOut`] if a head takes too long or the client stops reading an answer.
-    pub(super) async fn run(mut self) -> io::Result<End> {
+    pub(super) async fn run(mut self) -> io::Result<Option<Left>> {
         loop {
-            let plain = match std::future::poll_fn(|cx| self.poll_head(cx)).await? {
-                Next::Serve(plain) => plain,
-                Next::End(end) => return Ok(end),
-            };
-            // Boxed, so that an idle connection takes little memory.
-            if let Some(end) = Box::pin(self.answer(plain)).await? {
-                return Ok(end);
+            let mut next = self.read_head().await?;
+            if let Next::Serve(plain) = next {
+                // Boxed, so that an idle connection takes little memory.
+                match Box::pin(self.answer(plain)).await? {
+                    None => continue,
+                    Some(end) => next = end,
+                }
             }
+            let left = Left { read: mem::take(&mut self.read).freeze(), is_first: self.is_first };
+            return Ok(matches!(next, Next::HandOver).then_some(left));
         }
     }
 
     /// Waits for the head of the next request, or for the connection's end.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
+    async fn read_head(&mut self) -> io::Result<Next> {
+        let mut is_idle = !self.is_first;
         loop {
             match Head::parse(&self.read, self.front, self.peer) {
-                Head::Plain(plain) => return Poll::Ready(Ok(Next::Serve(plain))),
-                Head::Other => return Poll::Ready(Ok(Next::End(self.hand_over()))),
+                Head::Plain(plain) => return Ok(Next::Serve(plain)),
+                Head::Other => return Ok(Next::HandOver),
                 Head::Partial => {}
             }
-            // The head has begun, so the head timeout replaces the idle timeout.
-            if self.timer.is_idle && !self.read.is_empty() {
+            // Once the head has begun, the head timeout replaces the idle timeout.
+            if is_idle && !self.read.is_empty() {
+                is_idle = false;
                 self.timer.start(self.front.config.server.header_timeout);
             }
-            match ready!(self.poll_more(cx))? {
-                Read::More => {}
-                Read::End => return Poll::Ready(Ok(Next::End(End::NothingToAnswer))),
+            if !self.read_more().await? {
+                return Ok(Next::Close);
             }
         }
     }
 
-    /// Answers the request with the head `plain`. Returns the reason if the connection ends after this request, or
-    /// if hyper has to serve the connection.
-    async fn answer(&mut self, plain: Plain) -> io::Result<Option<End>> {
-        let started = self.timer.arrived_at();
+    /// Answers the request with the head `plain`. `None` if the connection waits for the next request.
+    async fn answer(&mut self, plain: Plain) -> io::Result<Option<Next>> {
+        let started = self.timer.since;
         let mut reply = match self.read_body(&plain).await {
             Ok(true) => {
                 let read = self.read.split_to(plain.body.end).freeze();
@@ -138,13 +128,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
                 let body = read.slice(plain.body.clone());
                 // Pinned in place, because the future is large and a move would copy it.
                 let reply = pin!(request::serve(self.front, &plain.client, key, &body, started));
-                let Some(reply) = self.unless_gone(reply).await else {
-                    return Ok(Some(End::NothingToAnswer));
-                };
+                let Some(reply) = self.unless_gone(reply).await else { return Ok(Some(Next::Close)) };
                 reply
             }
             // The client has closed before the end of the body. hyper will notice this, and answers the request.
-            Ok(false) => return Ok(Some(self.hand_over())),
+            Ok(false) => return Ok(Some(Next::HandOver)),
             Err(error) if error.kind() == ErrorKind::TimedOut => body::late(),
             Err(error) => return Err(error),
         };
@@ -155,8 +143,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         // Frees the request's permit, because the kernel now has the whole response.
         drop(writer);
         self.is_first = false;
-        self.timer.start_idle();
-        Ok(is_last.then_some(End::LastAnswer))
+        self.timer.start(IDLE_TIMEOUT);
+        Ok(is_last.then_some(Next::Close))
     }
 
     /// Reads until the whole body of the request `plain` has arrived. Returns false if the client closes the connection
@@ -169,34 +157,34 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
             self.timer.start(self.front.config.server.body_timeout);
         }
         while self.read.len() < plain.body.end {
-            match std::future::poll_fn(|cx| self.poll_more(cx)).await? {
-                Read::More => {}
-                Read::End => return Ok(false),
+            if !self.read_more().await? {
+                return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Returns the [`End`] that hands the connection to hyper, with the bytes that were read.
-    fn hand_over(&mut self) -> End {
-        End::NotPlain { read: mem::take(&mut self.read).freeze(), is_first: self.is_first }
-    }
-
-    /// Waits for more bytes from the client, until the timer fires or a shutdown closes idle connections.
+    /// Reads more bytes from the client. Returns false if the client has closed the connection or, while no byte of a
+    /// request has arrived, if the timer fires or a shutdown closes idle connections.
     ///
     /// # Errors
     /// Errors of the socket; [`ErrorKind::TimedOut`] if the timer fires after a request has begun.
-    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Read>> {
-        if let Poll::Ready(bytes) = self.poll_read(cx)? {
-            self.timer.note_read();
-            return Poll::Ready(Ok(if bytes == 0 { Read::End } else { Read::More }));
-        }
-        let is_idle = self.read.is_empty();
-        ready!(self.timer.poll(cx, is_idle));
-        if is_idle {
-            return Poll::Ready(Ok(Read::End));
-        }
-        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request took too long")))
+    async fn read_more(&mut self) -> io::Result<bool> {
+        // A wait that has only begun was not woken by the timer or a shutdown.
+        let mut is_woken = false;
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(bytes) = self.poll_read(cx)? {
+                self.timer.since = Instant::now();
+                return Poll::Ready(Ok(bytes > 0));
+            }
+            let is_idle = self.read.is_empty();
+            ready!(self.timer.poll(cx, is_idle, mem::replace(&mut is_woken, true)));
+            if is_idle {
+                return Poll::Ready(Ok(false));
+            }
+            Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request took too long")))
+        })
+        .await
     }
 
     /// Reads from the socket into the thread's shared buffer, and returns the number of bytes read. The connection
@@ -248,19 +236,15 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
 /// Setting a deadline only stores a time. The runtime's timer is reset only if it fires too early or would fire too
 /// late. Most requests therefore do not reset the timer.
 struct ReadTimer {
-    /// The time of the last read, or the start of the current wait if that was later.
+    /// The time of the last read, or the start of the current wait if that was later. So it is also the arrival time of
+    /// the request at the front of the buffer.
     since: Instant,
     deadline: Instant,
-    /// True while the connection waits for a request of which no byte has arrived.
-    is_idle: bool,
     sleep: Pin<Box<Sleep>>,
-    /// A copy of the deadline of `sleep`, so that the memory of `sleep` need not be read.
-    sleeps_until: Instant,
+    /// The deadline of `sleep`, so that the memory of `sleep` need not be read. `None` until `sleep` and `idle_close`
+    /// have been polled, and wake the connection's task.
+    sleeps_until: Option<Instant>,
     idle_close: Wait,
-    /// True if `sleep` and `idle_close` will wake the connection's task.
-    is_registered: bool,
-    /// True while the task is parked on a read.
-    is_parked: bool,
 }
 
 impl ReadTimer {
@@ -268,60 +252,33 @@ impl ReadTimer {
     fn new(time: Duration, idle_close: Wait) -> Self {
         let since = Instant::now();
         let deadline = since + time;
-        Self {
-            since,
-            deadline,
-            is_idle: false,
-            sleep: Box::pin(tokio::time::sleep_until(deadline)),
-            sleeps_until: deadline,
-            idle_close,
-            is_registered: false,
-            is_parked: false,
-        }
+        let sleep = Box::pin(tokio::time::sleep_until(deadline));
+        Self { since, deadline, sleep, sleeps_until: None, idle_close }
     }
 
-    /// Returns the arrival time of the request at the front of the buffer: the time of the last read, or of the previous
-    /// response if that was later.
-    fn arrived_at(&self) -> Instant {
-        self.since
-    }
-
-    /// Starts a wait of `time` for the rest of a request.
+    /// Starts a wait of `time` for a request, or for the rest of one.
     fn start(&mut self, time: Duration) {
         self.since = Instant::now();
-        (self.deadline, self.is_idle, self.is_parked) = (self.since + time, false, false);
-    }
-
-    /// Starts the wait for the next request.
-    fn start_idle(&mut self) {
-        self.start(IDLE_TIMEOUT);
-        self.is_idle = true;
-    }
-
-    /// Records that bytes have just been read from the socket.
-    fn note_read(&mut self) {
-        (self.since, self.is_parked) = (Instant::now(), false);
+        self.deadline = self.since + time;
     }
 
     /// Waits until the deadline. If `is_idle` is true, the wait also ends when a shutdown closes idle connections.
-    fn poll(&mut self, cx: &mut Context<'_>, is_idle: bool) -> Poll<()> {
-        // If the task was not parked on a read, neither the sleep nor the shutdown has woken it, so both can still
-        // wake it. `is_triggered` is checked because the shutdown may have woken the task while it was writing a
-        // response.
-        let sleep_covers = self.sleeps_until <= self.deadline && self.since < self.sleeps_until;
-        if self.is_registered && !self.is_parked && sleep_covers && !self.idle_close.is_triggered() {
-            self.is_parked = true;
+    /// `is_woken` is false at the first poll of a wait.
+    fn poll(&mut self, cx: &mut Context<'_>, is_idle: bool, is_woken: bool) -> Poll<()> {
+        // At the first poll of a wait neither the sleep nor the shutdown has woken the task, so both still can. The
+        // shutdown is looked at nevertheless, because it may have woken the task while that was writing a response.
+        let covers = |until| until <= self.deadline && self.since < until;
+        if !is_woken && self.sleeps_until.is_some_and(covers) && !self.idle_close.is_triggered() {
             return Poll::Pending;
         }
-        (self.is_parked, self.is_registered) = (true, true);
         if Pin::new(&mut self.idle_close).poll(cx).is_ready() && is_idle {
             return Poll::Ready(());
         }
         loop {
             if self.sleep.deadline() > self.deadline || self.sleep.is_elapsed() {
                 self.sleep.as_mut().reset(self.deadline);
-                self.sleeps_until = self.deadline;
             }
+            self.sleeps_until = Some(self.sleep.deadline());
             // Without `unconstrained`, a task that has used up its coop budget would not register with the sleep.
             let sleep = tokio::task::coop::unconstrained(self.sleep.as_mut());
             ready!(pin!(sleep).poll(cx));

@@ -4,8 +4,8 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::super::client_info::{self, ClientInfo};
 use super::super::fields::Fields;
+use super::super::request_head::{ClientInfo, is_json};
 use super::super::{Front, route};
 
 /// The first bytes of each request on the fast path. They include the space after the method and the slash at the start
@@ -69,7 +69,7 @@ impl Head {
                 }
                 12 if is("content-type") => {
                     media += 1;
-                    client_info::is_json(value)
+                    is_json(value)
                 }
                 14 if is("content-length") => {
                     let length = digits(value);

@@ -11,7 +11,7 @@ use hyper::StatusCode;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
-use super::super::pieces::JOINED_BYTES;
+use super::super::body_parts::JOINED_BYTES;
 use super::super::reply::{HttpReply, Value};
 use super::super::request_id::{self, RequestId};
 

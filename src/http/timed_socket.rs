@@ -1,8 +1,9 @@
 //! A client's socket with the timeouts that hyper lacks: for a request head, for an idle connection, and for a client
 //! that does not read a response.
 //!
-//! hyper has one timeout for both the idle time and the head, and resets a timer for each request. Here, setting a
-//! deadline only stores a time. The runtime's timer is reset only if it fires too early or would fire too late.
+//! hyper's `header_read_timeout` runs from the end of the previous response, so it cannot be shorter than the time for
+//! which a connection may be idle. Here, setting a deadline only stores a time. The runtime's timer is reset only if it
+//! fires too early or would fire too late.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::connection_activity::ConnectionActivity;
-use super::farewell::Farewell;
+use super::lingering_close::LingeringClose;
 
 /// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -36,14 +37,12 @@ pub(super) struct Timeouts {
 }
 
 /// A client's socket with timeouts, for hyper to read and write.
-pub(super) struct Stream<S> {
+pub(super) struct TimedSocket<S> {
     socket: S,
     activity: Arc<ConnectionActivity>,
     timeouts: Timeouts,
-    /// True if hyper has not tried to read since its last write.
-    wrote_last: bool,
-    /// The lingering close after the connection's last answer. `None` until the close has begun.
-    farewell: Option<Farewell>,
+    /// `None` until the close has begun.
+    close: Option<LingeringClose>,
     head: AwaitedHead,
     head_timer: Pin<Box<Sleep>>,
     /// The timer of a pending write. `None` while no write is pending.
@@ -61,7 +60,7 @@ struct AwaitedHead {
     deadline: Instant,
 }
 
-impl<S> Stream<S> {
+impl<S> TimedSocket<S> {
     /// Creates the stream of a new connection. The timeout for a request head runs from now, so it also applies to a
     /// client that sends nothing. Reads return the bytes of `read_ahead` first.
     pub(super) fn new(
@@ -75,8 +74,7 @@ impl<S> Stream<S> {
             socket,
             activity,
             timeouts,
-            wrote_last: false,
-            farewell: None,
+            close: None,
             head: AwaitedHead { number: 0, has_begun: true, deadline },
             head_timer: Box::pin(tokio::time::sleep_until(deadline)),
             write_timer: None,
@@ -126,7 +124,7 @@ impl<S> Stream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Stream<S> {
+impl<S: AsyncRead + Unpin> TimedSocket<S> {
     /// Returns true if the client's first bytes are the HTTP/2 preface. Later reads return these bytes again.
     ///
     /// # Errors
@@ -151,7 +149,7 @@ impl<S: AsyncRead + Unpin> Stream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -163,7 +161,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
             self.read_ahead.advance(most);
             return Poll::Ready(Ok(()));
         }
-        self.wrote_last = false;
         let before = buf.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
         if read.is_pending() {
@@ -180,9 +177,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.wrote_last = true;
         let written = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.poll_stalled(cx, written)
     }
@@ -192,7 +188,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.wrote_last = true;
         let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
         self.poll_stalled(cx, written)
     }
@@ -211,16 +206,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         self.poll_stalled(cx, flushed)
     }
 
-    /// Shuts the socket down. After the connection's last response this is a lingering close ([`Farewell`]). hyper
-    /// has flushed the socket before.
+    /// Closes the socket lingeringly. hyper has flushed it before.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { socket, activity, timeouts, farewell, wrote_last, .. } = &mut *self;
-        if farewell.is_some() || activity.has_given_last_answer(*wrote_last) {
-            let farewell = farewell.get_or_insert_with(|| Farewell::new(timeouts.linger));
-            return farewell.poll(socket, cx).map(Ok);
-        }
-        let ended = Pin::new(&mut self.socket).poll_shutdown(cx);
-        self.poll_stalled(cx, ended)
+        let Self { socket, timeouts, close, .. } = &mut *self;
+        close.get_or_insert_with(|| LingeringClose::new(timeouts.linger)).poll(socket, cx).map(Ok)
     }
 }
 
@@ -237,11 +226,11 @@ mod tests {
     const WRITE: Duration = Duration::from_secs(30);
     const LINGER: Duration = Duration::from_secs(1);
 
-    fn pair() -> (DuplexStream, Stream<DuplexStream>, Arc<ConnectionActivity>) {
+    fn pair() -> (DuplexStream, TimedSocket<DuplexStream>, Arc<ConnectionActivity>) {
         let (client, socket) = tokio::io::duplex(16);
         let activity = Arc::new(ConnectionActivity::default());
         let timeouts = Timeouts { head: HEAD, idle: IDLE, write: WRITE, linger: LINGER };
-        (client, Stream::new(socket, Arc::clone(&activity), timeouts, Bytes::new()), activity)
+        (client, TimedSocket::new(socket, Arc::clone(&activity), timeouts, Bytes::new()), activity)
     }
 
     #[tokio::test(start_paused = true)]
@@ -342,38 +331,15 @@ mod tests {
         assert_eq!((stalled.kind(), begun.elapsed()), (ErrorKind::TimedOut, WRITE));
     }
 
-    /// Shuts `stream` down while the client stays connected, and returns how long that took.
-    async fn shut_down(stream: &mut Stream<DuplexStream>) -> Duration {
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stays_is_left_after_the_close() {
+        let (mut client, mut stream, _exchange) = pair();
+        stream.write_all(b"answer").await.unwrap();
         let begun = Instant::now();
         stream.shutdown().await.unwrap();
-        begun.elapsed()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_last_answer_gets_a_farewell() {
-        let close = || Response::builder().header("connection", "close").body(Body::empty()).unwrap();
-        // An idle connection: hyper has asked for the next request.
-        let (_client, mut stream, _exchange) = pair();
-        stream.write_all(b"answer").await.unwrap();
-        assert!(tokio::time::timeout(HEAD / 2, stream.read(&mut [0])).await.is_err());
-        assert_eq!(shut_down(&mut stream).await, Duration::ZERO);
-        // hyper has not tried to read since the write.
-        let (_client, mut stream, _exchange) = pair();
-        stream.write_all(b"refusal").await.unwrap();
-        assert_eq!(shut_down(&mut stream).await, LINGER);
-        // hyper has read the rest of a body after the answer.
-        let (mut client, mut stream, activity) = pair();
-        let turn = activity.begin();
-        drop(turn.answer(close()));
-        stream.write_all(b"answer").await.unwrap();
-        client.write_all(b"body").await.unwrap();
-        stream.read_exact(&mut [0; 4]).await.unwrap();
-        assert_eq!(shut_down(&mut stream).await, LINGER);
-        // Over HTTP/2 no answer counts as the connection's last.
-        let (_client, mut stream, activity) = pair();
-        activity.set_http2(Instant::now());
-        drop(activity.begin().answer(close()));
-        stream.write_all(b"frames").await.unwrap();
-        assert_eq!(shut_down(&mut stream).await, Duration::ZERO);
+        assert_eq!(begun.elapsed(), LINGER);
+        let mut seen = Vec::new();
+        client.read_to_end(&mut seen).await.unwrap();
+        assert_eq!(seen, b"answer");
     }
 }

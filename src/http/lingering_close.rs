@@ -1,4 +1,4 @@
-//! The lingering close of a connection after its last answer (RFC 9112, 9.6).
+//! The lingering close, by which every connection ends that slotfront closes (RFC 9112, 9.6).
 //!
 //! The kernel sends a TCP reset if a socket is closed while bytes are unread, or if more bytes arrive after the
 //! close. The reset may discard an answer that the client has not read yet. Therefore slotfront first shuts down
@@ -19,15 +19,14 @@ const MAX_BYTES: usize = 4 << 20;
 /// The maximum number of bytes that one read discards.
 const READ_BYTES: usize = 8 << 10;
 
-/// The lingering close of one connection: after the last answer, the client's bytes are read and discarded for a while.
-pub(super) struct Farewell {
+pub(super) struct LingeringClose {
     clock: Pin<Box<Sleep>>,
     bytes_left: usize,
     /// True once the writing half is shut down.
     is_shut: bool,
 }
 
-impl Farewell {
+impl LingeringClose {
     /// Creates a lingering close that takes at most `time` from now.
     pub(super) fn new(time: Duration) -> Self {
         Self { clock: Box::pin(tokio::time::sleep(time)), bytes_left: MAX_BYTES, is_shut: false }
@@ -40,15 +39,22 @@ impl Farewell {
         socket: &mut S,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        if self.clock.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
         let mut socket = Pin::new(socket);
-        if !self.is_shut {
-            if ready!(socket.as_mut().poll_shutdown(cx)).is_err() {
+        // The shutdown comes before the clock, so that even without time a client is told of the end. Over TLS it sends
+        // `close_notify`, without which a client would suspect that data was cut off.
+        if !self.is_shut
+            && let Poll::Ready(shut) = socket.as_mut().poll_shutdown(cx)
+        {
+            if shut.is_err() {
                 return Poll::Ready(());
             }
             self.is_shut = true;
+        }
+        if self.clock.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if !self.is_shut {
+            return Poll::Pending;
         }
         let mut buffer = [MaybeUninit::uninit(); READ_BYTES];
         loop {
@@ -67,8 +73,8 @@ impl Farewell {
 /// `time`.
 #[cfg(any(test, feature = "h1-fast-path"))]
 pub(super) async fn linger<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, time: Duration) {
-    let mut farewell = Farewell::new(time);
-    std::future::poll_fn(|cx| farewell.poll(socket, cx)).await;
+    let mut close = LingeringClose::new(time);
+    std::future::poll_fn(|cx| close.poll(socket, cx)).await;
 }
 
 #[cfg(test)]

@@ -15,14 +15,14 @@ pub(super) const JOINED_BYTES: usize = 16 * 1024;
 
 /// The pieces of one body, in order. Bytes that were sent are removed from the front.
 #[derive(Debug, Clone, Default)]
-pub struct Pieces {
+pub(super) struct BodyParts {
     pieces: VecDeque<Bytes>,
     left: usize,
 }
 
-impl Pieces {
+impl BodyParts {
     /// Adds a piece at the end.
-    pub fn push(&mut self, piece: Bytes) {
+    pub(super) fn push(&mut self, piece: Bytes) {
         if !piece.is_empty() {
             self.left += piece.len();
             self.pieces.push_back(piece);
@@ -30,39 +30,39 @@ impl Pieces {
     }
 
     /// Adds the pieces of `other` at the end.
-    pub fn append(&mut self, mut other: Self) {
+    pub(super) fn append(&mut self, mut other: Self) {
         self.left += other.left;
         self.pieces.append(&mut other.pieces);
     }
 
     /// Returns the length of the remaining pieces in bytes.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.left
     }
 
     /// Returns true if no bytes remain.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.left == 0
     }
 
     /// Converts the pieces into a body of known length. A body of up to 16 KiB becomes one buffer.
-    pub fn into_body(self) -> Body {
+    pub(super) fn into_body(self) -> Body {
         if self.left > JOINED_BYTES { Body::new(self) } else { Body::from(self.joined()) }
     }
 
     /// Returns the remaining pieces, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Bytes> {
         self.pieces.iter()
     }
 
     /// Returns the first and the last piece. `None` if there are fewer than two pieces.
-    pub fn first_and_last(&self) -> Option<(Bytes, Bytes)> {
+    pub(super) fn first_and_last(&self) -> Option<(Bytes, Bytes)> {
         let (first, last) = (self.pieces.front()?, self.pieces.back()?);
         (self.pieces.len() > 1).then(|| (first.clone(), last.clone()))
     }
 
     /// Returns the remaining bytes in one piece. Copies them unless there is only one piece.
-    pub fn joined(&self) -> Bytes {
+    pub(super) fn joined(&self) -> Bytes {
         if let (Some(only), 1) = (self.pieces.front(), self.pieces.len()) {
             return only.clone();
         }
@@ -77,7 +77,7 @@ impl Pieces {
     ///
     /// # Panics
     /// Fewer than `bytes` bytes remain.
-    pub fn advance(&mut self, mut bytes: usize) {
+    pub(super) fn advance(&mut self, mut bytes: usize) {
         self.left -= bytes;
         while bytes > 0 {
             let front = &mut self.pieces[0];
@@ -91,13 +91,13 @@ impl Pieces {
     }
 }
 
-impl From<Bytes> for Pieces {
+impl From<Bytes> for BodyParts {
     fn from(piece: Bytes) -> Self {
         std::iter::once(piece).collect()
     }
 }
 
-impl FromIterator<Bytes> for Pieces {
+impl FromIterator<Bytes> for BodyParts {
     fn from_iter<I: IntoIterator<Item = Bytes>>(all: I) -> Self {
         let mut pieces = Self::default();
         all.into_iter().for_each(|piece| pieces.push(piece));
@@ -105,7 +105,7 @@ impl FromIterator<Bytes> for Pieces {
     }
 }
 
-impl hyper::body::Body for Pieces {
+impl hyper::body::Body for BodyParts {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -137,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn long_bodies_keep_their_pieces() {
         for (size, frames) in [(100, 1), (JOINED_BYTES, 3)] {
-            let mut pieces = Pieces::default();
+            let mut pieces = BodyParts::default();
             for piece in [vec![b'a'; 10], vec![b'b'; size], vec![b'c'; 10]] {
                 pieces.push(piece.into());
             }
