@@ -17,7 +17,6 @@ mod principal;
 mod quota;
 mod share;
 mod snapshot;
-mod table;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -49,9 +48,8 @@ use keys::{KeyFileError, KeyHash, Revocations};
 use lease::{LeaseClient, LeaseQueue};
 use limit::{Limiter, Rate};
 use principal::PlanLimits;
-use quota::{Ledger, Period, Used};
-use snapshot::{AccessMode, KeySnapshot, read_keys, take_snapshot};
-use table::KeyTableContext;
+use quota::{Ledger, Period};
+use snapshot::{AccessMode, KeySnapshot, PrincipalContext, read_keys, take_snapshot};
 
 pub(crate) use address::PerAddress;
 pub use monotonic_slot::MonotonicSlot;
@@ -108,12 +106,12 @@ impl Gateway {
         let ledger = Arc::new(Ledger::open(config.auth.usage_file.as_deref())?);
         let registry = Arc::default();
         let leases = config.shared.as_ref().map(|_| LeaseClient::new(&clock));
-        let context = KeyTableContext {
+        let context = PrincipalContext {
             clock: Arc::clone(&clock),
             ledger: Arc::clone(&ledger),
             registry: Arc::clone(&registry),
             max_batch: config.server.max_batch,
-            units: Arc::new(config.units.clone()),
+            units: config.units.clone(),
             lease_client: leases.as_ref().map(|(client, _)| Arc::clone(client)),
         };
         let read = |path: &Path| {
@@ -121,7 +119,7 @@ impl Gateway {
             let text = file.look();
             (file, text)
         };
-        let (snapshot, watched) = take_snapshot(config, context, None, read)?;
+        let (snapshot, watched) = take_snapshot(config, Arc::new(context), None, read)?;
         Ok(Self {
             snapshot: ArcSwap::from_pointee(snapshot),
             superseded: Mutex::default(),
@@ -166,8 +164,8 @@ impl Gateway {
     fn replace_settled(&self, config: &Config, pause: impl FnMut()) -> Result<(), GatewayError> {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.snapshot.load();
-        let (max_batch, units) = (config.server.max_batch, Arc::new(config.units.clone()));
-        let context = KeyTableContext { max_batch, units, ..old.context.clone() };
+        let (max_batch, units) = (config.server.max_batch, config.units.clone());
+        let context = PrincipalContext { max_batch, units, ..(*old.context).clone() };
         let before = keys_file.as_ref();
         let read = |path: &Path| {
             let known = before.filter(|before| before.path() == path);
@@ -175,7 +173,7 @@ impl Gateway {
             let text = if old.keys_of_file() > 0 { file.settle(pause) } else { file.look() };
             (file, text)
         };
-        let (snapshot, watched) = take_snapshot(config, context, Some(&old), read)?;
+        let (snapshot, watched) = take_snapshot(config, Arc::new(context), Some(&old), read)?;
         self.put(snapshot);
         *keys_file = watched;
         Ok(())
@@ -265,11 +263,9 @@ impl Gateway {
             AccessMode::Open(everybody) => return Ok(Arc::clone(everybody)),
             AccessMode::OpenPlan(terms, clients) => {
                 let context = &snapshot.context;
-                let lease = || context.lease(&format!("address {}", address::client_name(client)));
-                let steady = self.clock.steady(now);
-                let limits =
-                    || PlanLimits::new(Arc::clone(terms), None, Arc::new(Used::default()), lease, steady);
-                return Ok(clients.get(client, || context.anonymous(Some(limits()))));
+                let holder = || format!("address {}", address::client_name(client));
+                let limits = || PlanLimits::new(Arc::clone(terms), None, Arc::default(), &holder(), context);
+                return Ok(clients.get(client, || Principal::anonymous(Some(limits()), context)));
             }
             AccessMode::Keys(table) => table,
         };

@@ -19,7 +19,6 @@ mod connection_permits;
 mod connection_service;
 mod context;
 mod cors;
-mod encoding;
 mod fields;
 #[cfg(feature = "h1-fast-path")]
 mod h1;
@@ -114,8 +113,7 @@ async fn serve(
         (Wants::Fixed(response), _) => response(),
         (Wants::Route(mut request), _) => {
             request.extensions_mut().insert(client.clone());
-            let response = routes.clone().oneshot(*request).await.unwrap_or_else(|never| match never {});
-            encoding::apply(front.cache.compressor(), client.accepts.best(), response).await
+            routes.clone().oneshot(*request).await.unwrap_or_else(|never| match never {})
         }
     };
     let headers = response.headers_mut();

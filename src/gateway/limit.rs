@@ -23,7 +23,6 @@ use governor::{Quota, RateLimiter};
 pub(crate) struct Rate {
     /// The time in which one call becomes free again: one second divided by the rate.
     pub(crate) cell: Duration,
-    /// The maximum number of calls in one burst.
     pub(crate) burst: u32,
 }
 
@@ -101,7 +100,6 @@ pub(crate) struct Limiter {
     rate: Rate,
 }
 
-/// The part of a rate that is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Remaining {
     /// The number of calls that would pass now.
@@ -111,7 +109,6 @@ pub(crate) struct Remaining {
 }
 
 impl Limiter {
-    /// Creates a limiter of which no call is used.
     pub(crate) fn new(rate: Rate) -> Self {
         Self::with(rate, LimiterState::default())
     }
@@ -137,7 +134,6 @@ impl Limiter {
         Self { inner, state, rate }
     }
 
-    /// Returns the rate that is enforced.
     pub(crate) fn rate(&self) -> Rate {
         self.rate
     }

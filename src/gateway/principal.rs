@@ -8,7 +8,6 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::clock::WallClock;
 use super::keys::KeyHash;
 use super::keys::scope::Scope;
 use super::lease::Lease;
@@ -17,8 +16,8 @@ use super::monotonic_slot::{MonotonicSlot, ShownSlots};
 use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
 use super::share::{Share, SharePermit, SharedBytes};
+use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
-use crate::config::Units;
 use crate::error::Error;
 use crate::methods::{PassthroughCall, Query};
 use crate::pool::CallerId;
@@ -36,14 +35,8 @@ pub struct Principal {
     pub(crate) validity: KeyValidity,
     /// The plan and the state of its limits. `None` in mode `open` without a plan.
     pub(crate) limits: Option<PlanLimits>,
-    /// The maximum number of calls in a batch.
-    pub(crate) max_batch: usize,
-    /// The prices of calls.
-    pub(crate) units: Arc<Units>,
-    pub(crate) clock: Arc<WallClock>,
-    pub(crate) metrics: OnceLock<Arc<KeyMetrics>>,
-    /// The registry from which `metrics` comes. Empty until [`Gateway::report_to`](super::Gateway::report_to).
-    pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
+    pub(crate) context: Arc<PrincipalContext>,
+    metrics: OnceLock<Arc<KeyMetrics>>,
 }
 
 /// The plan of one key or client address, and the state of its limits. After a reload of the configuration the new
@@ -77,16 +70,6 @@ impl KeyValidity {
         self.previous.iter().map(|(hash, _)| *hash).chain([self.hash])
     }
 
-    fn in_time(&self, hash: &KeyHash, wall: impl Fn() -> Timestamp) -> Result<(), AuthFailure> {
-        let ended = |end: Option<Timestamp>| end.is_some_and(|end| end <= wall());
-        if self.revoked {
-            return Err(AuthFailure::Revoked);
-        }
-        let replaced = self.previous.iter().find(|(previous, _)| previous == hash);
-        let until = replaced.map(|(_, until)| *until);
-        if ended(self.expires) || ended(until) { Err(AuthFailure::Expired) } else { Ok(()) }
-    }
-
     /// Checks that the secret with the hash `hash` may be used now, from the address `client` and the origin `origin`.
     ///
     /// # Errors
@@ -98,7 +81,14 @@ impl KeyValidity {
         origin: Option<&str>,
         wall: impl Fn() -> Timestamp,
     ) -> Result<(), AuthFailure> {
-        self.in_time(hash, wall)?;
+        let replaced = self.previous.iter().find(|(previous, _)| previous == hash);
+        let ended = |end: Option<Timestamp>| end.is_some_and(|end| end <= wall());
+        if self.revoked {
+            return Err(AuthFailure::Revoked);
+        }
+        if ended(self.expires) || ended(replaced.map(|(_, until)| *until)) {
+            return Err(AuthFailure::Expired);
+        }
         let client = client.map(|client| client.to_canonical());
         let is_in =
             |list: &Vec<IpNet>| client.is_some_and(|ip| list.iter().any(|network| network.contains(&ip)));
@@ -116,23 +106,24 @@ impl KeyValidity {
 }
 
 impl PlanLimits {
-    /// Creates the limits of the plan `terms`. Their state continues from `before`, the same caller's limits before a
-    /// reload at the time `steady`. `used` holds the units used so far. `lease` creates the access to the shared rate if
-    /// `before` has none.
+    /// Creates the limits of the plan `terms` for `holder`, a key or a client address. Their state continues from
+    /// `before`, the same caller's limits before a reload. `used` holds the units used so far.
     pub(crate) fn new(
         terms: Arc<PlanTerms>,
         before: Option<&Self>,
         used: Arc<Used>,
-        lease: impl FnOnce() -> Option<Arc<Lease>>,
-        steady: Duration,
+        holder: &str,
+        context: &PrincipalContext,
     ) -> Self {
         let rate = Rate::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst);
-        let rate =
-            before.map_or_else(|| Limiter::new(rate), |before| Limiter::after(&before.rate, rate, steady));
-        let lease = before.and_then(|before| before.lease.clone()).or_else(lease);
-        let share = before.map_or_else(Share::default, |before| before.share.clone());
-        let shown = before.map_or_else(ShownSlots::default, |before| before.shown.clone());
-        Self { terms, rate, lease, used, share, shown }
+        let lease = || context.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client));
+        if let Some(Self { rate: old, lease: leased, share, shown, .. }) = before {
+            let rate = Limiter::after(old, rate, context.clock.steady(Instant::now()));
+            let (share, shown) = (share.clone(), shown.clone());
+            return Self { terms, rate, lease: leased.clone().or_else(lease), used, share, shown };
+        }
+        let (rate, share, shown) = (Limiter::new(rate), Share::default(), ShownSlots::default());
+        Self { terms, rate, lease: lease(), used, share, shown }
     }
 
     /// Forgets the highest slots that answers have shown to this caller.
@@ -176,6 +167,20 @@ impl PlanLimits {
 }
 
 impl Principal {
+    pub(crate) fn new(
+        id: Arc<str>,
+        validity: KeyValidity,
+        limits: Option<PlanLimits>,
+        context: &Arc<PrincipalContext>,
+    ) -> Self {
+        Self { id, validity, limits, context: Arc::clone(context), metrics: OnceLock::new() }
+    }
+
+    /// Creates the principal of a caller without a key.
+    pub(crate) fn anonymous(limits: Option<PlanLimits>, context: &Arc<PrincipalContext>) -> Self {
+        Self::new(Arc::from(ANONYMOUS), KeyValidity::default(), limits, context)
+    }
+
     /// Returns the key's id, for logs and metrics. It is not secret.
     pub fn id(&self) -> &str {
         &self.id
@@ -183,7 +188,8 @@ impl Principal {
 
     /// Returns the maximum number of calls in a batch: the lower of the plan's limit and the server's.
     pub fn max_batch(&self) -> usize {
-        self.max_batch
+        let own = self.limits.as_ref().and_then(|limits| limits.terms.plan.max_batch);
+        own.map_or(self.context.max_batch, |own| own.min(self.context.max_batch))
     }
 
     /// Returns true if the caller may bypass the cache with `Cache-Control: no-cache`.
@@ -220,7 +226,7 @@ impl Principal {
         if let Some(limits) = &self.limits {
             plan::admit(&limits.terms.plan, self.validity.scope.methods.as_deref(), query)?;
         }
-        self.reserve(plan::price(&self.units, query))
+        self.reserve(plan::price(&self.context.units, query))
     }
 
     /// Checks that the plan and the key allow a passthrough call, and reserves its price. Returns the call to send with
@@ -240,7 +246,7 @@ impl Principal {
                 call = call.canonical();
             }
         }
-        let charge = self.reserve(plan::passthrough_price(&self.units, &call))?;
+        let charge = self.reserve(plan::passthrough_price(&self.context.units, &call))?;
         Ok((call, charge))
     }
 
@@ -252,7 +258,7 @@ impl Principal {
         if let Some(limits) = &self.limits
             && let Some(quotas) = limits.quotas()
         {
-            let wall = self.clock.wall(Instant::now());
+            let wall = self.context.clock.wall(Instant::now());
             limits.used.reserve(Period::of(wall), price.miss, quotas).map_err(|over| {
                 let (day_ends, month_ends) = Period::ends_in(wall);
                 let [day, month] = quotas.map(Option::unwrap_or_default);
@@ -276,7 +282,7 @@ impl Principal {
         let Some(limits) = &self.limits else { return Ok(()) };
         let per_second = limits.terms.plan.rps;
         limits
-            .take(self.clock.steady(now))
+            .take(self.context.clock.steady(now))
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
     }
 
@@ -284,7 +290,7 @@ impl Principal {
     /// ignored in any case.
     pub fn note_call(&self, now: Instant) {
         if let Some(limits) = &self.limits {
-            let _ = limits.take(self.clock.steady(now));
+            let _ = limits.take(self.context.clock.steady(now));
         }
     }
 
@@ -305,7 +311,7 @@ impl Principal {
     /// Adds `units` to the usage of the current day and month, and to the key's metrics.
     pub(super) fn book(&self, units: f64) {
         if let Some(limits) = &self.limits {
-            limits.used.book(Period::of(self.clock.wall(Instant::now())), units);
+            limits.used.book(Period::of(self.context.clock.wall(Instant::now())), units);
         }
         if let Some(metrics) = self.metrics() {
             metrics.units.at(()).inc_by(units);
@@ -323,7 +329,7 @@ impl Principal {
     }
 
     fn metrics(&self) -> Option<&Arc<KeyMetrics>> {
-        let registry = self.registry.get()?;
+        let registry = self.context.registry.get()?;
         Some(self.metrics.get_or_init(|| registry.key(&self.id)))
     }
 
@@ -342,10 +348,10 @@ impl Principal {
             out.extend_from_slice(b";t=");
             out.extend_from_slice(itoa::Buffer::new().format(seconds(until)).as_bytes());
         };
-        let rate = limits.left(self.clock.steady(now));
+        let rate = limits.left(self.context.clock.steady(now));
         write("\"rate\";r=", rate.calls.into(), rate.full_in);
         let Some([daily, monthly]) = limits.quotas() else { return };
-        let wall = self.clock.wall(now);
+        let wall = self.context.clock.wall(now);
         let (day, month) = limits.used.units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
         let reserved = limits.used.reserved();

@@ -1,24 +1,28 @@
 //! The keys and plans in force, as one immutable value that is built from the configuration and the key file.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::GatewayError;
 use super::address::PerAddress;
-use super::keys::{self, KeyFileError, KeyHash, Revocations};
+use super::clock::WallClock;
+use super::keys::{self, ApiKey, KeyFileError, KeyHash, Revocations};
+use super::lease::LeaseClient;
 use super::limit::Limiter;
 use super::plan::{self, PlanTerms, Plans};
-use super::principal::{KeyValidity, Principal};
-use super::table::{KeyTable, KeyTableContext};
+use super::principal::{KeyValidity, PlanLimits, Principal};
+use super::quota::Ledger;
 use crate::config::watch::Watched;
-use crate::config::{AuthMode, Config};
+use crate::config::{AuthMode, Config, Units};
+use crate::telemetry::Metrics;
 
 /// The keys and plans in force at one time.
 pub(crate) struct KeySnapshot {
     pub(crate) plans: Plans,
     pub(crate) access: AccessMode,
-    pub(crate) context: KeyTableContext,
+    pub(crate) context: Arc<PrincipalContext>,
     pub(crate) dev_key: Option<String>,
     pub(crate) failed_per_minute: u32,
     pub(crate) failed: Arc<PerAddress<Limiter>>,
@@ -37,7 +41,7 @@ pub(crate) enum AccessMode {
 impl KeySnapshot {
     /// Returns a copy of this snapshot with the keys `keys`. Keys that are also in this snapshot keep the state of
     /// their limits.
-    pub(crate) fn with_keys(&self, keys: Vec<keys::ApiKey>) -> Self {
+    pub(crate) fn with_keys(&self, keys: Vec<ApiKey>) -> Self {
         let dev_key = self.dev_key.as_deref();
         self.with_access(AccessMode::Keys(table(keys, dev_key, &self.plans, Some(self), &self.context)))
     }
@@ -52,7 +56,7 @@ impl KeySnapshot {
         Self {
             plans: self.plans.clone(),
             access,
-            context: self.context.clone(),
+            context: Arc::clone(&self.context),
             dev_key: self.dev_key.clone(),
             failed_per_minute: self.failed_per_minute,
             failed: Arc::clone(&self.failed),
@@ -82,7 +86,7 @@ impl KeySnapshot {
 /// The key file cannot be read or is invalid, or is missing while keys are in force.
 pub(crate) fn take_snapshot(
     config: &Config,
-    context: KeyTableContext,
+    context: Arc<PrincipalContext>,
     old: Option<&KeySnapshot>,
     read: impl FnOnce(&Path) -> (Watched, io::Result<Option<String>>),
 ) -> Result<(KeySnapshot, Option<Watched>), GatewayError> {
@@ -90,7 +94,7 @@ pub(crate) fn take_snapshot(
     let plans = plan::plans(config);
     let mut watched = None;
     let access = match (auth.mode, auth.open_plan.as_ref().and_then(|plan| plans.get(plan))) {
-        (AuthMode::Open, None) => AccessMode::Open(Arc::new(context.anonymous(None))),
+        (AuthMode::Open, None) => AccessMode::Open(Arc::new(Principal::anonymous(None, &context))),
         (AuthMode::Open, Some(terms)) => open_plan(terms, &context, old),
         (AuthMode::Keys, _) => {
             let mut keys = Vec::new();
@@ -113,11 +117,11 @@ pub(crate) fn take_snapshot(
 }
 
 fn table(
-    keys: Vec<keys::ApiKey>,
+    keys: Vec<ApiKey>,
     dev_key: Option<&str>,
     plans: &Plans,
     old: Option<&KeySnapshot>,
-    context: &KeyTableContext,
+    context: &Arc<PrincipalContext>,
 ) -> KeyTable {
     let none = KeyTable::default();
     let old = old.and_then(KeySnapshot::table).unwrap_or(&none);
@@ -140,7 +144,7 @@ pub(crate) fn read_keys(
     path: &Path,
     plans: &Plans,
     in_force: usize,
-) -> Result<Option<Vec<keys::ApiKey>>, KeyFileError> {
+) -> Result<Option<Vec<ApiKey>>, KeyFileError> {
     let read = match text {
         Ok(None) => return Ok(None),
         Ok(Some(text)) if in_force > 0 && keys::is_blank(text) => Err(vec![format!(
@@ -154,7 +158,11 @@ pub(crate) fn read_keys(
 
 /// Returns the mode that accepts all callers and applies the plan `terms` to each client address. Addresses keep
 /// the state of their limits from `old`, unless the plan, the prices or the limit on batches have changed.
-fn open_plan(terms: &Arc<PlanTerms>, context: &KeyTableContext, old: Option<&KeySnapshot>) -> AccessMode {
+fn open_plan(
+    terms: &Arc<PlanTerms>,
+    context: &Arc<PrincipalContext>,
+    old: Option<&KeySnapshot>,
+) -> AccessMode {
     if let Some(KeySnapshot { access: AccessMode::OpenPlan(known, clients), context: before, .. }) = old
         && known.plan == terms.plan
         && before.max_batch == context.max_batch
@@ -182,4 +190,106 @@ fn missing(path: &Path, in_force: usize) -> Result<(), KeyFileError> {
         "the key file does not exist yet, so every request is refused; create a key: slotfront keys create --file {path} --name NAME"
     );
     Ok(())
+}
+
+/// The keys in force, by hash and by id.
+#[derive(Default)]
+pub(crate) struct KeyTable {
+    /// The keys by the hash of each of their secrets, replaced ones included.
+    by_hash: HashMap<KeyHash, Arc<Principal>>,
+    by_id: HashMap<Arc<str>, Arc<Principal>>,
+}
+
+/// What all principals share.
+#[derive(Clone)]
+pub(crate) struct PrincipalContext {
+    pub(crate) clock: Arc<WallClock>,
+    pub(crate) ledger: Arc<Ledger>,
+    /// Empty until [`Gateway::report_to`](super::Gateway::report_to).
+    pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
+    /// The server's limit on the calls in a batch.
+    pub(crate) max_batch: usize,
+    /// The prices of calls.
+    pub(crate) units: Units,
+    /// The client that reserves calls in advance from the rates that all gateways share. `None` if no shared store
+    /// is configured.
+    pub(crate) lease_client: Option<Arc<LeaseClient>>,
+}
+
+impl KeyTable {
+    /// Builds the table of `keys`. A key that is also in `old` keeps the state of its rate and its requests in flight.
+    /// It also keeps the highest slots that answers have shown to its callers.
+    pub(crate) fn new(keys: Vec<ApiKey>, plans: &Plans, old: &Self, context: &Arc<PrincipalContext>) -> Self {
+        let mut table = Self::default();
+        table.by_hash.reserve(keys.len());
+        table.by_id.reserve(keys.len());
+        for key in keys {
+            // Only a revoked key may have an unknown plan. Such a key is refused like an unknown key.
+            let Some(terms) = plans.get(&key.plan) else { continue };
+            let validity = KeyValidity {
+                hash: key.hash,
+                previous: key.previous,
+                expires: key.expires,
+                revoked: key.revoked.is_some(),
+                scope: key.scope,
+            };
+            table.add(&key.id, validity, terms, old, context);
+        }
+        table
+    }
+
+    /// Adds the key `id` to the table. Replaces a key with the same id or hash.
+    pub(crate) fn add(
+        &mut self,
+        id: &str,
+        validity: KeyValidity,
+        terms: &Arc<PlanTerms>,
+        old: &Self,
+        context: &Arc<PrincipalContext>,
+    ) {
+        let id: Arc<str> = Arc::from(id);
+        let before = old.by_id.get(&id).and_then(|principal| principal.limits.as_ref());
+        let used = context.ledger.of(&id);
+        let limits = Some(PlanLimits::new(Arc::clone(terms), before, used, &id, context));
+        let principal = Arc::new(Principal::new(Arc::clone(&id), validity, limits, context));
+        for hash in principal.validity.hashes() {
+            self.by_hash.insert(hash, Arc::clone(&principal));
+        }
+        self.by_id.insert(id, principal);
+    }
+
+    /// Returns a copy of this table without the keys in `revocations`. `None` if the table has no such key. The dev key
+    /// is never left out.
+    pub(crate) fn without(&self, revocations: &Revocations, dev_key: Option<&str>) -> Option<Self> {
+        let goes = |principal: &Principal| {
+            dev_key != Some(&principal.id) && revocations.contain(&principal.id, principal.validity.hashes())
+        };
+        if !self.principals().any(goes) {
+            return None;
+        }
+        let mut rest = Self { by_hash: self.by_hash.clone(), by_id: self.by_id.clone() };
+        rest.by_hash.retain(|_, principal| !goes(principal));
+        rest.by_id.retain(|_, principal| !goes(principal));
+        Some(rest)
+    }
+
+    /// Returns the key with this hash, which may be expired or revoked. `None` if there is none.
+    pub(crate) fn get(&self, hash: &KeyHash) -> Option<&Arc<Principal>> {
+        self.by_hash.get(hash)
+    }
+
+    /// Returns the key with this id, which may be expired or revoked. `None` if there is none.
+    pub(crate) fn named(&self, id: &str) -> Option<&Principal> {
+        self.by_id.get(id).map(|principal| &**principal)
+    }
+
+    /// Returns all keys, revoked ones included.
+    pub(crate) fn principals(&self) -> impl Iterator<Item = &Principal> {
+        self.by_id.values().map(|principal| &**principal)
+    }
+
+    /// Returns the number of keys, revoked ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
 }

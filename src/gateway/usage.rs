@@ -55,7 +55,7 @@ impl Usage {
         let limits = principal.limits.as_ref()?;
         let plan = &limits.terms.plan;
         limits.used().request_totals();
-        let wall = principal.clock.wall(now);
+        let wall = principal.context.clock.wall(now);
         let (day, month) = limits.used().units(Period::of(wall));
         let (day_ends, month_ends) = Period::ends_in(wall);
         let reserved = limits.used().reserved();
@@ -71,7 +71,7 @@ impl Usage {
             rate: RateUsage {
                 per_second: plan.rps,
                 burst: plan.burst,
-                left: limits.left(principal.clock.steady(now)).calls,
+                left: limits.left(principal.context.clock.steady(now)).calls,
             },
             day: units(day, plan.daily_units, day_ends),
             month: units(month, plan.monthly_units, month_ends),

@@ -1,24 +1,17 @@
 //! Atomic file writes. A reader sees either the old or the new content of a file, even after a crash.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// The suffix of the name under which a new file is written, before it replaces the old file.
 const NEW: &str = ".new";
 
-/// Replaces the content of `path`: writes a new file beside it, syncs it, and renames it to `path`. If `path` is a
-/// symlink, its target is replaced. Only the owner can read a new file. An existing file keeps its permissions, and
-/// also its owner and group if the process may set them.
-pub(crate) fn atomically(path: &Path, content: &str) -> io::Result<()> {
-    atomically_with(path, |file| file.write_all(content.as_bytes()))
-}
-
-/// Works like [`atomically`], with content that `write` writes in pieces.
-pub(crate) fn atomically_with(
-    path: &Path,
-    write: impl FnOnce(&mut File) -> io::Result<()>,
-) -> io::Result<()> {
+/// Replaces the content of `path` by what `write` writes: into a new file beside it, which is synced and renamed to
+/// `path`. If `path` is a symlink, its target is replaced. Only the owner can read a new file. An existing file keeps
+/// its permissions, and also its owner and group if the process may set them.
+pub(crate) fn atomically(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let beside = with_suffix(&path, NEW);
     let mut file = private(OpenOptions::new().write(true).create(true).truncate(true)).open(&beside)?;
@@ -29,14 +22,6 @@ pub(crate) fn atomically_with(
     write(&mut file)?;
     file.sync_all()?;
     std::fs::rename(&beside, &path)
-}
-
-/// Waits for the lock that allows only one process at a time to change `path`. The lock is held until the returned
-/// file is dropped.
-pub(crate) fn lock(path: &Path) -> io::Result<File> {
-    let file = lock_file(path)?;
-    file.lock()?;
-    Ok(file)
 }
 
 /// Opens the file that is locked in place of `path`, because `path` itself is replaced. Creates it if it is missing.
@@ -71,28 +56,18 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 /// Gives `file` the owner and group of `old`, so that a process of that group can read the file after root has
 /// written it. A failure is ignored, because only root may change an owner.
-#[cfg(unix)]
-fn keep_owner(file: &File, old: &std::fs::Metadata) {
-    use std::os::unix::fs::{MetadataExt, fchown};
+fn keep_owner(file: &File, old: &Metadata) {
     let _ = fchown(file, Some(old.uid()), Some(old.gid()));
 }
 
-#[cfg(not(unix))]
-fn keep_owner(_: &File, _: &std::fs::Metadata) {}
-
-#[cfg(unix)]
 fn private(options: &mut OpenOptions) -> &mut OpenOptions {
-    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600)
+    options.mode(0o600)
 }
 
-#[cfg(not(unix))]
-fn private(options: &mut OpenOptions) -> &mut OpenOptions {
-    options
-}
-
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, chown};
 
     use super::*;
 
@@ -100,13 +75,13 @@ mod tests {
     fn replaced_files_keep_mode_and_group() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
-        atomically(&path, "old").unwrap();
+        atomically(&path, |file| file.write_all(b"old")).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "a new file is private");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
         // Only root may set any group. For other users the file keeps its group.
         let _ = chown(&path, None, Some(65534));
         let before = std::fs::metadata(&path).unwrap();
-        atomically(&path, "new").unwrap();
+        atomically(&path, |file| file.write_all(b"new")).unwrap();
         let after = std::fs::metadata(&path).unwrap();
         assert_eq!((after.mode() & 0o777, after.gid()), (0o640, before.gid()));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
@@ -116,9 +91,9 @@ mod tests {
     fn symlinks_share_the_lock_of_their_target() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("keys.toml"), dir.path().join("link.toml"));
-        atomically(&file, "").unwrap();
+        atomically(&file, |_| Ok(())).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        drop(lock(&link).unwrap());
+        lock_file(&link).unwrap().lock().unwrap();
         assert!(dir.path().join("keys.toml.lock").exists() && !dir.path().join("link.toml.lock").exists());
     }
 }

@@ -9,7 +9,6 @@
 //! change the count.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,12 +22,6 @@ use crate::gateway::{Principal, SharedBytes};
 pub(super) const FREE_BYTES: usize = 4 * 1024;
 /// The memory of one entry in a list of pieces, in bytes. It includes the list's spare capacity.
 const PIECE_BYTES: usize = 2 * size_of::<Bytes>();
-/// The number of maps into which the shared pieces are divided, each with its own lock.
-const SHARDS: usize = 64;
-
-/// A map from each long piece of cached text to the number of unsent answers that contain the piece.
-type SharedPieces = HashMap<PieceAddress, usize>;
-
 /// The memory address of a piece, and its length in bytes.
 type PieceAddress = (usize, usize);
 
@@ -36,17 +29,15 @@ type PieceAddress = (usize, usize);
 pub struct Outgoing {
     limit: usize,
     used: AtomicUsize,
-    /// The long pieces of text in unsent answers, by memory address. The address identifies a piece, because
+    /// The number of unsent answers that contain each long piece of text. The address identifies a piece, because
     /// memory is not reused while an answer refers to it.
-    shared: Box<[Mutex<SharedPieces>]>,
-    hasher: RandomState,
+    shared: Mutex<HashMap<PieceAddress, usize>>,
 }
 
 impl Outgoing {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
-        let shared = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Arc::new(Self { limit, used: AtomicUsize::new(0), shared, hasher: RandomState::new() })
+        Arc::new(Self { limit, used: AtomicUsize::new(0), shared: Mutex::default() })
     }
 
     /// Returns the number of bytes that unsent answers have reserved.
@@ -72,14 +63,14 @@ impl Outgoing {
     /// and counts nothing, if the reserved bytes would exceed `limit`.
     fn share(&self, piece: &Bytes, limit: usize) -> bool {
         let address = address_of(piece);
-        let mut shard = self.shard(address);
-        if let Some(answers) = shard.get_mut(&address) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answers) = shared.get_mut(&address) {
             *answers += 1;
             return true;
         }
         let fits = self.take(piece.len(), limit);
         if fits {
-            shard.insert(address, 1);
+            shared.insert(address, 1);
         }
         fits
     }
@@ -87,20 +78,14 @@ impl Outgoing {
     /// Counts one answer less that contains `piece`. The last such answer releases the piece's bytes.
     fn unshare(&self, piece: &Bytes) {
         let address = address_of(piece);
-        let mut shard = self.shard(address);
-        if let Some(answers) = shard.get_mut(&address) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answers) = shared.get_mut(&address) {
             *answers -= 1;
             if *answers == 0 {
-                shard.remove(&address);
+                shared.remove(&address);
                 self.give_back(piece.len());
             }
         }
-    }
-
-    fn shard(&self, address: PieceAddress) -> MutexGuard<'_, SharedPieces> {
-        #[expect(clippy::cast_possible_truncation, reason = "any of the shards will do")]
-        let shard = self.hasher.hash_one(address) as usize % SHARDS;
-        self.shared[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,11 +1,12 @@
 //! Answers one HTTP request that carries JSON-RPC calls: parses the body, answers the calls, and makes the reply.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use hyper::StatusCode;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::access::{AccessLine, CallOutcome, Calls};
 use super::body_parts::BodyParts;
@@ -15,13 +16,16 @@ use super::in_flight::InFlightPermit;
 use super::reply::HttpReply;
 use super::request_head::ClientInfo;
 use super::responses::{CallResponse, Responses};
-use super::{Front, body, encoding};
+use super::{Front, body};
 use crate::coding::{self, Coding};
 use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
 use crate::jsonrpc::{Call, Id};
 use crate::methods::Profile;
 use crate::telemetry::trace::RequestSpan;
+
+/// The longest wait for the compression of a response. After this time the response is sent uncompressed.
+const COMPRESSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves a request with a complete body. `key` is the path segment with the API key, not checked yet; `started` is the
 /// request's arrival time.
@@ -124,8 +128,9 @@ async fn compress(request: &RequestContext<'_>, responses: &Responses) -> Option
     if !coding::is_worth(responses.len()) {
         return None;
     }
-    let body = encoding::encoded(request.front.cache.compressor(), coding, responses.text()).await?;
-    Some((coding, vec![body]))
+    let text = responses.text();
+    let work = request.front.cache.compressor().compress(text.len(), move || coding.encode(&text.joined()));
+    Some((coding, vec![timeout(COMPRESSION_TIMEOUT, work).await.ok()??]))
 }
 
 /// Makes the reply, writes the line of the access log, and ends the request's trace span. The reply takes over the

@@ -3,6 +3,7 @@
 //! Concurrent changes wait for each other. A gateway reads the file either as it was before a change or as it is after
 //! it.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -229,14 +230,16 @@ impl KeyFile {
         change: impl FnOnce(&mut DocumentMut, &[ApiKey]) -> Result<T, ChangeError>,
     ) -> Result<T, ChangeError> {
         let io = |cause| ChangeError::Io { path: self.path.clone(), cause };
-        let _lock = write::lock(&self.path).map_err(io)?;
+        // One process at a time changes the file.
+        let lock = write::lock_file(&self.path).map_err(io)?;
+        lock.lock().map_err(io)?;
         let text = self.read()?;
         let keys = self.parse(&text)?;
         let mut document: DocumentMut = text.parse().map_err(|_| self.wrong("is not TOML".to_owned()))?;
         let made = change(&mut document, &keys)?;
         let changed = document.to_string();
         self.parse(&changed)?;
-        write::atomically(&self.path, &changed).map_err(io)?;
+        write::atomically(&self.path, |file| file.write_all(changed.as_bytes())).map_err(io)?;
         Ok(made)
     }
 

@@ -18,13 +18,6 @@ pub struct Scope {
     pub methods: Option<Vec<AnyMethod>>,
 }
 
-impl Scope {
-    /// Returns true if there are no restrictions.
-    pub fn is_any(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 /// Parses a web origin. Only the form that browsers send is accepted, because the origins of requests are compared byte
 /// by byte.
 ///

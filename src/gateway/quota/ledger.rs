@@ -36,23 +36,9 @@ fn thread_cpu_time() -> Duration {
     Duration::try_from(clock).unwrap_or_default()
 }
 
-/// The schedule of writing the usage file.
-#[derive(Debug, Default)]
-struct SaveSchedule {
-    /// The earliest time of the next write. `None` before the first write.
-    next: Option<Instant>,
-}
-
-impl SaveSchedule {
-    /// Returns true if the usage file may be written at `now`.
-    fn allows(&self, now: Instant) -> bool {
-        self.next.is_none_or(|next| now >= next)
-    }
-
-    /// Records a write of the usage file that began at `began` and took the CPU time `took`.
-    fn note_write(&mut self, began: Instant, took: Duration) {
-        self.next = Some(began + (took * PAUSE_FACTOR).min(MAX_PAUSE));
-    }
+/// Returns the time from the start of a write that took the CPU time `took` until the next write may start.
+fn pause_after(took: Duration) -> Duration {
+    (took * PAUSE_FACTOR).min(MAX_PAUSE)
 }
 
 /// The usage of each key, and the file that keeps it over restarts.
@@ -63,7 +49,8 @@ pub(crate) struct Ledger {
     used: Mutex<UsageById>,
     /// True if units were used since the usage file was last written.
     dirty: Arc<AtomicBool>,
-    schedule: Mutex<SaveSchedule>,
+    /// The earliest time of the next write. `None` before the first write.
+    next_save: Mutex<Option<Instant>>,
     /// True if a shared store counts the used units as well.
     shared: AtomicBool,
 }
@@ -127,7 +114,7 @@ impl Ledger {
             file: file.map(Path::to_path_buf),
             used: Mutex::new(used),
             dirty,
-            schedule: Mutex::default(),
+            next_save: Mutex::default(),
             shared: AtomicBool::new(false),
         })
     }
@@ -175,13 +162,13 @@ impl Ledger {
     /// Writes the usage file as [`Self::save`] does. `None` if the last write was too recent.
     pub(crate) fn save_if_due(&self, wall: Timestamp) -> Option<Result<(), UsageError>> {
         let began = Instant::now();
-        let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
-        if !schedule.allows(began) {
+        let mut next = self.next_save.lock().unwrap_or_else(PoisonError::into_inner);
+        if next.is_some_and(|next| began < next) {
             return None;
         }
         let before = thread_cpu_time();
         let saved = self.save(wall);
-        schedule.note_write(began, thread_cpu_time().saturating_sub(before));
+        *next = Some(began + pause_after(thread_cpu_time().saturating_sub(before)));
         Some(saved)
     }
 
@@ -194,7 +181,7 @@ impl Ledger {
         if !self.dirty.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        write::atomically_with(path, |file| self.write(file, Period::of(wall))).map_err(|cause| {
+        write::atomically(path, |file| self.write(file, Period::of(wall))).map_err(|cause| {
             self.dirty.store(true, Ordering::Relaxed);
             UsageError::Io { path: path.clone(), cause }
         })
@@ -318,17 +305,10 @@ mod tests {
 
     #[test]
     fn writing_takes_a_hundredth_of_a_core() {
-        let (mut schedule, ms, now) = (SaveSchedule::default(), Duration::from_millis, Instant::now());
-        assert!(schedule.allows(now));
-        schedule.note_write(now, ms(2));
-        assert!(schedule.allows(now + ms(1000)), "a quick write repeats each second");
-        schedule.note_write(now, ms(30));
-        assert!(!schedule.allows(now + ms(2999)) && schedule.allows(now + ms(3000)));
-        schedule.note_write(now, ms(3_600_000));
-        assert!(
-            !schedule.allows(now + ms(9999)) && schedule.allows(now + ms(10_000)),
-            "bounded loss in a crash"
-        );
+        let ms = Duration::from_millis;
+        assert!(pause_after(ms(2)) < ms(1000), "a quick write repeats each second");
+        assert_eq!(pause_after(ms(30)), ms(3000));
+        assert_eq!(pause_after(ms(3_600_000)), ms(10_000), "bounded loss in a crash");
     }
 
     #[test]
@@ -337,7 +317,7 @@ mod tests {
         let ledger = Ledger::open(Some(&folder.path().join("usage.json"))).unwrap();
         let wall = "2026-11-21T12:00:00Z".parse().unwrap();
         assert!(matches!(ledger.save_if_due(wall), Some(Ok(()))));
-        ledger.schedule.lock().unwrap().note_write(Instant::now(), MAX_PAUSE);
+        *ledger.next_save.lock().unwrap() = Some(Instant::now() + MAX_PAUSE);
         assert!(ledger.save_if_due(wall).is_none());
     }
 
