@@ -23,6 +23,7 @@ mod fields;
 #[cfg(feature = "h1-fast-path")]
 mod h1;
 mod in_flight;
+mod lazy_timer;
 mod lingering_close;
 pub mod listener;
 pub(crate) mod openrpc;

@@ -49,7 +49,7 @@ fn policy(plan: &Plan) -> String {
 /// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method, the commitment
 /// or the number of accounts.
 pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -> Result<(), Error> {
-    admit_by_name(plan, methods, AnyMethod::Own(query.method()), query.commitment())?;
+    admit_method(plan, methods, AnyMethod::Own(query.method()), query.commitment())?;
     if let (Some(limit), Query::Accounts(accounts)) = (plan.max_accounts, query)
         && accounts.pubkeys.len() > limit
     {
@@ -59,21 +59,11 @@ pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -
     Ok(())
 }
 
-/// Checks that `plan` and `methods`, the key's own list of methods, allow a passthrough call. `None` allows every
-/// method.
+/// Checks that `plan` and `methods`, the key's own list of methods, allow a method at a commitment.
 ///
 /// # Errors
-/// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method or the
-/// commitment.
-pub(crate) fn admit_passthrough(
-    plan: &Plan,
-    methods: Option<&[AnyMethod]>,
-    call: &PassthroughCall,
-) -> Result<(), Error> {
-    admit_by_name(plan, methods, AnyMethod::Passthrough(call.method), call.commitment)
-}
-
-fn admit_by_name(
+/// As for [`admit`].
+pub(crate) fn admit_method(
     plan: &Plan,
     methods: Option<&[AnyMethod]>,
     method: AnyMethod,

@@ -19,7 +19,7 @@ use super::share::{Share, SharePermit, SharedBytes};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
-use crate::methods::{PassthroughCall, Query};
+use crate::methods::{AnyMethod, PassthroughCall, Query};
 use crate::pool::CallerId;
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
 
@@ -241,7 +241,9 @@ impl Principal {
     ) -> Result<(PassthroughCall, Charge), Error> {
         if let Some(limits) = &self.limits {
             let plan = &limits.terms.plan;
-            plan::admit_passthrough(plan, self.validity.scope.methods.as_deref(), &call)?;
+            let (methods, method) =
+                (self.validity.scope.methods.as_deref(), AnyMethod::Passthrough(call.method));
+            plan::admit_method(plan, methods, method, call.commitment)?;
             if plan.commitments.is_some() {
                 call = call.canonical();
             }
@@ -260,13 +262,9 @@ impl Principal {
         {
             let wall = self.context.clock.wall(Instant::now());
             limits.used.reserve(Period::of(wall), price.miss, quotas).map_err(|over| {
-                let (day_ends, month_ends) = Period::ends_in(wall);
-                let [day, month] = quotas.map(Option::unwrap_or_default);
-                let (reason, quota, ends_in) = if over.is_monthly {
-                    (LimitReason::Month, month, month_ends)
-                } else {
-                    (LimitReason::Day, day, day_ends)
-                };
+                let reason = if over.is_monthly { LimitReason::Month } else { LimitReason::Day };
+                let at = usize::from(over.is_monthly);
+                let (quota, ends_in) = (quotas[at].unwrap_or_default(), Period::ends_in(wall)[at]);
                 let wait = if over.may_pass_soon { CALLS_END } else { ends_in };
                 self.limited(reason, format!("{quota} units a {}", reason.as_str()), wait)
             })?;
@@ -350,17 +348,14 @@ impl Principal {
         };
         let rate = limits.left(self.context.clock.steady(now));
         write("\"rate\";r=", rate.calls.into(), rate.full_in);
-        let Some([daily, monthly]) = limits.quotas() else { return };
+        let Some(quotas) = limits.quotas() else { return };
         let wall = self.context.clock.wall(now);
-        let (day, month) = limits.used.units(Period::of(wall));
-        let (day_ends, month_ends) = Period::ends_in(wall);
+        let (used, ends) = (limits.used.units(Period::of(wall)), Period::ends_in(wall));
         let reserved = limits.used.reserved();
-        let left = |quota: u64, used: f64| quota.saturating_sub(ceiling(used + reserved));
-        if let Some(quota) = daily {
-            write(", \"day\";r=", left(quota, day), day_ends);
-        }
-        if let Some(quota) = monthly {
-            write(", \"month\";r=", left(quota, month), month_ends);
+        for (at, name) in [", \"day\";r=", ", \"month\";r="].into_iter().enumerate() {
+            if let Some(quota) = quotas[at] {
+                write(name, quota.saturating_sub(ceiling(used[at] + reserved)), ends[at]);
+            }
         }
     }
 }

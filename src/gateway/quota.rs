@@ -51,7 +51,7 @@ impl Period {
     }
 
     /// Returns the time from `wall` to the end of its UTC day, and to the end of its UTC month.
-    pub(crate) fn ends_in(wall: Timestamp) -> (Duration, Duration) {
+    pub(crate) fn ends_in(wall: Timestamp) -> [Duration; 2] {
         let date = Offset::UTC.to_datetime(wall).date();
         let until = |end: Option<Date>| {
             let end = end.and_then(|date| {
@@ -59,7 +59,7 @@ impl Period {
             });
             end.and_then(|end| Duration::try_from(end.duration_since(wall)).ok()).unwrap_or_default()
         };
-        (until(date.tomorrow().ok()), until(date.last_of_month().tomorrow().ok()))
+        [until(date.tomorrow().ok()), until(date.last_of_month().tomorrow().ok())]
     }
 }
 
@@ -326,9 +326,8 @@ impl Used {
     }
 
     /// Returns the units used in the day and in the month of `period`.
-    pub(crate) fn units(&self, period: Period) -> (f64, f64) {
-        let [day, month] = self.usage.used(period);
-        (units(day), units(month))
+    pub(crate) fn units(&self, period: Period) -> [f64; 2] {
+        self.usage.used(period).map(units)
     }
 }
 
@@ -356,7 +355,7 @@ mod tests {
 
     #[track_caller]
     pub(super) fn check(used: &Used, wall: &str, day: f64, month: f64) {
-        let (d, m) = used.units(Period::of(at(wall)));
+        let [d, m] = used.units(Period::of(at(wall)));
         assert!((d - day).abs() < 1e-9 && (m - month).abs() < 1e-9, "{wall}: {d} a day, {m} a month");
     }
 
@@ -438,7 +437,7 @@ mod tests {
 
     #[test]
     fn periods_know_their_end() {
-        let (day, month) = Period::ends_in(at("2028-02-28T23:00:00Z"));
+        let [day, month] = Period::ends_in(at("2028-02-28T23:00:00Z"));
         assert_eq!((day.as_secs(), month.as_secs()), (3600, 3600 + 86_400));
     }
 

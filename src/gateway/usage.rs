@@ -56,14 +56,13 @@ impl Usage {
         let plan = &limits.terms.plan;
         limits.used().request_totals();
         let wall = principal.context.clock.wall(now);
-        let (day, month) = limits.used().units(Period::of(wall));
-        let (day_ends, month_ends) = Period::ends_in(wall);
+        let (used, ends) = (limits.used().units(Period::of(wall)), Period::ends_in(wall));
         let reserved = limits.used().reserved();
-        let units = |used, quota: Option<u64>, ends| UnitUsage {
-            used,
+        let units = |at: usize, quota: Option<u64>| UnitUsage {
+            used: used[at],
             quota,
-            left: quota.map(|quota| (to_f64(quota) - used - reserved).max(0.0)),
-            ends_in_seconds: seconds(ends),
+            left: quota.map(|quota| (to_f64(quota) - used[at] - reserved).max(0.0)),
+            ends_in_seconds: seconds(ends[at]),
         };
         Some(Self {
             id: principal.id().to_owned(),
@@ -73,8 +72,8 @@ impl Usage {
                 burst: plan.burst,
                 left: limits.left(principal.context.clock.steady(now)).calls,
             },
-            day: units(day, plan.daily_units, day_ends),
-            month: units(month, plan.monthly_units, month_ends),
+            day: units(0, plan.daily_units),
+            month: units(1, plan.monthly_units),
         })
     }
 }

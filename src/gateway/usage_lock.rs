@@ -50,7 +50,8 @@ impl UsageLock {
                 }
             };
             if Instant::now() >= deadline {
-                return Err(UsageError::Held { path: path.to_path_buf(), holder });
+                let why = "uses it, and two processes would overwrite each other's counts; stop that one, or give each process a file of its own";
+                return Err(UsageError::new(path, &format!("{holder} {why}")));
             }
             if !std::mem::replace(&mut told, true) {
                 let wait_at_most_ms = patience.as_millis();

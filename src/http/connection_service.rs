@@ -90,7 +90,7 @@ impl ConnectionService {
         body: Incoming,
     ) -> Response<PacedBody> {
         let mut response = serve(&self.front, &self.routes, head, body).await;
-        if self.http2_permits.is_none() && self.phases.answer_is_last() {
+        if self.http2_permits.is_none() && self.phases.notice.is_triggered() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         guard.answer(response)

@@ -76,7 +76,7 @@ impl<'a> RequestContext<'a> {
             // While the answers had at most `FREE_BYTES` in total, nothing was reserved. So the earlier answers
             // are reserved now.
             let more = if before <= FREE_BYTES { before } else { 0 };
-            if !self.permit.reservation(self.front).add(&self.principal, body, more) {
+            if !self.permit.reserve(self.front, &self.principal, body, more) {
                 return Err(Error::Overloaded);
             }
         }

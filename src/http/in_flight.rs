@@ -1,11 +1,11 @@
 //! Permits for requests in flight. `server.max_in_flight` limits their number.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::Front;
 use super::body_parts::BodyParts;
-use super::outgoing::RequestReservation;
+use super::outgoing::Reservation;
 use crate::gateway::{Principal, SharePermit};
 
 /// A request's permit to be in flight. There are `server.max_in_flight` such permits. Dropping the value frees the
@@ -13,7 +13,7 @@ use crate::gateway::{Principal, SharePermit};
 pub(super) struct InFlightPermit {
     /// The bytes reserved for the request's long answers. This field is declared first, so that the bytes are released
     /// before the permit.
-    reservation: OnceLock<Box<RequestReservation>>,
+    reserved: Mutex<Vec<Reservation>>,
     parts: Mutex<Option<PermitParts>>,
     /// The content of `parts`, moved here when a call first shares the permit.
     shared: OnceLock<SharedPermit>,
@@ -35,7 +35,7 @@ impl InFlightPermit {
         let (counted, before) = Counted::add(&front.in_flight);
         let held = principal.hold(front.config.server.max_in_flight.saturating_sub(before))?;
         let parts = Mutex::new(Some(PermitParts { _counted: counted, _held: held }));
-        Some(Self { reservation: OnceLock::new(), parts, shared: OnceLock::new() })
+        Some(Self { reserved: Mutex::default(), parts, shared: OnceLock::new() })
     }
 
     /// Shares the permit with a call that may outlive the request. The permit is freed once both the request and the
@@ -45,17 +45,31 @@ impl InFlightPermit {
         Arc::clone(self.shared.get_or_init(take))
     }
 
-    /// Returns the reservation of bytes for the request's unsent answers. The first call creates it, without any
-    /// bytes.
-    pub(super) fn reservation(&self, front: &Front) -> &RequestReservation {
-        self.reservation.get_or_init(|| Box::new(RequestReservation::new(&front.outgoing)))
+    /// Reserves the bytes of `body`, and `more` bytes for earlier answers of the request. Returns false, and reserves
+    /// nothing, if the bytes exceed the budget for unsent answers or the share of `principal`, the caller.
+    pub(super) fn reserve(
+        &self,
+        front: &Front,
+        principal: &Principal,
+        body: &BodyParts,
+        more: usize,
+    ) -> bool {
+        let reservation = Reservation::within(&front.outgoing, principal, body, more);
+        let fits = reservation.is_some();
+        self.reserved().extend(reservation);
+        fits
     }
 
-    /// Replaces the reservation for the request's answers by one for `body`, the compressed form of these answers.
-    pub(super) fn replace_reservation(&self, principal: &Principal, body: &BodyParts) {
-        if let Some(reservation) = self.reservation.get() {
-            reservation.replace(principal, body);
+    /// Replaces the reservations for the request's answers by one for `body`, the compressed form of these answers.
+    pub(super) fn reserve_instead(&self, front: &Front, principal: &Principal, body: &BodyParts) {
+        let mut reserved = self.reserved();
+        if !reserved.is_empty() {
+            *reserved = Reservation::anyway(&front.outgoing, principal, body).into_iter().collect();
         }
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, Vec<Reservation>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

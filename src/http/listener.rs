@@ -25,7 +25,7 @@ use super::connection_permits::{ConnectionPermit, ConnectionPermits, ShareExhaus
 use super::connection_service::ConnectionService;
 #[cfg(feature = "h1-fast-path")]
 use super::h1;
-use super::proxy_protocol::{self, NamedClient, ProxyHeaderError};
+use super::proxy_protocol::{self, NamedClient};
 use super::shutdown::{IDLE_TIMEOUT, Phases, Signal, Wait};
 use super::timed_socket::{TimedSocket, Timeouts};
 use super::tls::{self, Tls};
@@ -182,7 +182,7 @@ impl Listener {
             let header = if server.trusts(peer) {
                 Box::pin(self.by(deadline, proxy_protocol::read(&mut socket))).await?
             } else {
-                Err(ProxyHeaderError::UntrustedPeer)
+                Err(io::Error::other("server.proxy_protocol: the peer is not in server.trusted_proxies"))
             };
             // Logged as a warning, because the operator may have enabled the PROXY protocol at one end only.
             let named = header

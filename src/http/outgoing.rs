@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
@@ -93,15 +93,8 @@ fn address_of(piece: &Bytes) -> PieceAddress {
     (piece.as_ptr() as usize, piece.len())
 }
 
-/// The bytes that one request has reserved. Dropping the value releases them.
-pub(super) struct RequestReservation {
-    outgoing: Arc<Outgoing>,
-    /// One reservation for each answer.
-    answers: Mutex<Vec<Reservation>>,
-}
-
 /// The bytes reserved for one answer. Dropping the value releases them.
-struct Reservation {
+pub(super) struct Reservation {
     outgoing: Arc<Outgoing>,
     /// The reserved bytes that are not in `pieces`: those of short pieces, of the list of pieces, of earlier
     /// answers of the request, or of text that is not rendered yet.
@@ -113,6 +106,24 @@ struct Reservation {
 }
 
 impl Reservation {
+    /// Reserves the bytes of `body` for `principal`, and `more` bytes for earlier answers of the request or for text
+    /// that is not rendered yet. `None` if the bytes exceed the budget or the caller's share.
+    pub(super) fn within(
+        outgoing: &Arc<Outgoing>,
+        principal: &Principal,
+        body: &BodyParts,
+        more: usize,
+    ) -> Option<Self> {
+        let held = principal.hold_bytes(body.len() + more, outgoing.free())?;
+        Self::new(outgoing, body, more, Some(held), outgoing.limit)
+    }
+
+    /// Reserves the bytes of `body`, the compressed form of answers that were reserved before. Neither the budget nor
+    /// the share of `principal` is checked.
+    pub(super) fn anyway(outgoing: &Arc<Outgoing>, principal: &Principal, body: &BodyParts) -> Option<Self> {
+        Self::new(outgoing, body, 0, principal.hold_bytes(body.len(), usize::MAX), usize::MAX)
+    }
+
     /// Reserves the bytes of `body`, and `more` bytes that are not in `body`. `None` if the reserved bytes of all
     /// requests would exceed `limit`.
     fn new(
@@ -148,39 +159,6 @@ impl Drop for Reservation {
     }
 }
 
-impl RequestReservation {
-    /// Creates an empty reservation. Bytes that are added later come from the budget `outgoing`.
-    pub(super) fn new(outgoing: &Arc<Outgoing>) -> Self {
-        Self { outgoing: Arc::clone(outgoing), answers: Mutex::default() }
-    }
-
-    /// Reserves the bytes of `body`, and `more` bytes for earlier answers of the request. Returns false, and reserves
-    /// nothing, if the bytes exceed the budget or the share of `principal`, the caller.
-    pub(super) fn add(&self, principal: &Principal, body: &BodyParts, more: usize) -> bool {
-        let outgoing = &self.outgoing;
-        let needed = body.len() + more;
-        let held = principal.hold_bytes(needed, outgoing.free());
-        let reservation =
-            held.and_then(|held| Reservation::new(outgoing, body, more, Some(held), outgoing.limit));
-        let fits = reservation.is_some();
-        self.answers().extend(reservation);
-        fits
-    }
-
-    /// Replaces all reservations by one for `body`, which contains the same answers in compressed form. Neither the
-    /// budget nor the key's share is checked.
-    pub(super) fn replace(&self, principal: &Principal, body: &BodyParts) {
-        let mut answers = self.answers();
-        answers.clear();
-        let held = principal.hold_bytes(body.len(), usize::MAX);
-        answers.extend(Reservation::new(&self.outgoing, body, 0, held, usize::MAX));
-    }
-
-    fn answers(&self) -> MutexGuard<'_, Vec<Reservation>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Reserves `bytes` bytes for text that is to be rendered for the caller `principal`. Dropping the result releases
 /// the bytes. `None` if the bytes exceed the budget or the caller's share.
 pub(super) fn reserve(
@@ -188,8 +166,7 @@ pub(super) fn reserve(
     principal: &Principal,
     bytes: usize,
 ) -> Option<Box<dyn Send + Sync>> {
-    let held = principal.hold_bytes(bytes, outgoing.free())?;
-    let reservation = Reservation::new(outgoing, &BodyParts::default(), bytes, Some(held), outgoing.limit)?;
+    let reservation = Reservation::within(outgoing, principal, &BodyParts::default(), bytes)?;
     Some(Box::new(reservation))
 }
 

@@ -24,54 +24,41 @@ pub(super) enum NamedClient {
     Unknown,
 }
 
-/// The reason why a connection is refused for its PROXY header.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ProxyHeaderError {
-    /// The connection ended or failed before the header was complete.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The peer is not a trusted proxy.
-    #[error("server.proxy_protocol: the peer is not in server.trusted_proxies")]
-    UntrustedPeer,
-    /// The first bytes are not a PROXY header of version 2.
-    #[error("server.proxy_protocol: expected a PROXY protocol v2 header")]
-    NoHeader,
-    /// The version, the command or the length is invalid. The text names the invalid part.
-    #[error("malformed PROXY header: {0}")]
-    Malformed(&'static str),
-}
-
 /// Reads the PROXY header from `stream`, and no byte after it.
 ///
 /// # Errors
 /// The header is missing or malformed, or the read fails.
-pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<NamedClient, ProxyHeaderError> {
+pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<NamedClient> {
     let mut head = [0; 16];
     stream.read_exact(&mut head).await?;
     let [.., version_and_command, family, high, low] = head;
     if !head.starts_with(&SIGNATURE) {
-        return Err(ProxyHeaderError::NoHeader);
+        return Err(io::Error::other("server.proxy_protocol: expected a PROXY protocol v2 header"));
     }
     let length = u16::from_be_bytes([high, low]);
     if length > MAX_BYTES {
-        return Err(ProxyHeaderError::Malformed("longer than 4096 bytes"));
+        return Err(malformed("longer than 4096 bytes"));
     }
     let mut rest = vec![0; usize::from(length)];
     stream.read_exact(&mut rest).await?;
     match version_and_command {
         0x20 => return Ok(NamedClient::Proxy),
         0x21 => {}
-        command if command >> 4 == 2 => return Err(ProxyHeaderError::Malformed("an unknown command")),
-        _ => return Err(ProxyHeaderError::Malformed("a version other than 2")),
+        command if command >> 4 == 2 => return Err(malformed("an unknown command")),
+        _ => return Err(malformed("a version other than 2")),
     }
     // The upper four bits are the address family, the lower four the transport. The source address comes first.
     match (family >> 4, rest.first_chunk::<4>(), rest.first_chunk::<16>()) {
         (1, Some(ip), _) if length >= 12 => Ok(NamedClient::Address(Ipv4Addr::from(*ip).into())),
         (2, _, Some(ip)) if length >= 36 => Ok(NamedClient::Address(Ipv6Addr::from(*ip).into())),
-        (1 | 2, ..) => Err(ProxyHeaderError::Malformed("too short to hold its addresses")),
+        (1 | 2, ..) => Err(malformed("too short to hold its addresses")),
         // The family is unspecified, or a Unix socket.
         _ => Ok(NamedClient::Unknown),
     }
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::other(format!("malformed PROXY header: {what}"))
 }
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ fn finish(
     }
     if let Some((coding, body)) = compressed {
         reply.set_compressed(coding, body);
-        request.permit.replace_reservation(&request.principal, &reply.body);
+        request.permit.reserve_instead(request.front, &request.principal, &reply.body);
     }
     // Even an uncompressed reply needs `Vary` if other clients may get it compressed (RFC 9110, 12.5.5).
     reply.varies |= coding::is_worth(reply.body.len());

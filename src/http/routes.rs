@@ -20,7 +20,6 @@ use super::openrpc;
 use super::reply::{HttpReply, JSON};
 use super::request_head::ClientInfo;
 use crate::coding::Coding;
-use crate::error::Error;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
@@ -124,14 +123,12 @@ async fn usage(
             HttpReply::json(StatusCode::OK, Bytes::from(text).into()).into_response()
         }
         Ok(None) => (StatusCode::NOT_FOUND, "No usage is counted, because no plan applies\n").into_response(),
-        Err(error) => refuse(&error),
+        // In plain text, because there is no JSON-RPC call to answer.
+        Err(error) => {
+            let wire = error.to_reply();
+            let mut reply = HttpReply::text(StatusCode::OK, wire.message.clone() + "\n");
+            reply.refuse(&wire);
+            reply.into_response()
+        }
     }
-}
-
-/// Returns the refusal for `error` in plain text, because there is no JSON-RPC call to answer.
-fn refuse(error: &Error) -> Response {
-    let wire = error.to_reply();
-    let mut reply = HttpReply::text(StatusCode::OK, wire.message.clone() + "\n");
-    reply.refuse(&wire);
-    reply.into_response()
 }

@@ -43,7 +43,8 @@ impl GracePeriods {
 /// The phases of a shutdown, in order. A phase begins when its signal is triggered.
 #[derive(Debug, Clone)]
 pub struct Phases {
-    /// HTTP/1.1 connections end with their next response.
+    /// HTTP/1.1 connections end with their next response, which has `Connection: close`. Without that field, a client
+    /// could send its next request while the connection closes.
     pub notice: Signal,
     /// The listener closes, requests in flight finish, and HTTP/2 connections get a GOAWAY. A GOAWAY makes a client
     /// connect anew at once. A GOAWAY sent while the listener is open could lead the client back to this gateway.
@@ -61,12 +62,6 @@ impl Phases {
     pub fn new(periods: GracePeriods) -> Self {
         let [notice, stop, idle_close, abort] = std::array::from_fn(|_| Signal::default());
         Self { notice, stop, idle_close, abort, periods }
-    }
-
-    /// Returns true if each HTTP/1.1 response is the last of its connection and must have `Connection: close`. Without
-    /// that field, a client could send its next request while the connection closes.
-    pub(super) fn answer_is_last(&self) -> bool {
-        self.notice.is_triggered()
     }
 }
 

@@ -2,8 +2,7 @@
 //! that does not read a response.
 //!
 //! hyper's `header_read_timeout` runs from the end of the previous response, so it cannot be shorter than the time for
-//! which a connection may be idle. Here, setting a deadline only stores a time. The runtime's timer is reset only if it
-//! fires too early or would fire too late.
+//! which a connection may be idle.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -13,9 +12,10 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::connection_activity::ConnectionActivity;
+use super::lazy_timer::{LazyTimer, StallTimer};
 use super::lingering_close::LingeringClose;
 
 /// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
@@ -44,9 +44,8 @@ pub(super) struct TimedSocket<S> {
     /// `None` until the close has begun.
     close: Option<LingeringClose>,
     head: AwaitedHead,
-    head_timer: Pin<Box<Sleep>>,
-    /// The timer of a pending write. `None` while no write is pending.
-    write_timer: Option<Pin<Box<Sleep>>>,
+    head_timer: LazyTimer,
+    write_timer: StallTimer,
     /// The bytes that were read to detect the protocol. The next reads return them.
     read_ahead: Bytes,
 }
@@ -76,25 +75,14 @@ impl<S> TimedSocket<S> {
             timeouts,
             close: None,
             head: AwaitedHead { number: 0, has_begun: true, deadline },
-            head_timer: Box::pin(tokio::time::sleep_until(deadline)),
-            write_timer: None,
+            head_timer: LazyTimer::new(deadline),
+            write_timer: StallTimer::default(),
             read_ahead,
         }
     }
 
-    /// Returns `written`, the result of polling a write, and limits the time for which writes stay pending.
-    ///
-    /// # Errors
-    /// `written` is an error, or writes have been pending for the write timeout ([`ErrorKind::TimedOut`]).
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.write_timer = None;
-            return written;
-        }
-        let timeout = self.timeouts.write;
-        let timer = self.write_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client has stopped reading the answer")))
+        self.write_timer.poll(cx, self.timeouts.write, written)
     }
 
     /// Waits until the deadline of the next request head has passed. Returns `Ok` if no byte of the head has arrived.
@@ -108,15 +96,7 @@ impl<S> TimedSocket<S> {
             self.head =
                 AwaitedHead { number, has_begun: false, deadline: Instant::now() + self.timeouts.idle };
         }
-        loop {
-            if self.head_timer.deadline() > self.head.deadline || self.head_timer.is_elapsed() {
-                self.head_timer.as_mut().reset(self.head.deadline);
-            }
-            ready!(self.head_timer.as_mut().poll(cx));
-            if Instant::now() >= self.head.deadline {
-                break;
-            }
-        }
+        ready!(self.head_timer.poll(cx, self.head.deadline));
         if self.head.has_begun {
             return Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request head took too long")));
         }

@@ -6,8 +6,8 @@
 //! only after two checks have found the same content. Without this rule, a half-written certificate chain could be
 //! used, because it looks like a complete one.
 
-use std::io;
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,36 +31,10 @@ const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
 /// The ALPN name of HTTP/2.
 pub(super) const HTTP2: &[u8] = b"h2";
 
-/// The reason why the certificate and the key cannot be used.
+/// The reason why the certificate and the key cannot be used, after the rest of the setting's name.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be read.
-    #[error("server.tls.{setting}: {}: {cause}", path.display())]
-    Read {
-        /// The setting that names the file: `cert` or `key`.
-        setting: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        cause: io::Error,
-    },
-    /// A file does not have the expected content.
-    #[error("server.tls.{setting}: {}: expected {expected}", path.display())]
-    Pem {
-        /// The setting that names the file: `cert` or `key`.
-        setting: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-        /// The expected content, as text for the error message.
-        expected: &'static str,
-    },
-    /// The certificate and the key do not match, or rustls does not support them.
-    #[error("server.tls: the key does not match the certificate, or cannot be used: {0}")]
-    Pair(rustls::Error),
-    /// The operating system provides no random numbers for session tickets.
-    #[error("server.tls: the system gives no random numbers for session tickets: {0}")]
-    Tickets(rustls::Error),
-}
+#[error("server.tls{0}")]
+pub struct TlsError(String);
 
 /// The certificate and key in force, and the files that they are read from.
 pub struct Tls {
@@ -88,7 +62,9 @@ impl Tls {
     /// A file cannot be read or used, or the key does not match the certificate.
     pub fn of(config: &Config) -> Result<Option<Arc<Self>>, TlsError> {
         let Some(files) = config.server.tls.clone() else { return Ok(None) };
-        let tickets = ring::Ticketer::new().map_err(TlsError::Tickets)?;
+        let tickets = ring::Ticketer::new().map_err(|error| {
+            TlsError(format!(": the system gives no random numbers for session tickets: {error}"))
+        })?;
         let mut checked = [Watched::new(&files.cert), Watched::new(&files.key)];
         // The files are checked before they are read, so that the next check finds a change that happens in
         // between.
@@ -150,25 +126,24 @@ impl Tls {
 }
 
 fn read(files: &config::TlsFiles, tickets: &Arc<dyn ProducesTickets>) -> Result<Arc<ServerConfig>, TlsError> {
-    let text = |setting, path: &PathBuf| {
-        std::fs::read(path).map_err(|cause| TlsError::Read { setting, path: path.clone(), cause })
+    let fault = |setting: &str, path: &Path, what: &dyn Display| {
+        TlsError(format!(".{setting}: {}: {what}", path.display()))
     };
+    let text = |setting, path: &Path| std::fs::read(path).map_err(|cause| fault(setting, path, &cause));
     let (cert, key) = (text("cert", &files.cert)?, text("key", &files.key)?);
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&cert).collect();
-    let chain = chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| TlsError::Pem {
-        setting: "cert",
-        path: files.cert.clone(),
-        expected: "certificates in PEM, the server's own first",
-    })?;
-    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| TlsError::Pem {
-        setting: "key",
-        path: files.key.clone(),
-        expected: "a private key in PEM that is not encrypted",
-    })?;
+    let chain = chain
+        .ok()
+        .filter(|chain| !chain.is_empty())
+        .ok_or_else(|| fault("cert", &files.cert, &"expected certificates in PEM, the server's own first"))?;
+    let key = PrivateKeyDer::from_pem_slice(&key)
+        .map_err(|_| fault("key", &files.key, &"expected a private key in PEM that is not encrypted"))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|config| config.with_no_client_auth().with_single_cert(chain, key))
-        .map_err(TlsError::Pair)?;
+        .map_err(|error| {
+            TlsError(format!(": the key does not match the certificate, or cannot be used: {error}"))
+        })?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     config.ticketer = Arc::clone(tickets);
     Ok(Arc::new(config))

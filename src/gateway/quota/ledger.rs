@@ -3,6 +3,7 @@
 //! time.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -72,34 +73,16 @@ struct KeyUsage {
 
 /// The reason why a usage file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum UsageError {
-    /// The file cannot be read or written.
-    #[error("auth.usage_file: {path}: {cause}")]
-    Io {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        cause: std::io::Error,
-    },
-    /// Another process holds the lock on the file.
-    #[error(
-        "auth.usage_file: {path}: {holder} uses it, and two processes would overwrite each other's counts; \
-         stop that one, or give each process a file of its own"
-    )]
-    Held {
-        /// The path of the file.
-        path: PathBuf,
-        /// The name of the process.
-        holder: String,
-    },
-    /// The content is not a valid usage file.
-    #[error("auth.usage_file: {path}: {cause}; repair it, or remove it to count from zero")]
-    Content {
-        /// The path of the file.
-        path: PathBuf,
-        /// The fault in the content.
-        cause: serde_json::Error,
-    },
+#[error("auth.usage_file: {path}: {problem}", path = path.display())]
+pub struct UsageError {
+    path: PathBuf,
+    problem: String,
+}
+
+impl UsageError {
+    pub(crate) fn new(path: &Path, problem: &dyn Display) -> Self {
+        Self { path: path.to_path_buf(), problem: problem.to_string() }
+    }
 }
 
 impl Ledger {
@@ -183,7 +166,7 @@ impl Ledger {
         }
         write::atomically(path, |file| self.write(file, Period::of(wall))).map_err(|cause| {
             self.dirty.store(true, Ordering::Relaxed);
-            UsageError::Io { path: path.clone(), cause }
+            UsageError::new(path, &cause)
         })
     }
 
@@ -203,7 +186,7 @@ impl Ledger {
                 let mut end = None;
                 for (id, used) in some {
                     end = Some(id);
-                    let (day_units, month_units) = used.units(period);
+                    let [day_units, month_units] = used.units(period);
                     if month_units > 0.0 {
                         if std::mem::replace(&mut any, true) {
                             text.push(b',');
@@ -229,10 +212,11 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<UsageById, UsageError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(UsageById::new()),
-        Err(cause) => return Err(UsageError::Io { path: path.to_path_buf(), cause }),
+        Err(cause) => return Err(UsageError::new(path, &cause)),
     };
-    let file: UsageFile = serde_json::from_str(&text)
-        .map_err(|cause| UsageError::Content { path: path.to_path_buf(), cause })?;
+    let file: UsageFile = serde_json::from_str(&text).map_err(|cause| {
+        UsageError::new(path, &format!("{cause}; repair it, or remove it to count from zero"))
+    })?;
     let midnight = Offset::UTC.to_timestamp(file.date.to_datetime(jiff::civil::Time::midnight()));
     let period = Period::of(midnight.unwrap_or(Timestamp::UNIX_EPOCH));
     let used = |key: &KeyUsage| Used {

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
+use super::super::lazy_timer::LazyTimer;
 use super::super::shutdown::{IDLE_TIMEOUT, Phases, Wait};
 use super::super::{Front, body, request};
 use super::head::{Head, MAX_BODY, Plain};
@@ -136,7 +137,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
             Err(error) if error.kind() == ErrorKind::TimedOut => body::late(),
             Err(error) => return Err(error),
         };
-        reply.last |= self.phases.answer_is_last();
+        reply.last |= self.phases.notice.is_triggered();
         let is_last = reply.last;
         let mut writer = ResponseWriter::new(reply, &plain.client.id);
         writer.write_all(self.socket, self.front.config.server.write_timeout).await?;
@@ -232,19 +233,15 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
 }
 
 /// The timer of a connection's reads. It also wakes the connection when a shutdown closes idle connections.
-///
-/// Setting a deadline only stores a time. The runtime's timer is reset only if it fires too early or would fire too
-/// late. Most requests therefore do not reset the timer.
 struct ReadTimer {
     /// The time of the last read, or the start of the current wait if that was later. So it is also the arrival time of
     /// the request at the front of the buffer.
     since: Instant,
     deadline: Instant,
-    sleep: Pin<Box<Sleep>>,
-    /// The deadline of `sleep`, so that the memory of `sleep` need not be read. `None` until `sleep` and `idle_close`
-    /// have been polled, and wake the connection's task.
-    sleeps_until: Option<Instant>,
+    sleep: LazyTimer,
     idle_close: Wait,
+    /// True if `sleep` and `idle_close` have been polled, so that they wake the connection's task.
+    is_registered: bool,
 }
 
 impl ReadTimer {
@@ -252,8 +249,7 @@ impl ReadTimer {
     fn new(time: Duration, idle_close: Wait) -> Self {
         let since = Instant::now();
         let deadline = since + time;
-        let sleep = Box::pin(tokio::time::sleep_until(deadline));
-        Self { since, deadline, sleep, sleeps_until: None, idle_close }
+        Self { since, deadline, sleep: LazyTimer::new(deadline), idle_close, is_registered: false }
     }
 
     /// Starts a wait of `time` for a request, or for the rest of one.
@@ -267,24 +263,15 @@ impl ReadTimer {
     fn poll(&mut self, cx: &mut Context<'_>, is_idle: bool, is_woken: bool) -> Poll<()> {
         // At the first poll of a wait neither the sleep nor the shutdown has woken the task, so both still can. The
         // shutdown is looked at nevertheless, because it may have woken the task while that was writing a response.
-        let covers = |until| until <= self.deadline && self.since < until;
-        if !is_woken && self.sleeps_until.is_some_and(covers) && !self.idle_close.is_triggered() {
+        let until = self.sleep.sleeps_until;
+        let sleep_covers = until <= self.deadline && self.since < until;
+        if !is_woken && self.is_registered && sleep_covers && !self.idle_close.is_triggered() {
             return Poll::Pending;
         }
+        self.is_registered = true;
         if Pin::new(&mut self.idle_close).poll(cx).is_ready() && is_idle {
             return Poll::Ready(());
         }
-        loop {
-            if self.sleep.deadline() > self.deadline || self.sleep.is_elapsed() {
-                self.sleep.as_mut().reset(self.deadline);
-            }
-            self.sleeps_until = Some(self.sleep.deadline());
-            // Without `unconstrained`, a task that has used up its coop budget would not register with the sleep.
-            let sleep = tokio::task::coop::unconstrained(self.sleep.as_mut());
-            ready!(pin!(sleep).poll(cx));
-            if Instant::now() >= self.deadline {
-                return Poll::Ready(());
-            }
-        }
+        self.sleep.poll(cx, self.deadline)
     }
 }

@@ -12,6 +12,7 @@ use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
 use super::super::body_parts::JOINED_BYTES;
+use super::super::lazy_timer::StallTimer;
 use super::super::reply::{HttpReply, Value};
 use super::super::request_id::{self, RequestId};
 
@@ -55,8 +56,16 @@ impl ResponseWriter {
         socket: &mut S,
         timeout: Duration,
     ) -> io::Result<()> {
-        while !unstalled(timeout, |cx| self.poll_write(socket, cx)).await? {}
-        Ok(())
+        let mut timer = StallTimer::default();
+        std::future::poll_fn(|cx| {
+            loop {
+                let written = self.poll_write(socket, cx);
+                if ready!(timer.poll(cx, timeout, written))? {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        })
+        .await
     }
 
     /// Writes a part of the response. Returns true once everything is written and flushed.
@@ -99,26 +108,6 @@ impl Drop for ResponseWriter {
         // Fails if the thread is ending, and then the buffer is not needed.
         let _ = HEAD_BUFFER.try_with(|buffer| buffer.set(head));
     }
-}
-
-/// Polls `write` until it is ready, and returns its result.
-///
-/// # Errors
-/// Errors of `write`; [`ErrorKind::TimedOut`] if it is pending for `timeout`.
-async fn unstalled<T>(
-    timeout: Duration,
-    mut write: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
-) -> io::Result<T> {
-    let mut timer = None;
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(written) = write(cx) {
-            return Poll::Ready(written);
-        }
-        let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client has stopped reading the answer")))
-    })
-    .await
 }
 
 /// Appends the head of `reply` to `out`. `id` is the request's id.
