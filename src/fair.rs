@@ -14,11 +14,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// free for the next caller.
 const WEIGHT: usize = 8;
 
-/// Returns true if a key or caller that has `held` units may take one more while `free` units are free.
-pub(crate) fn may_hold_more(held: usize, free: usize) -> bool {
-    may_hold(held.saturating_add(1), free)
-}
-
 /// Returns true if a key or caller may have `all` units in total. `free` is the number of free units just
 /// before the last of these units is taken.
 pub(crate) fn may_hold(all: usize, free: usize) -> bool {

@@ -66,17 +66,6 @@ impl LeaseClient {
     fn store(&self) -> Option<&Arc<Store>> {
         self.store.get().filter(|store| store.takes_writes())
     }
-
-    /// Sends `ask` to the store. The store counts the calls that `ask` reports towards the rate named `of`, and
-    /// leases further calls. `None` if the request fails.
-    async fn lease(&self, of: &str, ask: LeaseRequest) -> Option<Leased> {
-        self.store.get()?.lease(of, ask).await.ok()
-    }
-
-    /// Returns [`WallClock::steady`] for the current time.
-    fn now(&self) -> Duration {
-        self.clock.steady(Instant::now())
-    }
 }
 
 /// The calls that this gateway has leased from one shared rate. The rate belongs to a key or a client address.
@@ -241,10 +230,10 @@ impl Lease {
             let Some(rate) = state.rate else { return false };
             (state.ask(rate), state.owed)
         };
-        let answer = self.client.lease(&self.of, ask).await;
+        let answer = self.send(ask).await;
         let mut state = self.lock();
         match answer {
-            Some(leased) => state.answered(booked, leased, self.client.now()),
+            Some((leased, now)) => state.answered(booked, leased, now),
             None => state.failed(),
         }
         state.held > 0
@@ -261,20 +250,21 @@ impl Lease {
             (std::mem::take(&mut state.held), rate)
         };
         let ask = LeaseRequest { used: -i64::from(back), want: 0, cell: rate.cell, burst: rate.burst };
-        if let Some(leased) = self.client.lease(&self.of, ask).await {
-            self.lock().known = Some((leased.left, self.client.now()));
+        if let Some((leased, now)) = self.send(ask).await {
+            self.lock().known = Some((leased.left, now));
         }
         self.lock().held > 0
     }
 
+    /// Sends `ask` to the store, which counts the calls that `ask` reports, and leases further calls. Returns the answer
+    /// and its time. `None` if the request fails.
+    async fn send(&self, ask: LeaseRequest) -> Option<(Leased, Duration)> {
+        let leased = self.client.store.get()?.lease(&self.of, ask).await.ok()?;
+        Some((leased, self.client.clock.steady(Instant::now())))
+    }
+
     fn lock(&self) -> MutexGuard<'_, LeaseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl std::fmt::Debug for Lease {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lease").field("of", &self.of).finish_non_exhaustive()
     }
 }
 

@@ -15,7 +15,7 @@ use super::limit::{Limiter, Rate, Remaining};
 use super::monotonic_slot::{MonotonicSlot, ShownSlots};
 use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
-use super::share::{Share, SharePermit, SharedBytes};
+use super::share::{Held, Share, Supply};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
@@ -41,7 +41,6 @@ pub struct Principal {
 
 /// The plan of one key or client address, and the state of its limits. After a reload of the configuration the new
 /// limits share that state.
-#[derive(Debug)]
 pub(crate) struct PlanLimits {
     pub(crate) terms: Arc<PlanTerms>,
     rate: Limiter,
@@ -206,15 +205,16 @@ impl Principal {
 
     /// Takes one of the `free` permits for requests in flight. `None` if that would exceed the key's fair share, or if
     /// no permit is free. A caller without a plan may take any free permit.
-    pub fn hold(&self, free: usize) -> Option<SharePermit> {
-        self.limits.as_ref().map_or_else(|| SharePermit::uncounted(free), |limits| limits.share.hold(free))
+    pub fn hold(&self, free: usize) -> Option<Held> {
+        let Some(limits) = &self.limits else { return (free > 0).then(Held::uncounted) };
+        limits.share.hold(Supply::Permits, 1, free)
     }
 
     /// Takes `bytes` of the `free` bytes for unsent answers. Dropping the result gives them back. `None` if the
     /// bytes would exceed the key's fair share. The bytes of a caller without a plan are not counted.
-    pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<SharedBytes> {
-        let Some(limits) = &self.limits else { return Some(SharedBytes::uncounted()) };
-        limits.share.hold_bytes(bytes, free)
+    pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<Held> {
+        let Some(limits) = &self.limits else { return Some(Held::uncounted()) };
+        limits.share.hold(Supply::Bytes, bytes, free)
     }
 
     /// Checks that the plan and the key allow a call, and reserves its price.

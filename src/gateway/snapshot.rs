@@ -43,7 +43,13 @@ impl KeySnapshot {
     /// their limits.
     pub(crate) fn with_keys(&self, keys: Vec<ApiKey>) -> Self {
         let dev_key = self.dev_key.as_deref();
-        self.with_access(AccessMode::Keys(table(keys, dev_key, &self.plans, Some(self), &self.context)))
+        self.with_access(AccessMode::Keys(KeyTable::new(
+            keys,
+            dev_key,
+            &self.plans,
+            Some(self),
+            &self.context,
+        )))
     }
 
     /// Returns a copy of this snapshot without the keys in `revocations`. `None` if the snapshot has no such key.
@@ -107,30 +113,13 @@ pub(crate) fn take_snapshot(
                     None => missing(path, in_force)?,
                 }
             }
-            AccessMode::Keys(table(keys, auth.dev_key.as_deref(), &plans, old, &context))
+            AccessMode::Keys(KeyTable::new(keys, auth.dev_key.as_deref(), &plans, old, &context))
         }
     };
     let failed = old.filter(|old| old.failed_per_minute == auth.failed_per_minute);
     let failed = failed.map_or_else(|| Arc::new(PerAddress::new()), |old| Arc::clone(&old.failed));
     let (dev_key, failed_per_minute) = (auth.dev_key.clone(), auth.failed_per_minute);
     Ok((KeySnapshot { plans, access, context, dev_key, failed_per_minute, failed }, watched))
-}
-
-fn table(
-    keys: Vec<ApiKey>,
-    dev_key: Option<&str>,
-    plans: &Plans,
-    old: Option<&KeySnapshot>,
-    context: &Arc<PrincipalContext>,
-) -> KeyTable {
-    let none = KeyTable::default();
-    let old = old.and_then(KeySnapshot::table).unwrap_or(&none);
-    let mut table = KeyTable::new(keys, plans, old, context);
-    if let Some((key, terms)) = dev_key.and_then(|key| Some((key, plans.get(key)?))) {
-        let validity = KeyValidity { hash: KeyHash::of(key), ..KeyValidity::default() };
-        table.add(key, validity, terms, old, context);
-    }
-    table
 }
 
 /// Parses `text`, the result of reading the key file at `path`. `None` if the file is missing or has not changed.
@@ -217,10 +206,17 @@ pub(crate) struct PrincipalContext {
 }
 
 impl KeyTable {
-    /// Builds the table of `keys`. A key that is also in `old` keeps the state of its rate and its requests in flight.
-    /// It also keeps the highest slots that answers have shown to its callers.
-    pub(crate) fn new(keys: Vec<ApiKey>, plans: &Plans, old: &Self, context: &Arc<PrincipalContext>) -> Self {
-        let mut table = Self::default();
+    /// Builds the table of `keys` and the dev key. A key that is also in `old` keeps the state of its rate and its
+    /// requests in flight. It also keeps the highest slots that answers have shown to its callers.
+    fn new(
+        keys: Vec<ApiKey>,
+        dev_key: Option<&str>,
+        plans: &Plans,
+        old: Option<&KeySnapshot>,
+        context: &Arc<PrincipalContext>,
+    ) -> Self {
+        let (none, mut table) = (Self::default(), Self::default());
+        let old = old.and_then(KeySnapshot::table).unwrap_or(&none);
         table.by_hash.reserve(keys.len());
         table.by_id.reserve(keys.len());
         for key in keys {
@@ -235,11 +231,15 @@ impl KeyTable {
             };
             table.add(&key.id, validity, terms, old, context);
         }
+        if let Some((key, terms)) = dev_key.and_then(|key| Some((key, plans.get(key)?))) {
+            let validity = KeyValidity { hash: KeyHash::of(key), ..KeyValidity::default() };
+            table.add(key, validity, terms, old, context);
+        }
         table
     }
 
     /// Adds the key `id` to the table. Replaces a key with the same id or hash.
-    pub(crate) fn add(
+    fn add(
         &mut self,
         id: &str,
         validity: KeyValidity,
@@ -260,7 +260,7 @@ impl KeyTable {
 
     /// Returns a copy of this table without the keys in `revocations`. `None` if the table has no such key. The dev key
     /// is never left out.
-    pub(crate) fn without(&self, revocations: &Revocations, dev_key: Option<&str>) -> Option<Self> {
+    fn without(&self, revocations: &Revocations, dev_key: Option<&str>) -> Option<Self> {
         let goes = |principal: &Principal| {
             dev_key != Some(&principal.id) && revocations.contain(&principal.id, principal.validity.hashes())
         };

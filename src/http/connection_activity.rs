@@ -48,8 +48,10 @@ struct State {
     /// The highest value of `answering` so far. HTTP/2 writes concurrent answers in turn, so an answer may wait
     /// for as many others.
     peak_answering: u32,
-    /// The time since which an HTTP/2 connection has no request. `None` while it has one, and over HTTP/1.1.
+    /// The time since which the connection has no request. `None` while it has one.
     quiet_since: Option<Instant>,
+    /// The time since which a part of the next head has arrived over HTTP/1.1.
+    head_since: Option<Instant>,
     is_http2: bool,
     /// The time of the last progress of each unfinished HTTP/2 answer, by request number.
     last_progress: BTreeMap<u64, Instant>,
@@ -73,6 +75,13 @@ pub(super) struct RequestGuard {
 }
 
 impl ConnectionActivity {
+    /// Begins the connection at `now`. The timeout for a request head runs from now, so it also applies to a client that
+    /// sends nothing.
+    pub(super) fn start(&self, now: Instant) {
+        let mut state = self.state();
+        (state.quiet_since, state.head_since) = (Some(now), Some(now));
+    }
+
     /// Marks the connection as HTTP/2, and as idle since `now`.
     pub(super) fn set_http2(&self, now: Instant) {
         let mut state = self.state();
@@ -86,7 +95,7 @@ impl ConnectionActivity {
         state.heads += 1;
         state.answering += 1;
         state.peak_answering = state.peak_answering.max(u32::try_from(state.answering).unwrap_or(u32::MAX));
-        state.quiet_since = None;
+        (state.quiet_since, state.head_since) = (None, None);
         let (number, is_http2) = (state.heads, state.is_http2);
         RequestGuard { activity: Arc::clone(self), number, is_http2, permits: HeldPermits::default() }
     }
@@ -103,11 +112,21 @@ impl ConnectionActivity {
         self.state().key_shown = true;
     }
 
-    /// Returns the number of the next request head, from 0. `None` while a request is being answered, and over HTTP/2,
-    /// where heads may come at any time.
-    pub(super) fn awaited_head(&self) -> Option<u64> {
+    /// Records that bytes of the next head have arrived at `now`, unless a request is being answered.
+    pub(super) fn note_bytes(&self, now: Instant) {
+        let mut state = self.state();
+        if state.quiet_since.is_some() {
+            state.head_since.get_or_insert(now);
+        }
+    }
+
+    /// Returns the time by which the next head must have arrived, and true if a part of it has. A head may take the
+    /// time `head`, and a connection may wait the time `idle` for its first byte. `None` while a request is being
+    /// answered, and over HTTP/2, where heads may come at any time.
+    pub(super) fn head_deadline(&self, head: Duration, idle: Duration) -> Option<(Instant, bool)> {
         let state = self.state();
-        (state.answering == 0 && !state.is_http2).then_some(state.heads)
+        let quiet_since = state.quiet_since.filter(|_| !state.is_http2)?;
+        Some(state.head_since.map_or((quiet_since + idle, false), |since| (since + head, true)))
     }
 
     /// Frees the permits of requests whose answers are finished. Must be called after each flush of the socket.
@@ -168,10 +187,8 @@ impl Drop for RequestGuard {
         if self.permits.0.is_some() || self.permits.1.is_some() {
             state.unwritten.push(std::mem::take(&mut self.permits));
         }
-        if self.is_http2 {
-            state.last_progress.remove(&self.number);
-            state.quiet_since = (state.answering == 0).then(Instant::now);
-        }
+        state.last_progress.remove(&self.number);
+        state.quiet_since = (state.answering == 0).then(Instant::now);
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::gateway::{PerAddress, Share, SharePermit};
+use crate::gateway::{Held, PerAddress, Share, Supply};
 
 /// The permit that a connection must hold while it is open. Dropping the value frees it.
 pub(super) type ConnectionPermit = OwnedSemaphorePermit;
@@ -19,7 +19,7 @@ pub(super) type ConnectionPermit = OwnedSemaphorePermit;
 /// share.
 pub(super) struct Http2Permit {
     _permit: ConnectionPermit,
-    _share: SharePermit,
+    _share: Held,
 }
 
 /// The error of a client address that already holds its share of the connections.
@@ -59,7 +59,7 @@ impl ConnectionPermits {
 
     /// Takes one of the permits that the address `client` may hold, for a permit that is already acquired. `None` if
     /// the address holds as many as it may. Clients without a known address have one share together.
-    pub(super) fn share_of(&self, client: Option<IpAddr>) -> Option<SharePermit> {
-        self.shares.get(client, Share::default).hold(self.all.available_permits() + 1)
+    pub(super) fn share_of(&self, client: Option<IpAddr>) -> Option<Held> {
+        self.shares.get(client, Share::default).hold(Supply::Permits, 1, self.all.available_permits() + 1)
     }
 }

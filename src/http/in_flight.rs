@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::Front;
 use super::body_parts::BodyParts;
 use super::outgoing::Reservation;
-use crate::gateway::{Principal, SharePermit};
+use crate::gateway::{Held, Principal};
 
 /// A request's permit to be in flight. There are `server.max_in_flight` such permits. Dropping the value frees the
 /// permit, unless a call that outlives the request shares it.
@@ -20,10 +20,7 @@ pub(super) struct InFlightPermit {
 }
 
 /// One request, counted towards `server.max_in_flight` and towards its key's share of this limit.
-pub(super) struct PermitParts {
-    _counted: Counted,
-    _held: SharePermit,
-}
+pub(super) type PermitParts = (Counted, Held);
 
 /// A permit that a request shares with calls that continue after the caller has disconnected.
 pub(super) type SharedPermit = Arc<Option<PermitParts>>;
@@ -32,9 +29,10 @@ impl InFlightPermit {
     /// Takes a permit for a request of the caller `principal`. `None` if no permit is free or the caller already holds
     /// its share.
     pub(super) fn take(front: &Front, principal: &Principal) -> Option<Self> {
-        let (counted, before) = Counted::add(&front.in_flight);
+        let before = front.in_flight.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted(Arc::clone(&front.in_flight));
         let held = principal.hold(front.config.server.max_in_flight.saturating_sub(before))?;
-        let parts = Mutex::new(Some(PermitParts { _counted: counted, _held: held }));
+        let parts = Mutex::new(Some((counted, held)));
         Some(Self { reserved: Mutex::default(), parts, shared: OnceLock::new() })
     }
 
@@ -78,15 +76,7 @@ impl InFlightPermit {
 /// One counter serves all cores, because the limit is exact. The value holds an `Arc` of the counter instead of an
 /// `Arc` of [`Front`]. The counter and the reference count of its `Arc` are side by side in memory. The reference
 /// count of [`Front`] would be a second place in memory for which all cores contend.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    /// Counts a request. Returns the value that ends the count on drop, and the number of other requests in flight.
-    fn add(in_flight: &Arc<AtomicUsize>) -> (Self, usize) {
-        let before = in_flight.fetch_add(1, Ordering::Relaxed);
-        (Self(Arc::clone(in_flight)), before)
-    }
-}
+pub(super) struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
     fn drop(&mut self) {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::body_parts::{BodyParts, JOINED_BYTES};
-use crate::gateway::{Principal, SharedBytes};
+use crate::gateway::{Held, Principal};
 
 /// The total length of a request's answers, in bytes, up to which nothing is reserved. `server.max_in_flight` bounds
 /// the number of such requests.
@@ -102,7 +102,7 @@ pub(super) struct Reservation {
     /// The long pieces of the answer, which other answers may contain as well.
     pieces: Vec<Bytes>,
     /// The bytes counted towards the key's share. `None` if they are not counted.
-    _held: Option<SharedBytes>,
+    _held: Option<Held>,
 }
 
 impl Reservation {
@@ -130,7 +130,7 @@ impl Reservation {
         outgoing: &Arc<Outgoing>,
         body: &BodyParts,
         more: usize,
-        held: Option<SharedBytes>,
+        held: Option<Held>,
         limit: usize,
     ) -> Option<Self> {
         let mut reservation =

@@ -43,20 +43,10 @@ pub(super) struct TimedSocket<S> {
     timeouts: Timeouts,
     /// `None` until the close has begun.
     close: Option<LingeringClose>,
-    head: AwaitedHead,
     head_timer: LazyTimer,
     write_timer: StallTimer,
     /// The bytes that were read to detect the protocol. The next reads return them.
     read_ahead: Bytes,
-}
-
-/// The next request head of an HTTP/1.1 connection.
-struct AwaitedHead {
-    /// The number of request heads that came before this one on the connection.
-    number: u64,
-    /// True if a part of the head has arrived.
-    has_begun: bool,
-    deadline: Instant,
 }
 
 impl<S> TimedSocket<S> {
@@ -68,14 +58,14 @@ impl<S> TimedSocket<S> {
         timeouts: Timeouts,
         read_ahead: Bytes,
     ) -> Self {
-        let deadline = Instant::now() + timeouts.head;
+        let now = Instant::now();
+        activity.start(now);
         Self {
             socket,
             activity,
             timeouts,
             close: None,
-            head: AwaitedHead { number: 0, has_begun: true, deadline },
-            head_timer: LazyTimer::new(deadline),
+            head_timer: LazyTimer::new(now + timeouts.head),
             write_timer: StallTimer::default(),
             read_ahead,
         }
@@ -91,13 +81,12 @@ impl<S> TimedSocket<S> {
     /// # Errors
     /// [`ErrorKind::TimedOut`] if a part of the head has arrived.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(number) = self.activity.awaited_head() else { return Poll::Pending };
-        if self.head.number != number {
-            self.head =
-                AwaitedHead { number, has_begun: false, deadline: Instant::now() + self.timeouts.idle };
-        }
-        ready!(self.head_timer.poll(cx, self.head.deadline));
-        if self.head.has_begun {
+        let Timeouts { head, idle, .. } = self.timeouts;
+        let Some((deadline, has_begun)) = self.activity.head_deadline(head, idle) else {
+            return Poll::Pending;
+        };
+        ready!(self.head_timer.poll(cx, deadline));
+        if has_begun {
             return Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request head took too long")));
         }
         Poll::Ready(Ok(()))
@@ -146,12 +135,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
         if read.is_pending() {
             return self.poll_late(cx);
         }
-        if buf.filled().len() > before
-            && let Some(number) = self.activity.awaited_head()
-            && (number != self.head.number || !self.head.has_begun)
-        {
-            self.head =
-                AwaitedHead { number, has_begun: true, deadline: Instant::now() + self.timeouts.head };
+        if buf.filled().len() > before {
+            self.activity.note_bytes(Instant::now());
         }
         read
     }
