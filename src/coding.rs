@@ -79,7 +79,6 @@ pub struct CompressedText {
     /// The compressed text, as complete blocks of the coding's format. None of the blocks is marked as the
     /// last.
     blocks: Bytes,
-    /// The length of the uncompressed text, in bytes.
     length: usize,
     /// The gzip checksum of the uncompressed text.
     crc: Crc,

@@ -16,7 +16,6 @@ const ADDRESSES: u64 = 65_536;
 /// too.
 const IDLE: Duration = Duration::from_hours(24);
 
-/// A map with one `T` for each client address.
 pub(crate) struct PerAddress<T>(Cache<Option<IpAddr>, Arc<T>>);
 
 impl<T: Send + Sync + 'static> PerAddress<T> {
@@ -32,7 +31,6 @@ impl<T: Send + Sync + 'static> PerAddress<T> {
         self.0.get_with(client.map(client_network), || Arc::new(make()))
     }
 
-    /// Calls `visit` for every value.
     pub(crate) fn for_each(&self, visit: impl Fn(&T)) {
         self.0.iter().for_each(|(_, thing)| visit(&thing));
     }

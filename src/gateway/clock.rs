@@ -19,14 +19,12 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Creates a clock that shows the wall time `wall` now.
     pub(crate) fn new(wall: Timestamp) -> Self {
         let clock = Self { started: Instant::now(), wall_us: AtomicI64::new(0) };
         clock.set(wall);
         clock
     }
 
-    /// Sets the current wall time to `wall`.
     pub(crate) fn set(&self, wall: Timestamp) {
         let since = i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX);
         self.wall_us.store(wall.as_microsecond().saturating_sub(since), Ordering::Relaxed);
@@ -37,7 +35,6 @@ impl WallClock {
         now.saturating_duration_since(self.started)
     }
 
-    /// Returns the wall time at `now`.
     pub(crate) fn wall(&self, now: Instant) -> Timestamp {
         let since = i64::try_from(self.steady(now).as_micros()).unwrap_or(i64::MAX);
         let wall = self.wall_us.load(Ordering::Relaxed).saturating_add(since);

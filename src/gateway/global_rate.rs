@@ -22,7 +22,6 @@ use super::quota::{Ledger, Period, Used};
 use crate::redis_store::Store;
 use crate::redis_store::limits::Booker;
 
-/// The maximum number of concurrent requests of each task to the store.
 const AT_ONCE: usize = 256;
 /// The interval at which reserved calls that were not used are given back to the store. Used units are added to
 /// the totals in the store at the same interval.

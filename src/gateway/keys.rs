@@ -19,7 +19,6 @@ use scope::Scope;
 
 /// The prefix of every generated key, by which secret scanners can find leaked keys.
 const PREFIX: &str = "sf_";
-/// The number of random bytes in a key.
 const KEY_BYTES: usize = 32;
 /// The number of random bytes in a key's id. If an id is taken, [`file::KeyFile::create`] generates another.
 const ID_BYTES: usize = 6;
@@ -80,7 +79,6 @@ pub fn generate_key() -> Result<Secret, getrandom::Error> {
     random::<KEY_BYTES>().map(|text| Secret::new(PREFIX.to_owned() + &text))
 }
 
-/// Generates the id of a key.
 fn generate_id() -> Result<String, getrandom::Error> {
     random::<ID_BYTES>().map(|text| format!("key-{text}"))
 }
@@ -124,7 +122,6 @@ pub struct KeyFileError {
     pub problems: Vec<String>,
 }
 
-/// The key file as TOML.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
@@ -248,7 +245,6 @@ fn is_id(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(plain)
 }
 
-/// The parser of one key, which records the faults that it finds.
 struct KeyReader<'a> {
     id: String,
     problems: &'a mut Vec<String>,

@@ -46,7 +46,6 @@ pub(crate) struct LeaseClient {
     clock: Arc<WallClock>,
 }
 
-/// The receiving end of the queue of leases that wait for their next request to the store.
 pub(crate) type LeaseQueue = mpsc::Receiver<Arc<Lease>>;
 
 impl LeaseClient {
@@ -57,7 +56,6 @@ impl LeaseClient {
         (Arc::new(Self { store: OnceLock::new(), queue, clock: Arc::clone(clock) }), queued)
     }
 
-    /// Sets the shared store. Only the first call has an effect.
     pub(crate) fn connect(&self, store: Arc<Store>) {
         let _ = self.store.set(store);
     }

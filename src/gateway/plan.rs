@@ -11,7 +11,6 @@ use crate::methods::{AnyMethod, Commitment, PassthroughCall, Query};
 /// The maximum number of accounts that a node accepts in one list.
 const FULL_LIST: u64 = 100;
 
-/// The plans by name. All keys of a plan share one [`PlanTerms`].
 pub(crate) type Plans = BTreeMap<String, Arc<PlanTerms>>;
 
 /// A plan of the configuration, with its name and the header that describes it.
@@ -23,7 +22,6 @@ pub(crate) struct PlanTerms {
     pub(crate) policy: String,
 }
 
-/// Returns the plans of `config` by name.
 pub(crate) fn plans(config: &Config) -> Plans {
     let terms = |(name, plan): (&String, &Plan)| {
         // The configuration allows only ASCII in names, so a header may contain them.

@@ -125,7 +125,6 @@ impl PlanLimits {
         Self { terms, rate, lease: lease(), used, share, shown }
     }
 
-    /// Forgets the highest slots that answers have shown to this caller.
     pub(crate) fn forget_shown_slots(&self) {
         self.shown.forget();
     }
@@ -145,7 +144,6 @@ impl PlanLimits {
         })
     }
 
-    /// Returns the units used in the current day and month.
     pub(crate) fn used(&self) -> &Used {
         &self.used
     }
@@ -371,7 +369,6 @@ pub(crate) fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Returns `units`, rounded up to a whole number.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -37,7 +37,6 @@ pub(crate) struct Period {
 }
 
 impl Period {
-    /// Returns the period that contains `wall`.
     pub(crate) fn of(wall: Timestamp) -> Self {
         let date = Offset::UTC.to_datetime(wall).date();
         let months = i32::from(date.year() - 1970) * 12 + i32::from(date.month()) - 1;
@@ -45,7 +44,6 @@ impl Period {
         Self { day: number(wall.as_second().div_euclid(86_400)), month: number(months.into()), date }
     }
 
-    /// Returns the numbers of the day and the month.
     fn windows(self) -> [WindowNumber; 2] {
         [self.day, self.month]
     }
@@ -76,7 +74,6 @@ impl Window {
         Self(AtomicU64::new(u64::from(number) << 48 | used.min(USED)))
     }
 
-    /// Returns the usage of window `number`, in thousandths of units.
     fn used(&self, number: WindowNumber) -> u64 {
         Self::seen(self.0.load(Ordering::Acquire), number).1
     }
@@ -130,14 +127,12 @@ impl Window {
 struct UsedUnits([Window; 2]);
 
 impl UsedUnits {
-    /// Adds `thousandths` to the usage of the day and the month.
     fn add(&self, period: Period, thousandths: [u64; 2]) {
         for ((window, number), thousandths) in self.0.iter().zip(period.windows()).zip(thousandths) {
             window.add(number, thousandths);
         }
     }
 
-    /// Returns the usage of the day and the month.
     fn used(&self, period: Period) -> [u64; 2] {
         let [day, month] = period.windows();
         [self.0[0].used(day), self.0[1].used(month)]
@@ -236,7 +231,6 @@ impl Used {
         Err(OverQuota { is_monthly: at == 1, may_pass_soon: !exceeds(at, 0) })
     }
 
-    /// Gives back `units` that [`Self::reserve`] has reserved.
     pub(crate) fn release(&self, units: f64) {
         self.reserved.fetch_sub(thousandths(units), Ordering::AcqRel);
     }
@@ -320,12 +314,10 @@ impl Used {
         self.usage.used(period) == [0; 2] && self.pending.get().is_none_or(is_booked)
     }
 
-    /// Returns the units that calls in flight have reserved.
     pub(crate) fn reserved(&self) -> f64 {
         units(self.reserved.load(Ordering::Relaxed))
     }
 
-    /// Returns the units used in the day and in the month of `period`.
     pub(crate) fn units(&self, period: Period) -> [f64; 2] {
         self.usage.used(period).map(units)
     }

@@ -21,7 +21,6 @@ struct Holdings {
 /// What a key or a client address may hold a share of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Supply {
-    /// Permits for requests or connections.
     Permits,
     /// Bytes of answers that are not sent yet.
     Bytes,

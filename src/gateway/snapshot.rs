@@ -18,7 +18,6 @@ use crate::config::watch::Watched;
 use crate::config::{AuthMode, Config, Units};
 use crate::telemetry::Metrics;
 
-/// The keys and plans in force at one time.
 pub(crate) struct KeySnapshot {
     pub(crate) plans: Plans,
     pub(crate) access: AccessMode,
@@ -198,7 +197,6 @@ pub(crate) struct PrincipalContext {
     pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
     /// The server's limit on the calls in a batch.
     pub(crate) max_batch: usize,
-    /// The prices of calls.
     pub(crate) units: Units,
     /// The client that reserves calls in advance from the rates that all gateways share. `None` if no shared store
     /// is configured.
@@ -283,12 +281,10 @@ impl KeyTable {
         self.by_id.get(id).map(|principal| &**principal)
     }
 
-    /// Returns all keys, revoked ones included.
     pub(crate) fn principals(&self) -> impl Iterator<Item = &Principal> {
         self.by_id.values().map(|principal| &**principal)
     }
 
-    /// Returns the number of keys, revoked ones included.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }

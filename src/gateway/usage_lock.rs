@@ -14,9 +14,7 @@ use tokio::time::Instant;
 use super::quota::UsageError;
 use super::write;
 
-/// The interval at which a process that waits for the lock tries again.
 const RETRY: Duration = Duration::from_millis(100);
-/// The maximum length of the text in a lock file.
 const MAX_TEXT: u64 = 512;
 
 /// The lock on a usage file, which is held until the value is dropped.

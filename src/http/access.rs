@@ -26,11 +26,9 @@ const PER_SECOND: u32 = 5;
 #[derive(Debug, Default)]
 pub struct LogSampler(Mutex<SampledSecond>);
 
-/// The counts of log lines in the current second.
 #[derive(Debug, Default)]
 struct SampledSecond {
     began: Option<Instant>,
-    /// The number of lines written at info level in the current second.
     lines: u32,
     /// The number of lines suppressed at info level since the last line was written at this level.
     left_out: u64,
@@ -54,7 +52,6 @@ impl LogSampler {
     }
 }
 
-/// The method, commitment and outcome of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallOutcome {
     pub(super) method: Option<Method>,
@@ -77,11 +74,9 @@ pub(super) struct Calls {
 const MIXED: &str = "mixed";
 
 impl Calls {
-    /// The summary of a request without calls.
     pub(super) const NONE: Self =
         Self { method: "none", commitment: "none", outcome: "none", count: 0, failed: 0 };
 
-    /// Returns the summary with `call` added.
     #[must_use]
     pub(super) fn and(self, call: CallOutcome) -> Self {
         let [method, commitment, outcome] = [
@@ -100,7 +95,6 @@ impl Calls {
     }
 }
 
-/// One line of the access log.
 pub(super) struct AccessLine<'a> {
     pub(super) request: &'a RequestId,
     pub(super) trace: &'a Trace,

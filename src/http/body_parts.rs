@@ -21,7 +21,6 @@ pub(super) struct BodyParts {
 }
 
 impl BodyParts {
-    /// Adds a piece at the end.
     pub(super) fn push(&mut self, piece: Bytes) {
         if !piece.is_empty() {
             self.left += piece.len();
@@ -29,7 +28,6 @@ impl BodyParts {
         }
     }
 
-    /// Adds the pieces of `other` at the end.
     pub(super) fn append(&mut self, mut other: Self) {
         self.left += other.left;
         self.pieces.append(&mut other.pieces);
@@ -40,7 +38,6 @@ impl BodyParts {
         self.left
     }
 
-    /// Returns true if no bytes remain.
     pub(super) fn is_empty(&self) -> bool {
         self.left == 0
     }
@@ -50,7 +47,6 @@ impl BodyParts {
         if self.left > JOINED_BYTES { Body::new(self) } else { Body::from(self.joined()) }
     }
 
-    /// Returns the remaining pieces, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Bytes> {
         self.pieces.iter()
     }

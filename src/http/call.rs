@@ -38,7 +38,6 @@ pub(super) enum Admission {
     Admitted(AdmittedCall),
     /// Its method is none of the eight, so it is forwarded or unknown.
     Foreign(Call),
-    /// It is refused.
     Refused(CallResponse),
 }
 
@@ -61,7 +60,6 @@ impl Admission {
         matches!(self, Self::Admitted(call) if !request.bypass && request.front.cache.holds(&call.query))
     }
 
-    /// Answers the call.
     pub(super) async fn answer(self, request: &RequestContext<'_>) -> CallResponse {
         match self {
             Self::Admitted(call) => call.answer(request).await,

@@ -24,10 +24,8 @@ use super::in_flight::InFlightPermit;
 /// answer.
 const FRAME_BYTES: usize = 16 * 1024;
 
-/// The action to take on an HTTP/2 connection after a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdleAction {
-    /// Keeps the connection open.
     Keep,
     /// Closes the connection with a GOAWAY, because it has been idle for too long.
     Close,
@@ -107,7 +105,6 @@ impl ConnectionActivity {
         !state.key_shown && state.answering + state.unwritten.len() > most
     }
 
-    /// Records that a request of the connection had a valid key.
     pub(super) fn note_valid_key(&self) {
         self.state().key_shown = true;
     }

@@ -12,7 +12,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::gateway::{Held, PerAddress, Share, Supply};
 
-/// The permit that a connection must hold while it is open. Dropping the value frees it.
 pub(super) type ConnectionPermit = OwnedSemaphorePermit;
 
 /// The permit that an HTTP/2 request must hold. Dropping the value frees it, and ends its count towards the address's
@@ -36,7 +35,6 @@ pub(super) struct ConnectionPermits {
 }
 
 impl ConnectionPermits {
-    /// Creates `permits` permits, all of them free.
     pub(super) fn new(permits: usize) -> Self {
         Self { all: Arc::new(Semaphore::new(permits)), shares: PerAddress::new() }
     }

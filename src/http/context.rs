@@ -29,7 +29,6 @@ pub(super) struct RequestContext<'a> {
     pub(super) permit: InFlightPermit,
     pub(super) trace: Trace,
     pub(super) started: Instant,
-    /// True if the calls bypass the cache.
     pub(super) bypass: bool,
     /// The content coding in which the cache returns each long answer. `None` for uncompressed answers.
     pub(super) coding: Option<Coding>,

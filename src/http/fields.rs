@@ -6,12 +6,10 @@ use hyper::header::{HeaderMap, HeaderValue};
 /// of header names that browsers send.
 pub(super) const FIELD_BYTES: usize = 1024;
 
-/// A collection of header fields that can be read by name.
 pub(super) trait Fields {
     /// Returns the values of all fields called `name`, in order. `name` must be in lower case.
     fn all<'a>(&'a self, name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]>;
 
-    /// Returns the value of the first field called `name`. `None` if there is none.
     fn first<'a>(&'a self, name: &'static str) -> Option<&'a [u8]> {
         self.all(name).next()
     }

@@ -20,7 +20,6 @@ impl LazyTimer {
         Self { sleep: Box::pin(tokio::time::sleep_until(deadline)), sleeps_until: deadline }
     }
 
-    /// Waits until `deadline`.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         loop {
             if self.sleeps_until > deadline || self.sleep.is_elapsed() {

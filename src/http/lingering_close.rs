@@ -22,12 +22,10 @@ const READ_BYTES: usize = 8 << 10;
 pub(super) struct LingeringClose {
     clock: Pin<Box<Sleep>>,
     bytes_left: usize,
-    /// True once the writing half is shut down.
     is_shut: bool,
 }
 
 impl LingeringClose {
-    /// Creates a lingering close that takes at most `time` from now.
     pub(super) fn new(time: Duration) -> Self {
         Self { clock: Box::pin(tokio::time::sleep(time)), bytes_left: MAX_BYTES, is_shut: false }
     }

@@ -13,10 +13,8 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// shorter.
 const MAX_BYTES: u16 = 4096;
 
-/// The client named by a PROXY header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NamedClient {
-    /// The client's address.
     Address(IpAddr),
     /// The proxy itself, which checks the health of slotfront.
     Proxy,

@@ -28,11 +28,9 @@ pub(super) const JSON: &str = "application/json; charset=utf-8";
 pub(super) struct HttpReply {
     pub(super) status: StatusCode,
     pub(super) body: BodyParts,
-    /// The value of `Content-Type`.
     media: &'static str,
     /// The value of `Cache-Status`. `None` for a refusal by slotfront.
     pub(super) cache: Option<CacheStatus>,
-    /// The value of `Retry-After`, in seconds.
     pub(super) retry_after: Option<u64>,
     /// The JSON-RPC code and the reason of a refusal that is not sent with status 200.
     pub(super) error: Option<(i32, &'static str)>,
@@ -40,15 +38,12 @@ pub(super) struct HttpReply {
     pub(super) limits: Option<(Arc<Principal>, Instant)>,
     /// True if the body's content coding depends on `Accept-Encoding`, so that the reply needs `Vary`.
     pub(super) varies: bool,
-    /// The body's content coding. `None` if it is uncompressed.
     pub(super) coding: Option<Coding>,
-    /// True if the connection closes after this reply.
     pub(super) last: bool,
     /// The permit of the request, held until the reply is written.
     pub(super) permit: Option<InFlightPermit>,
 }
 
-/// The value of a header field, not formatted yet.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
     Text(&'a str),
@@ -59,7 +54,6 @@ pub(super) enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// Appends the formatted value to `out`.
     pub(super) fn write(self, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
@@ -76,7 +70,6 @@ impl Value<'_> {
 }
 
 impl HttpReply {
-    /// Creates a reply with the content type of JSON.
     pub(super) fn json(status: StatusCode, body: BodyParts) -> Self {
         Self {
             status,
@@ -118,7 +111,6 @@ impl HttpReply {
         self.limits.as_ref().map_or_else(Instant::now, |(_, now)| *now)
     }
 
-    /// Returns the reply, marked as the last on its connection.
     pub(super) fn last(mut self) -> Self {
         self.last = true;
         self

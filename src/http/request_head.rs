@@ -60,7 +60,6 @@ pub(super) struct RequestHead {
     pub(super) wants: Wants,
 }
 
-/// The kind of a request, by its route and verb.
 pub(super) enum Wants {
     /// A POST to the route of the JSON-RPC calls.
     Call {

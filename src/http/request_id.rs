@@ -29,7 +29,6 @@ thread_local! {
     static NEXT: Cell<u64> = Cell::new(BLOCKS.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS);
 }
 
-/// The id of one request.
 #[derive(Debug, Clone)]
 pub(super) enum RequestId {
     /// The id that the caller sent.
@@ -57,7 +56,6 @@ impl RequestId {
         Self::Made(text)
     }
 
-    /// Returns the id as text, for logs and for the answer.
     pub(super) fn as_str(&self) -> &str {
         match self {
             Self::Sent(id) => id,
@@ -65,7 +63,6 @@ impl RequestId {
         }
     }
 
-    /// Returns the id as the value of a header field.
     pub(super) fn header(&self) -> HeaderValue {
         HeaderValue::from_str(self.as_str()).unwrap_or_else(|_| HeaderValue::from_static("none"))
     }

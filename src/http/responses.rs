@@ -11,7 +11,6 @@ use crate::coding::{self, Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::error::Error;
 use crate::jsonrpc::{Id, reply};
 
-/// The response to one call.
 pub(super) struct CallResponse {
     pub(super) body: BodyParts,
     /// The compressed text between the first and the last piece of `body`. These two pieces are the JSON-RPC
@@ -50,7 +49,6 @@ impl CallResponse {
     }
 }
 
-/// The responses to all calls of one HTTP request.
 pub(super) enum Responses {
     /// The response to a request that is not a batch.
     Whole(CallResponse),
@@ -59,7 +57,6 @@ pub(super) enum Responses {
 }
 
 impl Responses {
-    /// Returns the responses, in order.
     pub(super) fn all(&self) -> &[CallResponse] {
         match self {
             Self::Whole(response) => std::slice::from_ref(response),
@@ -67,19 +64,16 @@ impl Responses {
         }
     }
 
-    /// Returns true if there are no responses.
     pub(super) fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
-    /// Returns the length of the uncompressed body in bytes.
     pub(super) fn len(&self) -> usize {
         let texts: usize = self.all().iter().map(|response| response.body.len()).sum();
         let separators: usize = (0..=self.all().len()).map(|at| self.separator(at).len()).sum();
         texts + separators
     }
 
-    /// Returns the uncompressed body.
     pub(super) fn text(&self) -> BodyParts {
         let mut body = BodyParts::default();
         for (at, response) in self.all().iter().enumerate() {
@@ -90,7 +84,6 @@ impl Responses {
         body
     }
 
-    /// Converts the responses into the uncompressed body.
     pub(super) fn into_text(self) -> BodyParts {
         let end = self.separator(1);
         match self {
@@ -152,7 +145,6 @@ impl Responses {
         }
     }
 
-    /// Returns the outcomes of the calls, for the access log.
     pub(super) fn calls(&self) -> Calls {
         self.all().iter().fold(Calls::NONE, |calls, response| calls.and(response.outcome))
     }

@@ -23,7 +23,6 @@ use crate::coding::Coding;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
-/// Returns the axum router of the routes that carry no JSON-RPC calls.
 pub(super) fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/health", any(health))
@@ -57,7 +56,6 @@ static DOCUMENT: LazyLock<StaticDocument> = LazyLock::new(|| {
     StaticDocument { plain, coded }
 });
 
-/// A document that does not change while the process runs.
 struct StaticDocument {
     plain: Bytes,
     /// The compressed texts, indexed by `Coding as usize`. `None` if the compression failed.

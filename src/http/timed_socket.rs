@@ -23,7 +23,6 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The capacity for the first read, in bytes. The head and body of a usual request fit into it.
 const FIRST_READ_BYTES: usize = 4096;
 
-/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timeouts {
     /// The longest time from the first byte of a head to its end.

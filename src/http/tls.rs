@@ -24,11 +24,9 @@ use tokio_util::task::TaskTracker;
 use crate::config::watch::Watched;
 use crate::config::{self, Config};
 
-/// The interval at which the files are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The ALPN names (RFC 7301) in order of preference.
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
-/// The ALPN name of HTTP/2.
 pub(super) const HTTP2: &[u8] = b"h2";
 
 /// The reason why the certificate and the key cannot be used, after the rest of the setting's name.
@@ -45,7 +43,6 @@ pub struct Tls {
     tickets: Arc<dyn ProducesTickets>,
 }
 
-/// The state of the files at the last check.
 struct WatchedFiles {
     /// The certificate, then the key.
     files: [Watched; 2],
@@ -76,7 +73,6 @@ impl Tls {
         Ok(Some(Arc::new(Self { files, watched, in_force, tickets })))
     }
 
-    /// Returns a TLS acceptor that uses the certificate and key in force.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.in_force.load_full())
     }

@@ -14,7 +14,6 @@ use super::{ApiKey, KeyFileError, KeyHash, generate_id, generate_key};
 use crate::config::Secret;
 use crate::gateway::write;
 
-/// The comment at the start of a new file.
 const HEAD: &str =
     "# API keys of slotfront: hashes only. Written by `slotfront keys`, read again whenever it changes.\n";
 
@@ -274,7 +273,6 @@ fn table(document: &mut DocumentMut, i: usize) -> &mut Table {
     tables(document).get_mut(i).expect("the same text was read as that many keys")
 }
 
-/// Writes the restrictions of `scope` into `table`.
 fn write_scope(table: &mut Table, scope: &Scope) {
     let mut write = |name: &str, list: Option<Array>| {
         if let Some(list) = list {

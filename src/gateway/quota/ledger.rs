@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use super::super::write;
 use super::{Period, Used, UsedUnits, Window, thousandths};
 
-/// The usage by key id.
 type UsageById = BTreeMap<Arc<str>, Arc<Used>>;
 
 /// The pause between the starts of two writes of the usage file, as a multiple of the earlier write's CPU time.
@@ -45,7 +44,6 @@ fn pause_after(took: Duration) -> Duration {
 /// The usage of each key, and the file that keeps it over restarts.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// The usage file. `None` if none is configured.
     file: Option<PathBuf>,
     used: Mutex<UsageById>,
     /// True if units were used since the usage file was last written.

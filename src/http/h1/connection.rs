@@ -43,7 +43,6 @@ pub(super) struct H1Connection<'a, S> {
     read: BytesMut,
     /// True if the client has closed its sending half and waits for answers.
     is_read_closed: bool,
-    /// True until a request was served.
     is_first: bool,
     phases: &'a Phases,
     timer: ReadTimer,
@@ -245,7 +244,6 @@ struct ReadTimer {
 }
 
 impl ReadTimer {
-    /// Creates a timer that fires after `time`.
     fn new(time: Duration, idle_close: Wait) -> Self {
         let since = Instant::now();
         let deadline = since + time;

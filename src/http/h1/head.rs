@@ -14,7 +14,6 @@ const BEGINNING: &[u8] = b"POST /";
 /// The longest request body on the fast path, in bytes. Also the limit on reading ahead: while a request is
 /// served, reading stops at this many bytes of later requests.
 pub(super) const MAX_BODY: usize = 64 * 1024;
-/// The longest request head on the fast path, in bytes.
 const MAX_HEAD: usize = 4096;
 /// The maximum number of header fields in a request on the fast path. A request that a client sends through two
 /// proxies has fewer.
@@ -22,15 +21,12 @@ const MAX_FIELDS: usize = 32;
 
 /// The result of parsing the first request in the bytes that were read.
 pub(super) enum Head {
-    /// The head is not complete yet.
     Partial,
     /// A request that the fast path can serve. Its body may not have arrived yet.
     Plain(Plain),
-    /// A request that hyper has to serve.
     Other,
 }
 
-/// The head of a request that the fast path can serve.
 pub(super) struct Plain {
     /// The position of the API key in the bytes that were read.
     pub(super) key: Range<usize>,

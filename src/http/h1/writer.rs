@@ -21,12 +21,10 @@ const VECTORS: usize = 16;
 /// The maximum capacity, in bytes, that the buffer for response heads keeps between two responses.
 const HEAD_BYTES: usize = 4096;
 
-/// A response that is being written.
 pub(super) struct ResponseWriter {
     reply: HttpReply,
     /// The head, and the body if it is short.
     head: Vec<u8>,
-    /// The number of bytes of `head` that were written.
     written: usize,
 }
 
