@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 
 /// The longest body, in bytes, that is copied into one buffer. For a longer body, writing the pieces costs less
@@ -38,6 +38,7 @@ impl BodyParts {
         self.left
     }
 
+    #[cfg(feature = "h1-fast-path")]
     pub(super) fn is_empty(&self) -> bool {
         self.left == 0
     }
@@ -73,12 +74,13 @@ impl BodyParts {
     ///
     /// # Panics
     /// Fewer than `bytes` bytes remain.
+    #[cfg(feature = "h1-fast-path")]
     pub(super) fn advance(&mut self, mut bytes: usize) {
         self.left -= bytes;
         while bytes > 0 {
             let front = &mut self.pieces[0];
             if bytes < front.len() {
-                front.advance(bytes);
+                bytes::Buf::advance(front, bytes);
                 return;
             }
             bytes -= front.len();
