@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::control::{AdminError, body};
 use super::{AdminState, json_response};
-use crate::config::defaults;
+use crate::config::STANDARD_PLAN;
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{ApiKey, NAME_RULE, is_name};
@@ -112,7 +112,7 @@ pub(super) async fn create(
     text: Bytes,
 ) -> Result<Response, AdminError> {
     let NewKeyRequest { name, plan, expires, origins, addresses, methods } = body(&text)?;
-    let plan = plan.unwrap_or_else(|| defaults::PLAN.to_owned());
+    let plan = plan.unwrap_or_else(|| STANDARD_PLAN.to_owned());
     if !is_name(&name) {
         return Err(AdminError::new(StatusCode::BAD_REQUEST, format!("name: {NAME_RULE}")));
     }

@@ -44,9 +44,15 @@ pub(super) struct Args {
     /// Also examine every upstream, the shared store, files and limits
     #[arg(long)]
     probe: bool,
+    /// Print the JSON Schema of the configuration file, for editors, and check nothing
+    #[arg(long, conflicts_with_all = ["config", "probe"])]
+    schema: bool,
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
+    if args.schema {
+        return Ok(writeln!(world.out, "{:#}", config::schema())?);
+    }
     let file = world.config_file(args.config);
     let config = world.config(file.clone())?;
     Gateway::new(&config).map_err(Failure::usage)?;

@@ -11,7 +11,7 @@ use super::{Failure, World, reachable, sim};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::reload::ConfigSource;
-use crate::config::{Config, FollowMode, Secret, Upstream, defaults};
+use crate::config::{Config, DEV_KEY, FollowMode, Secret, Upstream};
 use crate::gateway::Gateway;
 use crate::telemetry;
 
@@ -80,7 +80,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
 }
 
 fn welcome(args: &Args, public: SocketAddr, admin: SocketAddr, wallet: &str) -> String {
-    let key = defaults::DEV_KEY;
+    let key = DEV_KEY;
     format!(
         "slotfront dev: {} simulated nodes (seed {}) and the gateway in front of them\n\n  \
          gateway  http://{public}/v3/{key}\n  \

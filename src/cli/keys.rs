@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::check::Finding;
 use super::table::TextTable;
 use super::{Failure, World};
-use crate::config::{defaults, is_name};
+use crate::config::{KEYS_FILE, STANDARD_PLAN, is_name};
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{self, ApiKey, KeyHash, NAME_RULE};
@@ -46,7 +46,7 @@ enum KeysCommand {
         #[arg(long)]
         name: String,
         /// The plan of the key: a [plans.NAME] of the configuration
-        #[arg(long, default_value = defaults::PLAN)]
+        #[arg(long, default_value = STANDARD_PLAN)]
         plan: String,
         /// The configuration file in which the plan is looked up [default: the file that `SLOTFRONT_CONFIG` names]
         #[arg(long, value_name = "FILE")]
@@ -93,7 +93,7 @@ enum KeysCommand {
 #[derive(Debug, clap::Args)]
 struct KeyFileArg {
     /// The key file: `auth.keys_file` of the configuration
-    #[arg(long, value_name = "FILE", default_value = defaults::KEYS_FILE)]
+    #[arg(long, value_name = "FILE", default_value = KEYS_FILE)]
     file: PathBuf,
 }
 
@@ -190,7 +190,7 @@ fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Re
             "--plan {plan:?}: expected a plan name of letters, digits, '-', '_' and '.'"
         )));
     }
-    if plan != defaults::PLAN {
+    if plan != STANDARD_PLAN {
         writeln!(
             world.err,
             "{}",

@@ -230,6 +230,15 @@ fn check_prints_summary_warnings_and_problems() {
 }
 
 #[test]
+fn check_prints_the_schema() {
+    let (out, result) = typed(&["check", "--schema"]);
+    assert_eq!(result, Ok(()));
+    let schema: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let listen = &schema["properties"]["server"]["properties"]["listen"];
+    assert_eq!((&listen["type"], &listen["default"]), (&"string".into(), &"0.0.0.0:8080".into()));
+}
+
+#[test]
 fn missing_configurations_name_the_options() {
     let heading = "configuration without a file (--config FILE or SLOTFRONT_CONFIG): 1 problem\n";
     let admin = "with --admin ADDR, which needs no configuration";

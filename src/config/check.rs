@@ -9,8 +9,9 @@ use crate::methods::{AnyMethod, Method};
 
 use super::problem::{Problem, ValueOrigin};
 use super::reader::Findings;
-use super::value::{ByteSize, Setting};
-use super::{AuthMode, Config, Plan, Upstream, defaults};
+use super::sections::pool::has_default_timeout;
+use super::value::ByteSize;
+use super::{AuthMode, Config, KEYS_FILE, Plan, Upstream};
 
 /// Checks the rules that several settings must fulfil together. If a default conflicts with a setting, the
 /// default is adjusted, and nothing is reported.
@@ -20,6 +21,7 @@ pub(super) fn check(config: &mut Config, found: &mut Findings) {
     config.warnings.extend(warnings);
     let mut rules = CrossChecks { found, problems: Vec::new() };
     listeners(config, &mut rules);
+    proxy_protocol(config, &mut rules);
     upstreams(config, &mut rules);
     timeouts(config, &mut rules);
     sizes(config, &mut rules);
@@ -116,6 +118,18 @@ fn listeners(config: &Config, rules: &mut CrossChecks<'_>) {
     }
 }
 
+fn proxy_protocol(config: &Config, rules: &mut CrossChecks<'_>) {
+    if config.server.proxy_protocol && config.server.trusted_proxies.is_empty() {
+        rules.report(
+            "server.proxy_protocol",
+            "server.trusted_proxies",
+            Some("true".to_owned()),
+            "needs server.trusted_proxies: only these peers may send PROXY protocol headers".to_owned(),
+            "list the balancer's addresses in server.trusted_proxies".to_owned(),
+        );
+    }
+}
+
 fn upstreams(config: &Config, rules: &mut CrossChecks<'_>) {
     let listeners =
         [("server.listen", config.server.listen), ("server.admin_listen", config.server.admin_listen)];
@@ -168,7 +182,7 @@ fn timeouts(config: &mut Config, rules: &mut CrossChecks<'_>) {
         let own = format!("pool.attempt_timeout.{}", method.as_str());
         let shared = "pool.attempt_timeout.default".to_owned();
         // `attempt_timeout.default` does not apply to a method that has a default of its own.
-        let shared = (defaults::attempt_timeout(method) == defaults::ATTEMPT_TIMEOUT).then_some(shared);
+        let shared = has_default_timeout(method).then_some(shared);
         let set_by = std::iter::once(own).chain(shared).find(|path| rules.is_set(path));
         if *attempt <= request {
             continue;
@@ -228,7 +242,7 @@ fn auth(config: &Config, rules: &mut CrossChecks<'_>) {
             "auth.mode",
             Some("\"off\"".to_owned()),
             "means that every request is refused".to_owned(),
-            format!("set a file such as \"{}\", or set auth.mode = \"open\"", defaults::KEYS_FILE),
+            format!("set a file such as \"{KEYS_FILE}\", or set auth.mode = \"open\""),
         );
     }
 }

@@ -4,7 +4,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::{Config, Plan, Upstream, defaults, load};
+use super::reader::Section;
+use super::{Config, Plan, Upstream, load};
+
+/// The key of `slotfront dev`, and its plan.
+pub const DEV_KEY: &str = "dev";
+/// The rate and burst of the key `dev`. A load test on a laptop should measure the cache, not the limit.
+const DEV_RPS: u32 = 100_000;
 
 impl Config {
     /// Returns the defaults with these upstreams, and the key `dev` on a plan with very high limits. No key file is
@@ -17,20 +23,9 @@ impl Config {
         let text = "[[upstream]]\nurl = \"http://upstream.invalid\"";
         let parsed = load::parse(text, &BTreeMap::new(), Path::new(""));
         let (mut config, _) = parsed.expect("the defaults are valid, as a test holds");
-        let plan = Plan {
-            rps: defaults::DEV_RPS,
-            burst: defaults::DEV_RPS,
-            daily_units: None,
-            monthly_units: None,
-            methods: None,
-            commitments: None,
-            max_batch: None,
-            max_accounts: None,
-            bypass_cache: true,
-            monotonic: false,
-        };
-        config.plans.insert(defaults::DEV_KEY.to_owned(), plan);
-        config.auth.dev_key = Some(defaults::DEV_KEY.to_owned());
+        let plan = Plan { rps: DEV_RPS, burst: DEV_RPS, bypass_cache: true, ..Plan::defaults() };
+        config.plans.insert(DEV_KEY.to_owned(), plan);
+        config.auth.dev_key = Some(DEV_KEY.to_owned());
         config.auth.keys_file = None;
         config.auth.usage_file = None;
         config.server.listen = listen;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::problem::{Problem, Problems, ValueOrigin};
 use super::raw::{self, Raw, RawTable};
-use super::reader::{ConfigLayers, Findings, PREFIX, variable};
-use super::{Config, check, sections};
+use super::reader::{ConfigLayers, Findings, PREFIX, Section, variable};
+use super::{Config, check, removed};
 
 /// The maximum number of edits between an unknown name and the known name that is suggested for it.
 const MAX_EDITS: usize = 3;
@@ -46,7 +46,9 @@ pub(super) fn parse(
 ) -> Result<(Config, Findings), Vec<Problem>> {
     let table = raw::parse(text)?;
     let layers = ConfigLayers::new(&table, env, base);
-    let mut config = sections::read(&layers.root());
+    let root = layers.root();
+    let mut config = Config::read(&root);
+    config.warnings = removed::read(&root);
     let mut found = layers.finish();
     unknown_names(&table, "", &mut found);
     unknown_variables(env, &mut found);

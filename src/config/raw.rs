@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -39,6 +40,17 @@ pub(super) enum Raw {
     List(Vec<RawValue>),
     /// A table `{…}` or `[name]`.
     Table(RawTable),
+}
+
+impl From<&Value> for Raw {
+    fn from(value: &Value) -> Self {
+        match value {
+            Value::String(text) => Self::Text(text.clone()),
+            Value::Bool(b) => Self::Bool(*b),
+            Value::Number(n) if n.is_f64() => Self::Float(n.as_f64().unwrap_or(f64::NAN)),
+            value => Self::Integer(value.as_i64()),
+        }
+    }
 }
 
 impl Raw {

@@ -5,13 +5,13 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use serde_json::Value;
 
 use super::problem::{Problem, ValueOrigin};
 use super::raw::{Raw, RawTable, RawValue};
-use super::secret::Secret;
-use super::value::Setting;
+use super::setting::Field;
 
 /// The prefix of all environment variables of slotfront.
 pub(super) const PREFIX: &str = "SLOTFRONT_";
@@ -35,6 +35,46 @@ pub(super) struct Findings {
     pub(super) variables: BTreeSet<String>,
     /// The origin of each value that was set.
     pub(super) origins: BTreeMap<String, ValueOrigin>,
+    /// The declarations of all settings and tables, in the order in which sections have asked for them.
+    pub(super) declared: Vec<Declared>,
+}
+
+/// What a section says about a setting or a table.
+pub(super) struct Declared {
+    pub(super) path: String,
+    pub(super) help: String,
+    pub(super) default: Option<Value>,
+    /// A value for readers of the example file, if there is no default.
+    pub(super) example: Option<Value>,
+    /// The JSON Schema of the values; null for a table.
+    pub(super) schema: Value,
+}
+
+impl Declared {
+    /// Returns the help, and the bounds.
+    pub(super) fn description(&self) -> String {
+        let bounds = self.schema["description"].as_str().unwrap_or_default();
+        format!("{} {bounds}", self.help).trim().to_owned()
+    }
+
+    pub(super) fn table(path: String, help: &str) -> Self {
+        // The lines of a doc comment are joined.
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        Self { path, help, default: None, example: None, schema: Value::Null }
+    }
+}
+
+/// A table of the configuration whose settings are declared by [`section`](super::setting::section).
+pub(super) trait Section: Sized {
+    const HELP: &'static str;
+
+    fn read(r: &TableReader<'_>) -> Self;
+
+    /// Returns the section of an empty configuration.
+    fn defaults() -> Self {
+        let (file, env) = (RawTable::new(), BTreeMap::new());
+        Self::read(&ConfigLayers::new(&file, &env, Path::new("")).root())
+    }
 }
 
 impl Findings {
@@ -70,6 +110,7 @@ impl<'a> ConfigLayers<'a> {
 }
 
 /// A reader of one table of the configuration.
+#[derive(Clone)]
 pub(super) struct TableReader<'a> {
     layers: &'a ConfigLayers<'a>,
     path: String,
@@ -79,9 +120,13 @@ pub(super) struct TableReader<'a> {
 }
 
 impl<'a> TableReader<'a> {
-    /// Returns the path of `key` in the configuration, such as `server.listen`.
+    /// Returns the path of `key` in the configuration, such as `server.listen`. That of the empty key is the table's.
     pub(super) fn path(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        match (self.path.as_str(), key) {
+            (path, "") => path.to_owned(),
+            ("", key) => key.to_owned(),
+            (path, key) => format!("{path}.{key}"),
+        }
     }
 
     /// Returns the values that settings are read from, with the problems and names found so far.
@@ -133,113 +178,32 @@ impl<'a> TableReader<'a> {
         self.layers.found.borrow_mut().origins.insert(self.path(key), origin);
     }
 
-    /// Reads a scalar. `None` if it is not set or invalid. An invalid value is recorded as a problem.
-    pub(super) fn optional<T: Setting>(&self, key: &str) -> Option<T> {
-        let raw = self.written(key)?.raw;
-        let value = T::read(&raw);
-        if value.is_none() {
-            self.problem(
-                key,
-                Some(raw.show()),
-                format!("expected {}", T::EXPECTED),
-                format!("write it like {}", T::EXAMPLE),
-            );
+    /// Returns the setting `key` of this table, or `table.name` of a table inside it. `help` describes it.
+    pub(super) fn field<'h>(&self, key: &'h str, help: &'h str) -> Field<'a, 'h> {
+        match key.split_once('.') {
+            Some((table, key)) => Field { r: self.table(table), key, help },
+            None => Field { r: self.clone(), key, help },
         }
-        value
     }
 
-    /// Reads a scalar within bounds. `None` if it is not set or invalid. An invalid value is recorded as a problem.
-    pub(super) fn optional_within<T: Setting + PartialOrd>(
-        &self,
-        key: &str,
-        bounds: RangeInclusive<T>,
-    ) -> Option<T> {
-        let value = self.optional::<T>(key)?;
-        if bounds.contains(&value) {
-            return Some(value);
-        }
-        let (low, high) = (bounds.start().show(), bounds.end().show());
-        let fix = if value < *bounds.start() {
-            format!("write at least {low}")
-        } else {
-            format!("write at most {high}")
-        };
-        self.problem(key, Some(value.show()), format!("expected a value from {low} to {high}"), fix);
-        None
+    pub(super) fn declare(&self, declared: Declared) {
+        self.layers.found.borrow_mut().declared.push(declared);
     }
 
-    /// Reads a scalar, or returns `default` if it is not set or invalid.
-    pub(super) fn get<T: Setting>(&self, key: &str, default: T) -> T {
-        self.optional(key).unwrap_or(default)
+    /// Adds the name of an environment variable that a setting refers to.
+    pub(super) fn know_variable(&self, name: &str) {
+        self.layers.found.borrow_mut().variables.insert(name.to_owned());
     }
 
-    /// Reads a scalar within bounds, or returns `default` if it is not set or invalid.
-    pub(super) fn within<T: Setting + PartialOrd>(
-        &self,
-        key: &str,
-        default: T,
-        bounds: RangeInclusive<T>,
-    ) -> T {
-        self.optional_within(key, bounds).unwrap_or(default)
+    /// Reads the section `key`.
+    pub(super) fn section<T: Section>(&self, key: &str) -> T {
+        T::read(&self.declared_table(key, T::HELP))
     }
 
-    /// Reads a list of scalars. `None` if it is not set. Invalid elements are left out and recorded as problems. In the
-    /// environment commas separate the elements.
-    pub(super) fn list<T: Setting>(&self, key: &str) -> Option<Vec<T>> {
-        let items: Vec<Raw> = match self.written(key)?.raw {
-            Raw::List(items) => items.into_iter().map(|item| item.raw).collect(),
-            Raw::Word(text) => text
-                .split(',')
-                .map(str::trim)
-                .filter(|word| !word.is_empty())
-                .map(|word| Raw::Word(word.to_owned()))
-                .collect(),
-            other => {
-                self.problem(key, Some(other.show()), "expected a list", format!("write [{}]", T::EXAMPLE));
-                return None;
-            }
-        };
-        let mut values = Vec::with_capacity(items.len());
-        for (i, item) in items.iter().enumerate() {
-            if let Some(value) = T::read(item) {
-                values.push(value);
-            } else {
-                let rule = format!("element {i}: expected {}", T::EXPECTED);
-                self.problem(key, Some(item.show()), rule, format!("write it like {}", T::EXAMPLE));
-            }
-        }
-        Some(values)
-    }
-
-    /// Reads a secret, written plainly or as a reference to a variable or file. `None` if it is not set or cannot be
-    /// read. The secret is never shown.
-    pub(super) fn secret(&self, key: &str) -> Option<Secret> {
-        let raw = self.written(key)?.raw;
-        let resolved = match raw.text() {
-            Some(text) => Secret::resolve(text, self.layers.env, self.layers.base),
-            None => Err("expected a string".to_owned()),
-        };
-        if let Some(name) = raw.text().and_then(|text| text.strip_prefix("env:")) {
-            self.layers.found.borrow_mut().variables.insert(name.to_owned());
-        }
-        let complain = |rule: &String| {
-            self.problem(key, Some("***".to_owned()), rule, "write \"env:NAME\" or \"file:PATH\"");
-        };
-        resolved.inspect_err(complain).ok()
-    }
-
-    /// Reads a path relative to the configuration file. `None` if it is not set.
-    pub(super) fn file(&self, key: &str) -> Option<PathBuf> {
-        self.optional::<String>(key).map(|path| self.layers.base.join(path))
-    }
-
-    /// Reads a path, or returns `default` if it is not set. `"off"` gives `None`.
-    pub(super) fn file_or_off(&self, key: &str, default: &str) -> Option<PathBuf> {
-        match self.optional::<String>(key).as_deref() {
-            Some("off") => None,
-            Some(path) => Some(self.layers.base.join(path)),
-            None => Some(self.layers.base.join(default)),
-        }
+    /// Returns a reader of the table `key`, which `help` describes.
+    pub(super) fn declared_table(&self, key: &str, help: &str) -> TableReader<'a> {
+        self.declare(Declared::table(self.path(key), help));
+        self.table(key)
     }
 
     /// Returns a reader of the table `key` inside this one. If the file has no such table, the reader still reads the

@@ -30,12 +30,6 @@ pub(super) fn read(root: &TableReader<'_>) -> Vec<Problem> {
     REMOVED.iter().filter_map(|removed| removed.read(root)).collect()
 }
 
-/// Returns true if `path` is the path of a removed setting.
-#[cfg(test)]
-pub(super) fn is_removed(path: &str) -> bool {
-    REMOVED.iter().any(|removed| path.split_once('.') == Some((removed.table, removed.key)))
-}
-
 impl Removed {
     fn read(&self, root: &TableReader<'_>) -> Option<Problem> {
         let table = root.table(self.table);

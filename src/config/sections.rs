@@ -1,37 +1,82 @@
-//! The sections of the configuration, one module each: their settings, bounds and defaults.
+//! The sections of the configuration: their settings, each said once, and the bounds that several use.
 
 mod auth;
 mod cache;
 mod follow;
-mod plans;
-mod pool;
+pub(super) mod pool;
 mod server;
 mod shared;
 mod telemetry;
-mod units;
 mod upstreams;
 
-use super::bounds::SHARE;
-use super::reader::TableReader;
-use super::{Config, Verify, defaults, removed};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
-/// Reads every section. The result is valid only if no problem was recorded.
-pub(super) fn read(root: &TableReader<'_>) -> Config {
-    let compat = root.table("compat");
-    Config {
-        profile: compat.get("profile", defaults::PROFILE),
-        server: server::read(&root.table("server")),
-        auth: auth::read(&root.table("auth")),
-        plans: plans::read(&root.table("plans")),
-        units: units::read(&root.table("units")),
-        upstreams: upstreams::read(root),
-        pool: pool::read(&root.table("pool")),
-        cache: cache::read(&root.table("cache")),
-        follow: follow::read(&root.table("follow")),
-        passthrough: root.table("passthrough").list("methods").unwrap_or_default(),
-        shared: shared::read(&root.table("shared")),
-        verify: Verify { sample: root.table("verify").optional_within("sample", SHARE) },
-        telemetry: telemetry::read(&root.table("telemetry")),
-        warnings: removed::read(root),
+use super::setting::section;
+use super::{Problem, Secret};
+use crate::methods::{PassthroughMethod, Profile};
+
+pub use auth::{Auth, AuthMode, KEYS_FILE, Plan, STANDARD_PLAN, Units};
+pub use cache::{Assemble, CacheSettings, StaleIfError, Ttl};
+pub use follow::{FollowMode, FollowSettings, Verify};
+pub use pool::{BreakerSettings, Hedge, PoolSettings};
+pub use server::{ClientIpHeader, Server, TlsFiles};
+pub use shared::SharedSettings;
+pub use telemetry::{LogFormat, Telemetry};
+pub use upstreams::{GenesisCheck, Upstream};
+
+section! {
+    /// All settings. Every value is valid.
+    pub struct Config {
+        /// Behaviour where nodes differ from the written interface: "node" answers like a node, "spec" like the
+        /// interface. Client libraries need "node": with "spec", web3.js and kit throw for a missing account.
+        profile["compat.profile"]: Profile = get("node"),
+        server: Server = section(),
+        auth: Auth = section(),
+        plans: BTreeMap<String, Plan> = with(auth::plans),
+        units: Units = section(),
+        /// At least one.
+        upstreams["upstream"]: Vec<Upstream> = with(upstreams::upstreams),
+        pool: PoolSettings = section(),
+        cache: CacheSettings = section(),
+        follow: FollowSettings = section(),
+        shared: Option<SharedSettings> = with(shared::shared),
+        /// Further read methods, such as "getSlot" or "getLatestBlockhash", that pass through to a node without
+        /// caching. Methods that write are refused. `[units]` sets their prices by name; plans and keys can be
+        /// restricted to them.
+        passthrough["passthrough.methods"]: Vec<PassthroughMethod> = list(&[]),
+        verify: Verify = section(),
+        telemetry: Telemetry = section(),
+        /// The settings that are valid but probably unintended. Reported at the start.
+        warnings: Vec<Problem> = fixed(Vec::new()),
+    }
+}
+
+/// The bounds of timeouts. Timers have a resolution of a millisecond, and an hour is as good as unlimited.
+const TIMEOUT: RangeInclusive<&str> = "1ms"..="1h";
+/// The bounds of a share, such as the share of calls that may be retried.
+const SHARE: RangeInclusive<f64> = 0.0..=1.0;
+/// The maximum length of a name. Names become metric labels.
+const MAX_NAME: usize = 64;
+const NAME_RULE: &str = "expected letters, digits, '-', '_' and '.', at most 64 of them";
+
+/// Returns true for a valid name of a plan, upstream or namespace: letters, digits, `-`, `_` and `.`.
+pub fn is_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain)
+}
+
+/// Returns the fault of an HTTP URL, without showing the URL. `None` for a valid URL. Also `None` for an
+/// empty one, which is reported elsewhere.
+pub fn url_fault(url: &Secret) -> Option<&'static str> {
+    const SCHEME: &str = "expected a URL with http or https and a host";
+    if url.expose().is_empty() {
+        return None;
+    }
+    match url::Url::parse(url.expose()) {
+        Err(_) => Some(SCHEME),
+        Ok(url) if !matches!(url.scheme(), "http" | "https") || !url.has_host() => Some(SCHEME),
+        Ok(url) if url.fragment().is_some() => Some("has a fragment (#…), which HTTP does not send"),
+        Ok(_) => None,
     }
 }

@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde_json::{Value, json};
 
-use crate::methods::{AnyMethod, Commitment, PassthroughMethod, Profile};
+use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Profile};
 
 use super::raw::Raw;
 use super::{Assemble, AuthMode, ClientIpHeader, FollowMode, GenesisCheck, LogFormat};
@@ -20,9 +21,9 @@ pub(super) trait Setting: Sized {
     /// Parses a value of this type; `None` if it is invalid.
     fn read(raw: &Raw) -> Option<Self>;
 
-    /// Formats a value of this type, for the bounds in a problem.
-    fn show(&self) -> String {
-        Self::EXAMPLE.to_owned()
+    /// Returns the JSON Schema of the values in the file.
+    fn schema() -> Value {
+        json!({ "type": "string" })
     }
 }
 
@@ -40,42 +41,45 @@ macro_rules! whole_numbers {
                 }
             }
 
-            fn show(&self) -> String {
-                self.to_string()
+            fn schema() -> Value {
+                json!({ "type": "integer", "minimum": 0 })
             }
         }
     )*};
 }
 whole_numbers!(u8, u32, u64, usize);
 
-/// Implements [`Setting`] for a type that has one word for each value.
+/// Implements [`Setting`] for an enum that has one word for each value.
 macro_rules! words {
-    ($type:ty, $expected:literal, $($word:literal => $value:expr),*) => {
+    ($type:ty: $first:literal = $first_value:ident $(, $word:literal = $value:ident)* or $last:literal = $last_value:ident) => {
         impl Setting for $type {
-            const EXPECTED: &'static str = $expected;
-            const EXAMPLE: &'static str = words!(@first $($word),*);
+            const EXPECTED: &'static str =
+                concat!("\"", $first, "\"" $(, ", \"", $word, "\"")*, " or \"", $last, "\"");
+            const EXAMPLE: &'static str = concat!("\"", $first, "\"");
 
             fn read(raw: &Raw) -> Option<Self> {
                 match raw.text()? {
-                    $($word => Some($value),)*
+                    $first => Some(Self::$first_value),
+                    $($word => Some(Self::$value),)*
+                    $last => Some(Self::$last_value),
                     _ => None,
                 }
             }
+
+            fn schema() -> Value {
+                json!({ "enum": [$first, $($word,)* $last] })
+            }
         }
     };
-    (@first $first:literal $(, $rest:literal)*) => { concat!("\"", $first, "\"") };
 }
-words!(Profile, r#""node" or "spec""#, "node" => Self::Node, "spec" => Self::Spec);
-words!(GenesisCheck, r#""checked" or "unchecked""#, "checked" => Self::Checked, "unchecked" => Self::Unchecked);
-words!(AuthMode, r#""keys" or "open""#, "keys" => Self::Keys, "open" => Self::Open);
-words!(ClientIpHeader, r#""x-forwarded-for" or "forwarded""#,
-    "x-forwarded-for" => Self::XForwardedFor, "forwarded" => Self::Forwarded);
-words!(Assemble, r#""same-slot" or "off""#,
-    "same-slot" => Self::SameSlot, "off" => Self::Off);
-words!(FollowMode, r#""off", "shadow" or "on""#,
-    "off" => Self::Off, "shadow" => Self::Shadow, "on" => Self::On);
-words!(LogFormat, r#""auto", "pretty" or "json""#,
-    "auto" => Self::Auto, "pretty" => Self::Pretty, "json" => Self::Json);
+words!(Profile: "node" = Node or "spec" = Spec);
+words!(GenesisCheck: "checked" = Checked or "unchecked" = Unchecked);
+words!(AuthMode: "keys" = Keys or "open" = Open);
+words!(ClientIpHeader: "x-forwarded-for" = XForwardedFor or "forwarded" = Forwarded);
+words!(Assemble: "same-slot" = SameSlot or "off" = Off);
+words!(FollowMode: "off" = Off, "shadow" = Shadow or "on" = On);
+words!(LogFormat: "auto" = Auto, "pretty" = Pretty or "json" = Json);
+words!(Commitment: "processed" = Processed, "confirmed" = Confirmed or "finalized" = Finalized);
 
 impl Setting for bool {
     const EXPECTED: &'static str = "true or false";
@@ -87,6 +91,10 @@ impl Setting for bool {
             Raw::Word(word) => word.trim().parse().ok(),
             _ => None,
         }
+    }
+
+    fn schema() -> Value {
+        json!({ "type": "boolean" })
     }
 }
 
@@ -104,8 +112,8 @@ impl Setting for f64 {
         Self::is_finite(number).then_some(number)
     }
 
-    fn show(&self) -> String {
-        format!("{self:?}")
+    fn schema() -> Value {
+        json!({ "type": "number" })
     }
 }
 
@@ -145,6 +153,15 @@ impl Setting for AnyMethod {
     fn read(raw: &Raw) -> Option<Self> {
         Self::from_name(raw.text()?.trim())
     }
+
+    fn schema() -> Value {
+        let own = Method::ALL.into_iter().map(Method::as_str);
+        json!({ "enum": own.chain(passthrough_names()).collect::<Vec<_>>() })
+    }
+}
+
+fn passthrough_names() -> impl Iterator<Item = &'static str> {
+    PassthroughMethod::all().map(PassthroughMethod::as_str)
 }
 
 impl Setting for PassthroughMethod {
@@ -154,14 +171,9 @@ impl Setting for PassthroughMethod {
     fn read(raw: &Raw) -> Option<Self> {
         Self::from_name(raw.text()?.trim())
     }
-}
 
-impl Setting for Commitment {
-    const EXPECTED: &'static str = r#""processed", "confirmed" or "finalized""#;
-    const EXAMPLE: &'static str = r#""confirmed""#;
-
-    fn read(raw: &Raw) -> Option<Self> {
-        Self::from_name(raw.text()?.trim())
+    fn schema() -> Value {
+        json!({ "enum": passthrough_names().collect::<Vec<_>>() })
     }
 }
 
@@ -173,8 +185,8 @@ impl Setting for Duration {
         humantime::parse_duration(raw.text()?.trim()).ok()
     }
 
-    fn show(&self) -> String {
-        format!("\"{}\"", humantime::format_duration(*self))
+    fn schema() -> Value {
+        json!({ "type": "string", "pattern": "^([0-9]+ *[a-z]+ *)+$" })
     }
 }
 
@@ -202,7 +214,13 @@ impl Setting for ByteSize {
         number.parse::<u64>().ok()?.checked_mul(unit).map(Self)
     }
 
-    fn show(&self) -> String {
+    fn schema() -> Value {
+        json!({ "type": "string", "pattern": "^[0-9]+ *([KMG]i?)?B$" })
+    }
+}
+
+impl ByteSize {
+    pub(super) fn show(self) -> String {
         let (n, unit) = match self.0 {
             n if n >= 1 << 30 && n.is_multiple_of(1 << 30) => (n >> 30, "GiB"),
             n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => (n >> 20, "MiB"),
@@ -228,8 +246,8 @@ impl Setting for OrOff {
         Duration::read(raw).filter(|d| !d.is_zero()).map(Self)
     }
 
-    fn show(&self) -> String {
-        if self.0.is_zero() { "\"off\"".to_owned() } else { self.0.show() }
+    fn schema() -> Value {
+        json!({ "type": "string", "pattern": "^(off|([0-9]+ *[a-z]+ *)+)$" })
     }
 }
 
@@ -246,6 +264,10 @@ impl Setting for OrForever {
             return Some(Self(None));
         }
         OrOff::read(raw).map(|d| Self(Some(d.0)))
+    }
+
+    fn schema() -> Value {
+        json!({ "type": "string", "pattern": "^(off|forever|([0-9]+ *[a-z]+ *)+)$" })
     }
 }
 

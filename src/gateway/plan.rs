@@ -157,6 +157,7 @@ mod tests {
     #[test]
     fn hits_cost_their_factor() {
         let prices = Units {
+            default: 1,
             by_method: [10, 5, 1, 5, 1, 1, 1, 1],
             by_passthrough: [1; PassthroughMethod::COUNT],
             hit_factor: 0.25,
@@ -180,6 +181,7 @@ mod tests {
         ];
         for (price, n, expected) in rows {
             let prices = Units {
+                default: 1,
                 by_method: [price; 8],
                 by_passthrough: [1; PassthroughMethod::COUNT],
                 hit_factor: 1.0,

@@ -115,8 +115,10 @@ async fn short_lived_answers_are_not_shared() {
     let (a, b) = two(store.settings()).await;
     // In the test kit, cached answers stay fresh for an hour. These two gateways use the default lifetimes.
     let short = |config: &mut Config| {
-        config.cache.ttl.account = slotfront::config::defaults::TTL_STATE;
-        config.cache.ttl.no_block_not_yet = slotfront::config::defaults::TTL_NO_BLOCK_NOT_YET;
+        let any = ([127, 0, 0, 1], 0).into();
+        let defaults = Config::dev(any, any, Vec::new()).cache.ttl;
+        config.cache.ttl.account = defaults.account;
+        config.cache.ttl.no_block_not_yet = defaults.no_block_not_yet;
     };
     let (a, b) = (
         connected(a.beside().config(short).start().await).await,

@@ -3,5 +3,7 @@
 //! The crate needs neither HTTP nor a runtime. `jsonrpc` parses a body into calls and writes answers. `methods` turns the
 //! params of a call into one canonical query.
 
+#![warn(missing_docs)]
+
 pub mod jsonrpc;
 pub mod methods;

@@ -1,17 +1,143 @@
-//! `[auth]`: the authentication of callers.
+//! `[auth]`, `[plans.NAME]` and `[units]`: callers, and what they may do at which price.
 
-use crate::config::reader::TableReader;
-use crate::config::{Auth, defaults};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
-/// Reads the section `[auth]`.
-pub(super) fn read(r: &TableReader<'_>) -> Auth {
-    Auth {
-        mode: r.get("mode", defaults::AUTH_MODE),
-        keys_file: r.file_or_off("keys_file", defaults::KEYS_FILE),
-        usage_file: r.file_or_off("usage_file", defaults::USAGE_FILE),
-        failed_per_minute: r.within("failed_per_minute", defaults::FAILED_PER_MINUTE, 1..=1_000_000),
-        open_plan: r.optional("open_plan"),
-        admin_token: r.secret("admin_token"),
-        dev_key: None,
+use super::{MAX_NAME, SHARE, is_name};
+use crate::config::Secret;
+use crate::config::setting::{Field, section};
+use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod};
+
+/// The plan that always exists. Keys are created with this plan, unless another is named.
+pub const STANDARD_PLAN: &str = "standard";
+/// The default of `auth.keys_file`.
+pub const KEYS_FILE: &str = "keys.toml";
+
+section! {
+    /// The authentication of callers.
+    pub struct Auth {
+        /// "keys" requires a key of `keys_file` in the path. "open" accepts any key or none, for a private network.
+        // A gateway that is reachable from outside must not be open by accident.
+        mode: AuthMode = get("keys"),
+        /// The key file, written by `slotfront keys create` and read again whenever it changes. It may be missing at
+        /// the start. A blank file does not remove keys; `key = []` removes all. "off" is for mode "open".
+        keys_file: Option<PathBuf> = file_or_off(KEYS_FILE),
+        /// The file that keeps the usage of each key over a restart; "off" keeps none. It is written each second, or
+        /// less often with very many keys: with at most a hundredth of a core, but at least every ten seconds. Only one
+        /// process may use it, which holds a lock beside it: give each replica a file of its own.
+        usage_file: Option<PathBuf> = file_or_off("usage.json"),
+        /// Maximum refused keys per client address and minute, including keys from a wrong origin or address. Further
+        /// ones get 429.
+        // A client with a typing error fails a few times a minute, a scanner thousands of times.
+        failed_per_minute: u32 = within(30, 1..=1_000_000),
+        /// The plan of each client address in mode "open". Without a plan there is no limit.
+        open_plan: Option<String> = optional(STANDARD_PLAN),
+        /// The bearer token of admin actions. Without a token they are disabled.
+        admin_token: Option<Secret> = secret("env:SLOTFRONT_ADMIN_TOKEN"),
+        /// An API key that is valid without a key file, on the plan of the same name. Only
+        /// [`Config::dev`](crate::config::Config::dev) sets it.
+        dev_key: Option<String> = fixed(None),
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthMode {
+    Keys,
+    Open,
+}
+
+section! {
+    /// The permissions and limits of keys. Each key names a plan. `[plans.standard]` always exists.
+    pub struct Plan {
+        /// Average calls a second. Each element of a batch is a call. Refused calls count as well.
+        // Enough for a busy service. One core serves a hundred clients at this rate.
+        rps: u32 = within(100, 1..=1_000_000),
+        /// Maximum calls at once. Default: two seconds of `rps`.
+        // A page load sends its calls at once.
+        burst: u32 = within(rps.saturating_mul(2), 1..=1_000_000),
+        /// Quota of units for a UTC day. A call passes if its full price is left. Default: no quota.
+        daily_units: Option<u64> = optional_within(1_000_000, 1..=i64::MAX),
+        /// Quota of units for a UTC month. Default: no quota.
+        monthly_units: Option<u64> = optional_within(20_000_000, 1..=i64::MAX),
+        /// Allowed methods. Default: all.
+        methods: Option<Vec<AnyMethod>> = optional_list(&["getAccountInfo", "getMultipleAccounts"]),
+        /// Allowed commitments. Default: all.
+        commitments: Option<Vec<Commitment>> = optional_list(&["confirmed", "finalized"]),
+        /// Maximum calls in a batch, if lower than `server.max_batch`.
+        max_batch: Option<usize> = optional_within(20, 1..=10_000),
+        /// Maximum accounts in a getMultipleAccounts.
+        max_accounts: Option<usize> = optional_within(50, 1..=100),
+        /// True if `Cache-Control: no-cache` bypasses the cache.
+        // Bypassing the cache costs the nodes calls, so a plan must allow it explicitly.
+        bypass_cache: bool = get(false),
+        /// True if a key is never shown a lower slot than before at the same commitment. Older cached answers are then
+        /// misses.
+        // It costs callers that read many accounts cache hits. Even without it, the slot of one account never decreases.
+        monotonic: bool = get(false),
+    }
+}
+
+/// Reads all plans. The plan `standard` exists even if it is not configured.
+pub(super) fn plans(f: &Field<'_, '_>) -> BTreeMap<String, Plan> {
+    let r = f.table();
+    let mut names = r.names();
+    names.insert(STANDARD_PLAN.to_owned());
+    let mut plans = BTreeMap::new();
+    for name in names {
+        if !is_name(&name) {
+            let rule =
+                format!("expected a name of letters, digits, '-', '_' and '.', at most {MAX_NAME} of them");
+            r.problem(&name, None, rule, "rename the plan");
+        }
+        let plan = r.section(&name);
+        plans.insert(name, plan);
+    }
+    plans
+}
+
+section! {
+    /// The price of a call in units of a quota. A batch costs the sum of its calls.
+    pub struct Units {
+        /// The price of every method without a price of its own. A passthrough method may have one, too:
+        /// `getProgramAccounts = 100`.
+        default: u64 = within(1, 0..=1_000_000),
+        /// The prices of the cached methods, by [`Method::index`].
+        by_method: [u64; 8] = with(|f| Method::ALL.map(|method| units(f, method, default))),
+        /// The prices of the passthrough methods, by [`PassthroughMethod::index`].
+        by_passthrough: [u64; PassthroughMethod::COUNT] = with(|f| passthrough_units(f, default)),
+        /// The price of a hit, as a share of the full price. 0.0 makes hits free.
+        hit_factor: f64 = within(1.0, SHARE),
+    }
+}
+
+/// Reads the price of a method. A block costs a node as much as ten accounts. Vote accounts and a full list of accounts
+/// lie between.
+fn units(f: &Field<'_, '_>, method: Method, default: u64) -> u64 {
+    let own = |price: u64, help| f.r.field(method.as_str(), help).within(price, 0..=1_000_000);
+    match method {
+        Method::GetBlock => own(10, "A block is the most expensive answer."),
+        Method::GetMultipleAccounts => own(
+            5,
+            "The price of a full list of 100 accounts. A shorter list costs its part, rounded up: 20 accounts cost 1, \
+             21 cost 2.",
+        ),
+        Method::GetVoteAccounts => own(5, "The full list of validators."),
+        Method::GetAccountInfo
+        | Method::GetTokenAccountBalance
+        | Method::GetFeeForMessage
+        | Method::GetRecentPerformanceSamples
+        | Method::GetClusterNodes => common_units(f, method.as_str(), default),
+    }
+}
+
+fn common_units(f: &Field<'_, '_>, method: &str, default: u64) -> u64 {
+    f.r.field(method, "").optional_within((), 0..=1_000_000).unwrap_or(default)
+}
+
+fn passthrough_units(f: &Field<'_, '_>, default: u64) -> [u64; PassthroughMethod::COUNT] {
+    let mut prices = [default; PassthroughMethod::COUNT];
+    for method in PassthroughMethod::all() {
+        prices[method.index()] = common_units(f, method.as_str(), default);
+    }
+    prices
 }

@@ -1,77 +1,92 @@
 //! `[cache]`: capacity, lifetimes and lag.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::reader::TableReader;
-use crate::config::value::{ByteSize, OrForever, OrOff};
-use crate::config::{CacheSettings, StaleIfError, Ttl, defaults};
+use crate::config::setting::{Field, section};
 use crate::methods::PerCommitment;
 
-/// The bounds of lifetimes. More than ten years is not plausible.
-const TTL: RangeInclusive<OrOff> = OrOff(Duration::ZERO)..=OrOff(Duration::from_hours(87600));
-
-/// Reads the section `[cache]`.
-pub(super) fn read(r: &TableReader<'_>) -> CacheSettings {
-    let lag = r.table("max_lag_slots");
-    let lags = defaults::MAX_LAG_SLOTS;
-    let revalidate = r.table("stale_while_revalidate");
-    let factors = defaults::STALE_WHILE_REVALIDATE;
-    CacheSettings {
-        capacity: r.within("capacity", ByteSize(defaults::CAPACITY), ByteSize(1 << 20)..=ByteSize(1 << 40)).0,
-        max_entry: r
-            .within("max_entry", ByteSize(defaults::MAX_ENTRY), ByteSize(1 << 10)..=ByteSize(1 << 40))
-            .0,
-        assemble: r.get("assemble", defaults::ASSEMBLE),
-        max_lag_slots: PerCommitment {
-            processed: lag.within("processed", lags.processed, 0..=432_000),
-            confirmed: lag.within("confirmed", lags.confirmed, 0..=432_000),
-            finalized: lag.within("finalized", lags.finalized, 0..=432_000),
-        },
-        stale_while_revalidate: PerCommitment {
-            processed: factors.processed,
-            confirmed: revalidate.within("confirmed", factors.confirmed, 0.0..=10.0),
-            finalized: revalidate.within("finalized", factors.finalized, 0.0..=10.0),
-        },
-        stale_if_error: stale_if_error(&r.table("stale_if_error")),
-        ttl: ttl(&r.table("ttl")),
+section! {
+    /// Capacity, lifetimes and lag of cached answers.
+    pub struct CacheSettings {
+        /// Capacity of the cache.
+        // Room for about 250,000 accounts, or a few hundred full blocks.
+        capacity: u64 = bytes("512MiB", "1MiB"..="1024GiB"),
+        /// Maximum size of an entry.
+        // Larger than every known mainnet block. One entry takes at most 1/32 of the cache.
+        max_entry: u64 = bytes("16MiB", "1KiB"..="1024GiB"),
+        /// Assembly of account lists from cached accounts: "same-slot" if all are of one slot, "off" never.
+        // A list assembled from entries of one slot equals the list that a node gives at this slot.
+        assemble: Assemble = get("same-slot"),
+        /// Maximum lag of a cached answer behind the newest known slot at its commitment, in slots.
+        // About as long as the TTLs of accounts, at 400 ms a slot. An answer expires by its lag or by its TTL,
+        // whichever comes first.
+        max_lag_slots: PerCommitment<u64> = each([1, 2, 12], |f, default| f.within(default, 0..=432_000)),
+        /// After its TTL an answer is served for this share of the TTL, while a refresh runs. Never at processed.
+        stale_while_revalidate: PerCommitment<f64> = with(stale_while_revalidate),
+        stale_if_error: StaleIfError = section(),
+        ttl: Ttl = section(),
     }
 }
 
-fn stale_if_error(r: &TableReader<'_>) -> StaleIfError {
-    StaleIfError {
-        confirmed: lifetime(r, "confirmed", defaults::STALE_IF_ERROR_CONFIRMED),
-        finalized: lifetime(r, "finalized", defaults::STALE_IF_ERROR_FINALIZED),
-        block: r.get("block", OrForever(defaults::STALE_IF_ERROR_BLOCK)).0,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assemble {
+    SameSlot,
+    Off,
+}
+
+section! {
+    /// Maximum age of an answer while no node answers. Such an answer is marked. "off" serves none; "forever" is for
+    /// final blocks. At processed, no stale answer is served.
+    #[derive(Copy, Eq)]
+    pub struct StaleIfError {
+        // About the time that a failover to another node takes.
+        confirmed: Duration = lifetime("10s"),
+        // The time until people notice that a node restarts.
+        finalized: Duration = lifetime("60s"),
+        // A finalized block never changes, so it may be served at any age. `None` is unlimited.
+        block: Option<Duration> = lifetime_or_forever("forever"),
     }
 }
 
-fn ttl(r: &TableReader<'_>) -> Ttl {
-    let per_commitment = |key: &str, default: PerCommitment<Duration>| {
-        let r = r.table(key);
-        PerCommitment {
-            processed: lifetime(&r, "processed", default.processed),
-            confirmed: lifetime(&r, "confirmed", default.confirmed),
-            finalized: lifetime(&r, "finalized", default.finalized),
-        }
-    };
-    let block = r.table("block");
-    let no_block = r.table("no_block");
-    Ttl {
-        account: per_commitment("account", defaults::TTL_STATE),
-        fee: per_commitment("fee", defaults::TTL_STATE),
-        vote_accounts: per_commitment("vote_accounts", defaults::TTL_VOTE_ACCOUNTS),
-        block_confirmed: lifetime(&block, "confirmed", defaults::TTL_BLOCK_CONFIRMED),
-        block_finalized: lifetime(&block, "finalized", defaults::TTL_BLOCK_FINALIZED),
-        no_block_not_yet: lifetime(&no_block, "not_yet", defaults::TTL_NO_BLOCK_NOT_YET),
-        no_block_unconfirmed: lifetime(&no_block, "unconfirmed", defaults::TTL_NO_BLOCK_UNCONFIRMED),
-        no_block_skipped: lifetime(&no_block, "skipped", defaults::TTL_NO_BLOCK_SKIPPED),
-        performance_samples: lifetime(r, "performance_samples", defaults::TTL_PERFORMANCE_SAMPLES),
-        cluster_nodes: lifetime(r, "cluster_nodes", defaults::TTL_CLUSTER_NODES),
+section! {
+    /// The maximum time for which an answer is served, in addition to the maximum lag. "off" does not cache it.
+    pub struct Ttl {
+        /// getAccountInfo, getMultipleAccounts, getTokenAccountBalance.
+        // At 400 ms a slot, about one slot, two slots and 12 slots. A finalized state is some 32 slots old anyway.
+        account: PerCommitment<Duration> = lifetimes(["400ms", "800ms", "5s"]),
+        /// getFeeForMessage.
+        fee: PerCommitment<Duration> = lifetimes(["400ms", "800ms", "5s"]),
+        /// getVoteAccounts.
+        // The answer is a megabyte, and each slot changes it only by one vote of each validator. The answer is
+        // therefore served at least twice as long as an account.
+        vote_accounts: PerCommitment<Duration> = lifetimes(["1s", "2s", "10s"]),
+        /// getBlock at confirmed.
+        // A confirmed block can still be dropped in theory.
+        block_confirmed["block.confirmed"]: Duration = lifetime("2s"),
+        /// getBlock at finalized.
+        // A finalized block never changes. A day limits the effect of a faulty node.
+        block_finalized["block.finalized"]: Duration = lifetime("24h"),
+        /// A block that does not exist yet (-32004).
+        // Half a slot, because the block probably arrives soon.
+        no_block_not_yet["no_block.not_yet"]: Duration = lifetime("200ms"),
+        /// A slot that was skipped according to nodes (-32007, -32009), which may only have lost its block.
+        // A node that has the block may be added or come back at any time.
+        no_block_unconfirmed["no_block.unconfirmed"]: Duration = lifetime("5s"),
+        /// A slot that was skipped according to a stored later block.
+        // A proven skip never changes. A day limits the effect of a faulty node.
+        no_block_skipped["no_block.skipped"]: Duration = lifetime("24h"),
+        /// getRecentPerformanceSamples.
+        // A quarter of the minute that passes between two samples of a node.
+        performance_samples: Duration = lifetime("15s"),
+        /// getClusterNodes.
+        // Gossip membership changes within hours.
+        cluster_nodes: Duration = lifetime("60s"),
     }
 }
 
-/// Reads the lifetime `key`. `"off"` is zero.
-fn lifetime(r: &TableReader<'_>, key: &str, default: Duration) -> Duration {
-    r.within(key, OrOff(default), TTL).0
+/// Reads the shares at confirmed and finalized. Callers choose processed for freshness.
+fn stale_while_revalidate(f: &Field<'_, '_>) -> PerCommitment<f64> {
+    let table = f.table();
+    let share = |key| table.field(key, "").within(0.5, 0.0..=10.0);
+    PerCommitment { processed: 0.0, confirmed: share("confirmed"), finalized: share("finalized") }
 }

@@ -2,81 +2,125 @@
 
 use std::time::Duration;
 
-use crate::config::bounds::{SHARE, TIMEOUT, size};
+use super::{SHARE, TIMEOUT};
 use crate::config::raw::Raw;
-use crate::config::reader::TableReader;
-use crate::config::{BreakerSettings, Hedge, PoolSettings, defaults};
+use crate::config::setting::{Field, section};
 use crate::methods::Method;
 
-/// Reads the section `[pool]`.
-pub(super) fn read(r: &TableReader<'_>) -> PoolSettings {
-    let timeouts = r.table("attempt_timeout");
-    let default = timeouts.within("default", defaults::ATTEMPT_TIMEOUT, TIMEOUT);
-    let attempt = |method: Method| {
-        let own = defaults::attempt_timeout(method);
-        timeouts.within(
-            method.as_str(),
-            if own == defaults::ATTEMPT_TIMEOUT { default } else { own },
-            TIMEOUT,
-        )
-    };
-    let breaker = r.table("breaker");
-    PoolSettings {
-        genesis_hash: genesis_hash(r),
-        probe_interval: r.within(
-            "probe_interval",
-            defaults::PROBE_INTERVAL,
-            Duration::from_millis(10)..=Duration::from_mins(1),
-        ),
-        max_slot_lag: r.within("max_slot_lag", defaults::MAX_SLOT_LAG, 0..=432_000),
-        connect_timeout: r.within("connect_timeout", defaults::CONNECT_TIMEOUT, TIMEOUT),
-        attempt_timeout: Method::ALL.map(attempt),
-        forward_timeout: default,
-        retries: r.within("retries", defaults::RETRIES, 0..=10),
-        retry_budget: r.within("retry_budget", defaults::RETRY_BUDGET, SHARE),
-        hedge: hedge(r),
-        breaker: BreakerSettings {
-            failures: breaker.within("failures", defaults::BREAKER_FAILURES, 1..=10_000),
-            failure_rate: breaker.within("failure_rate", defaults::BREAKER_FAILURE_RATE, 0.01..=1.0),
-            slow: breaker.within("slow", defaults::BREAKER_SLOW, 1.0..=1000.0),
-            open: breaker.within("open", defaults::BREAKER_OPEN, TIMEOUT),
-        },
-        max_response: size(r, "max_response", defaults::MAX_RESPONSE, 1 << 10..=4 << 30),
-        max_buffered: size(r, "max_buffered", defaults::MAX_BUFFERED, 1 << 10..=1 << 40),
+section! {
+    /// The use of the nodes: probes, timeouts, retries, hedges and circuit breakers.
+    pub struct PoolSettings {
+        /// The genesis hash of the cluster, as getGenesisHash returns it. Nodes with another one get no calls. Default:
+        /// the one that all nodes report. If they report different ones, no node gets calls.
+        genesis_hash: Option<String> = with(genesis_hash),
+        /// Interval between two probes of a node.
+        // Two to three slots. A stopped node is noticed before clients notice it.
+        probe_interval: Duration = within("1s", "10ms"..="1m"),
+        /// Maximum lag of a usable node behind the newest slot of the pool at processed, in slots.
+        // Five seconds at 250 ms a slot. Busy nodes lag less, and clients hardly notice a state of this age.
+        max_slot_lag: u64 = within(20, 0..=432_000),
+        /// Maximum time to open a connection.
+        // Enough for one lost packet to be sent again. After a second loss another node is faster.
+        connect_timeout: Duration = within("1s", TIMEOUT),
+        /// Maximum time for an attempt on a node, for passthrough methods and all methods without a time of their own.
+        // Ten times the highest p99 of the small methods on a healthy node.
+        forward_timeout["attempt_timeout.default"]: Duration = within("10s", TIMEOUT),
+        /// Maximum time for an attempt of one method.
+        attempt_timeout: [Duration; 8] = with(|f| attempt_timeouts(f, forward_timeout)),
+        /// Maximum retries on other nodes after a failure.
+        // A call is tried on three nodes in all. If all three fail, a single node is rarely the cause.
+        retries: usize = within(2, 0..=10),
+        /// Maximum retries, as a share of all calls.
+        // While a node fails, retries add about a fifth to the load. Ten retries a second are allowed in any case.
+        retry_budget: f64 = within(0.2, SHARE),
+        /// "off", or `{ quantile = 0.95, budget = 0.05 }`: a call slower than this quantile of the method's recent calls
+        /// is also sent to a second node. The first good answer wins, and the other call is cancelled. `budget` is the
+        /// maximum share of all calls.
+        hedge: Option<Hedge> = with(hedge),
+        /// Maximum answer of a node, after decompression.
+        // Several times the largest mainnet block in its largest encoding.
+        max_response: usize = size("64MiB", "1KiB"..="4GiB"),
+        /// Maximum size of all answers of nodes being read. The answers of one key may take up to eight times as much
+        /// as is free.
+        // Eight of the largest answers at once, and half of a small server's memory.
+        max_buffered: usize = size("512MiB", "1KiB"..="1024GiB"),
+        breaker: BreakerSettings = section(),
     }
 }
 
-/// Reads the setting `hedge`: `"off"` or a table. `None` disables hedging.
-fn hedge(r: &TableReader<'_>) -> Option<Hedge> {
-    const KEY: &str = "hedge";
-    let written = r.written(KEY).map(|written| written.raw);
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hedge {
+    /// The quantile of a method's recent latencies after which a second attempt is sent.
+    pub quantile: f64,
+    /// The maximum number of second attempts, as a share of the number of calls.
+    pub budget: f64,
+}
+
+section! {
+    /// The circuit breaker of each node.
+    #[derive(Copy)]
+    pub struct BreakerSettings {
+        /// Consecutive failures that open the breaker.
+        // Few enough that a dead node is avoided after half a second of traffic.
+        failures: u32 = within(5, 1..=10_000),
+        /// Share of failures that opens the breaker, counted over at least 20 calls.
+        // A node that fails every second call costs more than it gives.
+        failure_rate: f64 = within(0.5, 0.01..=1.0),
+        /// An answer so many times slower than the pool's p95 of the method counts as a failure, if the slow answer
+        /// before it was for another key or method.
+        // Four times the 95th percentile is a hang, not variance.
+        slow: f64 = within(4.0, 1.0..=1000.0),
+        /// Time for which the breaker stays open before one call passes as a trial.
+        // Long enough for a node to restart, and short enough that the node is soon used again.
+        open: Duration = within("5s", TIMEOUT),
+    }
+}
+
+/// Returns true if `attempt_timeout.default` applies to `method`.
+pub(in crate::config) fn has_default_timeout(method: Method) -> bool {
+    method != Method::GetBlock
+}
+
+fn attempt_timeouts(f: &Field<'_, '_>, default: Duration) -> [Duration; 8] {
+    let table = f.r.table(f.key);
+    Method::ALL.map(|method| {
+        if has_default_timeout(method) {
+            table.field(method.as_str(), "").optional_within((), TIMEOUT).unwrap_or(default)
+        } else {
+            // A full block is megabytes read from disk. Of the 30 s for a request, 5 s remain for another node.
+            table.field(method.as_str(), f.help).within("25s", TIMEOUT)
+        }
+    })
+}
+
+/// Reads `"off"` or a table. `None` disables hedging.
+fn hedge(f: &Field<'_, '_>) -> Option<Hedge> {
+    f.declare(serde_json::json!({ "const": "off" }), Some(&"off".into()), None);
+    let written = f.r.written(f.key).map(|written| written.raw);
     match &written {
         Some(raw) if raw.text() == Some("off") => return None,
         None | Some(Raw::Table(_)) => {}
         Some(other) => {
             let fix = "write hedge = { quantile = 0.95, budget = 0.05 }";
-            r.problem(KEY, Some(other.show()), "expected \"off\" or a table", fix);
+            f.problem(Some(other.show()), "expected \"off\" or a table", fix);
             return None;
         }
     }
-    let table = r.table(KEY);
+    let table = f.r.table(f.key);
     // Below the median, most calls would be hedged. Above 0.99, too few answers in the window are slower.
-    let quantile = table.optional_within("quantile", 0.5..=0.99);
-    let budget = table.optional_within("budget", 0.001..=1.0);
+    let quantile = table.field("quantile", "").optional_within(0.95, 0.5..=0.99);
+    let budget = table.field("budget", "").optional_within(0.05, 0.001..=1.0);
     let on = written.is_some() || quantile.is_some() || budget.is_some();
-    on.then(|| Hedge {
-        quantile: quantile.unwrap_or(defaults::HEDGE_QUANTILE),
-        budget: budget.unwrap_or(defaults::HEDGE_BUDGET),
-    })
+    // One call in twenty is slower than the 95th percentile, so at most one call in twenty is hedged.
+    on.then(|| Hedge { quantile: quantile.unwrap_or(0.95), budget: budget.unwrap_or(0.05) })
 }
 
-fn genesis_hash(r: &TableReader<'_>) -> Option<String> {
-    const KEY: &str = "genesis_hash";
-    let hash: String = r.optional(KEY)?;
+fn genesis_hash(f: &Field<'_, '_>) -> Option<String> {
+    let hash: String = f.optional("5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d")?;
     if bs58::decode(&hash).into_vec().is_ok_and(|bytes| bytes.len() == 32) {
         return Some(hash);
     }
     let fix = "set it to the answer of getGenesisHash in your cluster";
-    r.problem(KEY, Some(format!("{hash:?}")), "expected 32 bytes in base58", fix);
+    f.problem(Some(format!("{hash:?}")), "expected 32 bytes in base58", fix);
     None
 }

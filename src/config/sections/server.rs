@@ -1,73 +1,122 @@
 //! `[server]`: the listeners and their limits.
 
-use std::ops::RangeInclusive;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::config::bounds::{TIMEOUT, size};
-use crate::config::reader::TableReader;
-use crate::config::{Server, TlsFiles, defaults};
+use ipnet::IpNet;
 
-/// The bounds of the limits on connections and on requests in flight. Zero would serve nobody, and a million
-/// is beyond one machine.
-const COUNT: RangeInclusive<usize> = 1..=1_000_000;
+use super::TIMEOUT;
+use crate::config::setting::{Field, section};
 
-/// Reads the section `[server]`.
-pub(super) fn read(r: &TableReader<'_>) -> Server {
-    let trusted_proxies = r.list("trusted_proxies").unwrap_or_default();
-    let proxy_protocol = r.get("proxy_protocol", defaults::PROXY_PROTOCOL);
-    if proxy_protocol && trusted_proxies.is_empty() {
-        let rule = "needs server.trusted_proxies: only these peers may send PROXY protocol headers";
-        r.problem(
-            "proxy_protocol",
-            Some("true".to_owned()),
-            rule,
-            "list the balancer's addresses in server.trusted_proxies",
-        );
-    }
-    Server {
-        listen: r.get("listen", defaults::LISTEN),
-        admin_listen: r.get("admin_listen", defaults::ADMIN_LISTEN),
-        max_body: size(r, "max_body", defaults::MAX_BODY, 256..=64 << 20),
-        max_batch: r.within("max_batch", defaults::MAX_BATCH, 1..=10_000),
-        max_connections: r.within("max_connections", defaults::MAX_CONNECTIONS, COUNT),
-        max_in_flight: r.within("max_in_flight", defaults::MAX_IN_FLIGHT, COUNT),
-        max_outgoing: size(r, "max_outgoing", defaults::MAX_OUTGOING, 1 << 20..=1 << 40),
-        header_timeout: r.within("header_timeout", defaults::HEADER_TIMEOUT, TIMEOUT),
-        body_timeout: r.within("body_timeout", defaults::BODY_TIMEOUT, TIMEOUT),
-        write_timeout: r.within("write_timeout", defaults::WRITE_TIMEOUT, TIMEOUT),
-        request_timeout: r.within("request_timeout", defaults::REQUEST_TIMEOUT, TIMEOUT),
-        drain_timeout: r.within("drain_timeout", defaults::DRAIN_TIMEOUT, TIMEOUT),
-        cors_origins: cors_origins(r),
-        trusted_proxies,
-        client_ip_header: r.get("client_ip_header", defaults::CLIENT_IP_HEADER),
-        proxy_protocol,
-        tls: tls(&r.table("tls")),
+section! {
+    /// The listeners and their limits.
+    pub struct Server {
+        /// Address of the public listener: `POST /v3/<API_KEY>`.
+        // All interfaces, because a container that listens on loopback cannot be reached. Strangers have no access,
+        // because callers need a key.
+        listen: SocketAddr = get("0.0.0.0:8080"),
+        /// Address of the admin listener: metrics, health and the status page. Keep it off the public network.
+        admin_listen: SocketAddr = get("127.0.0.1:9899"),
+        /// Maximum request body. The default is that of a node.
+        max_body: usize = size("50KiB", "256B"..="64MiB"),
+        /// Maximum calls in a batch.
+        // The number of accounts that getMultipleAccounts allows. Client libraries send much smaller batches.
+        max_batch: usize = within(100, 1..=10_000),
+        /// Maximum open connections. Further ones wait in the kernel's queue. One client address, except trusted
+        /// proxies, may hold up to eight times as many as are free: 8/9 of all if it is alone. Connections beyond that
+        /// are closed.
+        // The buffers of that many connections take about 1 GiB at most. The number is a third of the usual limit on
+        // open files of a service (65,536).
+        max_connections: usize = within(20_000, 1..=1_000_000),
+        /// Maximum requests in flight. Further ones get -32094 with Retry-After. One key may hold up to eight times as
+        /// many as are free: 8/9 of all if it is alone.
+        // Enough for 100,000 calls a second of 100 ms each. A longer queue only adds delay.
+        max_in_flight: usize = within(10_000, 1..=1_000_000),
+        /// Maximum size of all answers in memory until they are sent. Further requests get -32094 with Retry-After. An
+        /// answer sent to several callers counts once. One key may hold up to eight times as many bytes as are free:
+        /// 8/9 of all if it is alone.
+        // Eight of the largest answers at once, or more than a hundred blocks for clients that read slowly.
+        max_outgoing: usize = size("512MiB", "1MiB"..="1024GiB"),
+        /// Maximum time to receive a request head.
+        // A request head fits into one packet, so a slower client is broken or hostile.
+        header_timeout: Duration = within("10s", TIMEOUT),
+        /// Maximum time to receive a request body.
+        // Enough for a body of 50 KiB at 5 KiB/s.
+        body_timeout: Duration = within("10s", TIMEOUT),
+        /// Maximum time for which a client may accept no bytes of its answer. A client that accepts 64 KiB in that time
+        /// is slow, but served.
+        // TCP resends a lost packet several times in this time.
+        write_timeout: Duration = within("30s", TIMEOUT),
+        /// Maximum time for a call. Then it gets -32096.
+        // The default timeout of the Rust client library.
+        request_timeout: Duration = within("30s", TIMEOUT),
+        /// Maximum time for calls in flight after SIGTERM.
+        // Less than the 30 s that Kubernetes waits before it kills a process.
+        drain_timeout: Duration = within("20s", TIMEOUT),
+        /// Origins of web pages that may call: "*", or for example `https://app.example`.
+        // Every origin, as a node allows it. Access depends on the API key, not on the origin.
+        cors_origins: Vec<String> = with(cors_origins),
+        /// Addresses and networks of proxies whose statements about client addresses are trusted.
+        trusted_proxies: Vec<IpNet> = list(&[]),
+        /// The header in which trusted proxies give the client address: "x-forwarded-for" or "forwarded" (RFC 7239).
+        /// The other header is ignored. If the header cannot be read, the client address is unknown: it matches no
+        /// address list, and all unknown clients share one limit for failed keys and `open_plan`.
+        // The header that nginx, Caddy and cloud balancers write.
+        client_ip_header: ClientIpHeader = get("x-forwarded-for"),
+        /// True if every connection begins with a PROXY protocol v2 header from a trusted proxy, as TCP balancers send
+        /// it.
+        proxy_protocol: bool = get(false),
+        /// TLS on the public listener: PEM files, read again when they change. The server's own certificate is the
+        /// first, and the key is not encrypted.
+        tls: Option<TlsFiles> = with(tls),
     }
 }
 
-/// Reads the paths of the certificate and its key. `None` if neither is set. If only one is set, records a
-/// problem. The listener checks the contents of the two files.
-fn tls(r: &TableReader<'_>) -> Option<TlsFiles> {
-    let (cert, key) = (r.file("cert"), r.file("key"));
+impl Server {
+    /// Returns true for the address of a trusted proxy.
+    pub fn trusts(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.trusted_proxies.iter().any(|network| network.contains(&ip))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientIpHeader {
+    XForwardedFor,
+    /// RFC 7239.
+    Forwarded,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// Reads the paths of the certificate and its key: both or neither. The listener checks the contents of the two files.
+fn tls(f: &Field<'_, '_>) -> Option<TlsFiles> {
+    let table = f.table();
+    let (cert, key) = (table.field("cert", "").file("cert.pem"), table.field("key", "").file("key.pem"));
     let missing = match (&cert, &key) {
         (Some(_), None) => "key",
         (None, Some(_)) => "cert",
         _ => return cert.zip(key).map(|(cert, key)| TlsFiles { cert, key }),
     };
     let rule = "expected a certificate and its key, or neither";
-    r.problem(missing, None, rule, "set both files, in PEM");
+    table.problem(missing, None, rule, "set both files, in PEM");
     None
 }
 
 /// Reads `*`, or origins as browsers write them: scheme, host, and a port that is not the scheme's default.
-fn cors_origins(r: &TableReader<'_>) -> Vec<String> {
-    const KEY: &str = "cors_origins";
-    let origins: Vec<String> = r.list(KEY).unwrap_or_else(|| vec![defaults::CORS_ORIGIN.to_owned()]);
+fn cors_origins(f: &Field<'_, '_>) -> Vec<String> {
+    let origins: Vec<String> = f.list(&["*"]);
     for origin in &origins {
         let as_browser = |url: &url::Url| url.origin().ascii_serialization() == *origin;
         let fine = origin == "*" || url::Url::parse(origin).is_ok_and(|url| as_browser(&url));
         if !fine {
             let rule = "expected \"*\" or an origin as a browser sends it: scheme and host, no path";
-            r.problem(KEY, Some(format!("{origin:?}")), rule, "write it like \"https://app.example\"");
+            f.problem(Some(format!("{origin:?}")), rule, "write it like \"https://app.example\"");
         }
     }
     origins

@@ -1,40 +1,60 @@
 //! `[shared]`: the store that several gateways share. Without a `url` no store is used.
 
-use crate::config::bounds::{TIMEOUT, ca_file, is_name};
-use crate::config::reader::TableReader;
-use crate::config::{Secret, SharedSettings, defaults};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{NAME_RULE, TIMEOUT, is_name};
+use crate::config::Secret;
+use crate::config::setting::{Field, section};
 
 const FIX: &str =
     "write \"redis://user:password@10.0.0.5:6379\" (rediss:// with TLS), \"env:NAME\" or \"file:PATH\"";
 
-/// Reads the section `[shared]`. `None` without a `url`; the other settings are checked nevertheless.
-pub(super) fn read(r: &TableReader<'_>) -> Option<SharedSettings> {
-    let url = r.secret("url");
-    let urls = url.as_ref().map(|url| addresses(r, url)).unwrap_or_default();
-    let namespace = r.get("namespace", defaults::SHARED_NAMESPACE.to_owned());
-    if !is_name(&namespace) {
-        let rule = "expected letters, digits, '-', '_' and '.', at most 64 of them";
-        r.problem("namespace", Some(format!("{namespace:?}")), rule, "write it like \"slotfront\"");
+section! {
+    /// A Redis or Valkey store that several gateways share: a second level of the cache, and common limits and quotas.
+    /// Without a `url` there is none. See docs/several-replicas.md.
+    #[derive(Eq)]
+    pub struct SharedSettings {
+        /// The URL, with user and password if needed, and rediss:// for TLS; or `env:NAME`, `file:PATH`. Several URLs are
+        /// separated by commas: servers of which the one that accepts writes is used, or some nodes of a cluster.
+        urls["url"]: Vec<Secret> = with(urls),
+        /// True for a Redis cluster.
+        cluster: bool = get(false),
+        /// The prefix of all keys in the store. Deployments that count separately need different ones.
+        namespace: String = with(namespace),
+        /// Maximum time for an operation of the store.
+        // Many times the latency of a store nearby, and less than the latency of most nodes.
+        timeout: Duration = within("20ms", TIMEOUT),
+        /// An additional certificate authority, in PEM.
+        ca_file: Option<PathBuf> = ca_file(),
+        /// The secret that authenticates cached answers in the store. Others who can write to the store cannot forge
+        /// answers. All gateways need the same secret; or `env:NAME`, `file:PATH`. Without a secret, only accidental damage
+        /// is detected.
+        secret: Option<Secret> = secret("env:SLOTFRONT_SHARED_SECRET"),
     }
-    let shared = SharedSettings {
-        urls,
-        cluster: r.get("cluster", defaults::SHARED_CLUSTER),
-        namespace,
-        timeout: r.within("timeout", defaults::SHARED_TIMEOUT, TIMEOUT),
-        ca_file: ca_file(r),
-        secret: r.secret("secret"),
-    };
-    url.is_some().then_some(shared)
 }
 
-/// Reads a list of URLs separated by commas. Each is a secret, because it may hold a password.
-fn addresses(r: &TableReader<'_>, list: &Secret) -> Vec<Secret> {
+/// Reads the section. `None` without a `url`; the other settings are checked nevertheless.
+pub(super) fn shared(f: &Field<'_, '_>) -> Option<SharedSettings> {
+    Some(f.section()).filter(|shared: &SharedSettings| !shared.urls.is_empty())
+}
+
+fn namespace(f: &Field<'_, '_>) -> String {
+    let namespace: String = f.get("slotfront");
+    if !is_name(&namespace) {
+        f.problem(Some(format!("{namespace:?}")), NAME_RULE, "write it like \"slotfront\"");
+    }
+    namespace
+}
+
+/// Reads URLs separated by commas. Each is a secret, because it may hold a password.
+fn urls(f: &Field<'_, '_>) -> Vec<Secret> {
+    let Some(list) = f.secret("redis://127.0.0.1:6379") else { return Vec::new() };
     let urls: Vec<_> = list.expose().split(',').map(|url| Secret::new(url.trim())).collect();
     if let Some(rule) = urls.iter().find_map(fault) {
-        r.problem("url", Some("***".to_owned()), rule, FIX);
+        f.secret_problem(rule, FIX);
     } else if urls.iter().any(|url| scheme(url) != scheme(&urls[0])) {
-        let rule = "mixes URLs with and without TLS";
-        r.problem("url", Some("***".to_owned()), rule, "use either redis:// or rediss:// for all");
+        f.secret_problem("mixes URLs with and without TLS", "use either redis:// or rediss:// for all");
     }
     urls
 }

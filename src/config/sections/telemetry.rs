@@ -1,30 +1,46 @@
 //! `[telemetry]`: logs and traces.
 
-use crate::config::bounds::{SHARE, url_fault};
-use crate::config::reader::TableReader;
-use crate::config::{Secret, Telemetry, defaults};
+use super::{SHARE, url_fault};
+use crate::config::Secret;
+use crate::config::setting::{Field, section};
 
-/// Reads the section `[telemetry]`.
-pub(super) fn read(r: &TableReader<'_>) -> Telemetry {
-    let log = r.get("log", defaults::LOG.to_owned());
-    if let Err(e) = tracing_subscriber::EnvFilter::try_new(&log) {
-        let fix = "set a level, or levels of modules: \"info,slotfront::pool=debug\"";
-        r.problem("log", Some(format!("{log:?}")), format!("is not a log filter: {e}"), fix);
-    }
-    Telemetry {
-        log,
-        format: r.get("format", defaults::LOG_FORMAT),
-        otlp: otlp(r),
-        trace_sample: r.within("trace_sample", defaults::TRACE_SAMPLE, SHARE),
+section! {
+    /// Logs and traces.
+    pub struct Telemetry {
+        /// The log filter: a level, or levels of modules, such as `info,slotfront::pool=debug`.
+        // Starts, stops, reloads and failures that need a person, but no line for each request.
+        log: String = with(log),
+        /// "pretty" for people, "json" for machines, "auto" for pretty on a terminal and JSON otherwise.
+        format: LogFormat = get("auto"),
+        /// The base URL of an OTLP collector for traces, to which /v1/traces is appended; or `env:NAME`, `file:PATH`.
+        otlp: Option<Secret> = with(otlp),
+        /// The share of requests without a `traceparent` that are traced. With a `traceparent`, its sampled flag
+        /// decides.
+        // Enough to see where time goes: 100 traces a second at 10,000 requests a second.
+        trace_sample: f64 = within(0.01, SHARE),
     }
 }
 
-/// Reads the URL of the trace collector.
-fn otlp(r: &TableReader<'_>) -> Option<Secret> {
-    const KEY: &str = "otlp";
-    let url = r.secret(KEY)?;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    Auto,
+    Pretty,
+    Json,
+}
+
+fn log(f: &Field<'_, '_>) -> String {
+    let log: String = f.get("info");
+    if let Err(e) = tracing_subscriber::EnvFilter::try_new(&log) {
+        let fix = "set a level, or levels of modules: \"info,slotfront::pool=debug\"";
+        f.problem(Some(format!("{log:?}")), format!("is not a log filter: {e}"), fix);
+    }
+    log
+}
+
+fn otlp(f: &Field<'_, '_>) -> Option<Secret> {
+    let url = f.secret("http://127.0.0.1:4318")?;
     if let Some(rule) = url_fault(&url) {
-        r.problem(KEY, Some("***".to_owned()), rule, "write it like \"http://127.0.0.1:4318\"");
+        f.secret_problem(rule, "write it like \"http://127.0.0.1:4318\"");
     }
     Some(url)
 }

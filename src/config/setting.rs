@@ -1,0 +1,312 @@
+//! The declaration of a setting: its name, type, default, bounds and help, said once.
+//!
+//! Reading a setting also records its declaration. The JSON Schema, the example file and the table in
+//! `docs/configuration.md` are made from these records.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::methods::PerCommitment;
+
+use super::raw::Raw;
+use super::reader::{Declared, Section, TableReader};
+use super::secret::Secret;
+use super::value::{ByteSize, OrForever, OrOff, Setting};
+
+/// The bounds of lifetimes. More than ten years is not plausible.
+const LIFETIME: RangeInclusive<&str> = "off"..="87600h";
+
+/// Declares a section: a struct whose doc comments are the help, and how each of its settings is read. What follows
+/// `=` is a method of [`Field`] with a default or an example, and bounds; it may use the fields above. A field named
+/// otherwise than its setting has the setting's name in brackets. Comments `//` give the reasons of defaults.
+macro_rules! section {
+    (
+        $(#[doc = $section:literal])+
+        $(#[derive($($derive:ident),+)])?
+        pub struct $name:ident {
+            $($(#[doc = $help:literal])* $field:ident $([$key:literal])?: $type:ty = $how:ident($($argument:expr),*),)+
+        }
+    ) => {
+        $(#[doc = $section])+
+        #[derive(Debug, Clone, PartialEq)]
+        $(#[derive($($derive),+)])?
+        pub struct $name {
+            $($(#[doc = $help])* pub $field: $type,)+
+        }
+
+        impl $crate::config::reader::Section for $name {
+            const HELP: &'static str = concat!($($section, "\n"),+);
+
+            fn read(r: &$crate::config::reader::TableReader<'_>) -> Self {
+                $(
+                    let key = [$($key,)? stringify!($field)][0];
+                    let $field: $type = r.field(key, concat!($($help, "\n"),*)).$how($($argument),*);
+                )+
+                Self { $($field),+ }
+            }
+        }
+    };
+}
+pub(super) use section;
+
+/// One setting of a table, which the methods read and declare. `default` is the value of a setting that is missing or
+/// invalid, and `example` one for a setting without a default, both as in the file.
+pub(super) struct Field<'a, 'h> {
+    pub(super) r: TableReader<'a>,
+    pub(super) key: &'h str,
+    pub(super) help: &'h str,
+}
+
+impl Field<'_, '_> {
+    /// A value that no setting changes.
+    #[expect(clippy::unused_self, reason = "the other fields of a section are read by methods")]
+    pub(super) fn fixed<T>(&self, value: T) -> T {
+        value
+    }
+
+    /// A setting that `read` reads.
+    pub(super) fn with<T>(&self, read: impl Fn(&Self) -> T) -> T {
+        read(self)
+    }
+
+    /// A section inside this one.
+    pub(super) fn section<T: Section>(&self) -> T {
+        self.r.section(self.key)
+    }
+
+    pub(super) fn table(&self) -> TableReader<'_> {
+        self.r.declared_table(self.key, self.help)
+    }
+
+    pub(super) fn get<T: Setting>(&self, default: impl Into<Value>) -> T {
+        let default = default.into();
+        self.declare(T::schema(), Some(&default), None);
+        self.parsed().unwrap_or_else(|| read(&default))
+    }
+
+    pub(super) fn within<T: Setting + PartialOrd>(
+        &self,
+        default: impl Into<Value>,
+        bounds: RangeInclusive<impl Into<Value> + Clone>,
+    ) -> T {
+        let (default, bounds) = (default.into(), Bounds::from(bounds));
+        self.declare(bounds.schema::<T>(), Some(&default), None);
+        self.parsed_within(&bounds).unwrap_or_else(|| read(&default))
+    }
+
+    pub(super) fn bytes(&self, default: &str, bounds: RangeInclusive<&str>) -> u64 {
+        self.within::<ByteSize>(default, bounds).0
+    }
+
+    /// A size of something in memory.
+    pub(super) fn size(&self, default: &str, bounds: RangeInclusive<&str>) -> usize {
+        usize::try_from(self.bytes(default, bounds)).unwrap_or(usize::MAX)
+    }
+
+    /// A duration, or `"off"`, which is zero.
+    pub(super) fn lifetime(&self, default: &str) -> Duration {
+        self.within::<OrOff>(default, LIFETIME).0
+    }
+
+    /// A lifetime for each commitment.
+    pub(super) fn lifetimes(&self, defaults: [&str; 3]) -> PerCommitment<Duration> {
+        self.each(defaults, |field, default| field.within::<OrOff>(default, LIFETIME).0)
+    }
+
+    /// A duration, `"off"`, or `"forever"`, which is `None`.
+    pub(super) fn lifetime_or_forever(&self, default: &str) -> Option<Duration> {
+        self.get::<OrForever>(default).0
+    }
+
+    /// A table with a value for each commitment.
+    pub(super) fn each<D, T>(
+        &self,
+        defaults: [D; 3],
+        read: impl Fn(&Field<'_, '_>, D) -> T,
+    ) -> PerCommitment<T> {
+        let table = self.table();
+        let one = |key, default| read(&table.field(key, ""), default);
+        let [processed, confirmed, finalized] = defaults;
+        PerCommitment {
+            processed: one("processed", processed),
+            confirmed: one("confirmed", confirmed),
+            finalized: one("finalized", finalized),
+        }
+    }
+
+    pub(super) fn optional<T: Setting>(&self, example: &str) -> Option<T> {
+        self.declare(T::schema(), None, Some(&example.into()));
+        self.parsed()
+    }
+
+    pub(super) fn optional_within<T: Setting + PartialOrd>(
+        &self,
+        example: impl Into<Value>,
+        bounds: RangeInclusive<impl Into<Value> + Clone>,
+    ) -> Option<T> {
+        let bounds = Bounds::from(bounds);
+        self.declare(bounds.schema::<T>(), None, Some(&example.into()));
+        self.parsed_within(&bounds)
+    }
+
+    pub(super) fn list<T: Setting>(&self, default: &[&str]) -> Vec<T> {
+        self.declare(list_of::<T>(), Some(&default.into()), None);
+        self.parsed_list().unwrap_or_else(|| default.iter().map(|item| read(&(*item).into())).collect())
+    }
+
+    pub(super) fn optional_list<T: Setting>(&self, example: &[&str]) -> Option<Vec<T>> {
+        self.declare(list_of::<T>(), None, Some(&example.into()));
+        self.parsed_list()
+    }
+
+    /// Text, or a reference to a variable or a file. `None` if it is not set or cannot be read. It is never shown.
+    pub(super) fn secret(&self, example: &str) -> Option<Secret> {
+        self.declare(String::schema(), None, Some(&example.into()));
+        self.parsed_secret()
+    }
+
+    /// A path relative to the configuration file.
+    pub(super) fn file(&self, example: &str) -> Option<PathBuf> {
+        self.optional::<String>(example).map(|path| self.r.layers().base.join(path))
+    }
+
+    /// A path relative to the configuration file, or `"off"`, which is `None`.
+    pub(super) fn file_or_off(&self, default: &str) -> Option<PathBuf> {
+        let path: String = self.get(default);
+        (path != "off").then(|| self.r.layers().base.join(path))
+    }
+
+    /// The path of certificates in PEM. Records a problem if the file is unreadable or has none.
+    pub(super) fn ca_file(&self) -> Option<PathBuf> {
+        let path = self.file("ca.pem")?;
+        let fault = match std::fs::read_to_string(&path) {
+            Err(e) => Some(format!("cannot be read: {}", e.kind())),
+            Ok(text) if !text.contains("-----BEGIN CERTIFICATE-----") => {
+                Some("has no certificate".to_owned())
+            }
+            Ok(_) => None,
+        };
+        if let Some(fault) = fault {
+            let rule = format!("names the file {}, which {fault}", path.display());
+            self.problem(None, rule, "name a readable file with certificates in PEM");
+        }
+        Some(path)
+    }
+
+    pub(super) fn declare(&self, schema: Value, default: Option<&Value>, example: Option<&Value>) {
+        let mut declared = Declared::table(self.r.path(self.key), self.help);
+        (declared.schema, declared.default, declared.example) = (schema, default.cloned(), example.cloned());
+        self.r.declare(declared);
+    }
+
+    /// Records a problem with this setting. `value` is the text to show; `None` shows none.
+    pub(super) fn problem(&self, value: Option<String>, rule: impl Into<String>, fix: impl Into<String>) {
+        self.r.problem(self.key, value, rule, fix);
+    }
+
+    /// Records a problem with a setting whose value must not be shown.
+    pub(super) fn secret_problem(&self, rule: impl Into<String>, fix: &str) {
+        self.problem(Some("***".to_owned()), rule, fix);
+    }
+
+    /// Reads the value. `None` if it is not set or invalid. An invalid value is recorded as a problem.
+    pub(super) fn parsed<T: Setting>(&self) -> Option<T> {
+        let raw = self.r.written(self.key)?.raw;
+        let value = T::read(&raw);
+        if value.is_none() {
+            let (rule, fix) = (format!("expected {}", T::EXPECTED), format!("write it like {}", T::EXAMPLE));
+            self.problem(Some(raw.show()), rule, fix);
+        }
+        value
+    }
+
+    fn parsed_within<T: Setting + PartialOrd>(&self, bounds: &Bounds) -> Option<T> {
+        let value = self.parsed::<T>()?;
+        let Bounds(low, high) = bounds;
+        let fix = if value < read(low) {
+            format!("write at least {low}")
+        } else if value > read(high) {
+            format!("write at most {high}")
+        } else {
+            return Some(value);
+        };
+        let shown = self.r.written(self.key).map(|written| written.raw.show());
+        self.problem(shown, format!("expected a value from {low} to {high}"), fix);
+        None
+    }
+
+    /// Reads a list. `None` if it is not set. Invalid elements are left out and recorded as problems. In the
+    /// environment commas separate the elements.
+    fn parsed_list<T: Setting>(&self) -> Option<Vec<T>> {
+        let items: Vec<Raw> = match self.r.written(self.key)?.raw {
+            Raw::List(items) => items.into_iter().map(|item| item.raw).collect(),
+            Raw::Word(text) => text
+                .split(',')
+                .map(str::trim)
+                .filter(|word| !word.is_empty())
+                .map(|word| Raw::Word(word.to_owned()))
+                .collect(),
+            other => {
+                self.problem(Some(other.show()), "expected a list", format!("write [{}]", T::EXAMPLE));
+                return None;
+            }
+        };
+        let mut values = Vec::with_capacity(items.len());
+        for (i, item) in items.iter().enumerate() {
+            if let Some(value) = T::read(item) {
+                values.push(value);
+            } else {
+                let rule = format!("element {i}: expected {}", T::EXPECTED);
+                self.problem(Some(item.show()), rule, format!("write it like {}", T::EXAMPLE));
+            }
+        }
+        Some(values)
+    }
+
+    pub(super) fn parsed_secret(&self) -> Option<Secret> {
+        let raw = self.r.written(self.key)?.raw;
+        let layers = self.r.layers();
+        let resolved = match raw.text() {
+            Some(text) => Secret::resolve(text, layers.env, layers.base),
+            None => Err("expected a string".to_owned()),
+        };
+        if let Some(name) = raw.text().and_then(|text| text.strip_prefix("env:")) {
+            self.r.know_variable(name);
+        }
+        resolved.inspect_err(|rule| self.secret_problem(rule, "write \"env:NAME\" or \"file:PATH\"")).ok()
+    }
+}
+
+/// The lowest and the highest valid value, as in the file.
+struct Bounds(Value, Value);
+
+impl<T: Into<Value> + Clone> From<RangeInclusive<T>> for Bounds {
+    fn from(bounds: RangeInclusive<T>) -> Self {
+        let (low, high) = bounds.into_inner();
+        Self(low.into(), high.into())
+    }
+}
+
+impl Bounds {
+    fn schema<T: Setting>(&self) -> Value {
+        let mut schema = T::schema();
+        let Self(low, high) = self;
+        if low.is_number() {
+            (schema["minimum"], schema["maximum"]) = (low.clone(), high.clone());
+        }
+        schema["description"] = format!("From {low} to {high}.").into();
+        schema
+    }
+}
+
+fn list_of<T: Setting>() -> Value {
+    json!({ "type": "array", "items": T::schema() })
+}
+
+/// Reads a default or a bound.
+fn read<T: Setting>(value: &Value) -> T {
+    T::read(&Raw::from(value)).expect("a test reads every default and bound")
+}
