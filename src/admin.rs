@@ -4,11 +4,11 @@
 //! token of [`Controls`]. The status page shows the state from a [`StatusSource`] and counts from [`Metrics`]. One
 //! task reads both for all open pages, so their number does not matter.
 
-pub mod follow_view;
-pub mod history;
-pub mod node_view;
-pub mod status;
-pub mod upstreams;
+pub(crate) mod follow_view;
+pub(crate) mod history;
+pub(crate) mod node_view;
+pub(crate) mod status;
+pub(crate) mod upstreams;
 
 mod control;
 mod host;
@@ -30,7 +30,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use status::{Readiness, Status, StatusSource};
+pub(crate) use status::{Readiness, Status, StatusSource};
 
 use crate::config::Secret;
 use crate::config::reload::Changes;
@@ -51,7 +51,7 @@ const MAX_STREAMS: usize = 64;
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
 /// The state that the handlers of the admin listener share.
-pub struct AdminState {
+pub(crate) struct AdminState {
     metrics: Arc<Metrics>,
     source: Box<dyn StatusSource>,
     history: Mutex<History>,
@@ -65,7 +65,7 @@ pub struct AdminState {
 }
 
 /// The parts of the process that an operator can change, and the bearer token that allows changes.
-pub struct Controls {
+pub(crate) struct Controls {
     /// The bearer token `auth.admin_token`. If it is `None`, all actions are refused.
     pub token: Option<Secret>,
     /// The gateway, which holds the API keys.
@@ -76,7 +76,7 @@ pub struct Controls {
 
 /// A request to reload the configuration. The request is the sender of its reply: the changes, or the text of all
 /// problems.
-pub type ReloadRequest = oneshot::Sender<Result<Changes, String>>;
+pub(crate) type ReloadRequest = oneshot::Sender<Result<Changes, String>>;
 
 /// The data of the status page. A page gets all points of its chart when it opens, and then the newest point each
 /// second.
@@ -95,7 +95,7 @@ struct Snapshot {
 impl AdminState {
     /// Creates the state. The event streams of pages end when `stop` is cancelled. Work that may outlive its
     /// request runs on `tasks`.
-    pub fn new(
+    pub(crate) fn new(
         metrics: Arc<Metrics>,
         source: impl StatusSource,
         controls: Controls,
@@ -109,7 +109,7 @@ impl AdminState {
     }
 
     /// Starts the task that records the history and updates open pages. The task ends when slotfront stops.
-    pub fn watch(self: &Arc<Self>) {
+    pub(crate) fn watch(self: &Arc<Self>) {
         let state = Arc::clone(self);
         self.tasks.spawn(async move {
             let mut ticker = tokio::time::interval(COMPARE_INTERVAL);
@@ -171,7 +171,7 @@ impl AdminState {
 }
 
 /// Returns the router of the admin listener.
-pub fn router(state: Arc<AdminState>) -> Router {
+pub(crate) fn router(state: Arc<AdminState>) -> Router {
     let (mut open, mut guarded) = (Router::new(), Router::new());
     for route in routes::all() {
         match route.access {

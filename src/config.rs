@@ -18,7 +18,7 @@ mod setting;
 #[cfg(test)]
 mod tests;
 mod value;
-pub mod watch;
+pub(crate) mod watch;
 
 pub use dev::DEV_KEY;
 pub use load::{from_text, load};

@@ -7,7 +7,7 @@
 pub mod app;
 pub mod cli;
 
-pub mod admin;
+pub(crate) mod admin;
 pub mod http;
 
 pub mod gateway;

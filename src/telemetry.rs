@@ -4,15 +4,15 @@
 //! secret. No label of a metric holds text from a request. Methods and outcomes are closed sets. Keys appear by
 //! their ids, and upstreams by their configured names.
 
-pub mod family;
+pub(crate) mod family;
 mod fold;
-pub mod labels;
-pub mod metrics;
-pub mod otlp;
-pub mod sharded;
-pub mod totals;
-pub mod trace;
-pub mod trace_context;
+pub(crate) mod labels;
+pub(crate) mod metrics;
+pub(crate) mod otlp;
+pub(crate) mod sharded;
+pub(crate) mod totals;
+pub(crate) mod trace;
+pub(crate) mod trace_context;
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

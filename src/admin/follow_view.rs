@@ -7,7 +7,7 @@ use crate::methods::Slot;
 /// The state of following the cluster's blocks, which lets cached answers be served at newer slots while their
 /// accounts are unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FollowView {
+pub(crate) struct FollowView {
     /// True if cached answers are served at a newer slot than they were fetched at (carried). False if
     /// `follow.mode` is `shadow`, and after a carried answer was found wrong.
     pub serves: bool,

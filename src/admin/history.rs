@@ -24,7 +24,7 @@ const TOP_KEYS: usize = 8;
 
 /// The traffic of one second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Point {
+pub(crate) struct Point {
     /// The Unix time of the point, in milliseconds.
     pub at_ms: u64,
     /// The newest slot that was known at that time, at each commitment.
@@ -48,7 +48,7 @@ pub struct Point {
 
 /// The traffic of the last minute, and totals since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     /// The period in seconds over which rates and ratios are computed: about 60, and less in the first minute
     /// after a start.
     pub window_s: f64,
@@ -76,7 +76,7 @@ pub struct Traffic {
 
 /// The calls of the last minute that had one outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OutcomeTraffic {
+pub(crate) struct OutcomeTraffic {
     /// The name of the outcome, as in metrics.
     pub outcome: &'static str,
     /// The calls per second with this outcome.
@@ -91,7 +91,7 @@ pub struct OutcomeTraffic {
 
 /// The calls of one method in the last minute.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MethodTraffic {
+pub(crate) struct MethodTraffic {
     /// The name of the method, or `other` for methods that are not cached.
     pub method: &'static str,
     /// The calls per second of this method.
@@ -102,7 +102,7 @@ pub struct MethodTraffic {
 
 /// The calls with one API key in the last minute.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct KeyTraffic {
+pub(crate) struct KeyTraffic {
     /// The key's id. All keys without metrics of their own are counted together as `other`.
     pub key: String,
     /// The calls per second with this key.
@@ -113,7 +113,7 @@ pub struct KeyTraffic {
 
 /// The points of the last five minutes, and the readings of the counters over the last minute.
 #[derive(Debug, Default)]
-pub struct History {
+pub(crate) struct History {
     points: VecDeque<Point>,
     marks: VecDeque<(Instant, Totals)>,
     last: Option<(Instant, Totals)>,
@@ -122,7 +122,7 @@ pub struct History {
 impl History {
     /// Adds a reading of the counters, made at `now`, which is `at_ms` in Unix time. Readings must come in the order of
     /// their times. Returns the new point, or `None` for the first reading, because a rate needs two readings.
-    pub fn record(
+    pub(crate) fn record(
         &mut self,
         now: Instant,
         at_ms: u64,
@@ -149,13 +149,13 @@ impl History {
     }
 
     /// Returns the points of the last five minutes, oldest first.
-    pub fn points(&self) -> Vec<Point> {
+    pub(crate) fn points(&self) -> Vec<Point> {
         self.points.iter().copied().collect()
     }
 
     /// Returns the traffic of the last minute, and the totals since the start. Before the first reading, all
     /// numbers are zero, all ratios are `None`, and all lists are empty.
-    pub fn traffic(&self) -> Traffic {
+    pub(crate) fn traffic(&self) -> Traffic {
         match (self.marks.front(), &self.last) {
             (Some((then, before)), Some((now, totals))) => {
                 traffic(totals, &totals.since(before), *now - *then)

@@ -11,7 +11,7 @@ use crate::methods::{PerCommitment, Slot};
 
 /// The state of an upstream node at one moment.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NodeView {
+pub(crate) struct NodeView {
     /// The configured name. The address is not shown, because it may hold a secret.
     pub name: String,
     /// The configured tier. Lower tiers are asked first.
@@ -57,7 +57,7 @@ pub struct NodeView {
 
 /// A failed call to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct FailureView {
+pub(crate) struct FailureView {
     /// The kind of failure, as in the label `result` of the metric `slotfront_upstream_requests_total`.
     pub kind: &'static str,
     /// The time since the failure, in milliseconds.
@@ -66,7 +66,7 @@ pub struct FailureView {
 
 impl NodeView {
     /// Returns true if the node gets calls. A node with any reason in `reasons` gets none.
-    pub fn is_usable(&self) -> bool {
+    pub(crate) fn is_usable(&self) -> bool {
         self.reasons.is_empty()
     }
 }

@@ -15,7 +15,7 @@ use crate::methods::{PerCommitment, Slot};
 
 /// The access of the admin listener to the gateway. The gateway's state is read several times a second while a page is
 /// open, and by each readiness probe.
-pub trait StatusSource: Send + Sync + 'static {
+pub(crate) trait StatusSource: Send + Sync + 'static {
     /// Returns the current state of the gateway.
     fn status(&self) -> Status;
     /// Returns the state of every upstream node, and for each method the latest recorded choice of a node for a
@@ -36,7 +36,7 @@ pub trait StatusSource: Send + Sync + 'static {
 /// The readiness to serve calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
-pub enum Readiness {
+pub(crate) enum Readiness {
     /// At least one upstream is usable. `/readyz` answers 200.
     Ready,
     /// No upstream is usable. Calls get stale answers, or go to the least bad node. `/readyz` answers 200, because
@@ -54,7 +54,7 @@ pub enum Readiness {
 
 /// The state of the gateway at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Status {
+pub(crate) struct Status {
     /// The version of slotfront.
     pub version: &'static str,
     /// The time since the start, in seconds.
@@ -86,7 +86,7 @@ impl Status {
 
 /// The size of the cache and of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct CacheView {
+pub(crate) struct CacheView {
     /// The bytes that the cache holds, including keys and overhead.
     pub bytes: u64,
     /// The number of entries in the cache.

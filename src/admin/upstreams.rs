@@ -10,7 +10,7 @@ use crate::methods::{PerCommitment, Slot};
 
 /// The answer of `/api/upstreams`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Upstreams {
+pub(crate) struct Upstreams {
     /// The newest slot that a usable node reports, at each commitment. `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
     /// The configured upstreams, in the order of the configuration.
@@ -23,7 +23,7 @@ pub struct Upstreams {
 
 /// The choice of one node for a call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ChoiceView {
+pub(crate) struct ChoiceView {
     /// The method of the call.
     pub method: &'static str,
     /// The time since the choice, in milliseconds.
@@ -38,7 +38,7 @@ pub struct ChoiceView {
 
 /// The state of a node at the time of a choice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CandidateView {
+pub(crate) struct CandidateView {
     /// The name of the node in the configuration.
     pub name: String,
     /// The most severe reason why the node was unusable for the call. `None` if it was usable.

@@ -11,7 +11,7 @@ use crate::sha256::sha256;
 
 /// A watched file, and the result of the last check.
 #[derive(Debug)]
-pub struct Watched {
+pub(crate) struct Watched {
     path: PathBuf,
     stamp: Option<FileStamp>,
     content: Option<[u8; 32]>,
@@ -40,12 +40,12 @@ const MAX_CHECKS: usize = 5;
 impl Watched {
     /// Watches the file at `path`, which may not exist yet. The first [`Watched::look`] reports the content of an
     /// existing file.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
+    pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), stamp: None, content: None, unsettled: None, last_error: None }
     }
 
     /// Returns the path.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -55,7 +55,7 @@ impl Watched {
     /// # Errors
     /// The file exists, but cannot be read or is not UTF-8. Each error is reported once until the file can be read
     /// again.
-    pub fn look(&mut self) -> io::Result<Option<String>> {
+    pub(crate) fn look(&mut self) -> io::Result<Option<String>> {
         self.read_reporting_once(false)?.map(text).transpose()
     }
 
@@ -64,7 +64,7 @@ impl Watched {
     ///
     /// # Errors
     /// As for [`Self::look`].
-    pub fn look_twice(&mut self) -> io::Result<Option<String>> {
+    pub(crate) fn look_twice(&mut self) -> io::Result<Option<String>> {
         self.read_reporting_once(true)?.map(text).transpose()
     }
 
@@ -72,18 +72,18 @@ impl Watched {
     ///
     /// # Errors
     /// The file exists and cannot be read. Each error is reported once until the file can be read again.
-    pub fn changes(&mut self) -> io::Result<bool> {
+    pub(crate) fn changes(&mut self) -> io::Result<bool> {
         Ok(self.read_reporting_once(true)?.is_some())
     }
 
     /// Returns true if the last check found new content that is not reported yet, because it may be half written.
-    pub fn is_unsettled(&self) -> bool {
+    pub(crate) fn is_unsettled(&self) -> bool {
         self.unsettled.is_some() && self.unsettled != self.content
     }
 
     /// Creates a second watch of the file that `before` watches. If the file still has the content that `before`
     /// reported last, the first check of the new watch reports this content at once.
-    pub fn anew(before: &Self) -> Self {
+    pub(crate) fn anew(before: &Self) -> Self {
         Self { unsettled: before.content, ..Self::new(&before.path) }
     }
 
@@ -92,7 +92,7 @@ impl Watched {
     ///
     /// # Errors
     /// [`Self::look`] fails, or the file is still being written after five checks.
-    pub fn settle(&mut self, mut pause: impl FnMut()) -> io::Result<Option<String>> {
+    pub(crate) fn settle(&mut self, mut pause: impl FnMut()) -> io::Result<Option<String>> {
         for _ in 0..MAX_CHECKS {
             let text = self.look_twice()?;
             let is_missing = self.stamp.is_none();

@@ -139,15 +139,15 @@ pub struct Family<S: Series, L> {
 }
 
 /// Integer counters, one for each combination of values of the labels `L`.
-pub type Counters<L> = Family<IntCounter, L>;
+pub(crate) type Counters<L> = Family<IntCounter, L>;
 /// Integer gauges, one for each combination of values of the labels `L`. A gauge is not exported until it is first
 /// used.
-pub type Gauges<L> = Family<IntGauge, L>;
+pub(crate) type Gauges<L> = Family<IntGauge, L>;
 /// Floating-point gauges, one for each combination of values of the labels `L`. A gauge is not exported until it is
 /// first used.
-pub type FloatGauges<L> = Family<Gauge, L>;
+pub(crate) type FloatGauges<L> = Family<Gauge, L>;
 /// Histograms, one for each combination of values of the labels `L`.
-pub type Histograms<L> = Family<Histogram, L>;
+pub(crate) type Histograms<L> = Family<Histogram, L>;
 
 impl<S: Series, L: Labels> Family<S, L> {
     /// Returns the series with these label values. Its first use creates it; later uses are an array access.

@@ -22,7 +22,7 @@ use crate::methods::{Commitment, Method, PassthroughMethod};
 const PREFIX: &str = "slotfront";
 
 /// The maximum number of keys with series of their own. Further keys share the series of key `other`.
-pub const KEYS_WITH_SERIES: usize = 200;
+pub(crate) const KEYS_WITH_SERIES: usize = 200;
 
 /// The bucket bounds of durations, in seconds. They are dense from 50 to 300 µs, which is typical of hits. Above 1 ms,
 /// which is typical of nodes, there are three in each decade. 30 s is the default deadline of a call.

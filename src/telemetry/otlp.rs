@@ -54,7 +54,7 @@ pub struct Exporter {
 }
 
 /// The receiving end of an [`Exporter`]: the task that sends spans to the collector.
-pub struct Sender {
+pub(crate) struct Sender {
     spans: mpsc::Receiver<Span>,
     http: reqwest::Client,
     url: Secret,
@@ -99,7 +99,7 @@ pub(super) struct OpenSpan {
 ///
 /// # Errors
 /// The collector's URL is invalid, or the HTTP client cannot be built.
-pub fn exporter(
+pub(crate) fn exporter(
     settings: &Telemetry,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<(Exporter, Sender)>, OtlpError> {
@@ -237,7 +237,7 @@ impl OpenSpan {
 
 impl Sender {
     /// Sends spans until `stop`, and then the rest of the queue within 800 ms.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH);
         while let Some(Some(first)) = stop.run_until_cancelled(self.spans.recv()).await {
             batch.push(first);

@@ -134,11 +134,11 @@ impl ShardedHistogram {
 }
 
 /// Integer counters for metrics that every call updates.
-pub type HotCounters<L> = Family<ShardedCounter, L>;
+pub(crate) type HotCounters<L> = Family<ShardedCounter, L>;
 /// Floating-point counters for metrics that every call updates.
-pub type HotFloatCounters<L> = Family<ShardedFloatCounter, L>;
+pub(crate) type HotFloatCounters<L> = Family<ShardedFloatCounter, L>;
 /// Histograms for metrics that every call updates.
-pub type HotHistograms<L> = Family<ShardedHistogram, L>;
+pub(crate) type HotHistograms<L> = Family<ShardedHistogram, L>;
 
 /// A series that a scrape can export.
 pub trait ExportSeries: Clone + Send + Sync + 'static {

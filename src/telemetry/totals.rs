@@ -18,7 +18,7 @@ const OTHER_METHOD: usize = Method::ALL.len();
 
 /// The counts of calls since the start of the process, or between two readings.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// The number of calls, by position of `Option<Method>` (the last is `other`) and [`Outcome::index`].
     pub calls: [[u64; OUTCOMES]; METHODS],
     /// The durations of calls, by [`Outcome::index`].
@@ -34,7 +34,7 @@ pub struct Totals {
 
 /// The counts of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KeyTotals {
+pub(crate) struct KeyTotals {
     /// The number of calls.
     pub calls: u64,
     /// The number of calls refused by a limit of the key's plan.
@@ -43,11 +43,11 @@ pub struct KeyTotals {
 
 /// A histogram of durations, with the buckets of `request_duration_seconds` and one more for longer durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Durations([u64; LATENCY.len() + 1]);
+pub(crate) struct Durations([u64; LATENCY.len() + 1]);
 
 impl Totals {
     /// Returns the counts since the start of the process.
-    pub fn read(metrics: &Metrics) -> Self {
+    pub(crate) fn read(metrics: &Metrics) -> Self {
         let mut totals = Self::default();
         let commitments = <Option<Commitment>>::COUNT;
         for (position, counter) in metrics.requests.used() {
@@ -73,7 +73,7 @@ impl Totals {
 
     /// Returns the change since `earlier`, a reading of the same metrics. The change of a count that fell is zero.
     #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
         let mut change = self.clone();
         for (now, then) in change.calls.as_flattened_mut().iter_mut().zip(earlier.calls.as_flattened()) {
             *now = now.saturating_sub(*then);
@@ -95,12 +95,12 @@ impl Totals {
     }
 
     /// Returns the number of calls with this outcome, over all methods.
-    pub fn outcome(&self, outcome: Outcome) -> u64 {
+    pub(crate) fn outcome(&self, outcome: Outcome) -> u64 {
         self.calls.iter().map(|by_outcome| by_outcome[outcome.index()]).sum()
     }
 
     /// Returns the number of calls with an outcome for which `counts` returns true, over all methods.
-    pub fn outcomes(&self, counts: impl Fn(Outcome) -> bool) -> u64 {
+    pub(crate) fn outcomes(&self, counts: impl Fn(Outcome) -> bool) -> u64 {
         Outcome::ALL.into_iter().filter(|outcome| counts(*outcome)).map(|outcome| self.outcome(outcome)).sum()
     }
 }
@@ -113,14 +113,14 @@ impl Durations {
     }
 
     /// Returns the number of durations.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.0.iter().sum()
     }
 
     /// Estimates the quantile `q` (from 0 to 1) in seconds, by interpolation within a bucket. For a quantile above all
     /// bounds, returns the highest bound. `None` if there are no durations.
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
-    pub fn quantile(&self, q: f64) -> Option<f64> {
+    pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count() as f64;
         let mut below = 0;
         for (position, count) in self.0.iter().copied().enumerate().filter(|(_, count)| *count > 0) {

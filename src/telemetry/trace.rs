@@ -15,9 +15,9 @@ use super::otlp::{Exporter, OpenSpan, SpanKind};
 use super::trace_context::{PARENT_LEN, TraceContext, TraceId, trace_state};
 
 /// The header with the trace id and the parent span.
-pub const TRACEPARENT: &str = "traceparent";
+pub(crate) const TRACEPARENT: &str = "traceparent";
 /// The header with the data of tracing vendors.
-pub const TRACESTATE: &str = "tracestate";
+pub(crate) const TRACESTATE: &str = "tracestate";
 
 /// The trace context of a request. Empty if the request is not traced.
 #[derive(Debug, Clone, Default)]

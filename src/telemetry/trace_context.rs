@@ -9,7 +9,7 @@
 use std::fmt;
 
 /// The length of a `traceparent` of version 00, in bytes.
-pub const PARENT_LEN: usize = 55;
+pub(crate) const PARENT_LEN: usize = 55;
 /// The flag of a sampled trace.
 const SAMPLED: u8 = 0b01;
 /// The flag of a trace id whose last 7 bytes are random. The flag is passed on with the id.
@@ -27,11 +27,11 @@ pub struct TraceId([u8; 16]);
 
 /// The id of a span within its trace. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct SpanId([u8; 8]);
+pub(crate) struct SpanId([u8; 8]);
 
 /// The content of a `traceparent`: a trace, a span in it, and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TraceContext {
+pub(crate) struct TraceContext {
     /// The trace id.
     pub trace: TraceId,
     /// The span that is the parent of the receiver's span.
@@ -55,19 +55,19 @@ impl TraceId {
 
 impl SpanId {
     /// Creates an id. `None` if all bytes are zero.
-    pub fn new(bytes: [u8; 8]) -> Option<Self> {
+    pub(crate) fn new(bytes: [u8; 8]) -> Option<Self> {
         (bytes != [0; 8]).then_some(Self(bytes))
     }
 }
 
 impl TraceContext {
     /// Creates the context of a new trace. The last seven bytes of `trace` must be random.
-    pub fn root(trace: TraceId, span: SpanId, sampled: bool) -> Self {
+    pub(crate) fn root(trace: TraceId, span: SpanId, sampled: bool) -> Self {
         Self { trace, span, flags: RANDOM | if sampled { SAMPLED } else { 0 } }
     }
 
     /// Parses a `traceparent`. `None` if it is invalid.
-    pub fn parse(header: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(header: &[u8]) -> Option<Self> {
         let (head, rest) = header.split_at_checked(PARENT_LEN)?;
         let [version] = hex(&head[..2])?;
         // Version 00 ends here. A later version may continue after a dash. Version ff is forbidden.
@@ -89,13 +89,13 @@ impl TraceContext {
     }
 
     /// Returns true if the trace is sampled, so that its spans should be recorded.
-    pub fn is_sampled(self) -> bool {
+    pub(crate) fn is_sampled(self) -> bool {
         self.flags & SAMPLED != 0
     }
 
     /// Returns the context of `span` in this trace.
     #[must_use]
-    pub fn within(self, span: SpanId) -> Self {
+    pub(crate) fn within(self, span: SpanId) -> Self {
         Self { span, ..self }
     }
 }
@@ -151,7 +151,7 @@ fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
 
 /// Joins the `tracestate` header lines of a request into one. `None` if there are none, or if they break a rule of the
 /// specification. The `traceparent` is then sent alone.
-pub fn trace_state<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Box<str>> {
+pub(crate) fn trace_state<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Box<str>> {
     let mut state = String::new();
     for line in lines {
         let line = str::from_utf8(line).ok()?;
