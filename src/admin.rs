@@ -4,9 +4,7 @@
 //! token of [`Controls`]. The status page shows the state from a [`StatusSource`] and counts from [`Metrics`]. One
 //! task reads both for all open pages, so their number does not matter.
 
-pub(crate) mod follow_view;
 pub(crate) mod history;
-pub(crate) mod node_view;
 pub(crate) mod status;
 pub(crate) mod upstreams;
 

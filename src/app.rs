@@ -240,7 +240,7 @@ impl App {
     ///
     /// # Errors
     /// The key file is refused under the new configuration, or an upstream client cannot be built.
-    pub fn reload(&self, new: &Config) -> Result<Changes, ReloadError> {
+    pub fn reload(&self, new: &Config) -> Result<Changes, StartError> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = &self.front.pool;
         // Every step that can fail comes before the first change.
@@ -367,23 +367,15 @@ fn purge_on_fall(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationTok
     });
 }
 
-/// The reasons why a new configuration cannot take effect.
+/// The reasons why the gateway cannot start, or a new configuration cannot take effect.
 #[derive(Debug, thiserror::Error)]
-pub enum ReloadError {
+pub enum StartError {
     /// An upstream client cannot be built.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The key file is refused.
     #[error(transparent)]
     Gateway(#[from] GatewayError),
-}
-
-/// The reasons why the gateway cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// An upstream client cannot be built.
-    #[error(transparent)]
-    Client(#[from] ClientError),
     /// The certificate of the public listener is refused.
     #[error(transparent)]
     Tls(#[from] TlsError),

@@ -6,9 +6,7 @@ use std::pin::Pin;
 
 use serde::Serialize;
 
-use super::follow_view::FollowView;
-use super::node_view::{NodeView, serialize_summaries};
-use super::upstreams::Upstreams;
+use super::upstreams::{NodeView, Upstreams, serialize_summaries};
 use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
 use crate::methods::{PerCommitment, Slot};
@@ -80,7 +78,7 @@ pub(super) type NodeHealth = (bool, bool, BreakerState);
 impl Status {
     /// Returns the health of each node, in the order of the configuration.
     pub(super) fn health(&self) -> Vec<NodeHealth> {
-        self.upstreams.iter().map(|node| (node.up, node.is_usable(), node.breaker)).collect()
+        self.upstreams.iter().map(|node| (node.up, node.usable, node.breaker)).collect()
     }
 }
 
@@ -93,4 +91,29 @@ pub(crate) struct CacheView {
     pub entries: u64,
     /// The capacity of the cache in bytes.
     pub capacity_bytes: u64,
+}
+
+/// The state of following the cluster's blocks, which lets cached answers be served at newer slots while their
+/// accounts are unchanged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct FollowView {
+    /// True if cached answers are served at a newer slot than they were fetched at (carried). False if
+    /// `follow.mode` is `shadow`, and after a carried answer was found wrong.
+    pub serves: bool,
+    /// True from the time at which an answer carried to a newer slot was found wrong, until a restart.
+    pub contradicted: bool,
+    /// The state: `starting`, `following`, `parked` or `paused`. Following is parked while no account has been
+    /// requested for five minutes.
+    pub state: &'static str,
+    /// The reason for a pause. `None` unless the state is `paused`.
+    pub reason: Option<&'static str>,
+    /// The newest followed slot. Cached answers at confirmed can be served at this slot if they are unchanged.
+    /// `None` while no blocks are followed.
+    pub tip: Option<Slot>,
+    /// The newest followed slot that is final. Cached answers at finalized can be served at this slot if they are
+    /// unchanged. `None` before a slot is known to be final, and while too many blocks are not final yet.
+    pub finalized: Option<Slot>,
+    /// The number of slots by which the newest followed slot is behind the newest confirmed slot. `None` while no
+    /// blocks are followed.
+    pub lag_slots: Option<u64>,
 }

@@ -8,10 +8,8 @@ use http_body_util::BodyExt;
 use tokio::sync::Notify;
 use tower::ServiceExt;
 
-use super::follow_view::FollowView;
-use super::node_view::NodeView;
-use super::status::CacheView;
-use super::upstreams::Upstreams;
+use super::status::{CacheView, FollowView};
+use super::upstreams::{NodeView, Upstreams};
 use super::*;
 use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
@@ -61,6 +59,7 @@ impl StatusSource for FakeSource {
             name: "validator-1".to_owned(),
             tier: 0,
             up: true,
+            usable: true,
             reasons: Vec::new(),
             worst: None,
             slots,

@@ -1,11 +1,12 @@
 //! The answer of `/api/upstreams`: the state of every node, and the latest choice of a node for each method.
 //!
 //! No text in the answer contains an upstream's address or the text of a transport error, because these may hold
-//! secrets.
+//! secrets. The order of the JSON members is part of the API.
 
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 
-use super::node_view::{NodeView, serialize_details};
+use crate::breaker::BreakerState;
 use crate::methods::{PerCommitment, Slot};
 
 /// The answer of `/api/upstreams`.
@@ -14,7 +15,6 @@ pub(crate) struct Upstreams {
     /// The newest slot that a usable node reports, at each commitment. `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
     /// The configured upstreams, in the order of the configuration.
-    #[serde(serialize_with = "serialize_details")]
     pub upstreams: Vec<NodeView>,
     /// The latest recorded choice of a node, for each method. At most ten choices per second are recorded for a
     /// method.
@@ -50,4 +50,96 @@ pub(crate) struct CandidateView {
     pub tier: u8,
     /// The load of the node: its peak-EWMA latency in milliseconds × (its calls in flight + 1).
     pub load: f64,
+}
+
+/// The state of an upstream node at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct NodeView {
+    /// The configured name. The address is not shown, because it may hold a secret.
+    pub name: String,
+    /// The configured tier. Lower tiers are asked first.
+    pub tier: u8,
+    /// True if the node answers probes.
+    #[serde(skip)]
+    pub up: bool,
+    /// True if the node gets calls, because it has no `reasons` against it.
+    pub usable: bool,
+    /// The reasons why the node gets no calls, as text. Empty if it gets calls.
+    pub reasons: Vec<String>,
+    /// The index of the most severe reason in `reasons`. `None` without reasons.
+    #[serde(skip)]
+    pub worst: Option<usize>,
+    /// The newest slot that the node has reported, at each commitment. `None` before the first report.
+    pub slots: PerCommitment<Option<Slot>>,
+    /// The number of slots by which the node is behind the newest known slot, at each commitment. `None` before the
+    /// node's first report.
+    pub lag_slots: PerCommitment<Option<u64>>,
+    /// The software version that the node reports. `None` if it reports none.
+    pub version: Option<String>,
+    /// The slot of the oldest block that the node holds. 0 if the node holds all blocks, or if its oldest block is
+    /// unknown.
+    pub first_available_block: Slot,
+    /// The state of the node's circuit breaker, which keeps calls off a failing node.
+    pub breaker: BreakerState,
+    /// The number of calls in flight to the node.
+    pub in_flight: usize,
+    /// The configured limit on calls in flight to the node.
+    pub max_in_flight: usize,
+    /// The latency of the node in milliseconds, as a moving average that rises at once with a slow answer (peak
+    /// EWMA).
+    pub latency_ms: f64,
+    /// The number of calls that the node's rate limit still allows now. `None` without a limit.
+    pub rps_left: Option<f64>,
+    /// The methods that the node has reported as unsupported.
+    pub lacks: Vec<&'static str>,
+    /// True if an operator has drained the node, so that it gets no new calls.
+    pub drained: bool,
+    /// The number of calls to the node since it joined the pool, excluding probes.
+    pub requests: u64,
+    /// The number of failed calls to the node since it joined the pool.
+    pub failures: u64,
+    /// The last failed call to the node. `None` if no call has failed.
+    pub last_failure: Option<FailureView>,
+}
+
+/// A failed call to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct FailureView {
+    /// The kind of failure, as in the label `result` of the metric `slotfront_upstream_requests_total`.
+    pub kind: &'static str,
+    /// The time since the failure, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// Serializes nodes with the members that `/api/status` shows.
+pub(super) fn serialize_summaries<S: Serializer>(
+    nodes: &[NodeView],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(nodes.iter().map(NodeSummary))
+}
+
+struct NodeSummary<'a>(&'a NodeView);
+
+impl Serialize for NodeSummary<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let node = self.0;
+        let mut object = serializer.serialize_struct("Summary", 14)?;
+        object.serialize_field("name", &node.name)?;
+        object.serialize_field("tier", &node.tier)?;
+        object.serialize_field("up", &node.up)?;
+        object.serialize_field("usable", &node.usable)?;
+        object.serialize_field("reason", &node.worst.and_then(|worst| node.reasons.get(worst)))?;
+        object.serialize_field("slots", &node.slots)?;
+        object.serialize_field("lag_slots", &node.lag_slots.processed)?;
+        // Before the first call the latency is only assumed, so it is not shown.
+        object.serialize_field("latency_ms", &(node.requests > 0).then_some(node.latency_ms))?;
+        object.serialize_field("in_flight", &node.in_flight)?;
+        object.serialize_field("breaker", &node.breaker)?;
+        object.serialize_field("first_available_block", &node.first_available_block)?;
+        object.serialize_field("version", &node.version)?;
+        object.serialize_field("requests", &node.requests)?;
+        object.serialize_field("failures", &node.failures)?;
+        object.end()
+    }
 }

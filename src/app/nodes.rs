@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::admin::node_view::{FailureView, NodeView};
-use crate::admin::upstreams::{CandidateView, ChoiceView, Upstreams};
+use crate::admin::upstreams::{CandidateView, ChoiceView, FailureView, NodeView, Upstreams};
 use crate::http::Front;
 use crate::methods::{Commitment, Method, PerCommitment, Slot};
 use crate::pool::health::Health;
@@ -40,6 +39,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
         name: member.name.clone(),
         tier: member.tier,
         up: matches!(*member.health(), Health::Healthy | Health::Unhealthy(_)),
+        usable: reasons.is_empty(),
         worst: (0..reasons.len()).max_by_key(|at| reasons[*at]),
         reasons: reasons.iter().map(|reason| describe(front, member, *reason)).collect(),
         slots: PerCommitment::from_fn(|c| member.slot(c)),

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::nodes;
-use crate::admin::follow_view::FollowView;
-use crate::admin::status::{self, Readiness, Status};
+use crate::admin::status::{self, FollowView, Readiness, Status};
 use crate::admin::upstreams::Upstreams;
 use crate::cache::purge::Filter;
 use crate::config::FollowMode;

@@ -27,6 +27,9 @@ use crate::methods::AnyMethod;
                   slotfront keys revoke --file keys.toml --name alice"
 )]
 pub(super) struct Args {
+    /// The key file: `auth.keys_file` of the configuration
+    #[arg(long, global = true, value_name = "FILE", default_value = KEYS_FILE)]
+    file: PathBuf,
     #[command(subcommand)]
     command: KeysCommand,
 }
@@ -40,8 +43,6 @@ enum KeysCommand {
                       --address 10.0.0.0/8 --method getBlock --method getAccountInfo"
     )]
     Create {
-        #[command(flatten)]
-        file: KeyFileArg,
         /// The owner of the key
         #[arg(long)]
         name: String,
@@ -60,15 +61,10 @@ enum KeysCommand {
     },
     /// List all keys, without their secrets
     #[command(after_help = "Example:\n    slotfront keys list --file keys.toml")]
-    List {
-        #[command(flatten)]
-        file: KeyFileArg,
-    },
+    List,
     /// Revoke a key for good; a running gateway refuses it within two seconds
     #[command(after_help = "Example:\n    slotfront keys revoke --file keys.toml --name key-5Kd3NBUA")]
     Revoke {
-        #[command(flatten)]
-        file: KeyFileArg,
         /// The key's id, or its name if the name is unique
         #[arg(long, value_name = "NAME|ID")]
         name: String,
@@ -79,8 +75,6 @@ enum KeysCommand {
                       slotfront keys rotate --file keys.toml --name alice --grace 0s    (the secret leaked)"
     )]
     Rotate {
-        #[command(flatten)]
-        file: KeyFileArg,
         /// The key's id, or its name if the name is unique
         #[arg(long, value_name = "NAME|ID")]
         name: String,
@@ -88,13 +82,6 @@ enum KeysCommand {
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
         grace: Duration,
     },
-}
-
-#[derive(Debug, clap::Args)]
-struct KeyFileArg {
-    /// The key file: `auth.keys_file` of the configuration
-    #[arg(long, value_name = "FILE", default_value = KEYS_FILE)]
-    file: PathBuf,
 }
 
 /// The options that restrict the use of a new key. Each may be repeated. A missing option restricts nothing.
@@ -120,46 +107,38 @@ impl Restrictions {
     }
 }
 
-impl KeyFileArg {
-    fn open(self) -> KeyFile {
-        KeyFile::new(self.file)
-    }
-}
-
 pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(), Failure> {
+    let file = KeyFile::new(&args.file);
     match args.command {
-        KeysCommand::Create { file, name, plan, config, expires, restrictions } => {
+        KeysCommand::Create { name, plan, config, expires, restrictions } => {
             if !keys::is_name(&name) {
                 return Err(Failure::Usage(format!("--name {name:?}: {NAME_RULE}")));
             }
             plan_exists(&plan, config, world)?;
             let expires = expires.map(|text| parse_end(&text, now)).transpose()?;
             let new = NewKey { name, plan, expires, scope: restrictions.scope() };
-            let issued = file.open().create(&new, now).map_err(failure)?;
+            let issued = file.create(&new, now).map_err(failure)?;
             writeln!(world.err, "created {}; its secret is shown only now:", issued.id)?;
             show(&issued, world)
         }
-        KeysCommand::List { file } => {
-            if !file.file.exists() {
-                writeln!(
-                    world.err,
-                    "{} does not exist yet: no key has been created in it",
-                    file.file.display()
-                )?;
+        KeysCommand::List => {
+            if !args.file.exists() {
+                let file = args.file.display();
+                writeln!(world.err, "{file} does not exist yet: no key has been created in it")?;
             }
-            writeln!(world.out, "{}", key_table(&file.open().list().map_err(failure)?, now))?;
+            writeln!(world.out, "{}", key_table(&file.list().map_err(failure)?, now))?;
             Ok(())
         }
-        KeysCommand::Revoke { file, name } => {
-            let id = file.open().revoke(&name, now).map_err(failure)?;
+        KeysCommand::Revoke { name } => {
+            let id = file.revoke(&name, now).map_err(failure)?;
             writeln!(world.err, "revoked {id}; a running gateway refuses it within two seconds")?;
             Ok(())
         }
-        KeysCommand::Rotate { file, name, grace } => {
+        KeysCommand::Rotate { name, grace } => {
             let until = now
                 .checked_add(grace)
                 .map_err(|_| Failure::usage("--grace: the end is after the last supported date"))?;
-            let issued = file.open().rotate(&name, until, now).map_err(failure)?;
+            let issued = file.rotate(&name, until, now).map_err(failure)?;
             writeln!(
                 world.err,
                 "rotated {}; {}. The new secret is shown only now:",

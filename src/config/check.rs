@@ -42,10 +42,17 @@ struct CrossChecks<'a> {
 impl CrossChecks<'_> {
     /// Records that the setting `path` breaks a rule about `path` and `other`. Does nothing if one of these
     /// two settings is already known to be faulty.
-    fn report(&mut self, path: &str, other: &str, value: Option<String>, rule: String, fix: String) {
+    fn report(
+        &mut self,
+        path: &str,
+        other: &str,
+        value: impl Into<String>,
+        rule: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
         if !self.found.is_wrong(path) && !self.found.is_wrong(other) {
-            let origin = self.found.origin(path);
-            self.problems.push(Problem { path: path.to_owned(), value, origin, rule, fix });
+            let problem = Problem::new(path, self.found.origin(path), rule, fix);
+            self.problems.push(Problem { value: Some(value.into()), ..problem });
         }
     }
 
@@ -53,7 +60,7 @@ impl CrossChecks<'_> {
     /// limit.
     fn report_excess(&mut self, path: &str, size: u64, other: &str, bound: u64) {
         let rule = format!("exceeds {other} ({})", ByteSize(bound).show());
-        self.report(path, other, Some(ByteSize(size).show()), rule, format!("lower it, or raise {other}"));
+        self.report(path, other, ByteSize(size).show(), rule, format!("lower it, or raise {other}"));
     }
 
     fn is_set(&self, path: &str) -> bool {
@@ -69,16 +76,11 @@ fn client_ip_header(config: &Config, found: &Findings) -> Option<Problem> {
     if server.trusted_proxies.is_empty() || server.proxy_protocol || found.origins.contains_key(PATH) {
         return None;
     }
-    Some(Problem {
-        path: PATH.to_owned(),
-        value: None,
-        origin: ValueOrigin::Default,
-        rule: "is not set, so X-Forwarded-For from server.trusted_proxies is trusted and Forwarded is ignored"
-            .to_owned(),
-        fix: "set \"x-forwarded-for\" or \"forwarded\", whichever your proxies write; they must replace or extend \
-              what a client sends in it"
-            .to_owned(),
-    })
+    let rule =
+        "is not set, so X-Forwarded-For from server.trusted_proxies is trusted and Forwarded is ignored";
+    let fix = "set \"x-forwarded-for\" or \"forwarded\", whichever your proxies write; they must replace or extend \
+               what a client sends in it";
+    Some(Problem::new(PATH, ValueOrigin::Default, rule, fix))
 }
 
 /// Warns about each upstream that has the same URL and headers as an earlier one.
@@ -90,16 +92,11 @@ fn repeated_urls(config: &Config, found: &Findings) -> Vec<Problem> {
             |other: &&Upstream| url(other).is_some_and(|url| url == own) && other.headers == upstream.headers;
         let first = config.upstreams[..i].iter().find(is_same)?;
         let path = format!("upstream[{i}].url");
-        Some(Problem {
-            origin: found.origin(&path),
-            path,
-            value: None,
-            rule: format!(
-                "is also the URL of upstream {}, so a second opinion may come from the same node",
-                first.name
-            ),
-            fix: "remove one of the two upstreams, or set the URL of another node".to_owned(),
-        })
+        let name = &first.name;
+        let rule =
+            format!("is also the URL of upstream {name}, so a second opinion may come from the same node");
+        let fix = "remove one of the two upstreams, or set the URL of another node";
+        Some(Problem::new(&path, found.origin(&path), rule, fix))
     };
     config.upstreams.iter().enumerate().filter_map(repeats).collect()
 }
@@ -111,9 +108,9 @@ fn listeners(config: &Config, rules: &mut CrossChecks<'_>) {
         rules.report(
             "server.admin_listen",
             "server.listen",
-            Some(format!("\"{admin}\"")),
+            format!("\"{admin}\""),
             format!("is also the address of server.listen (\"{public}\")"),
-            "choose another port for one of them".to_owned(),
+            "choose another port for one of them",
         );
     }
 }
@@ -123,9 +120,9 @@ fn proxy_protocol(config: &Config, rules: &mut CrossChecks<'_>) {
         rules.report(
             "server.proxy_protocol",
             "server.trusted_proxies",
-            Some("true".to_owned()),
-            "needs server.trusted_proxies: only these peers may send PROXY protocol headers".to_owned(),
-            "list the balancer's addresses in server.trusted_proxies".to_owned(),
+            "true",
+            "needs server.trusted_proxies: only these peers may send PROXY protocol headers",
+            "list the balancer's addresses in server.trusted_proxies",
         );
     }
 }
@@ -141,9 +138,9 @@ fn upstreams(config: &Config, rules: &mut CrossChecks<'_>) {
                 rules.report(
                     &format!("upstream[{i}].url"),
                     path,
-                    Some("***".to_owned()),
+                    "***",
                     format!("is slotfront's own {path}, so calls would loop"),
-                    "set the node's address, or move the listener".to_owned(),
+                    "set the node's address, or move the listener",
                 );
             }
         }
@@ -193,7 +190,7 @@ fn timeouts(config: &mut Config, rules: &mut CrossChecks<'_>) {
             Some(path) => rules.report(
                 &path,
                 "server.request_timeout",
-                Some(format!("\"{}\"", show(*attempt))),
+                format!("\"{}\"", show(*attempt)),
                 format!("exceeds server.request_timeout ({})", show(request)),
                 format!("set at most \"{}\", or raise server.request_timeout", show(request)),
             ),
@@ -230,8 +227,8 @@ fn auth(config: &Config, rules: &mut CrossChecks<'_>) {
             rules.report(
                 "auth.open_plan",
                 "plans",
-                Some(format!("{plan:?}")),
-                "is not the name of a plan".to_owned(),
+                format!("{plan:?}"),
+                "is not the name of a plan",
                 format!("use one of {}, or add [plans.{plan}]", names()),
             );
         }
@@ -240,8 +237,8 @@ fn auth(config: &Config, rules: &mut CrossChecks<'_>) {
         rules.report(
             "auth.keys_file",
             "auth.mode",
-            Some("\"off\"".to_owned()),
-            "means that every request is refused".to_owned(),
+            "\"off\"",
+            "means that every request is refused",
             format!("set a file such as \"{KEYS_FILE}\", or set auth.mode = \"open\""),
         );
     }
@@ -253,8 +250,8 @@ fn follow(config: &Config, rules: &mut CrossChecks<'_>) {
         rules.report(
             "follow.upstreams",
             "upstream",
-            Some(format!("{name:?}")),
-            "is not the name of an upstream".to_owned(),
+            format!("{name:?}"),
+            "is not the name of an upstream",
             format!("name some of {}, or remove follow.upstreams to allow all", names.join(", ")),
         );
     }
@@ -265,7 +262,7 @@ fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut CrossChecks<'_>) {
         rules.report(
             &format!("plans.{name}.max_batch"),
             "server.max_batch",
-            Some(batch.to_string()),
+            batch.to_string(),
             format!("exceeds server.max_batch ({})", config.server.max_batch),
             format!("set at most {}, or raise server.max_batch", config.server.max_batch),
         );
@@ -275,14 +272,8 @@ fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut CrossChecks<'_>) {
         ("commitments", plan.commitments.as_ref().is_some_and(Vec::is_empty)),
     ] {
         if empty {
-            let (path, rule) = (format!("plans.{name}.{key}"), "allows nothing".to_owned());
-            rules.report(
-                &path,
-                "",
-                Some("[]".to_owned()),
-                rule,
-                format!("list at least one, or remove {key} to allow all"),
-            );
+            let (path, rule) = (format!("plans.{name}.{key}"), "allows nothing");
+            rules.report(&path, "", "[]", rule, format!("list at least one, or remove {key} to allow all"));
         }
     }
     for (key, quota) in [("daily_units", plan.daily_units), ("monthly_units", plan.monthly_units)] {
@@ -296,7 +287,7 @@ fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut CrossChecks<'_>) {
             rules.report(
                 &format!("plans.{name}.{key}"),
                 &format!("units.{}", method.as_str()),
-                Some(quota.to_string()),
+                quota.to_string(),
                 format!("is less than the price of one {} ({cost} units)", method.as_str()),
                 format!("set at least {cost}, or leave the method out of plans.{name}.methods"),
             );

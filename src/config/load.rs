@@ -57,13 +57,8 @@ pub(super) fn parse(
 }
 
 fn unreadable_file(e: &std::io::Error) -> Problem {
-    Problem {
-        path: String::new(),
-        value: None,
-        origin: ValueOrigin::Default,
-        rule: format!("cannot be read: {}", e.kind()),
-        fix: "name a readable file, such as a copy of config/example.toml".to_owned(),
-    }
+    let fix = "name a readable file, such as a copy of config/example.toml";
+    Problem::new("", ValueOrigin::Default, format!("cannot be read: {}", e.kind()), fix)
 }
 
 /// Reports settings that no section has read. An unknown value is not shown, because it may be a misplaced secret.
@@ -71,14 +66,9 @@ fn unknown_names(table: &RawTable, path: &str, found: &mut Findings) {
     for (key, written) in table {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         if !found.known.contains(&path) {
-            found.problems.push(Problem {
-                fix: nearest_path(&path, &found.known)
-                    .map_or_else(|| "remove it".to_owned(), |known| format!("did you mean {known}?")),
-                path,
-                value: None,
-                origin: written.origin.clone(),
-                rule: "is not a setting".to_owned(),
-            });
+            let near = nearest_path(&path, &found.known);
+            let fix = near.map_or_else(|| "remove it".to_owned(), |known| format!("did you mean {known}?"));
+            found.problems.push(Problem::new(path, written.origin.clone(), "is not a setting", fix));
             continue;
         }
         if found.is_wrong(&path) {
@@ -134,21 +124,15 @@ fn unknown_variables(env: &BTreeMap<String, String>, found: &mut Findings) {
         let near = slip
             .map(String::as_str)
             .or_else(|| nearest(name, found.variables.iter().map(|other| (other.as_str(), other.as_str()))));
-        problems.push(Problem {
-            path: name.clone(),
-            value: None,
-            origin: ValueOrigin::Variable("the environment".to_owned()),
-            rule: "is not a setting".to_owned(),
-            fix: near.map_or_else(
-                || {
-                    format!(
-                        "unset it, or correct its name: cache.capacity, for example, is {}",
-                        variable("cache.capacity")
-                    )
-                },
-                |near| format!("did you mean {near}?"),
-            ),
-        });
+        let origin = ValueOrigin::Variable("the environment".to_owned());
+        let fix = near.map_or_else(
+            || {
+                let example = variable("cache.capacity");
+                format!("unset it, or correct its name: cache.capacity, for example, is {example}")
+            },
+            |near| format!("did you mean {near}?"),
+        );
+        problems.push(Problem::new(name, origin, "is not a setting", fix));
     }
     found.problems.extend(problems);
 }

@@ -30,6 +30,18 @@ pub struct Problem {
     pub fix: String,
 }
 
+impl Problem {
+    /// A problem whose value is missing, or may not be shown.
+    pub(super) fn new(
+        path: impl Into<String>,
+        origin: ValueOrigin,
+        rule: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { path: path.into(), value: None, origin, rule: rule.into(), fix: fix.into() }
+    }
+}
+
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.path.is_empty() { "the file" } else { &self.path })?;

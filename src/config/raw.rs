@@ -84,13 +84,10 @@ pub(super) fn parse(text: &str) -> Result<RawTable, Vec<Problem>> {
     if errors.is_empty() {
         return Ok(lines.table(table.get_ref()));
     }
-    let problem = |e: &toml::de::Error| Problem {
-        path: String::new(),
-        value: None,
-        origin: ValueOrigin::Line(lines.at(e.span().map_or(0, |span| span.start))),
-        rule: format!("is not valid TOML: {}", e.message()),
-        fix: "correct the syntax; strings need quotes, tables are [name], lists of tables [[name]]"
-            .to_owned(),
+    let problem = |e: &toml::de::Error| {
+        let origin = ValueOrigin::Line(lines.at(e.span().map_or(0, |span| span.start)));
+        let fix = "correct the syntax; strings need quotes, tables are [name], lists of tables [[name]]";
+        Problem::new("", origin, format!("is not valid TOML: {}", e.message()), fix)
     };
     Err(errors.iter().map(problem).collect())
 }

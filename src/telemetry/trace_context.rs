@@ -22,11 +22,11 @@ const MAX_STATE_MEMBERS: usize = 32;
 const MAX_STATE_WORD: usize = 256;
 
 /// The id of a trace. Never zero.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceId([u8; 16]);
 
 /// The id of a span within its trace. Never zero.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SpanId([u8; 8]);
 
 /// The content of a `traceparent`: a trace, a span in it, and flags.
@@ -116,18 +116,6 @@ impl fmt::Display for TraceId {
 impl fmt::Display for SpanId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", u64::from_be_bytes(self.0))
-    }
-}
-
-impl fmt::Debug for TraceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Debug for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
