@@ -48,7 +48,6 @@ const MAX_STREAMS: usize = 64;
 /// The maximum length of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// The state that the handlers of the admin listener share.
 pub(crate) struct AdminState {
     metrics: Arc<Metrics>,
     source: Box<dyn StatusSource>,
@@ -66,9 +65,7 @@ pub(crate) struct AdminState {
 pub(crate) struct Controls {
     /// The bearer token `auth.admin_token`. If it is `None`, all actions are refused.
     pub token: Option<Secret>,
-    /// The gateway, which holds the API keys.
     pub gateway: Arc<Gateway>,
-    /// The queue to the task that reloads the configuration.
     pub reloads: mpsc::Sender<ReloadRequest>,
 }
 
@@ -80,7 +77,6 @@ pub(crate) type ReloadRequest = oneshot::Sender<Result<Changes, String>>;
 /// second.
 #[derive(Serialize)]
 struct Snapshot {
-    /// The Unix time of the data, in milliseconds.
     at_ms: u64,
     readiness: Readiness,
     status: Status,
@@ -168,7 +164,6 @@ impl AdminState {
     }
 }
 
-/// Returns the router of the admin listener.
 pub(crate) fn router(state: Arc<AdminState>) -> Router {
     let (mut open, mut guarded) = (Router::new(), Router::new());
     for route in routes::all() {

@@ -50,19 +50,15 @@ mod status;
 /// The longest wait for background tasks once all connections are closed. The tasks may be writing the usage file or
 /// serving open status pages.
 const TASKS_GRACE: Duration = Duration::from_secs(1);
-/// The interval at which the configuration file is checked for changes.
 const CONFIG_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The two bound listeners.
 #[derive(Debug)]
 pub struct Listeners {
-    /// The public listener.
     pub public: TcpListener,
     /// The listener for metrics, health and the status page.
     pub admin: TcpListener,
 }
 
-/// The error of a listener that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("{setting}: cannot listen on {address}: {cause}{hint}")]
 pub struct BindError {
@@ -102,11 +98,8 @@ pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListe
     })
 }
 
-/// A running gateway.
 pub struct App {
-    /// The address of the public listener.
     pub public: SocketAddr,
-    /// The address of the admin listener.
     pub admin: SocketAddr,
     front: Arc<Front>,
     /// The configuration that was loaded last. Its reloadable parts are in use. The other parts take effect after a
@@ -370,22 +363,16 @@ fn purge_on_fall(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationTok
 /// The reasons why the gateway cannot start, or a new configuration cannot take effect.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An upstream client cannot be built.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The key file is refused.
     #[error(transparent)]
     Gateway(#[from] GatewayError),
-    /// The certificate of the public listener is refused.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The address or the certificate of the shared store is refused.
     #[error(transparent)]
     Shared(#[from] SharedError),
-    /// The connection to the trace collector is misconfigured.
     #[error(transparent)]
     Traces(#[from] telemetry::otlp::OtlpError),
-    /// The operating system does not tell the address of a bound listener.
     #[error("the system does not tell the address of server.listen or server.admin_listen: {0}")]
     Address(#[from] std::io::Error),
 }

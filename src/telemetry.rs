@@ -41,17 +41,10 @@ use fold::{Fold, Folds};
 /// The reason why logging cannot be set up, or why its filter cannot be replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The setting `telemetry.log` cannot be parsed.
     #[error(
         "telemetry.log: {value:?} is not a log filter ({reason}); try \"info\" or \"info,slotfront::pool=debug\""
     )]
-    Filter {
-        /// The configured filter.
-        value: String,
-        /// The reason why the filter cannot be parsed.
-        reason: String,
-    },
-    /// Logging is already set up in this process.
+    Filter { value: String, reason: String },
     #[error("logging is already set up in this process")]
     Twice,
 }

@@ -22,10 +22,8 @@ const MARK_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum number of API keys that the status page lists.
 const TOP_KEYS: usize = 8;
 
-/// The traffic of one second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Point {
-    /// The Unix time of the point, in milliseconds.
     pub at_ms: u64,
     /// The newest slot that was known at that time, at each commitment.
     pub slots: PerCommitment<Option<Slot>>,
@@ -52,7 +50,6 @@ pub(crate) struct Traffic {
     /// The period in seconds over which rates and ratios are computed: about 60, and less in the first minute
     /// after a start.
     pub window_s: f64,
-    /// The calls per second, whatever their outcomes.
     pub calls_per_s: f64,
     /// The share of answers with the outcome hit, carried, stale or derived. `None` without answers.
     pub hit_ratio: Option<f64>,
@@ -62,11 +59,9 @@ pub(crate) struct Traffic {
     /// The share of answers that were carried: served at a newer slot than they were fetched at. If `follow.mode`
     /// is `shadow`, the upstream calls that `on` would have saved, per answer. `None` without answers.
     pub carried_ratio: Option<f64>,
-    /// The number of answers since the start.
     pub answers_total: u64,
     /// The number of calls to upstreams since the start, without passthrough calls and probes.
     pub upstream_calls_total: u64,
-    /// The outcomes of the calls in the last minute.
     pub outcomes: Vec<OutcomeTraffic>,
     /// The methods that were called in the last minute, busiest first.
     pub methods: Vec<MethodTraffic>,
@@ -74,38 +69,28 @@ pub(crate) struct Traffic {
     pub keys: Vec<KeyTraffic>,
 }
 
-/// The calls of the last minute that had one outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct OutcomeTraffic {
-    /// The name of the outcome, as in metrics.
     pub outcome: &'static str,
-    /// The calls per second with this outcome.
     pub calls_per_s: f64,
-    /// The median duration in milliseconds.
     pub p50_ms: f64,
-    /// The 95th percentile of the duration in milliseconds.
     pub p95_ms: f64,
-    /// The 99th percentile of the duration in milliseconds.
     pub p99_ms: f64,
 }
 
-/// The calls of one method in the last minute.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct MethodTraffic {
     /// The name of the method, or `other` for methods that are not cached.
     pub method: &'static str,
-    /// The calls per second of this method.
     pub calls_per_s: f64,
     /// The share of the method's answers with the outcome hit, carried, stale or derived. `None` without answers.
     pub hit_ratio: Option<f64>,
 }
 
-/// The calls with one API key in the last minute.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct KeyTraffic {
     /// The key's id. All keys without metrics of their own are counted together as `other`.
     pub key: String,
-    /// The calls per second with this key.
     pub calls_per_s: f64,
     /// The calls per second that were refused because of the key's rate or quota.
     pub limited_per_s: f64,

@@ -25,7 +25,6 @@ pub(super) struct Route {
     pub(super) handler: MethodRouter<Arc<AdminState>>,
 }
 
-/// Returns all routes.
 pub(super) fn all() -> Vec<Route> {
     use Access::{Anyone, Token};
     let route = |verb, path, access, handler| Route { verb, path, access, handler };

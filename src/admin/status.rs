@@ -14,12 +14,10 @@ use crate::methods::{PerCommitment, Slot};
 /// The access of the admin listener to the gateway. The gateway's state is read several times a second while a page is
 /// open, and by each readiness probe.
 pub(crate) trait StatusSource: Send + Sync + 'static {
-    /// Returns the current state of the gateway.
     fn status(&self) -> Status;
     /// Returns the state of every upstream node, and for each method the latest recorded choice of a node for a
     /// call.
     fn upstreams(&self) -> Upstreams;
-    /// Returns the readiness to serve calls.
     fn readiness(&self) -> Readiness;
     /// Removes the cached answers that `filter` matches, and returns their number. May block for long.
     fn purge(&self, filter: &Filter) -> u64;
@@ -31,7 +29,6 @@ pub(crate) trait StatusSource: Send + Sync + 'static {
     fn set_drained(&self, upstream: &str, drained: bool) -> bool;
 }
 
-/// The readiness to serve calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(crate) enum Readiness {
@@ -39,23 +36,14 @@ pub(crate) enum Readiness {
     Ready,
     /// No upstream is usable. Calls get stale answers, or go to the least bad node. `/readyz` answers 200, because
     /// a balancer would otherwise remove all replicas for a fault of the nodes behind them.
-    Degraded {
-        /// The reasons why no upstream is usable, as sentences.
-        reasons: Vec<String>,
-    },
+    Degraded { reasons: Vec<String> },
     /// The gateway is starting, or draining before a stop. `/readyz` answers 503.
-    Unready {
-        /// The reasons why the gateway is not ready, as sentences.
-        reasons: Vec<String>,
-    },
+    Unready { reasons: Vec<String> },
 }
 
-/// The state of the gateway at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Status {
-    /// The version of slotfront.
     pub version: &'static str,
-    /// The time since the start, in seconds.
     pub uptime_s: u64,
     /// The newest slot that a usable node reports, at each commitment. `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
@@ -67,7 +55,6 @@ pub(crate) struct Status {
     /// The configured upstreams, in the order of the configuration.
     #[serde(serialize_with = "serialize_summaries")]
     pub upstreams: Vec<NodeView>,
-    /// The size of the cache and of its content.
     pub cache: CacheView,
 }
 
@@ -82,14 +69,11 @@ impl Status {
     }
 }
 
-/// The size of the cache and of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct CacheView {
     /// The bytes that the cache holds, including keys and overhead.
     pub bytes: u64,
-    /// The number of entries in the cache.
     pub entries: u64,
-    /// The capacity of the cache in bytes.
     pub capacity_bytes: u64,
 }
 

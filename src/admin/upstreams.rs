@@ -21,25 +21,18 @@ pub(crate) struct Upstreams {
     pub choices: Vec<ChoiceView>,
 }
 
-/// The choice of one node for a call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ChoiceView {
-    /// The method of the call.
     pub method: &'static str,
-    /// The time since the choice, in milliseconds.
     pub age_ms: u64,
-    /// The name of the chosen node.
     pub chosen: String,
-    /// The reason for the choice, as text.
     pub why: String,
     /// The state of every node at the time of the choice.
     pub candidates: Vec<CandidateView>,
 }
 
-/// The state of a node at the time of a choice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CandidateView {
-    /// The name of the node in the configuration.
     pub name: String,
     /// The most severe reason why the node was unusable for the call. `None` if it was usable.
     pub unusable: Option<&'static str>,
@@ -52,7 +45,6 @@ pub(crate) struct CandidateView {
     pub load: f64,
 }
 
-/// The state of an upstream node at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct NodeView {
     /// The configured name. The address is not shown, because it may hold a secret.
@@ -81,9 +73,7 @@ pub(crate) struct NodeView {
     pub first_available_block: Slot,
     /// The state of the node's circuit breaker, which keeps calls off a failing node.
     pub breaker: BreakerState,
-    /// The number of calls in flight to the node.
     pub in_flight: usize,
-    /// The configured limit on calls in flight to the node.
     pub max_in_flight: usize,
     /// The latency of the node in milliseconds, as a moving average that rises at once with a slow answer (peak
     /// EWMA).
@@ -102,12 +92,10 @@ pub(crate) struct NodeView {
     pub last_failure: Option<FailureView>,
 }
 
-/// A failed call to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct FailureView {
     /// The kind of failure, as in the label `result` of the metric `slotfront_upstream_requests_total`.
     pub kind: &'static str,
-    /// The time since the failure, in milliseconds.
     pub age_ms: u64,
 }
 

@@ -17,7 +17,6 @@ const COMPARE_INTERVAL: Duration = Duration::from_millis(250);
 /// clock, causes a larger difference.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// The readings of all clocks at one moment.
 #[derive(Debug, Clone, Copy)]
 struct ClockReadings {
     /// The clock by which the ages of answers are measured.

@@ -7,12 +7,10 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The handled signals.
 #[derive(Debug)]
 pub struct Signals {
     /// Ctrl-C and SIGTERM.
     pub stop: StopSignal,
-    /// SIGHUP.
     pub hangup: HangupSignal,
 }
 

@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 
-/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueOrigin {
     /// The value is the default, or missing.
@@ -15,14 +14,12 @@ pub enum ValueOrigin {
     Variable(String),
 }
 
-/// A problem of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The setting, such as `cache.ttl.account.finalized` or `upstream[1].url`. Empty for the file as a whole.
     pub path: String,
     /// The faulty value as text. `None` if the value is missing, or may not be shown.
     pub value: Option<String>,
-    /// The origin of the value.
     pub origin: ValueOrigin,
     /// The rule that the value breaks, as text for people.
     pub rule: String,

@@ -14,7 +14,6 @@ use super::problem::{Problem, ValueOrigin};
 /// A table of the configuration file: its values by name.
 pub(super) type RawTable = BTreeMap<String, RawValue>;
 
-/// A value and its origin.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RawValue {
     pub(super) raw: Raw,
@@ -24,15 +23,12 @@ pub(super) struct RawValue {
 /// A TOML value of the file, or the text of an environment variable.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Raw {
-    /// A quoted string.
     Text(String),
     /// The text of an environment variable, which may stand for any type.
     Word(String),
     /// An integer; `None` beyond 64 bits.
     Integer(Option<i64>),
-    /// A number with a fraction.
     Float(f64),
-    /// `true` or `false`.
     Bool(bool),
     /// A date or time, which is not a valid value of any setting.
     Date,

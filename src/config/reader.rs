@@ -33,7 +33,6 @@ pub(super) struct Findings {
     pub(super) known: BTreeSet<String>,
     /// The environment variables of all settings that sections have asked for.
     pub(super) variables: BTreeSet<String>,
-    /// The origin of each value that was set.
     pub(super) origins: BTreeMap<String, ValueOrigin>,
     /// The declarations of all settings and tables, in the order in which sections have asked for them.
     pub(super) declared: Vec<Declared>,
@@ -51,7 +50,6 @@ pub(super) struct Declared {
 }
 
 impl Declared {
-    /// Returns the help, and the bounds.
     pub(super) fn description(&self) -> String {
         let bounds = self.schema["description"].as_str().unwrap_or_default();
         format!("{} {bounds}", self.help).trim().to_owned()
@@ -83,7 +81,6 @@ impl Findings {
         self.problems.iter().any(|problem| problem.path == path)
     }
 
-    /// Returns the origin of the value at `path`.
     pub(super) fn origin(&self, path: &str) -> ValueOrigin {
         self.origins.get(path).cloned().unwrap_or(ValueOrigin::Default)
     }
@@ -168,7 +165,6 @@ impl<'a> TableReader<'a> {
         found.problems.push(Problem { path, value, origin, rule: rule.into(), fix: fix.into() });
     }
 
-    /// Returns true if the value of `key` has a problem.
     pub(super) fn is_wrong(&self, key: &str) -> bool {
         self.layers.found.borrow().is_wrong(&self.path(key))
     }
@@ -195,7 +191,6 @@ impl<'a> TableReader<'a> {
         self.layers.found.borrow_mut().variables.insert(name.to_owned());
     }
 
-    /// Reads the section `key`.
     pub(super) fn section<T: Section>(&self, key: &str) -> T {
         T::read(&self.declared_table(key, T::HELP))
     }

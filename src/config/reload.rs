@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{Config, Problems};
 
-/// A function that loads the current configuration.
 pub type LoadConfig = dyn Fn() -> Result<Config, Problems> + Send + Sync;
 
 /// The source of a running gateway's configuration.
@@ -53,7 +52,6 @@ impl ConfigSource {
     }
 }
 
-/// The sections that differ between two configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     /// The sections whose changes a reload puts in force at once.
@@ -63,7 +61,6 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Returns the names of the sections that differ between two configurations.
     pub fn between(old: &Config, new: &Config) -> Self {
         let named = |differs: &[(&'static str, bool)]| {
             differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()

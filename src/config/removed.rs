@@ -6,9 +6,7 @@
 use super::problem::Problem;
 use super::reader::TableReader;
 
-/// One removed setting.
 struct Removed {
-    /// The name of its table.
     table: &'static str,
     key: &'static str,
     /// The value that says what slotfront does now, as it is written in the file.

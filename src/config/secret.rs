@@ -8,7 +8,6 @@ use std::path::Path;
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a secret.
     pub fn new(value: impl Into<String>) -> Self {
         Self(value.into())
     }

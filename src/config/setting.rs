@@ -67,12 +67,10 @@ impl Field<'_, '_> {
         value
     }
 
-    /// A setting that `read` reads.
     pub(super) fn with<T>(&self, read: impl Fn(&Self) -> T) -> T {
         read(self)
     }
 
-    /// A section inside this one.
     pub(super) fn section<T: Section>(&self) -> T {
         self.r.section(self.key)
     }
@@ -101,7 +99,6 @@ impl Field<'_, '_> {
         self.within::<ByteSize>(default, bounds).0
     }
 
-    /// A size of something in memory.
     pub(super) fn size(&self, default: &str, bounds: RangeInclusive<&str>) -> usize {
         usize::try_from(self.bytes(default, bounds)).unwrap_or(usize::MAX)
     }
@@ -111,7 +108,6 @@ impl Field<'_, '_> {
         self.within::<OrOff>(default, LIFETIME).0
     }
 
-    /// A lifetime for each commitment.
     pub(super) fn lifetimes(&self, defaults: [&str; 3]) -> PerCommitment<Duration> {
         self.each(defaults, |field, default| field.within::<OrOff>(default, LIFETIME).0)
     }
@@ -306,7 +302,6 @@ fn list_of<T: Setting>() -> Value {
     json!({ "type": "array", "items": T::schema() })
 }
 
-/// Reads a default or a bound.
 fn read<T: Setting>(value: &Value) -> T {
     T::read(&Raw::from(value)).expect("a test reads every default and bound")
 }

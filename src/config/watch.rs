@@ -44,7 +44,6 @@ impl Watched {
         Self { path: path.into(), stamp: None, content: None, unsettled: None, last_error: None }
     }
 
-    /// Returns the path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

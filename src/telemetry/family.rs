@@ -19,11 +19,9 @@ const START_AT_ZERO: usize = 40;
 
 /// The label values of one series: `()`, one [`Label`], or a tuple of two or three.
 pub trait Labels: Copy {
-    /// The number of combinations of label values.
     const COMBINATIONS: usize;
     /// Returns the position of this combination, below [`Labels::COMBINATIONS`].
     fn place(self) -> usize;
-    /// Returns the names of the labels.
     fn names() -> Vec<&'static str>;
     /// Returns the label texts of the combination at `place`.
     fn texts(place: usize) -> Vec<&'static str>;
@@ -131,7 +129,6 @@ series! {
     Histogram, HistogramVec, false, opts buckets => HistogramOpts { common_opts: opts, buckets: buckets.to_vec() };
 }
 
-/// A metric with labels `L`, and its series.
 pub struct Family<S: Series, L> {
     all: S::Vec,
     handles: Box<[OnceLock<S>]>,

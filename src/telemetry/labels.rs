@@ -7,9 +7,7 @@ use crate::methods::{Commitment, Method, PassthroughMethod};
 
 /// A metric label with a closed set of values. The values are numbered by position, from 0.
 pub trait Label: Copy {
-    /// The name of the label.
     const NAME: &'static str;
-    /// The number of values.
     const COUNT: usize;
     /// Returns the position of this value, below [`Label::COUNT`].
     fn position(self) -> usize;
@@ -87,7 +85,6 @@ macro_rules! label {
                 match self { $(Self::$variant => $text,)+ }
             }
 
-            /// Returns the value's index in [`Self::ALL`].
             pub const fn index(self) -> usize {
                 self as usize
             }
@@ -210,7 +207,6 @@ label! {
         Won = "won",
         /// The first attempt gave the answer.
         Lost = "lost",
-        /// Both attempts failed.
         Failed = "failed",
         /// The hedge was not sent, because `pool.hedge.budget` was used up.
         OverBudget = "over_budget",
@@ -287,9 +283,7 @@ label! {
     AuthFailure is "reason" {
         /// The key does not exist, or the request has no key.
         Unknown = "unknown",
-        /// The key has expired.
         Expired = "expired",
-        /// The key is revoked.
         Revoked = "revoked",
         /// The key may not be used from this web origin.
         Origin = "origin",
@@ -303,7 +297,6 @@ label! {
 label! {
     /// The result of comparing a hit with a node's later answer to the same call.
     VerifyResult is "result" {
-        /// The answers are equal.
         Equal = "equal",
         /// The answers differ in a way that a later slot explains, or the node could not answer. This proves nothing.
         Moved = "moved",
@@ -337,7 +330,6 @@ label! {
         Fork = "fork",
         /// A second node has another block at the same slot.
         Disagreement = "disagreement",
-        /// An epoch began.
         Epoch = "epoch",
         /// The Solana cluster of the upstreams has changed, or may have changed.
         Cluster = "cluster",
@@ -353,7 +345,6 @@ label! {
 }
 
 label! {
-    /// An operation on the shared store.
     SharedOperation is "operation" {
         /// Opening a connection, or checking that it is alive.
         Connect = "connect",
@@ -373,9 +364,7 @@ label! {
 }
 
 label! {
-    /// The result of an operation on the shared store.
     SharedResult is "result" {
-        /// The operation succeeded.
         Ok = "ok",
         /// A usable answer or block was found.
         Hit = "hit",

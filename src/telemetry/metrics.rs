@@ -18,7 +18,6 @@ use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, Uncac
 use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
 use crate::methods::{Commitment, Method, PassthroughMethod};
 
-/// The prefix of all metric names.
 const PREFIX: &str = "slotfront";
 
 /// The maximum number of keys with series of their own. Further keys share the series of key `other`.
@@ -329,14 +328,12 @@ impl Metrics {
         self.each_key(|id, key| key.plan.set(plan_of(id).as_deref().unwrap_or("none")));
     }
 
-    /// Calls `see` with the metrics of each key and its id.
     pub(super) fn each_key(&self, mut see: impl FnMut(&Arc<str>, &KeyMetrics)) {
         for (id, key) in self.keys.read().unwrap_or_else(PoisonError::into_inner).iter() {
             see(id, key);
         }
     }
 
-    /// Calls `see` with the metrics of each upstream.
     pub(super) fn each_upstream(&self, mut see: impl FnMut(&UpstreamMetrics)) {
         for upstream in self.upstreams.read().unwrap_or_else(PoisonError::into_inner).values() {
             see(upstream);

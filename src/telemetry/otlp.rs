@@ -37,9 +37,7 @@ const RANDOM_VALUES: f64 = 72_057_594_037_927_936.0;
 /// The side of a call that a span describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpanKind {
-    /// A caller's request to slotfront.
     Server,
-    /// A request of slotfront to a node.
     Client,
 }
 
@@ -61,12 +59,10 @@ pub(crate) struct Sender {
     metrics: Arc<Metrics>,
 }
 
-/// The error that reports an invalid `telemetry.otlp`.
 #[derive(Debug, thiserror::Error)]
 #[error("telemetry.otlp: cannot build an HTTP client for this URL; check the URL and the TLS setup")]
 pub struct OtlpError;
 
-/// A finished span.
 #[derive(Debug)]
 struct Span {
     context: TraceContext,
@@ -215,12 +211,10 @@ impl OpenSpan {
         self.span.name = name;
     }
 
-    /// Adds an attribute with a text value.
     pub(super) fn text(&mut self, key: &'static str, value: impl Into<Cow<'static, str>>) {
         self.span.attributes.push((key, AttributeValue::Text(value.into())));
     }
 
-    /// Adds an attribute with an integer value.
     pub(super) fn number(&mut self, key: &'static str, value: i64) {
         self.span.attributes.push((key, AttributeValue::Number(value)));
     }

@@ -74,12 +74,10 @@ impl ShardedNumbers {
 pub struct ShardedCounter(ShardedNumbers);
 
 impl ShardedCounter {
-    /// Adds one.
     pub fn inc(&self) {
         self.inc_by(1);
     }
 
-    /// Adds `more`.
     pub fn inc_by(&self, more: u64) {
         self.0.mine(0).fetch_add(more, Ordering::Relaxed);
     }
@@ -95,7 +93,6 @@ impl ShardedCounter {
 pub struct ShardedFloatCounter(ShardedNumbers);
 
 impl ShardedFloatCounter {
-    /// Adds `more`.
     pub fn inc_by(&self, more: f64) {
         self.0.add_float(0, more);
     }
@@ -115,7 +112,6 @@ pub struct ShardedHistogram {
 }
 
 impl ShardedHistogram {
-    /// Records `value`.
     pub fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.numbers.mine(bucket).fetch_add(1, Ordering::Relaxed);
@@ -127,7 +123,6 @@ impl ShardedHistogram {
         (0..=self.bounds.len()).map(|bucket| self.numbers.all(bucket).sum())
     }
 
-    /// Returns the sum of all values.
     pub fn sum(&self) -> f64 {
         self.numbers.float(self.bounds.len() + 1)
     }
@@ -142,7 +137,6 @@ pub(crate) type HotHistograms<L> = Family<ShardedHistogram, L>;
 
 /// A series that a scrape can export.
 pub trait ExportSeries: Clone + Send + Sync + 'static {
-    /// The type of the metric.
     const TYPE: MetricType;
     /// Creates a series at zero. `buckets` are the bucket bounds of a histogram; other types ignore them.
     fn new(buckets: &Arc<[f64]>) -> Self;
@@ -158,7 +152,6 @@ pub struct ShardedVec<S> {
     series: Arc<Mutex<Vec<LabelledSeries<S>>>>,
 }
 
-/// A series and its labels.
 type LabelledSeries<S> = (Vec<LabelPair>, S);
 
 impl<S: ExportSeries> Collector for ShardedVec<S> {

@@ -21,23 +21,18 @@ const OTHER_METHOD: usize = Method::ALL.len();
 pub(crate) struct Totals {
     /// The number of calls, by position of `Option<Method>` (the last is `other`) and [`Outcome::index`].
     pub calls: [[u64; OUTCOMES]; METHODS],
-    /// The durations of calls, by [`Outcome::index`].
     pub durations: [Durations; OUTCOMES],
     /// The number of attempts on upstreams, without passthrough calls and probes.
     pub upstream_calls: u64,
     /// The number of answers served at a newer slot than they were fetched at. If `follow.mode` is `shadow`, the
     /// number of upstream calls that `on` would have saved.
     pub carried: u64,
-    /// The counts of each key, by id.
     pub keys: BTreeMap<Arc<str>, KeyTotals>,
 }
 
-/// The counts of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KeyTotals {
-    /// The number of calls.
     pub calls: u64,
-    /// The number of calls refused by a limit of the key's plan.
     pub limited: u64,
 }
 
@@ -112,7 +107,6 @@ impl Durations {
         }
     }
 
-    /// Returns the number of durations.
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().sum()
     }

@@ -27,7 +27,6 @@ pub struct Trace(Option<Arc<SpanContext>>);
 struct SpanContext {
     /// The parent of the request's attempts: slotfront's own span if it is recorded, otherwise the caller's.
     context: TraceContext,
-    /// The caller's `tracestate`.
     state: Option<Box<str>>,
     /// The exporter that gets the spans of attempts. `None` if the trace is not recorded here.
     recorded: Option<Arc<Exporter>>,
@@ -94,7 +93,6 @@ impl Attempt<'_> {
         Some((parent, span_context.state.as_deref()))
     }
 
-    /// Records the end of the attempt and its result.
     pub fn end(mut self, result: AttemptResult) {
         if let Some(span) = self.span.take() {
             close_attempt(span, result);
@@ -122,7 +120,6 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Creates a tracer that exports its spans.
     pub fn to(exporter: Exporter) -> Self {
         Self { exporter: Some(Arc::new(exporter)) }
     }
@@ -170,13 +167,9 @@ pub struct RequestAttributes<'a> {
     pub commitment: &'static str,
     /// The outcome, or `mixed` in a batch of several outcomes.
     pub outcome: &'static str,
-    /// The number of calls in the request.
     pub calls: usize,
-    /// The HTTP status of the response.
     pub status: u16,
-    /// The id of the API key.
     pub key: &'a str,
-    /// The value of `X-Request-Id`.
     pub request: &'a str,
     /// True if the request failed through a fault of slotfront or of the nodes.
     pub failed: bool,

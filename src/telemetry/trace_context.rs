@@ -10,7 +10,6 @@ use std::fmt;
 
 /// The length of a `traceparent` of version 00, in bytes.
 pub(crate) const PARENT_LEN: usize = 55;
-/// The flag of a sampled trace.
 const SAMPLED: u8 = 0b01;
 /// The flag of a trace id whose last 7 bytes are random. The flag is passed on with the id.
 const RANDOM: u8 = 0b10;
@@ -32,7 +31,6 @@ pub(crate) struct SpanId([u8; 8]);
 /// The content of a `traceparent`: a trace, a span in it, and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TraceContext {
-    /// The trace id.
     pub trace: TraceId,
     /// The span that is the parent of the receiver's span.
     pub span: SpanId,
@@ -40,7 +38,6 @@ pub(crate) struct TraceContext {
 }
 
 impl TraceId {
-    /// Creates an id. `None` if all bytes are zero.
     pub fn new(bytes: [u8; 16]) -> Option<Self> {
         (bytes != [0; 16]).then_some(Self(bytes))
     }
@@ -54,7 +51,6 @@ impl TraceId {
 }
 
 impl SpanId {
-    /// Creates an id. `None` if all bytes are zero.
     pub(crate) fn new(bytes: [u8; 8]) -> Option<Self> {
         (bytes != [0; 8]).then_some(Self(bytes))
     }
@@ -100,7 +96,6 @@ impl TraceContext {
     }
 }
 
-/// Formats the context as a `traceparent`.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "00-{}-{}-{:02x}", self.trace, self.span, self.flags)

@@ -21,7 +21,6 @@ const SKEW: SignedDuration = SignedDuration::from_secs(3);
 /// The length below which a node's history of blocks is reported as short.
 const SHORT_HISTORY: Duration = Duration::from_hours(1);
 
-/// A problem with its fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct Finding {
     /// True for a fault: an upstream, a method or the shared store cannot be used, or other users can change a file.

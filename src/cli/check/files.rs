@@ -100,7 +100,6 @@ fn mode(_: &Path) -> Option<u32> {
     None
 }
 
-/// Returns the problems with the permissions of files.
 pub(super) fn of_files(files: &[CheckedFile]) -> Vec<Finding> {
     let finding = |file: &CheckedFile| {
         let CheckedFile { what, path, mode, secret } = file;

@@ -35,7 +35,6 @@ section! {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FollowMode {
-    /// Blocks are not read.
     Off,
     /// Blocks are read, but callers get the same answers as in mode `off`. The fetches that mode `on` would spare are
     /// counted, and their answers are compared with the cached ones.
