@@ -25,13 +25,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, reload};
 
-pub use labels::{
-    AttemptResult, AuthFailure, BlockResult, Compression, EvictionCause, HedgeResult, LimitReason, NodeCode,
-    Outcome, ReloadResult, RestartReason,
-};
-pub use labels::{
-    RetryReason, SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult,
-};
+pub use labels::*;
 pub use metrics::{KeyMetrics, Metrics, UpstreamMetrics};
 pub use trace::{Trace, Tracer};
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use serde::Serialize;
 
-use super::upstreams::{NodeView, Upstreams, serialize_summaries};
+use super::upstreams::{NodeView, UpstreamsView, serialize_summaries};
 use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
 use crate::methods::{PerCommitment, Slot};
@@ -17,7 +17,7 @@ pub(crate) trait StatusSource: Send + Sync + 'static {
     fn status(&self) -> Status;
     /// Returns the state of every upstream node, and for each method the latest recorded choice of a node for a
     /// call.
-    fn upstreams(&self) -> Upstreams;
+    fn upstreams(&self) -> UpstreamsView;
     fn readiness(&self) -> Readiness;
     /// Removes the cached answers that `filter` matches, and returns their number. May block for long.
     fn purge(&self, filter: &Filter) -> u64;

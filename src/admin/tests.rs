@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tower::ServiceExt;
 
 use super::status::{CacheView, FollowView};
-use super::upstreams::{NodeView, Upstreams};
+use super::upstreams::{NodeView, UpstreamsView};
 use super::*;
 use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
@@ -97,8 +97,8 @@ impl StatusSource for FakeSource {
         }
     }
 
-    fn upstreams(&self) -> Upstreams {
-        Upstreams { frontier: PerCommitment::default(), upstreams: Vec::new(), choices: Vec::new() }
+    fn upstreams(&self) -> UpstreamsView {
+        UpstreamsView { frontier: PerCommitment::default(), upstreams: Vec::new(), choices: Vec::new() }
     }
 
     fn readiness(&self) -> Readiness {

@@ -11,7 +11,7 @@ use crate::methods::{PerCommitment, Slot};
 
 /// The answer of `/api/upstreams`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Upstreams {
+pub(crate) struct UpstreamsView {
     /// The newest slot that a usable node reports, at each commitment. `None` before the first report.
     pub frontier: PerCommitment<Option<Slot>>,
     /// The configured upstreams, in the order of the configuration.

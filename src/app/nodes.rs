@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::admin::upstreams::{CandidateView, ChoiceView, FailureView, NodeView, Upstreams};
+use crate::admin::upstreams::{CandidateView, ChoiceView, FailureView, NodeView, UpstreamsView};
 use crate::http::Front;
 use crate::methods::{Commitment, Method, PerCommitment, Slot};
 use crate::pool::health::Health;
@@ -12,9 +12,9 @@ use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
 /// Returns the state of every node, and for each method the latest recorded choice of a node for a call.
-pub(super) fn upstreams(front: &Front) -> Upstreams {
+pub(super) fn upstreams(front: &Front) -> UpstreamsView {
     let now = Instant::now();
-    Upstreams {
+    UpstreamsView {
         frontier: frontier(front),
         upstreams: node_views(front, now),
         choices: Method::ALL.iter().filter_map(|method| choice_view(front, *method, now)).collect(),

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::nodes;
 use crate::admin::status::{self, FollowView, Readiness, Status};
-use crate::admin::upstreams::Upstreams;
+use crate::admin::upstreams::UpstreamsView;
 use crate::cache::purge::Filter;
 use crate::config::FollowMode;
 use crate::follow::{Chain, FollowState};
@@ -62,7 +62,7 @@ impl status::StatusSource for AppStatus {
         }
     }
 
-    fn upstreams(&self) -> Upstreams {
+    fn upstreams(&self) -> UpstreamsView {
         nodes::upstreams(&self.front)
     }
 
