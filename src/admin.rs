@@ -5,8 +5,8 @@
 //! task reads both for all open pages, so their number does not matter.
 
 pub(crate) mod history;
+pub(crate) mod node_view;
 pub(crate) mod status;
-pub(crate) mod upstreams;
 
 mod control;
 mod host;

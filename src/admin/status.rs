@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use serde::Serialize;
 
-use super::upstreams::{NodeView, UpstreamsView, serialize_summaries};
+use super::node_view::{NodeView, UpstreamsView, serialize_summaries};
 use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;
 use crate::methods::{PerCommitment, Slot};

@@ -8,8 +8,8 @@ use http_body_util::BodyExt;
 use tokio::sync::Notify;
 use tower::ServiceExt;
 
+use super::node_view::{NodeView, UpstreamsView};
 use super::status::{CacheView, FollowView};
-use super::upstreams::{NodeView, UpstreamsView};
 use super::*;
 use crate::breaker::BreakerState;
 use crate::cache::purge::Filter;

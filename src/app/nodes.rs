@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::admin::upstreams::{CandidateView, ChoiceView, FailureView, NodeView, UpstreamsView};
+use crate::admin::node_view::{CandidateView, ChoiceView, FailureView, NodeView, UpstreamsView};
 use crate::http::Front;
 use crate::methods::{Commitment, Method, PerCommitment, Slot};
 use crate::pool::health::Health;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::nodes;
+use crate::admin::node_view::UpstreamsView;
 use crate::admin::status::{self, FollowView, Readiness, Status};
-use crate::admin::upstreams::UpstreamsView;
 use crate::cache::purge::Filter;
 use crate::config::FollowMode;
 use crate::follow::{Chain, FollowState};
