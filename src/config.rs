@@ -1,7 +1,7 @@
 //! The configuration. A value in the environment overrides one in the file, which overrides the default.
 //!
 //! A `Config` exists only if every value is valid. All problems are reported at once, each with its path, value (never
-//! a secret), rule and fix. [`sections`] says each setting once: name, type, default, bounds and help.
+//! a secret), rule and fix. `sections` says each setting once: name, type, default, bounds and help.
 
 mod check;
 mod dev;

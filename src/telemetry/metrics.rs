@@ -277,7 +277,7 @@ impl Metrics {
     }
 
     /// Returns the metrics of the key `id`, and creates them on the first call. Keys beyond the first
-    /// [`KEYS_WITH_SERIES`] share the metrics of the key `other`. Takes a lock, so callers keep the result.
+    /// `KEYS_WITH_SERIES` share the metrics of the key `other`. Takes a lock, so callers keep the result.
     pub fn key(&self, id: &str) -> Arc<KeyMetrics> {
         if let Some(known) = self.keys.read().unwrap_or_else(PoisonError::into_inner).get(id) {
             return Arc::clone(known);
