@@ -12,11 +12,11 @@ use bytes::Bytes;
 use super::class::Class;
 use super::derive::block::BlockShape;
 use super::forms;
-use super::sizes::{SizeClass, Sizes};
+use super::sizes::Sizes;
 use crate::frontier::Frontier;
 use crate::methods::{
-    AccountEncoding, AccountForm, BlockQuery, Commitment, Method, Pubkey, Query, SamplesQuery, Slot,
-    VotesQuery,
+    AccountEncoding, AccountForm, AccountQuery, BlockQuery, Commitment, Method, Pubkey, Query, SamplesQuery,
+    Slot, VotesQuery,
 };
 
 /// The number of samples that a node keeps for getRecentPerformanceSamples. All samples are fetched, and each
@@ -152,16 +152,18 @@ impl LookupPlan {
         let (key, class) = match &mut upstream {
             Query::Block(block) => return Self::block(*block, frontier.slot(Commitment::Finalized)),
             Query::Account(q) => {
-                let (pubkey, commitment) = (q.pubkey, q.commitment);
-                let key_of = |form| Key::Account(pubkey, form, commitment);
-                let keys = PlannedKeys::new(&mut q.form, sizes.of(&pubkey), key_of);
-                return keys.plan(upstream, commitment);
+                let AccountQuery { pubkey, form, commitment, .. } = *q;
+                q.form = forms::fetch_form(form, sizes.of(&pubkey));
+                let keys = account_keys(form, q.form, |form| Key::Account(pubkey, form, commitment));
+                return Self::accounts(upstream, keys, form, commitment);
             }
             Query::Accounts(q) => {
-                let (pubkeys, commitment) = (Arc::clone(&q.pubkeys), q.commitment);
-                let key_of = |form| Key::Accounts(Arc::clone(&pubkeys), form, commitment);
-                let keys = PlannedKeys::new(&mut q.form, sizes.of_all(&pubkeys), key_of);
-                return keys.plan(upstream, commitment);
+                let (pubkeys, form, commitment) = (&q.pubkeys, q.form, q.commitment);
+                let fetched = forms::fetch_form(form, sizes.of_all(pubkeys));
+                let key_of = |form| Key::Accounts(Arc::clone(pubkeys), form, commitment);
+                let keys = account_keys(form, fetched, key_of);
+                q.form = fetched;
+                return Self::accounts(upstream, keys, form, commitment);
             }
             Query::Balance(q) => (Key::Balance(q.pubkey, q.commitment), Class::Account(q.commitment)),
             Query::Fee(q) => (Key::Fee(q.message.clone(), q.commitment), Class::Fee(q.commitment)),
@@ -193,30 +195,27 @@ impl LookupPlan {
             asked: None,
         }
     }
+
+    fn accounts(
+        upstream: Query,
+        (key, alternate_key): (Key, Option<Key>),
+        asked: AccountForm,
+        commitment: Commitment,
+    ) -> Self {
+        let asked = asked.slice.is_none().then_some(asked.encoding);
+        Self { key, alternate_key, upstream, class: Class::Account(commitment), asked }
+    }
 }
 
-/// The keys under which one account or one list may be stored, and the encoding that the caller asked for.
-struct PlannedKeys {
-    key: Key,
-    alternate_key: Option<Key>,
-    asked: Option<AccountEncoding>,
-}
-
-impl PlannedKeys {
-    /// Returns the keys for a caller who asks for `form`, and sets `form` to the form to fetch. `key_of`
-    /// makes the key of a form.
-    fn new(form: &mut AccountForm, size: SizeClass, key_of: impl Fn(AccountForm) -> Key) -> Self {
-        let asked = *form;
-        *form = forms::fetch_form(asked, size);
-        let alternate = forms::serving_forms(asked).find(|source| source != form);
-        let encoding = asked.slice.is_none().then_some(asked.encoding);
-        Self { key: key_of(*form), alternate_key: alternate.map(key_of), asked: encoding }
-    }
-
-    fn plan(self, upstream: Query, commitment: Commitment) -> LookupPlan {
-        let Self { key, alternate_key, asked } = self;
-        LookupPlan { key, alternate_key, upstream, class: Class::Account(commitment), asked }
-    }
+/// Returns the keys under which accounts may be stored that are fetched in the form `fetched`, for a caller who asks
+/// for `asked`. `key_of` makes the key of a form.
+fn account_keys(
+    asked: AccountForm,
+    fetched: AccountForm,
+    key_of: impl Fn(AccountForm) -> Key,
+) -> (Key, Option<Key>) {
+    let alternate = forms::serving_forms(asked).find(|form| *form != fetched);
+    (key_of(fetched), alternate.map(key_of))
 }
 
 #[cfg(test)]
