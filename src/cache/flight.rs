@@ -15,27 +15,24 @@ const SHARDS: usize = 64;
 
 /// The fetches under way that callers may share, called flights. Each flight gives a `T` to all of its
 /// callers.
-#[derive(Debug)]
 pub struct Flights<K, T> {
-    shards: Box<[FlightShard<K, T>]>,
+    shards: Box<[Mutex<FlightTable<K, T>>]>,
     hasher: RandomState,
     tasks: TaskTracker,
 }
 
 type FlightTable<K, T> = HashMap<K, Flight<T>>;
-type FlightShard<K, T> = Mutex<FlightTable<K, T>>;
 
 /// A shared fetch: the receiver for callers who wait for its result, and the callbacks that get the result whether
 /// or not a caller waits.
-#[derive(Debug)]
 struct Flight<T> {
     result: watch::Receiver<Option<T>>,
-    callbacks: Arc<FlightCallbacks<T>>,
+    state: Arc<Mutex<FlightState<T>>>,
 }
 
 impl<T> Clone for Flight<T> {
     fn clone(&self) -> Self {
-        Self { result: self.result.clone(), callbacks: Arc::clone(&self.callbacks) }
+        Self { result: self.result.clone(), state: Arc::clone(&self.state) }
     }
 }
 
@@ -44,29 +41,11 @@ type ResultCallback<T> = Box<dyn FnOnce(&T) + Send>;
 
 /// The state of a shared fetch, kept for the callbacks.
 enum FlightState<T> {
-    /// The fetch is under way. Holds the callbacks.
     UnderWay(Vec<ResultCallback<T>>),
-    /// The fetch has ended with this result.
     Ended(T),
 }
 
-/// The callbacks of a fetch. When the fetch ends, its result takes their place.
-struct FlightCallbacks<T>(Mutex<FlightState<T>>);
-
-impl<T> FlightCallbacks<T> {
-    fn lock(&self) -> MutexGuard<'_, FlightState<T>> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-impl<T> std::fmt::Debug for FlightCallbacks<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FlightCallbacks").finish_non_exhaustive()
-    }
-}
-
 /// The access of one caller to a shared fetch and its result.
-#[derive(Debug, Clone)]
 pub struct FlightHandle<T> {
     flight: Flight<T>,
     /// True if the fetch began for this caller.
@@ -90,29 +69,40 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         if let Some(flight) = shard.get(key) {
             return FlightHandle { flight: flight.clone(), is_leader: false };
         }
-        let (sender, flight) = Flight::new();
-        shard.insert(key.clone(), flight.clone());
-        drop(shard);
         // The guard removes the flight however its task ends, even by a panic, so that no caller waits for a
         // dead task.
         let guard = FlightGuard { flights: Arc::clone(self), key: key.clone() };
-        let callbacks = Arc::clone(&flight.callbacks);
-        self.tasks.spawn(async move {
-            let result = fetch.await;
-            drop(guard);
-            callbacks.deliver(result.clone());
-            sender.send_replace(Some(result));
-        });
-        FlightHandle { flight, is_leader: true }
+        let handle = self.start(fetch, Some(guard));
+        shard.insert(key.clone(), handle.flight.clone());
+        handle
     }
 
     /// Starts a fetch that no other caller can join.
-    pub fn start_unshared(&self, fetch: impl Future<Output = T> + Send + 'static) -> FlightHandle<T> {
-        let (sender, flight) = Flight::new();
-        let callbacks = Arc::clone(&flight.callbacks);
+    pub fn start_unshared(
+        self: &Arc<Self>,
+        fetch: impl Future<Output = T> + Send + 'static,
+    ) -> FlightHandle<T> {
+        self.start(fetch, None)
+    }
+
+    fn start(
+        &self,
+        fetch: impl Future<Output = T> + Send + 'static,
+        guard: Option<FlightGuard<K, T>>,
+    ) -> FlightHandle<T> {
+        let (sender, result) = watch::channel(None);
+        let state = Arc::new(Mutex::new(FlightState::UnderWay(Vec::new())));
+        let flight = Flight { result, state: Arc::clone(&state) };
         self.tasks.spawn(async move {
             let result = fetch.await;
-            callbacks.deliver(result.clone());
+            drop(guard);
+            // The callbacks get the result before a waiting caller does.
+            let ended = std::mem::replace(&mut *lock(&state), FlightState::Ended(result.clone()));
+            if let FlightState::UnderWay(callbacks) = ended {
+                for callback in callbacks {
+                    callback(&result);
+                }
+            }
             sender.send_replace(Some(result));
         });
         FlightHandle { flight, is_leader: true }
@@ -121,31 +111,12 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
     fn shard(&self, key: &K) -> MutexGuard<'_, FlightTable<K, T>> {
         #[expect(clippy::cast_possible_truncation, reason = "any 64 shards will do")]
         let shard = self.hasher.hash_one(key) as usize % SHARDS;
-        self.shards[shard].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.shards[shard])
     }
 }
 
-impl<T> Flight<T> {
-    fn new() -> (watch::Sender<Option<T>>, Self) {
-        let (sender, result) = watch::channel(None);
-        let callbacks = Arc::new(FlightCallbacks(Mutex::new(FlightState::UnderWay(Vec::new()))));
-        (sender, Self { result, callbacks })
-    }
-}
-
-impl<T> FlightCallbacks<T> {
-    /// Calls the callbacks, before a waiting caller gets the result, and stores the result for later callbacks.
-    fn deliver(&self, result: T) {
-        let mut callbacks = self.lock();
-        if let FlightState::UnderWay(functions) =
-            std::mem::replace(&mut *callbacks, FlightState::Ended(result))
-            && let FlightState::Ended(result) = &*callbacks
-        {
-            for function in functions {
-                function(result);
-            }
-        }
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl<T: Clone> FlightHandle<T> {
@@ -157,7 +128,7 @@ impl<T: Clone> FlightHandle<T> {
     /// Calls `function` with the result, at once if the fetch has ended. `function` is not called if the fetch's
     /// task dies.
     pub fn on_result(&self, function: impl FnOnce(&T) + Send + 'static) {
-        match &mut *self.flight.callbacks.lock() {
+        match &mut *lock(&self.flight.state) {
             FlightState::UnderWay(functions) => functions.push(Box::new(function)),
             FlightState::Ended(result) => function(result),
         }
