@@ -56,14 +56,11 @@ impl FollowStamp {
 }
 
 /// Makes the [`FollowStamp`]s for the accounts of one answer.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Stamper {
     followed: Arc<FollowedChain>,
-    chain: u64,
-    read: Slot,
-    read_at: Instant,
-    may_be_newer: bool,
-    newest_data: Slot,
+    /// The stamp of an answer without accounts.
+    answer: FollowStamp,
 }
 
 impl Stamper {
@@ -86,12 +83,14 @@ impl Stamper {
         let version = NodeVersion::parse_followed(&api_version)?;
         let may_be_newer = version < follow::EXACT_FINALIZED;
         let newest_data = if may_be_newer { read.max(confirmed) } else { read };
-        Some(Self { followed: Arc::clone(followed), chain, read, read_at, may_be_newer, newest_data })
+        let (is_token, buckets) = (false, Box::default());
+        let answer = FollowStamp { chain, read, read_at, may_be_newer, newest_data, is_token, buckets };
+        Some(Self { followed: Arc::clone(followed), answer })
     }
 
     /// Returns true if the answer may show data of a later slot than its own.
     pub(super) fn may_be_newer(&self) -> bool {
-        self.may_be_newer
+        self.answer.may_be_newer
     }
 
     /// Returns the [`FollowStamp`] of one account, which a node has returned in `form` with these `facts`.
@@ -113,14 +112,14 @@ impl Stamper {
         };
         let is_token = matches!(facts, AccountFacts::Present { token: Some(TokenProgram::Classic), .. });
         let is_listed = is_listed && !follow::is_excluded_address(address);
-        is_listed.then(|| self.stamp(is_token, [self.followed.bucket(address)].into()))
+        is_listed.then(|| self.stamp(is_token, address))
     }
 
     /// Returns the [`FollowStamp`] of a token balance. Its `is_token` is false, because the answer does not say
     /// which program owns the account. `None` if the account may change although no block lists a write to it.
     pub(super) fn balance(&self, address: &Pubkey) -> Option<Arc<FollowStamp>> {
         let is_listed = !follow::is_excluded_address(address);
-        is_listed.then(|| self.stamp(false, [self.followed.bucket(address)].into()))
+        is_listed.then(|| self.stamp(false, address))
     }
 
     /// Combines the [`FollowStamp`]s of a list's accounts into one for the list, which a node has returned as a
@@ -129,12 +128,12 @@ impl Stamper {
         &self,
         stamps: impl Iterator<Item = Option<&'a Arc<FollowStamp>>>,
     ) -> Option<Arc<FollowStamp>> {
-        of_list(self.read, stamps)
+        of_list(self.answer.read, stamps)
     }
 
-    fn stamp(&self, is_token: bool, buckets: Box<[Bucket]>) -> Arc<FollowStamp> {
-        let &Self { chain, read, read_at, may_be_newer, newest_data, .. } = self;
-        Arc::new(FollowStamp { chain, read, read_at, may_be_newer, newest_data, is_token, buckets })
+    fn stamp(&self, is_token: bool, address: &Pubkey) -> Arc<FollowStamp> {
+        let buckets = [self.followed.bucket(address)].into();
+        Arc::new(FollowStamp { is_token, buckets, ..self.answer })
     }
 }
 
@@ -145,17 +144,15 @@ pub(super) fn of_list<'a>(
     mut stamps: impl Iterator<Item = Option<&'a Arc<FollowStamp>>>,
 ) -> Option<Arc<FollowStamp>> {
     let first = stamps.next()??;
-    let (chain, mut may_be_newer, mut newest_data) = (first.chain, first.may_be_newer, first.newest_data);
-    let mut read_at = first.read_at;
+    let mut list = FollowStamp { read: slot, is_token: false, buckets: Box::default(), ..**first };
     let mut buckets = first.buckets.to_vec();
     for stamp in stamps {
-        let stamp = stamp.filter(|stamp| stamp.chain == chain)?;
-        may_be_newer |= stamp.may_be_newer;
-        newest_data = newest_data.max(stamp.newest_data);
-        read_at = read_at.min(stamp.read_at);
+        let stamp = stamp.filter(|stamp| stamp.chain == list.chain)?;
+        list.may_be_newer |= stamp.may_be_newer;
+        list.newest_data = list.newest_data.max(stamp.newest_data);
+        list.read_at = list.read_at.min(stamp.read_at);
         buckets.extend_from_slice(&stamp.buckets);
     }
-    let buckets = buckets.into();
-    let (read, is_token) = (slot, false);
-    Some(Arc::new(FollowStamp { chain, read, read_at, may_be_newer, newest_data, is_token, buckets }))
+    list.buckets = buckets.into();
+    Some(Arc::new(list))
 }
