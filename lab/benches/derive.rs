@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use slotfront::cache::class::Class;
 use slotfront::cache::derive::block::{BlockShape, reshape};
 use slotfront::cache::derive::list::{
-    SingleAccount, joined, parts, read_list, read_single, write_list, write_single,
+    SingleAccount, joined, read_list, read_single, write_list, write_single,
 };
 use slotfront::cache::derive::{samples, votes};
 use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
@@ -92,7 +92,7 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
         .map(Pubkey::to_string)
         .collect();
     let list = result(cluster, "getMultipleAccounts", &json!([keys, {"encoding": "base64"}]));
-    let singles: Vec<_> = parts(&list).expect("a list").iter().map(single).collect();
+    let (_, singles) = read_list(&list, WHOLE, LIST).expect("a list");
     let class = Class::Account(Commitment::Finalized);
     let entry = |single: SingleAccount| {
         let body = single.into_body(Some(AccountEncoding::Base64));

@@ -76,14 +76,6 @@ pub fn read_list(list: &Bytes, form: AccountForm, count: usize) -> Option<(Bytes
     Some((Bytes::copy_from_slice(&context), singles))
 }
 
-/// Splits a list's answer into one answer for each account, as a node would write it for that account alone.
-/// `None` if `list` is not a list's answer.
-pub fn parts(list: &Bytes) -> Option<Vec<Bytes>> {
-    let Contextual { context, value, .. } = Contextual::split(list)?;
-    let single = |value: &Bytes| [CONTEXT, &context, VALUE, value, b"}"].concat().into();
-    Some(elements(&value)?.iter().map(single).collect())
-}
-
 /// Writes `context` and `value` as getAccountInfo's answer, into new memory. Returns the answer, the range of
 /// its context, and the value as a slice of the answer.
 pub fn alone(context: &[u8], value: &AccountValue) -> Option<(Bytes, ByteSpan, AccountValue)> {
@@ -121,31 +113,26 @@ pub fn result_at(result: &Bytes, slot: Slot) -> Option<Bytes> {
     Some([CONTEXT, &context_at(&context, slot)?, VALUE, &value, b"}"].concat().into())
 }
 
-/// Puts a list together from the entries of single accounts. The list gets the lowest slot and the earliest
-/// `sent_at` of its accounts. The list may be served at later slots only if its accounts are all at one slot and
-/// each may be served at later slots.
+/// Puts a list together from the entries of its accounts. `None` if there are none, if they are of different slots, or
+/// if one is not an account. The list is as old as its oldest account.
 pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
-    let lowest = singles.iter().min_by_key(|single| single.meta.slot)?;
-    let EntryBody::Account { result, context: (from, to), .. } = &lowest.body else { return None };
+    let Entry { body: EntryBody::Account { result, context: (from, to), .. }, meta, .. } =
+        &**singles.first()?
+    else {
+        return None;
+    };
     let context = result.slice(*from as usize..*to as usize);
     let sent_at = singles.iter().map(|single| single.meta.sent_at).min()?;
     let values = singles.iter().map(|single| match &single.body {
-        EntryBody::Account { value, .. } => Some(value.clone()),
+        EntryBody::Account { value, .. } if single.meta.slot == meta.slot => Some(value.clone()),
         _ => None,
     });
     let values = values.collect::<Option<Arc<[_]>>>()?;
-    let body = EntryBody::Accounts { context, values, asked: None };
-    let slot = lowest.meta.slot;
-    let is_of_one_slot = singles.iter().all(|single| single.meta.slot == slot);
-    let stamps = singles.iter().map(|single| single.stamp.as_ref());
-    let stamp = if is_of_one_slot { follow_stamp::of_list(slot, stamps) } else { None };
+    let stamp = follow_stamp::of_list(meta.slot, singles.iter().map(|single| single.stamp.as_ref()));
     let carried = singles.iter().all(|single| single.meta.carried);
-    Some(Entry {
-        body,
-        meta: EntryMeta { slot, sent_at, class: lowest.meta.class, derived: true, carried },
-        stamp,
-        compressed: CompressedForms::default(),
-    })
+    let meta = EntryMeta { sent_at, derived: true, carried, ..*meta };
+    let body = EntryBody::Accounts { context, values, asked: None };
+    Some(Entry { body, meta, stamp, compressed: CompressedForms::default() })
 }
 
 /// Returns the answer `result` about one account in `form`, and true if the returned text differs from

@@ -64,12 +64,7 @@ async fn splits_lists_and_joins_singles() {
     assert_eq!((text(&list).as_str(), list.meta.slot), (LIST, 9));
     let later = Bytes::from_static(br#"{"context":{"slot":10},"value":null}"#);
     let later = entry(read_single(&later, FORM).unwrap(), 10);
-    let mixed = joined(&[later, Arc::clone(&stored[0])]).unwrap();
-    let expected = r#"{"context":{"apiVersion":"4.0.0","slot":9},"value":[null,{"data":["AQ==","base64"],"owner":"x","space":1}]}"#;
-    assert_eq!(
-        (text(&mixed).as_str(), mixed.meta.slot, mixed.meta.sent_at),
-        (expected, 9, stored[0].meta.sent_at)
-    );
+    assert!(joined(&[later, Arc::clone(&stored[0])]).is_none(), "their slots differ");
     assert!(joined(&[]).is_none(), "nothing to take a context from");
 }
 
