@@ -12,7 +12,6 @@
 
 mod answer;
 mod assembled_lists;
-mod basis;
 mod carry;
 mod charge;
 pub mod class;
@@ -31,7 +30,7 @@ pub mod key;
 mod lookup;
 #[cfg(test)]
 mod model;
-mod options;
+mod placing;
 mod planned_call;
 mod policy;
 pub mod purge;
@@ -42,7 +41,6 @@ mod second_level;
 pub mod sizes;
 pub mod status;
 pub mod store;
-mod stored_entries;
 pub mod verify;
 
 use std::num::NonZero;
@@ -52,16 +50,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use basis::Tolerance;
-use carry::Carrier;
 pub(crate) use charge::Debt;
 pub use charge::{Charge, Payer, Price};
 pub use compressor::Compressor;
+use entry::{Entry, Payload};
 use fetcher::Fetcher;
-use freshness::FreshnessPolicy;
 use lookup::Lookup;
-pub use options::{CacheAnswer, CallOptions, Conditions, MemoryPermit, NoConditions};
 use planned_call::PlannedCall;
+pub use planned_call::{CacheAnswer, CallOptions, Conditions, MemoryPermit, NoConditions};
 pub use purger::Purger;
 use renderer::Renderer;
 use second_level::SecondLevel;
@@ -87,9 +83,8 @@ pub struct Cache {
     renderer: Arc<Renderer>,
     /// Removes entries from this cache and from the shared store.
     purger: Arc<Purger>,
-    /// The limits of age and slot for each class of answers.
-    freshness: Arc<FreshnessPolicy>,
-    frontier: Arc<Frontier>,
+    /// Compares hits with nodes' later answers.
+    verifier: Arc<Verifier>,
     request_timeout: Duration,
 }
 
@@ -106,42 +101,16 @@ impl Cache {
         shared: Option<&Arc<redis_store::Store>>,
     ) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let freshness = Arc::new(FreshnessPolicy::new(config.cache.clone(), Arc::clone(&frontier)));
-        let second_level = shared.map(|store| {
-            Arc::new(SecondLevel::new(config, Arc::clone(&freshness), Arc::clone(store), &metrics, &tasks))
-        });
-        let carrier = Carrier::new(followed, &config.follow, Arc::clone(&freshness), Arc::clone(&metrics));
-        let lookup = Lookup::new(
-            &config.cache,
-            carrier,
-            Arc::clone(&freshness),
-            Arc::clone(&frontier),
-            Arc::clone(&metrics),
-        );
-        let lookup = Arc::new(lookup);
+        let lookup = Arc::new(Lookup::new(config, followed, frontier, metrics));
+        let second_level = shared
+            .map(|store| Arc::new(SecondLevel::new(config, Arc::clone(&lookup), Arc::clone(store), &tasks)));
         let purger = Arc::new(Purger::new(Arc::clone(&lookup), second_level.clone(), Arc::clone(&pool)));
-        let verifier = Verifier::new(config, Arc::clone(&lookup), Arc::clone(&pool), &metrics, tasks.clone());
-        let renderer = Renderer::new(
-            config,
-            cores,
-            Arc::clone(&lookup),
-            Arc::clone(&verifier),
-            Arc::clone(&metrics),
-            tasks.clone(),
-        );
-        let renderer = Arc::new(renderer);
-        let owners = (Arc::clone(&lookup), Arc::clone(&renderer), verifier);
-        let fetcher = Fetcher::new(config, owners, second_level, Arc::clone(&frontier), pool, metrics, tasks);
+        let verifier = Verifier::new(config, Arc::clone(&lookup), Arc::clone(&pool), tasks.clone());
+        let renderer = Arc::new(Renderer::new(config, cores, Arc::clone(&lookup), tasks.clone()));
+        let owners = (Arc::clone(&lookup), Arc::clone(&renderer), Arc::clone(&verifier));
+        let fetcher = Arc::new(Fetcher::new(config, owners, second_level, pool, tasks));
         let request_timeout = config.server.request_timeout;
-        Arc::new(Self {
-            lookup,
-            fetcher: Arc::new(fetcher),
-            renderer,
-            purger,
-            freshness,
-            frontier,
-            request_timeout,
-        })
+        Arc::new(Self { lookup, fetcher, renderer, purger, verifier, request_timeout })
     }
 
     /// Answers `query` from a stored entry or from a node. Fetches share `charge`, and make it owe their price even if
@@ -160,18 +129,16 @@ impl Cache {
         conditions: &dyn Conditions,
     ) -> Result<CacheAnswer, Error> {
         let plan = self.lookup.plan(query);
-        let reason = if options.bypass { ForwardReason::Request } else { ForwardReason::Miss };
         let arrived_at = Instant::now();
-        let call =
-            PlannedCall { query, plan, reason, options, charge, conditions, arrived_at, is_retry: false };
-        answer::answer_call(self, call).await
+        let call = PlannedCall { query, plan, options, charge, conditions, arrived_at };
+        answer::answer_call(self, &call).await
     }
 
     /// Returns true if a call of `query` would be answered now without asking a node.
     pub fn holds(&self, query: &Query) -> bool {
-        let plan = self.lookup.plan(query);
-        self.lookup.holds(&plan)
-            || self.lookup.lists().assemble(query, Tolerance::Fresh, query.min_context_slot()).is_some()
+        let min_slot = query.min_context_slot().unwrap_or(0);
+        let found = self.lookup.look_up(query, &self.lookup.plan(query), min_slot);
+        found.is_some_and(|(_, verdict)| verdict.is_yes())
     }
 
     /// Returns the compressor for long texts.
@@ -181,11 +148,25 @@ impl Cache {
 
     /// Returns the size of the stored entries in bytes, and their number.
     pub fn usage(&self) -> (u64, u64) {
-        self.lookup.entries.usage()
+        self.lookup.store.usage()
     }
 
     /// Returns the purger, which removes stored entries.
     pub fn purger(&self) -> &Arc<Purger> {
         &self.purger
+    }
+
+    /// Counts a hit, and has a sample of the hits compared with a node's answer.
+    fn count_hit(&self, query: &Query, entry: &Entry, payload: &Payload, status: CacheStatus) {
+        if !matches!(status, CacheStatus::StaleIfError { .. }) {
+            self.verifier.sample(query, entry, payload);
+        }
+        if status == CacheStatus::Carried {
+            self.lookup.count_carried(query);
+        }
+        if let Some((commitment, lag)) = self.lookup.freshness.slots_behind(&entry.meta) {
+            #[expect(clippy::cast_precision_loss, reason = "a histogram of slots")]
+            self.lookup.metrics.cache_served_lag.at(Some(commitment)).observe(lag as f64);
+        }
     }
 }

@@ -38,7 +38,6 @@ fn hit_path(c: &mut Criterion) {
     };
     let options = || CallOptions {
         bypass: false,
-        monotonic_slot: None,
         deadline: Instant::now() + Duration::from_secs(10),
         coding: None,
         caller: CallerId::default(),

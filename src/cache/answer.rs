@@ -1,325 +1,312 @@
-//! The way of one call through the cache. A call is looked up, and fetched if nothing stored may serve it. If the
-//! fetch fails, an older stored entry may be served.
+//! The way of one call through the cache: look up, fetch, and serve an older stored entry if the fetch fails.
+//!
+//! The answer of a flight may be no good for this caller, because the flight began before the caller arrived, or
+//! because another caller was shown a higher slot meanwhile. Then another flight follows: at most three in all, four
+//! with minContextSlot.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
 use super::Cache;
-use super::basis::{Basis, NotServed, Tolerance};
-use super::entry::Entry;
+use super::entry::{Entry, EntryBody, EntryMeta, Payload};
 use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::FlightHandle;
-use super::lookup::CacheLookup;
-use super::options::CacheAnswer;
-use super::planned_call::PlannedCall;
+use super::freshness::{Limit, ServeRule, Verdict};
+use super::lookup::Stored;
+use super::placing::is_at_processed;
+use super::planned_call::{CacheAnswer, PlannedCall};
 use super::render::is_long_work;
 use super::status::{CacheStatus, ForwardReason};
 use crate::error::Error;
-use crate::methods::{Commitment, Slot};
-use crate::telemetry::{AttemptResult, Outcome};
+use crate::methods::Slot;
+use crate::telemetry::{AttemptResult, StaleCause};
 
-/// Answers `call`. Its charge is shared with the fetches that are made for it.
-pub(super) async fn answer_call(cache: &Cache, mut call: PlannedCall<'_>) -> Result<CacheAnswer, Error> {
-    match look_up_or_fetch(cache, &mut call).await {
+/// The longest time that a fetched answer may wait to be written. If the time to live of the answer is longer, it is
+/// the limit instead.
+const LONGEST_RENDER_WAIT: Duration = Duration::from_millis(400);
+
+/// Answers `call`. Its charge is shared with the flights that are made for it.
+pub(super) async fn answer_call(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Error> {
+    match look_up_or_fetch(cache, call).await {
         Ok(answer) => Ok(answer),
-        Err(error) => {
-            call.is_retry = true;
-            serve_stand_in(cache, &call, error).await
-        }
+        Err(error) => serve_stand_in(cache, call).await.ok_or(error),
     }
 }
 
-/// Looks the call up, and fetches an answer if none is stored. If the fetched answer is unusable, starts over
-/// once. There is no third try, because under load every answer may come too late.
-async fn look_up_or_fetch(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, Error> {
-    loop {
-        if !call.options.bypass {
-            let found = cache.lookup.look_up(&call.plan, call.min_slot());
-            match serve_stored(cache, call, &found).await {
-                Ok(answer) => return Ok(answer),
-                Err(NotServed::Failed(error)) => return Err(error),
-                Err(NotServed::Unusable) => {}
-            }
-            // An entry was found, but it may not be served any more. Even a hit may have expired before it was
-            // rendered.
-            if !matches!(found, CacheLookup::Miss) {
-                call.reason = ForwardReason::Stale;
-            }
+async fn look_up_or_fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Error> {
+    let mut reason = ForwardReason::Request;
+    if !call.options.bypass {
+        let found = cache.lookup.look_up(call.query, &call.plan, call.min_slot());
+        if let Some(cause) = found.as_ref().and_then(|(_, verdict)| verdict.cause()) {
+            cache.lookup.metrics.cache_stale.at(cause).inc();
         }
-        // The fetch is boxed, so that the future of a hit is small. For the same reason this timer covers only the
-        // fetch.
-        let fetched = timeout_at(call.options.deadline, Box::pin(fetch_retrying_smaller(cache, call))).await;
-        match fetched.map_err(|_| Error::TimedOut(cache.request_timeout))? {
-            Ok(answer) => return Ok(answer),
-            Err(NotServed::Failed(error)) => return Err(error),
-            Err(NotServed::Unusable) if call.is_retry => return Err(Error::Overloaded),
-            Err(NotServed::Unusable) => call.is_retry = true,
+        reason = match &found {
+            None | Some((_, Verdict::No(StaleCause::Floor))) => ForwardReason::Miss,
+            Some(_) => ForwardReason::Stale,
+        };
+        if let Some((Stored { entry, .. }, verdict)) = &found
+            && verdict.is_yes()
+            && let Some(answer) = serve_stored(cache, call, entry, *verdict).await?
+        {
+            return Ok(answer);
         }
-        call.options.monotonic_slot = call.options.monotonic_slot.max(call.conditions.monotonic_slot());
     }
+    // The fetch is boxed, so that the future of a hit is small. For the same reason this timer covers only the
+    // fetch.
+    let fetched =
+        timeout_at(call.options.deadline, Box::pin(fetch_retrying_smaller(cache, call, reason))).await;
+    fetched.map_err(|_| Error::TimedOut(cache.request_timeout))??.ok_or(Error::Overloaded)
 }
 
-/// Serves a stored answer: the entry `found`, or a list put together from other entries.
+/// Serves `entry`, which the look-up found. `None` if it may not be served any more once it is written.
 async fn serve_stored(
     cache: &Cache,
     call: &PlannedCall<'_>,
-    found: &CacheLookup,
-) -> Result<CacheAnswer, NotServed> {
-    let entry = choose_stored(cache, call, found).ok_or(NotServed::Unusable)?;
-    let rendering = cache.renderer.render(call, &entry, Basis::LookedUp);
-    let answer = if is_long_work(call.query, &entry) {
-        let in_time = timeout_at(call.options.deadline, rendering).await;
-        in_time.unwrap_or(Err(NotServed::Failed(Error::TimedOut(cache.request_timeout))))
-    } else {
-        rendering.await
+    entry: &Arc<Entry>,
+    verdict: Verdict,
+) -> Result<Option<CacheAnswer>, Error> {
+    if matches!(verdict, Verdict::Stale(_)) {
+        // The refetch begins before the entry is written, because writing may wait, fail or lose its caller.
+        start_flight(cache, call, SlotRequirement::None, true);
+    }
+    let rule = |now| {
+        let newest = cache.lookup.newest_slot(&call.plan, now);
+        ServeRule::within(Limit::Stale).at_least(call.min_slot()).at_least(newest)
     };
-    // An entry that cannot be rendered counts as no entry.
-    answer.map_err(|reason| match reason {
-        NotServed::Failed(Error::NoUpstream(_)) => NotServed::Unusable,
-        other => other,
-    })
-}
-
-/// Returns the entry to serve: a fresh entry, a list put together from fresh entries, or a stale entry. A stale
-/// entry is served while a new answer is fetched. `None` if a node must be asked first.
-fn choose_stored(cache: &Cache, call: &PlannedCall<'_>, found: &CacheLookup) -> Option<Arc<Entry>> {
-    if let CacheLookup::Hit(entry) = found {
-        return Some(Arc::clone(entry));
+    let serving = serve(cache, call, entry, verdict, rule, None);
+    let served = if is_long_work(call.query, entry) {
+        let in_time = timeout_at(call.options.deadline, serving).await;
+        in_time.unwrap_or(Err(Error::TimedOut(cache.request_timeout)))
+    } else {
+        serving.await
+    };
+    match served {
+        // An entry that cannot be written counts as no entry.
+        Err(Error::NoUpstream(_)) => Ok(None),
+        served => served,
     }
-    let list = cache.lookup.lists().assemble(call.query, Tolerance::Fresh, call.min_slot());
-    if list.is_some() {
-        return list;
-    }
-    let CacheLookup::Stale(entry) = found else { return None };
-    // The refetch begins before the entry is rendered, because rendering may wait, fail or lose its caller. Of all
-    // callers who are served meanwhile, only the one who started it owes its price.
-    let refetch = cache.fetcher.join_or_start_flight(&call.plan, SlotRequirement::None, &call.options, true);
-    if refetch.is_leader {
-        call.charge.share(&refetch);
-    }
-    Some(Arc::clone(entry))
 }
 
 /// Fetches an answer. The node may be asked for a larger form of the answer than the caller wants, because other
 /// forms can be made from it. If the larger form is too large, the node is asked once more, for the caller's form.
-async fn fetch_retrying_smaller(cache: &Cache, call: &mut PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
-    let answer = fetch(cache, call).await;
-    if let Err(NotServed::Failed(Error::NoUpstream(attempts))) = &answer
+async fn fetch_retrying_smaller(
+    cache: &Cache,
+    call: &PlannedCall<'_>,
+    reason: ForwardReason,
+) -> Result<Option<CacheAnswer>, Error> {
+    let answer = fetch(cache, call, reason).await;
+    if let Err(Error::NoUpstream(attempts)) = &answer
         && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
         && cache.lookup.note_too_large(call.query, &call.plan)
     {
-        call.plan = cache.lookup.plan(call.query);
-        return fetch(cache, call).await;
+        let smaller = PlannedCall { plan: cache.lookup.plan(call.query), ..call.clone() };
+        return fetch(cache, &smaller, reason).await;
     }
     answer
 }
 
-/// Fetches an answer, for this caller alone or in a fetch that callers share.
-async fn fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, NotServed> {
-    let commitment = call.query.commitment();
+/// The slot that one of a call's flights must reach.
+#[derive(Clone, Copy)]
+enum Reach {
+    /// Any. The answer serves the caller if it happens to reach the caller's slots.
+    Any,
+    /// The newest known slot. All callers for whom the slot of the first answer was too low share this flight.
+    Frontier,
+    /// The caller's own slot. The answer serves the caller at any slot, because no node gives a higher one, and a
+    /// node that has not reached minContextSlot refuses the call itself.
+    Caller,
+}
+
+/// Fetches an answer. `None` if each answer came too late to be served.
+async fn fetch(
+    cache: &Cache,
+    call: &PlannedCall<'_>,
+    reason: ForwardReason,
+) -> Result<Option<CacheAnswer>, Error> {
+    let (min_context_slot, commitment) = (call.query.min_context_slot(), call.query.commitment());
     // The slot that the caller's key has seen is ignored while it is above the frontier, because no node is known
     // to have reached it.
-    let is_reached = |slot: &Slot| commitment.is_some_and(|c| cache.frontier.slot(c) >= *slot);
-    let monotonic_slot = call.options.monotonic_slot.filter(is_reached);
-    if call.reason == ForwardReason::Request {
-        return fetch_past_cache(cache, call, monotonic_slot).await;
-    }
-    match (call.query.min_context_slot(), commitment) {
-        (Some(slot), Some(commitment)) => {
-            fetch_at_min_context_slot(cache, call, slot, commitment, monotonic_slot).await
+    let is_reached = |slot: &Slot| commitment.is_some_and(|c| cache.lookup.frontier.slot(c) >= *slot);
+    let monotonic_slot = call.conditions.monotonic_slot().filter(is_reached);
+    let flights: &[Reach] = match min_context_slot.zip(commitment) {
+        _ if call.options.bypass => &[Reach::Caller; 2],
+        None => &[Reach::Any, Reach::Caller, Reach::Caller],
+        Some((slot, commitment)) if cache.fetcher.await_frontier(&call.plan, slot, commitment).await => {
+            &[Reach::Any, Reach::Frontier, Reach::Caller, Reach::Caller]
         }
-        _ => fetch_at_any_slot(cache, call, monotonic_slot).await,
-    }
-}
-
-/// Fetches an answer past the cache, by an upstream call that no other caller shares.
-async fn fetch_past_cache(
-    cache: &Cache,
-    call: &PlannedCall<'_>,
-    monotonic_slot: Option<Slot>,
-) -> Result<CacheAnswer, NotServed> {
-    let min_context_slot = call.query.min_context_slot().map(SlotRequirement::CallerMinimum);
-    let requirement = min_context_slot.unwrap_or(SlotRequirement::at_least(monotonic_slot));
-    let flight = cache.fetcher.fetch_unshared(&call.plan, requirement, &call.options);
-    let fetched = await_flight(call, flight).await?;
-    render_fetched(cache, call, &fetched, FlightRole::Leader).await
-}
-
-/// Fetches an answer for a caller without minContextSlot. The answer of a shared fetch may be below
-/// `monotonic_slot`, the slot that the caller's key has already seen. For a caller who joined the fetch, the
-/// answer may also be too old or in the wrong form. In these cases a second answer is fetched, and taken at any
-/// slot.
-async fn fetch_at_any_slot(
-    cache: &Cache,
-    call: &PlannedCall<'_>,
-    monotonic_slot: Option<Slot>,
-) -> Result<CacheAnswer, NotServed> {
-    let first = share_flight(cache, call, SlotRequirement::None).await?;
-    if first.serves(cache, call, monotonic_slot) {
-        return render_fetched(cache, call, &first.fetched, first.role(false)).await;
-    }
-    fetch_last(cache, call, SlotRequirement::at_least(monotonic_slot)).await
-}
-
-/// Fetches an answer for a caller with minContextSlot `slot`. Answers of shared fetches are tried first. The
-/// minContextSlot itself is sent to a node in two cases: the newest known slot does not reach `slot` in time, or
-/// neither of two shared answers may serve the caller.
-async fn fetch_at_min_context_slot(
-    cache: &Cache,
-    call: &PlannedCall<'_>,
-    slot: Slot,
-    commitment: Commitment,
-    monotonic_slot: Option<Slot>,
-) -> Result<CacheAnswer, NotServed> {
-    if cache.fetcher.await_frontier(&call.plan, slot, commitment).await {
-        let first = share_flight(cache, call, SlotRequirement::None).await?;
-        if first.serves(cache, call, monotonic_slot.max(Some(slot))) {
-            return render_fetched(cache, call, &first.fetched, first.role(false)).await;
-        }
-        // All callers for whom the slot of the first answer was too low share a second answer, from a node that
-        // has reached the frontier.
-        let at_frontier = SlotRequirement::AtLeast(cache.frontier.slot(commitment));
-        let second = share_flight(cache, call, at_frontier).await?;
-        if second.serves(cache, call, Some(slot)) {
-            return render_fetched(cache, call, &second.fetched, second.role(false)).await;
-        }
-    }
-    fetch_last(cache, call, SlotRequirement::CallerMinimum(slot)).await
-}
-
-/// Fetches an answer in a shared fetch, and takes the answer at any slot. A caller who joined another
-/// caller's fetch may get an answer that is too old, or in a form that does not fit the call. That caller joins or
-/// starts one more shared fetch.
-async fn fetch_last(
-    cache: &Cache,
-    call: &PlannedCall<'_>,
-    requirement: SlotRequirement,
-) -> Result<CacheAnswer, NotServed> {
-    let since = Instant::now();
-    // The second fetch begins after the first has ended, so the second answer is young enough.
-    let too_old = |entry: &Entry| {
-        entry.meta.sent_at < since && !cache.freshness.allows(&entry.meta, Tolerance::Fresh, Instant::now())
+        Some(_) => &[Reach::Caller; 3],
     };
-    let mut flight = share_flight(cache, call, requirement).await?;
-    let is_late = matches!(&flight.fetched, Fetched::New(entry, _) if too_old(entry));
-    if !flight.is_leader && (is_late || !flight.fetched.serves(&call.plan)) {
-        flight = share_flight(cache, call, requirement).await?;
+    let mut is_last = false;
+    for (number, reach) in flights.iter().enumerate() {
+        is_last |= number + 1 == flights.len();
+        let (requirement, min_slot) = match (*reach, min_context_slot, commitment) {
+            (Reach::Any, ..) => (SlotRequirement::None, min_context_slot.max(monotonic_slot)),
+            (Reach::Frontier, _, Some(c)) => {
+                (SlotRequirement::AtLeast(cache.lookup.frontier.slot(c)), min_context_slot)
+            }
+            (_, Some(slot), _) => (SlotRequirement::CallerMinimum(slot), None),
+            (_, None, _) => (SlotRequirement::at_least(monotonic_slot), None),
+        };
+        let flight = start_flight(cache, call, requirement, false);
+        let is_leader = flight.is_leader;
+        let fetched = flight.result().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))?;
+        let limit = match &fetched {
+            Fetched::AlreadyFresh(..) => Limit::Stale,
+            Fetched::KeptNewer(..) if is_leader || number > 0 => Limit::InFault,
+            Fetched::New(..) | Fetched::KeptNewer(..) => Limit::Fresh,
+        };
+        let rule = call.rule(limit).at_least(min_slot.unwrap_or(0));
+        if !fetched.fits(&call.plan) || !is_served(cache, &rule, &fetched.entry().meta) {
+            continue;
+        }
+        let status = match fetched {
+            Fetched::New(_, stored) if is_leader => Some(CacheStatus::forwarded(reason, stored)),
+            Fetched::New(..) => Some(CacheStatus::Collapsed),
+            Fetched::KeptNewer(..) | Fetched::AlreadyFresh(..) => None,
+        };
+        if let Some(answer) = serve_fetched(cache, call, &fetched, rule, status, is_last).await? {
+            return Ok(Some(answer));
+        }
+        // The answer was overtaken, or waited too long to be written. A node is asked once more, and not a third
+        // time, because under load every answer may come too late.
+        if is_last {
+            break;
+        }
+        is_last = true;
     }
-    let asked_since = flight.fetched.entry().meta.sent_at >= since;
-    render_fetched(cache, call, &flight.fetched, flight.role(asked_since)).await
+    Ok(None)
 }
 
-/// The role of a caller in a flight, which is a fetch that several callers share.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum FlightRole {
-    /// The fetch began for this caller.
-    Leader,
-    /// The caller joined a fetch that had begun for another caller.
-    Joiner {
-        /// True if the node was asked after this caller began its latest attempt to get an answer.
-        asked_since: bool,
-    },
+fn is_served(cache: &Cache, rule: &ServeRule, meta: &EntryMeta) -> bool {
+    cache.lookup.freshness.serves(rule, meta, Instant::now()).is_yes()
 }
 
-/// The result of a shared fetch, as one of its callers gets it.
-struct SharedFlight {
-    fetched: Fetched,
-    is_leader: bool,
-}
-
-impl SharedFlight {
-    /// Returns true if the result fits the call, reaches `min_slot`, and is young enough for this caller. A caller
-    /// who joined the fetch takes the result only if a stored answer of that age would count as fresh. The caller
-    /// for whom the fetch began takes a result of any age.
-    fn serves(&self, cache: &Cache, call: &PlannedCall<'_>, min_slot: Option<Slot>) -> bool {
-        let meta = &self.fetched.entry().meta;
-        let is_fresh = || cache.freshness.allows(meta, Tolerance::Fresh, Instant::now());
-        self.fetched.serves(&call.plan) && meta.reaches(min_slot) && (self.is_leader || is_fresh())
-    }
-
-    fn role(&self, asked_since: bool) -> FlightRole {
-        if self.is_leader { FlightRole::Leader } else { FlightRole::Joiner { asked_since } }
-    }
-}
-
-/// Joins the shared fetch that meets `requirement`, or starts one, and waits for its result.
-async fn share_flight(
+/// Joins the flight that meets `requirement`, or starts one. The call owes its price, even if its caller leaves or
+/// gives up. Of all callers who are served while a flight runs in the background, only the one who started it owes its
+/// price.
+fn start_flight(
     cache: &Cache,
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
-) -> Result<SharedFlight, Error> {
-    let flight = cache.fetcher.join_or_start_flight(&call.plan, requirement, &call.options, false);
-    let is_leader = flight.is_leader;
-    Ok(SharedFlight { fetched: await_flight(call, flight).await?, is_leader })
+    is_background: bool,
+) -> FlightHandle<FlightResult> {
+    let flight = if call.options.bypass {
+        cache.fetcher.fetch_unshared(&call.plan, requirement, &call.options)
+    } else {
+        cache.fetcher.join_or_start_flight(&call.plan, requirement, &call.options, is_background)
+    };
+    if flight.is_leader || !is_background {
+        call.charge.share(&flight);
+    }
+    flight
 }
 
-/// Waits for the result of a fetch, whose price the call owes even if its caller leaves or gives up.
-async fn await_flight(call: &PlannedCall<'_>, flight: FlightHandle<FlightResult>) -> FlightResult {
-    call.charge.share(&flight);
-    flight.result().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))
-}
-
-/// Renders the result of a fetch for this caller. Meanwhile another caller may have got an answer about the same
-/// accounts at a higher slot. On the first try of the call, the result is then unusable. On the second try, a
-/// stored entry is rendered instead, if one may be served. Otherwise the result is rendered, because slots shown
-/// to other callers never cause an error.
-pub(super) async fn render_fetched(
+/// Serves the result of a flight. Meanwhile another caller may have got an answer about the same accounts at a higher
+/// slot. Then `None` is returned. On the last try, a stored entry is served instead, if one may be. Otherwise the
+/// result is served, because slots shown to other callers never cause an error.
+pub(super) async fn serve_fetched(
     cache: &Cache,
     call: &PlannedCall<'_>,
     fetched: &Fetched,
-    role: FlightRole,
-) -> Result<CacheAnswer, NotServed> {
-    let basis = match (fetched, role) {
-        (Fetched::KeptNewer(..), _) => Basis::StandIn,
-        (Fetched::AlreadyFresh(..), _) => Basis::FoundByFlight,
-        (Fetched::New(..), FlightRole::Joiner { asked_since: false }) => {
-            Basis::SharedFetch(CacheStatus::Collapsed, Outcome::Collapsed)
-        }
-        (Fetched::New(..), FlightRole::Joiner { asked_since: true }) => {
-            Basis::FetchedSinceArrival(CacheStatus::Collapsed, Outcome::Collapsed)
-        }
-        (Fetched::New(_, stored), FlightRole::Leader) => {
-            let outcome = if call.reason == ForwardReason::Request { Outcome::Bypass } else { Outcome::Miss };
-            Basis::FetchedSinceArrival(CacheStatus::forwarded(call.reason, *stored), outcome)
-        }
-    };
-    if !fetched.serves(&call.plan) {
-        return Err(NotServed::Unusable);
-    }
+    rule: ServeRule,
+    status: Option<CacheStatus>,
+    is_last: bool,
+) -> Result<Option<CacheAnswer>, Error> {
     let entry = fetched.entry();
-    if call.is_retry
-        && cache.lookup.entries.is_overtaken(&call.plan, entry, basis)
-        && let Some(stored) = find_or_derive_stand_in(cache, call, Tolerance::InFault).await
-    {
-        return cache.renderer.render(call, &stored, Basis::StandIn).await;
+    let has_floor = match fetched {
+        Fetched::AlreadyFresh(..) => true,
+        // An error that a node has just given shows no account.
+        Fetched::New(..) if matches!(entry.body, EntryBody::Verbatim(Payload::Error { .. })) => false,
+        Fetched::New(..) | Fetched::KeptNewer(..) => !is_at_processed(call.plan.class),
+    };
+    let newest = |now| if has_floor { cache.lookup.newest_slot(&call.plan, now) } else { 0 };
+    let is_overtaken = entry.meta.slot < newest(Instant::now());
+    if is_overtaken && !is_last {
+        return Ok(None);
     }
-    cache.renderer.render(call, entry, basis).await
+    if is_overtaken && let Some(stored) = find_stand_in(cache, call, Limit::InFault).await {
+        return write_stand_in(cache, call, &stored).await;
+    }
+    let verdict = cache.lookup.freshness.serves(&rule, &entry.meta, Instant::now());
+    let rule = |now| rule.at_least(if is_last { 0 } else { newest(now) });
+    serve(cache, call, entry, verdict, rule, status).await
 }
 
 /// Serves a stored entry because the call has failed. An entry below the floor of one of its accounts is served
 /// only if no other entry may be. The floors of the entry's accounts then fall to the entry's slot.
-async fn serve_stand_in(cache: &Cache, call: &PlannedCall<'_>, error: Error) -> Result<CacheAnswer, Error> {
-    let mut entry = find_or_derive_stand_in(cache, call, Tolerance::InFault).await;
+async fn serve_stand_in(cache: &Cache, call: &PlannedCall<'_>) -> Option<CacheAnswer> {
+    let mut entry = find_stand_in(cache, call, Limit::InFault).await;
     if entry.is_none() {
-        entry = find_or_derive_stand_in(cache, call, Tolerance::LastResort).await;
+        entry = find_stand_in(cache, call, Limit::LastResort).await;
         if let Some(entry) = &entry {
-            cache.lookup.lower_floors_to(&call.plan, &entry.meta);
+            let floor = cache.lookup.floor(&call.plan.key, Instant::now());
+            cache.lookup.lower_floors(&call.plan.key, floor, entry.meta.slot);
         }
     }
-    let Some(entry) = entry else { return Err(error) };
-    cache.renderer.render(call, &entry, Basis::StandIn).await.map_err(|_| error)
+    write_stand_in(cache, call, &entry?).await.ok().flatten()
 }
 
 /// Returns the stored entry that may be served instead of a node's answer. If there is none, makes one from a
 /// stored entry of another form.
-async fn find_or_derive_stand_in(
+async fn find_stand_in(cache: &Cache, call: &PlannedCall<'_>, limit: Limit) -> Option<Arc<Entry>> {
+    let rule = ServeRule::within(limit).at_least(call.query.min_context_slot().unwrap_or(0));
+    match cache.lookup.find_stand_in(call.query, &call.plan, rule) {
+        Some(entry) => Some(entry),
+        None => cache.renderer.derive(&call.plan, rule, call.options.deadline).await,
+    }
+}
+
+async fn write_stand_in(
     cache: &Cache,
     call: &PlannedCall<'_>,
-    tolerance: Tolerance,
-) -> Option<Arc<Entry>> {
-    match cache.lookup.find_stand_in(call.query, &call.plan, tolerance) {
-        Some(entry) => Some(entry),
-        None => cache.renderer.derive(&call.plan, tolerance, call.options.deadline).await,
+    entry: &Arc<Entry>,
+) -> Result<Option<CacheAnswer>, Error> {
+    let rule = ServeRule::within(Limit::InFault);
+    let verdict = cache.lookup.freshness.serves(&rule, &entry.meta, Instant::now());
+    serve(cache, call, entry, verdict, |_| rule, None).await
+}
+
+/// Writes `entry` for the caller, and returns it as the answer. `verdict` says why it may be served. If writing takes
+/// a while, `rule` decides again: `None` if the entry may not be served any more. `status` is that of a node's answer,
+/// which must not wait long, and `None` for a stored entry.
+async fn serve(
+    cache: &Cache,
+    call: &PlannedCall<'_>,
+    entry: &Arc<Entry>,
+    mut verdict: Verdict,
+    rule: impl Fn(Instant) -> ServeRule,
+    status: Option<CacheStatus>,
+) -> Result<Option<CacheAnswer>, Error> {
+    let (query, freshness, renderer) = (call.query, &cache.lookup.freshness, &cache.renderer);
+    let judge = |now| freshness.serves(&rule(now), &entry.meta, now);
+    let mut permit = None;
+    if is_long_work(query, entry) {
+        let (began_at, longest) = (Instant::now(), freshness.ttl(entry.meta.class).max(LONGEST_RENDER_WAIT));
+        permit = Some(renderer.permit(call, entry).await?);
+        // An entry that has become too old during the wait is not worth the work.
+        let is_late = status.is_some() && began_at.elapsed() > longest;
+        if is_late || !judge(Instant::now()).is_yes() {
+            return Ok(None);
+        }
     }
+    let mut waited = permit.is_some();
+    let (payload, derived, memory) = renderer.write(query, entry, permit).await?;
+    let (compressed, waited_for_compression) = renderer.compress(call, entry, &payload).await;
+    waited |= waited_for_compression;
+    let now = Instant::now();
+    if waited {
+        verdict = judge(now);
+        if !verdict.is_yes() {
+            return Ok(None);
+        }
+    }
+    // From here on the code that receives the answer accounts for its memory.
+    drop(memory);
+    let status = status.unwrap_or_else(|| freshness.hit_status(verdict, &entry.meta, derived, now));
+    if status.is_hit() {
+        cache.count_hit(query, entry, &payload, status);
+    }
+    Ok(Some(CacheAnswer { payload, meta: entry.meta, status, compressed }))
 }

@@ -4,62 +4,41 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::basis::Tolerance;
-use super::carry::Carrier;
 use super::derive::list;
 use super::entry::{Entry, EntryBody};
 use super::forms;
-use super::freshness::FreshnessPolicy;
+use super::freshness::{Limit, ServeRule};
 use super::generation::GenerationGuard;
 use super::key::Key;
+use super::lookup::Lookup;
 use super::store::Insert;
-use super::stored_entries::StoredEntries;
 use crate::config::Assemble;
-use crate::methods::{AccountsQuery, Pubkey, Query, Slot};
+use crate::methods::{AccountsQuery, Pubkey, Query};
 
-/// Puts lists together from the stored entries of single accounts.
-pub(super) struct AssembledLists<'a> {
-    pub(super) entries: &'a StoredEntries,
-    pub(super) carrier: &'a Carrier,
-    pub(super) freshness: &'a FreshnessPolicy,
-}
-
-impl AssembledLists<'_> {
+impl Lookup {
     /// Returns a list put together from the entries of single accounts, if all of them are of one slot and may be
     /// used. The list is stored, so that later answers to the same call are not at a lower slot.
-    pub(super) fn assemble(
-        &self,
-        query: &Query,
-        tolerance: Tolerance,
-        min_slot: Option<Slot>,
-    ) -> Option<Arc<Entry>> {
+    pub(super) fn assemble(&self, query: &Query, rule: ServeRule) -> Option<Arc<Entry>> {
         let Query::Accounts(query) = query else { return None };
         if self.freshness.assemble() == Assemble::Off {
             return None;
         }
         // Without the guard, a purge could come between reading the entries and storing the list.
-        let guard = self.entries.lock_generation();
-        let singles = self.find_singles(query, tolerance, min_slot, &guard);
+        let guard = self.generation.lock();
+        let singles = self.find_singles(query, rule, &guard);
         let singles = singles.into_iter().collect::<Option<Vec<_>>>()?;
-        let one_slot = singles.iter().all(|single| single.meta.slot == singles[0].meta.slot);
-        let list = one_slot.then(|| list::joined(&singles))??;
-        self.insert_unless_newer(query, list)
-    }
-
-    /// Stores an assembled list and returns it. `None` if a newer list of the same accounts is stored.
-    fn insert_unless_newer(&self, query: &AccountsQuery, list: Entry) -> Option<Arc<Entry>> {
-        if self.holds_newer(query, &list) {
-            return None;
-        }
-        self.insert_list(query, list)
+        let list = list::joined(&singles)?;
+        if self.holds_newer(query, &list) { None } else { self.insert_list(query, list) }
     }
 
     /// Returns true if a stored list of the same accounts is newer than `list` and may still be served. The stored
     /// list must also be writable in the form of `query`.
     pub(super) fn holds_newer(&self, query: &AccountsQuery, list: &Entry) -> bool {
         let key = |form| Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment);
-        let mut stored = forms::serving_forms(query.form).filter_map(|form| self.entries.get(&key(form)));
-        stored.any(|stored| stored.meta.slot > list.meta.slot && self.freshness.may_serve(&stored.meta))
+        let mut stored = forms::serving_forms(query.form).filter_map(|form| self.store.get(&key(form)));
+        let rule = ServeRule::within(Limit::InFault).at_least(list.meta.slot.saturating_add(1));
+        let now = Instant::now();
+        stored.any(|stored| self.freshness.serves(&rule, &stored.meta, now).is_yes())
     }
 
     /// Inserts `list` and returns it. `None` if a list of a higher slot is stored under the same key and may
@@ -69,11 +48,11 @@ impl AssembledLists<'_> {
         let form = forms::stored_assembled_form(query.form, values);
         let (key, list) = (Key::Accounts(Arc::clone(&query.pubkeys), form, query.commitment), Arc::new(list));
         let now = Instant::now();
-        if self.entries.floors_under(&key, now).0 < list.meta.slot {
+        if self.floors_under(&key, now).0 < list.meta.slot {
             // The list is sent to a caller, so a floor below the slot of the list rises to that slot.
-            self.entries.raise_floors(&key, list.meta.slot, now);
+            self.raise_floors(&key, list.meta.slot, now);
         }
-        (!matches!(self.entries.insert(key, &list), Insert::KeptNewer(_))).then_some(list)
+        (!matches!(self.insert(key, &list), Insert::KeptNewer(_))).then_some(list)
     }
 
     /// Returns the newest usable entry of each account of `list`, or `None` for an account without a usable entry.
@@ -81,30 +60,22 @@ impl AssembledLists<'_> {
     pub(super) fn find_singles(
         &self,
         list: &AccountsQuery,
-        tolerance: Tolerance,
-        min_slot: Option<Slot>,
+        rule: ServeRule,
         guard: &GenerationGuard<'_>,
     ) -> Vec<Option<Arc<Entry>>> {
         let now = Instant::now();
-        let usable =
-            |key: &Key, stored: &Arc<Entry>| self.entries.is_usable(key, stored, tolerance, min_slot, now);
+        let usable = |key: &Key, stored: &Arc<Entry>| self.is_usable(key, stored, &rule, now);
         let single = |pubkey: &Pubkey| {
             let keys =
                 || forms::serving_forms(list.form).map(|form| Key::Account(*pubkey, form, list.commitment));
             let stored = keys().filter_map(|key| {
-                let stored =
-                    self.carrier
-                        .carry_to_tip(self.entries, &key, self.entries.get(&key)?, now, |_| key.clone());
+                let stored = self.carry_to_tip(&key, self.store.get(&key)?, now);
                 usable(&key, &stored).then_some(stored)
             });
             let newest = stored.max_by_key(|single| (single.meta.slot, single.meta.sent_at));
-            newest.or_else(|| {
-                keys().find_map(|key| {
-                    self.carrier
-                        .carry_across(self.entries, &key, now, guard)
-                        .filter(|carried| usable(&key, carried))
-                })
-            })
+            let carried =
+                |key: Key| self.carry_across(&key, now, guard).filter(|carried| usable(&key, carried));
+            newest.or_else(|| keys().find_map(carried))
         };
         list.pubkeys.iter().map(single).collect()
     }

@@ -20,20 +20,18 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::basis::Tolerance;
 use super::class::Class;
 use super::derive::list;
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::follow_stamp::FollowStamp;
 use super::forms;
-use super::freshness::{Freshness, FreshnessPolicy};
+use super::freshness::{Limit, ServeRule, Verdict};
 use super::generation::GenerationGuard;
 use super::key::{Key, LookupPlan};
-use super::stored_entries::StoredEntries;
+use super::lookup::{Lookup, Stored};
 use crate::config::{FollowMode, FollowSettings};
 use crate::follow::{Carry, Chain, FollowedChain, Tip};
 use crate::methods::{Commitment, Query, Slot};
-use crate::telemetry::Metrics;
 
 /// The longest wait for the followed chain to reach a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
@@ -41,61 +39,51 @@ pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
 /// If the slot is further away, the caller does not wait.
 const NEAR_SLOTS: u64 = 2;
 
-/// Carries stored entries along the followed chain, if the settings allow it: serves them at later slots,
-/// because no block has written their accounts.
+/// The followed chain, and the settings for carrying along it.
 pub(super) struct Carrier {
-    followed: Arc<FollowedChain>,
+    pub(super) followed: Arc<FollowedChain>,
     mode: FollowMode,
     /// The time after which a carried account is fetched again. Zero in shadow mode.
     max_carry: Duration,
-    freshness: Arc<FreshnessPolicy>,
-    metrics: Arc<Metrics>,
 }
 
 impl Carrier {
-    pub(super) fn new(
-        followed: Arc<FollowedChain>,
-        settings: &FollowSettings,
-        freshness: Arc<FreshnessPolicy>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    pub(super) fn new(followed: Arc<FollowedChain>, settings: &FollowSettings) -> Self {
         let mode = settings.mode;
         let max_carry = if mode == FollowMode::Shadow { Duration::ZERO } else { settings.max_carry };
-        Self { followed, mode, max_carry, freshness, metrics }
+        Self { followed, mode, max_carry }
     }
 
-    /// Returns the followed chain.
-    pub(super) fn followed(&self) -> &Arc<FollowedChain> {
-        &self.followed
+    pub(super) fn is_shadow(&self) -> bool {
+        self.mode == FollowMode::Shadow
     }
 
     /// Returns true if carried answers are served. No carried answer is served in shadow mode, or once one has proved
     /// wrong.
-    fn is_serving(&self) -> bool {
+    pub(super) fn is_serving(&self) -> bool {
         self.mode == FollowMode::On && !self.followed.is_contradicted()
     }
 
+    /// Returns true if an answer was read too long ago to be carried at `now`.
+    fn is_too_old(&self, stamp: &FollowStamp, now: Instant) -> bool {
+        now.saturating_duration_since(stamp.read_at) > self.max_carry
+    }
+}
+
+impl Lookup {
     /// Returns a copy of `stored` at the newest slot up to which the followed chain proves the accounts unchanged.
-    /// The copy replaces `stored` in the cache. Returns `stored` itself if nothing is proved. `key_of` returns the
-    /// key under which `stored` is found: `key`, or the key of another form of the same accounts.
-    pub(super) fn carry_to_tip(
-        &self,
-        entries: &StoredEntries,
-        key: &Key,
-        stored: Arc<Entry>,
-        now: Instant,
-        key_of: impl FnOnce(&Arc<Entry>) -> Key,
-    ) -> Arc<Entry> {
-        if stored.stamp.is_none() || !self.is_serving() {
+    /// The copy replaces `stored` in the cache, under `key`. Returns `stored` itself if nothing is proved.
+    pub(super) fn carry_to_tip(&self, key: &Key, stored: Arc<Entry>, now: Instant) -> Arc<Entry> {
+        if stored.stamp.is_none() || !self.carrier.is_serving() {
             return stored;
         }
         let Some((_, commitment)) = key.accounts() else { return stored };
-        let carried = self.carry_target(entries, key, &stored, commitment, now);
+        let carried = self.carry_target(key, &stored, commitment, now);
         let Some(carried) = carried.and_then(|tip| show_at(&stored, tip, commitment)) else { return stored };
         let carried = Arc::new(carried);
-        self.followed.touch();
+        self.carrier.followed.touch();
         // A purge or a new answer that came meanwhile stays in effect.
-        entries.replace(key_of(&stored), &stored, &carried);
+        self.store.replace(key.clone(), &stored, &carried);
         carried
     }
 
@@ -104,86 +92,48 @@ impl Carrier {
     /// the guard, an entry that was read before a purge could be stored after it.
     pub(super) fn carry_across(
         &self,
-        entries: &StoredEntries,
         key: &Key,
         now: Instant,
         _: &GenerationGuard<'_>,
     ) -> Option<Arc<Entry>> {
-        let (_, commitment) = key.accounts().filter(|_| self.is_serving())?;
+        let (_, commitment) = key.accounts().filter(|_| self.carrier.is_serving())?;
         let source_key = key.at(other_commitment(commitment)?)?;
-        let source = entries.get(&source_key)?;
-        let tip = self.carry_target(entries, &source_key, &source, commitment, now)?;
+        let source = self.store.get(&source_key)?;
+        let tip = self.carry_target(&source_key, &source, commitment, now)?;
         let carried = Arc::new(show_at(&source, tip, commitment)?);
-        entries.insert(key.clone(), &carried);
+        self.insert(key.clone(), &carried);
         Some(carried)
     }
 
-    /// Returns a fresh entry for the look-up `plan`, made from a stored entry for the same accounts at another
-    /// commitment. The entry's slot is at least `min_slot` and at least the floor of each account.
-    pub(super) fn find_across(
-        &self,
-        entries: &StoredEntries,
-        plan: &LookupPlan,
-        min_slot: Option<Slot>,
-        now: Instant,
-    ) -> Option<Arc<Entry>> {
-        if !self.is_serving() {
-            return None;
-        }
-        let carried = {
-            let guard = entries.lock_generation();
-            let mut keys = [Some(&plan.key), plan.alternate_key.as_ref()].into_iter().flatten();
-            keys.find_map(|key| self.carry_across(entries, key, now, &guard))?
-        };
-        let (lowest, floor) = entries.floors_under(&plan.key, now);
-        let meta = &carried.meta;
-        let serves = meta.reaches(min_slot)
-            && meta.slot >= floor
-            && self.freshness.allows(meta, Tolerance::Fresh, now);
-        serves.then(|| {
-            entries.raise_fallen_floors(plan, carried.meta.slot, lowest);
-            carried
-        })
-    }
-
-    /// Counts a carried answer to `query`.
+    /// Counts a carried answer to `query`, in shadow mode one that mode `on` would have carried.
     pub(super) fn count_carried(&self, query: &Query) {
         self.metrics.follow_carried.at((Some(query.method()), query.commitment())).inc();
     }
 
     /// Returns the stored answer to the look-up `plan` that a node's new answer must equal: no block has written its
     /// accounts, and it was fetched again only because it was read longer ago than `follow.max_carry`. `asked_at` is
-    /// the moment at which the node was asked. In shadow mode, counts the fetch as one that mode `on` would spare.
-    pub(super) fn outlived(
-        &self,
-        entries: &StoredEntries,
-        plan: &LookupPlan,
-        asked_at: Instant,
-    ) -> Option<Arc<Entry>> {
-        let stored = entries.candidates(plan).into_iter().flatten().next()?;
-        let stamp = stored.stamp.as_deref().filter(|stamp| self.is_too_old(stamp, asked_at))?;
-        let current = self.followed.current();
+    /// the moment at which the node was asked.
+    pub(super) fn outlived(&self, plan: &LookupPlan, asked_at: Instant) -> Option<Arc<Entry>> {
+        let stored = self.candidates(plan).next()?.entry;
+        let stamp = stored.stamp.as_deref().filter(|stamp| self.carrier.is_too_old(stamp, asked_at))?;
+        let current = self.carrier.followed.current();
         let chain = current.as_deref().filter(|chain| chain.number() == stamp.chain)?;
         let is_outlived = stamp.buckets.iter().all(|bucket| chain.last_write(*bucket) <= stored.meta.slot)
-            && self.freshness.assess(&stored.meta, asked_at) != Freshness::Fresh
-            && is_of_known_owner(entries, &plan.key, stamp, chain);
-        if is_outlived && self.mode == FollowMode::Shadow {
-            self.count_carried(&plan.upstream);
-        }
+            && !self.is_fresh(&stored, asked_at)
+            && self.is_of_known_owner(&plan.key, stamp, chain);
         is_outlived.then_some(stored)
     }
 
-    /// Returns true if an answer was read too long ago to be carried at `now`.
-    fn is_too_old(&self, stamp: &FollowStamp, now: Instant) -> bool {
-        now.saturating_duration_since(stamp.read_at) > self.max_carry
+    fn is_fresh(&self, stored: &Entry, now: Instant) -> bool {
+        self.freshness.serves(&ServeRule::within(Limit::Fresh), &stored.meta, now) == Verdict::Fresh
     }
 
     /// Returns true if a block above the slot of `stored` may have written one of its accounts, so that `stored`
     /// is out of date. False at other commitments than confirmed, and if no carried answers are served.
     pub(super) fn is_overwritten(&self, stored: &Entry) -> bool {
-        let Some(stamp) = stored.stamp.as_deref().filter(|_| self.is_serving()) else { return false };
+        let Some(stamp) = stored.stamp.as_deref().filter(|_| self.carrier.is_serving()) else { return false };
         stored.meta.class == Class::Account(Commitment::Confirmed)
-            && self.followed.current().as_deref().is_some_and(|chain| {
+            && self.carrier.followed.current().as_deref().is_some_and(|chain| {
                 chain.number() == stamp.chain
                     && stamp.buckets.iter().any(|bucket| chain.last_write(*bucket) > stored.meta.slot)
             })
@@ -192,11 +142,11 @@ impl Carrier {
     /// Returns the slot of the last followed block that may have written one of the accounts in the look-up
     /// `plan`. `None` at other commitments than confirmed, or if no stored answer was read while this chain was
     /// followed.
-    pub(super) fn last_write(&self, entries: &StoredEntries, plan: &LookupPlan) -> Option<Slot> {
+    pub(super) fn last_write(&self, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
-        let current = self.followed.current();
+        let current = self.carrier.followed.current();
         let chain = current.as_deref().filter(|_| commitment == Commitment::Confirmed)?;
-        let stamps = entries.candidates(plan).into_iter().flatten().filter_map(|stored| stored.stamp.clone());
+        let stamps = self.candidates(plan).filter_map(|stored| stored.entry.stamp.clone());
         let stamps = stamps.filter(|stamp| stamp.chain == chain.number());
         stamps.filter_map(|stamp| stamp.buckets.iter().map(|bucket| chain.last_write(*bucket)).max()).max()
     }
@@ -204,49 +154,36 @@ impl Carrier {
     /// Waits for the followed chain to reach the floor of the accounts in the look-up `plan`, the highest slot at
     /// which one was shown. Does not wait if no stored answer can be carried there. Returns true if the chain has
     /// reached that slot.
-    pub(super) async fn await_floor(&self, entries: &StoredEntries, plan: &LookupPlan) -> bool {
-        let floor = entries.floor(&plan.key, Instant::now());
-        let Some(chain) = self.chain_that_carries(entries, plan, floor) else { return false };
-        matches!(timeout(TIP_WAIT, self.followed.reached(chain, floor)).await, Ok(Some(_)))
+    pub(super) async fn await_floor(&self, plan: &LookupPlan) -> bool {
+        let floor = self.floor(&plan.key, Instant::now());
+        let Some(chain) = self.chain_that_carries(plan, floor) else { return false };
+        matches!(timeout(TIP_WAIT, self.carrier.followed.reached(chain, floor)).await, Ok(Some(_)))
     }
 
     /// Returns the identifying number of the followed chain, if a stored answer to the look-up `plan` can be
     /// carried to the chain's newest block. `None` if no answer can, or if that block is too far below `slot` to
     /// wait for.
-    pub(super) fn chain_that_carries(
-        &self,
-        entries: &StoredEntries,
-        plan: &LookupPlan,
-        slot: Slot,
-    ) -> Option<u64> {
-        let (_, commitment) = plan.key.accounts().filter(|_| self.is_serving())?;
+    pub(super) fn chain_that_carries(&self, plan: &LookupPlan, slot: Slot) -> Option<u64> {
+        let (_, commitment) = plan.key.accounts().filter(|_| self.carrier.is_serving())?;
         if commitment != Commitment::Confirmed {
             return None;
         }
-        let current = self.followed.current();
+        let current = self.carrier.followed.current();
         let chain = current.as_deref().filter(|chain| is_near(chain, slot))?;
         let now = Instant::now();
-        let is_unwritten = |stored: Arc<Entry>| {
-            stored.stamp.as_deref().filter(|stamp| !self.is_too_old(stamp, now)).is_some_and(|stamp| {
-                stamp.chain == chain.number() && unchanged_until(chain, stamp, commitment).is_some()
-            })
+        let is_unwritten = |stored: Stored| {
+            stored.entry.stamp.as_deref().filter(|stamp| !self.carrier.is_too_old(stamp, now)).is_some_and(
+                |stamp| stamp.chain == chain.number() && unchanged_until(chain, stamp, commitment).is_some(),
+            )
         };
-        let mut candidates = entries.candidates(plan).into_iter().flatten();
-        candidates.any(is_unwritten).then(|| chain.number())
+        self.candidates(plan).any(is_unwritten).then(|| chain.number())
     }
 
     /// Returns the slot at which `stored` may be served to callers at `commitment` instead of its own slot.
     /// `None` if the followed chain proves nothing for a later slot or another commitment.
-    fn carry_target(
-        &self,
-        entries: &StoredEntries,
-        key: &Key,
-        stored: &Entry,
-        commitment: Commitment,
-        now: Instant,
-    ) -> Option<Tip> {
-        let stamp = stored.stamp.as_deref().filter(|stamp| !self.is_too_old(stamp, now))?;
-        let current = self.followed.current();
+    fn carry_target(&self, key: &Key, stored: &Entry, commitment: Commitment, now: Instant) -> Option<Tip> {
+        let stamp = stored.stamp.as_deref().filter(|stamp| !self.carrier.is_too_old(stamp, now))?;
+        let current = self.carrier.followed.current();
         let chain = current.as_deref().filter(|chain| chain.number() == stamp.chain)?;
         let newest = match commitment {
             Commitment::Processed => return None,
@@ -256,14 +193,33 @@ impl Carrier {
         let is_same_commitment = stored.meta.class == Class::Account(commitment);
         // At the same slot, carrying only lowers the age of the entry, which matters once the entry is no longer
         // fresh.
-        let is_fresh = || self.freshness.assess(&stored.meta, now) == Freshness::Fresh;
+        let is_fresh = || self.is_fresh(stored, now);
         if is_same_commitment && (newest < stored.meta.slot || (newest == stored.meta.slot && is_fresh())) {
             return None;
         }
         let tip = unchanged_until(chain, stamp, commitment)?;
         let gains =
             !is_same_commitment || (tip.slot, tip.polled_at) > (stored.meta.slot, stored.meta.sent_at);
-        (gains && is_of_known_owner(entries, key, stamp, chain)).then_some(tip)
+        (gains && self.is_of_known_owner(key, stamp, chain)).then_some(tip)
+    }
+
+    /// Returns true if `key` is not a token balance, or if the classic token program is known to own the account.
+    /// Balances of other programs may change without a block that writes the account.
+    fn is_of_known_owner(&self, key: &Key, stamp: &FollowStamp, chain: &Chain) -> bool {
+        let Key::Balance(account, _) = key else { return true };
+        let is_unwritten = |stamp: &FollowStamp| {
+            stamp.chain == chain.number() && unchanged_until(chain, stamp, Commitment::Confirmed).is_some()
+        };
+        let shows_owner = |key: Key| {
+            let stored = self.store.get(&key).and_then(|stored| stored.stamp.clone());
+            stored.is_some_and(|stored| stored.is_token && is_unwritten(&stored))
+        };
+        stamp.is_token
+                // No block has written the account between the two answers.
+                || is_unwritten(stamp)
+                    && [Commitment::Confirmed, Commitment::Finalized].into_iter().any(|commitment| {
+                        forms::owner_forms().any(|form| shows_owner(Key::Account(*account, form, commitment)))
+                    })
     }
 }
 
@@ -271,25 +227,6 @@ impl Carrier {
 /// worth it.
 fn is_near(chain: &Chain, slot: Slot) -> bool {
     slot.saturating_sub(chain.tip().slot) <= NEAR_SLOTS
-}
-
-/// Returns true if `key` is not a token balance, or if the classic token program is known to own the account.
-/// Balances of other programs may change without a block that writes the account.
-fn is_of_known_owner(entries: &StoredEntries, key: &Key, stamp: &FollowStamp, chain: &Chain) -> bool {
-    let Key::Balance(account, _) = key else { return true };
-    let is_unwritten = |stamp: &FollowStamp| {
-        stamp.chain == chain.number() && unchanged_until(chain, stamp, Commitment::Confirmed).is_some()
-    };
-    let shows_owner = |key: Key| {
-        let stored = entries.get(&key).and_then(|stored| stored.stamp.clone());
-        stored.is_some_and(|stored| stored.is_token && is_unwritten(&stored))
-    };
-    stamp.is_token
-            // No block has written the account between the two answers.
-            || is_unwritten(stamp)
-                && [Commitment::Confirmed, Commitment::Finalized].into_iter().any(|commitment| {
-                    forms::owner_forms().any(|form| shows_owner(Key::Account(*account, form, commitment)))
-                })
 }
 
 /// Returns the newest slot, for callers at `commitment`, up to which `chain` proves that the accounts of

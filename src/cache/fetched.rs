@@ -31,10 +31,10 @@ impl Fetched {
         }
     }
 
-    /// Returns true if the result serves the caller of `plan`. Callers who want different parts of an account
+    /// Returns true if the result is in a form that fits the caller of `plan`. Callers who want different parts of an account
     /// share one call for the whole account. An entry that holds one part serves only the callers who asked
     /// for that part.
-    pub(super) fn serves(&self, plan: &LookupPlan) -> bool {
+    pub(super) fn fits(&self, plan: &LookupPlan) -> bool {
         match self {
             Self::KeptNewer(_, Some(key)) | Self::AlreadyFresh(_, Some(key)) => {
                 plan.alternate_key.as_ref() == Some(key)

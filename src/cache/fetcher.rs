@@ -11,7 +11,6 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::basis::Tolerance;
 use super::carry::TIP_WAIT;
 use super::derive::list;
 use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
@@ -19,21 +18,21 @@ use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::{FlightHandle, Flights};
 use super::follow_stamp::{FollowStamp, StampInput, Stamper};
 use super::forms;
-use super::freshness::FreshnessPolicy;
+use super::freshness::{Limit, ServeRule, Verdict};
 use super::key::{Key, LookupPlan};
-use super::lookup::{FetchStart, InsertRequest, Lookup, SingleEntry};
-use super::options::CallOptions;
+use super::lookup::Lookup;
+use super::placing::{FetchStart, InsertRequest, SingleEntry};
+use super::planned_call::CallOptions;
 use super::renderer::Renderer;
 use super::second_level::{SecondLevel, SharedAnswers};
 use super::store::Insert;
 use super::verify::Verifier;
 use crate::config;
 use crate::error::{Error, FailedAttempt};
-use crate::frontier::Frontier;
 use crate::methods::{AccountEncoding, Commitment, Pubkey, Query, Slot};
 use crate::node::{Contextual, NodeReply, OFF_WORKER_BYTES, code};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
-use crate::telemetry::{AttemptResult, Metrics, UncacheableReason};
+use crate::telemetry::{AttemptResult, UncacheableReason};
 
 /// The longest time that a shared fetch waits for a permit to make its answer from a long stored text. After that
 /// the fetch asks a node.
@@ -65,14 +64,11 @@ type FlightKey = (Key, SlotRequirement, u64);
 pub(super) struct Fetcher {
     lookup: Arc<Lookup>,
     renderer: Arc<Renderer>,
-    freshness: Arc<FreshnessPolicy>,
     flights: Arc<Flights<FlightKey, FlightResult>>,
     verifier: Arc<Verifier>,
     /// The shared store, which is the second level of the cache, if one is configured.
     second_level: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
-    frontier: Arc<Frontier>,
-    metrics: Arc<Metrics>,
     request_timeout: Duration,
 }
 
@@ -82,21 +78,16 @@ impl Fetcher {
         config: &config::Config,
         (lookup, renderer, verifier): (Arc<Lookup>, Arc<Renderer>, Arc<Verifier>),
         second_level: Option<Arc<SecondLevel>>,
-        frontier: Arc<Frontier>,
         pool: Arc<Pool>,
-        metrics: Arc<Metrics>,
         tasks: TaskTracker,
     ) -> Self {
         Self {
-            freshness: Arc::clone(&lookup.freshness),
             lookup,
             renderer,
             flights: Flights::new(tasks),
             verifier,
             second_level,
             pool,
-            frontier,
-            metrics,
             request_timeout: config.server.request_timeout,
         }
     }
@@ -124,7 +115,7 @@ impl Fetcher {
             }
             fetcher.fetch(&flight_plan, requirement, options, is_background).await
         };
-        let key = (plan.key.clone(), requirement, self.lookup.entries.generation());
+        let key = (plan.key.clone(), requirement, self.lookup.generation.number());
         self.flights.join(&key, fetch)
     }
 
@@ -143,17 +134,23 @@ impl Fetcher {
     /// reached it. In that case, if a stored answer to the call of `plan` can be carried, first waits for the
     /// followed chain to reach `slot`, too. That wait does not change the result.
     pub(super) async fn await_frontier(&self, plan: &LookupPlan, slot: Slot, commitment: Commitment) -> bool {
-        if slot > self.frontier.slot(commitment).saturating_add(self.freshness.max_lag_slots(commitment)) {
+        if slot
+            > self
+                .lookup
+                .frontier
+                .slot(commitment)
+                .saturating_add(self.lookup.freshness.max_lag_slots(commitment))
+        {
             return false;
         }
-        let wait = self.frontier.slot_time().min(LONGEST_FRONTIER_WAIT);
+        let wait = self.lookup.frontier.slot_time().min(LONGEST_FRONTIER_WAIT);
         let until = Instant::now() + wait;
-        if timeout_at(until, self.frontier.reached(commitment, slot)).await.is_err() {
+        if timeout_at(until, self.lookup.frontier.reached(commitment, slot)).await.is_err() {
             return false;
         }
-        if let Some(chain) = self.lookup.carrier.chain_that_carries(&self.lookup.entries, plan, slot) {
+        if let Some(chain) = self.lookup.chain_that_carries(plan, slot) {
             // The followed chain reaches a slot later than the frontier. If the chain is late, a node is asked.
-            let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed().reached(chain, slot)).await;
+            let _ = timeout_at(until + TIP_WAIT, self.lookup.carrier.followed.reached(chain, slot)).await;
         }
         true
     }
@@ -162,15 +159,20 @@ impl Fetcher {
     /// Otherwise waits for the followed chain, if a stored answer can then be carried to the floor of its
     /// accounts. If that fails, derives the answer from another entry, if possible.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
-        let mut fresh = self.lookup.find_fresh(plan);
-        if fresh.is_none() && self.lookup.carrier.await_floor(&self.lookup.entries, plan).await {
-            fresh = self.lookup.find_fresh(plan);
+        let find = || {
+            let found = self.lookup.look_up(&plan.upstream, plan, 0);
+            found.filter(|(_, verdict)| *verdict == Verdict::Fresh).map(|(stored, _)| stored)
+        };
+        let mut fresh = find();
+        if fresh.is_none() && self.lookup.await_floor(plan).await {
+            fresh = find();
         }
-        if let Some((stored, key)) = fresh {
-            return Some(Fetched::AlreadyFresh(stored, key));
+        if let Some(stored) = fresh {
+            let key = stored.alternate_key(plan).cloned();
+            return Some(Fetched::AlreadyFresh(stored.entry, key));
         }
-        let derived =
-            self.renderer.derive(plan, Tolerance::Fresh, Instant::now() + RENDER_PERMIT_WAIT).await?;
+        let rule = ServeRule::within(Limit::Fresh);
+        let derived = self.renderer.derive(plan, rule, Instant::now() + RENDER_PERMIT_WAIT).await?;
         Some(Fetched::AlreadyFresh(derived, None))
     }
 
@@ -179,14 +181,15 @@ impl Fetcher {
     async fn find_shared(&self, plan: &LookupPlan, requirement: SlotRequirement) -> Option<Fetched> {
         let second_level = self.second_level.as_ref()?;
         let SharedAnswers { candidate, foreign, took, generation } =
-            second_level.find(&self.lookup, &self.pool, plan, requirement).await?;
+            second_level.find(&self.pool, plan, requirement).await?;
         let mut taken = None;
         if let Some((plan, reply)) = candidate {
             taken = self.store_answer(&plan, &reply, 0, generation, AnswerSource::Shared).await.ok();
         }
         second_level.count(taken.is_some(), foreign, took);
         let entry = Arc::clone(taken?.entry());
-        let is_fresh = self.freshness.allows(&entry.meta, Tolerance::Fresh, Instant::now());
+        let rule = ServeRule::within(Limit::Fresh);
+        let is_fresh = self.lookup.freshness.serves(&rule, &entry.meta, Instant::now()).is_yes();
         is_fresh.then_some(Fetched::AlreadyFresh(entry, None))
     }
 
@@ -215,7 +218,8 @@ impl Fetcher {
         };
         // A minContextSlot that no node of the pool has reached goes to one node, which refuses the call in
         // its own words.
-        let one_node = min_context_slot.zip(commitment).is_some_and(|(slot, c)| slot > self.frontier.slot(c));
+        let one_node =
+            min_context_slot.zip(commitment).is_some_and(|(slot, c)| slot > self.lookup.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(min_context_slot);
         let CallOptions { deadline, caller, trace, .. } = options;
         let context = CallContext { deadline, caller, trace, is_background };
@@ -234,8 +238,8 @@ impl Fetcher {
         if chain == 0 || !shows_accounts || !self.pool.is_followable(reply.node) {
             return None;
         }
-        let confirmed = self.frontier.slot(Commitment::Confirmed);
-        let followed = Arc::clone(self.lookup.carrier.followed());
+        let confirmed = self.lookup.frontier.slot(Commitment::Confirmed);
+        let followed = Arc::clone(&self.lookup.carrier.followed);
         Some(StampInput { followed, chain, confirmed, read_at: reply.sent_at })
     }
 
@@ -250,14 +254,15 @@ impl Fetcher {
         source: AnswerSource,
     ) -> FlightResult {
         let not_stored = |reason| {
-            self.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
+            self.lookup.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
         };
         // A node that has not reached the caller's minContextSlot refuses the call. This refusal is the
         // answer.
         let refused = matches!(reply.body, NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, .. });
-        if !refused && let Some((stored, key)) = self.lookup.find_newer(plan, reply.slot, account_floor) {
+        if !refused && let Some(stored) = self.lookup.find_newer(plan, reply.slot, account_floor) {
             not_stored(UncacheableReason::Older);
-            return Ok(Fetched::KeptNewer(stored, key));
+            let key = stored.alternate_key(plan).cloned();
+            return Ok(Fetched::KeptNewer(stored.entry, key));
         }
         let (payload, placement) = self.lookup.cache_policy(plan, reply);
         let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
@@ -273,8 +278,11 @@ impl Fetcher {
         let entry = Arc::new(Entry { body, meta, stamp, compressed: CompressedForms::default() });
         let key = placement.map(|(key, _)| form_key.unwrap_or(key));
         if entry.stamp.is_some()
-            && let Some(stored) = self.lookup.carrier.outlived(&self.lookup.entries, plan, reply.sent_at)
+            && let Some(stored) = self.lookup.outlived(plan, reply.sent_at)
         {
+            if self.lookup.carrier.is_shadow() {
+                self.lookup.count_carried(&plan.upstream);
+            }
             self.verifier.compare_refetched(&plan.upstream, stored, reply);
         }
         let answer = InsertRequest { plan, key, entry: &entry, singles, spaces, account_floor, generation };
@@ -283,21 +291,14 @@ impl Fetcher {
                 second_level.queue_write_back(&self.pool, key, reply, class);
             }
         });
-        match inserted {
-            Ok(Insert::Stored | Insert::ReplacedNewer) => Ok(Fetched::New(entry, true)),
-            Ok(Insert::TooLarge) => {
-                not_stored(UncacheableReason::TooLarge);
-                Ok(Fetched::New(entry, false))
-            }
-            Ok(Insert::KeptNewer(stored)) => {
-                not_stored(UncacheableReason::Older);
-                Ok(Fetched::KeptNewer(stored, None))
-            }
-            Err(reason) => {
-                not_stored(reason);
-                Ok(Fetched::New(entry, false))
-            }
-        }
+        let (fetched, reason) = match inserted {
+            Ok(Insert::Stored | Insert::ReplacedNewer) => return Ok(Fetched::New(entry, true)),
+            Ok(Insert::KeptNewer(stored)) => (Fetched::KeptNewer(stored, None), UncacheableReason::Older),
+            Ok(Insert::TooLarge) => (Fetched::New(entry, false), UncacheableReason::TooLarge),
+            Err(reason) => (Fetched::New(entry, false), reason),
+        };
+        not_stored(reason);
+        Ok(fetched)
     }
 }
 

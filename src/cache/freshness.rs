@@ -1,7 +1,9 @@
-//! The freshness rules: the age and the lag in slots up to which an answer may be served. Both limits depend on
-//! the answer's class.
+//! The one rule for serving: may an entry be served to a caller now?
 //!
-//! The rules hold no state of the cache. They depend on the settings, the time and the frontier, that is, the
+//! [`FreshnessPolicy::serves`] is the only place that decides this. A [`ServeRule`] says what the caller needs, and
+//! the [`Verdict`] says whether the entry gives it, or why it does not.
+//!
+//! The rule holds no state of the cache. It depends on the settings, the time and the frontier, that is, the
 //! newest known slot at each commitment. When the frontier moves, all entries too far behind it stop being fresh
 //! at once, without a scan. The time limit always holds. The limit in slots is only as exact as the gateway's
 //! knowledge of the newest slot.
@@ -11,24 +13,80 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::basis::{Basis, Tolerance};
 use super::class::Class;
 use super::entry::EntryMeta;
 use super::status::CacheStatus;
 use crate::config::{self, Assemble};
 use crate::frontier::Frontier;
-use crate::methods::Commitment;
-use crate::telemetry::{Outcome, StaleCause};
+use crate::methods::{Commitment, Slot};
+use crate::telemetry::StaleCause;
 
-/// The freshness of an entry at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Freshness {
-    /// Within the limits of age and lag. The entry may be served.
+/// How far past its limits of age and lag an entry may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Limit {
     Fresh,
-    /// Slightly past the limit of age or lag. The entry may be served while a fresh answer is fetched.
+    /// Slightly past the limits, because a fresh answer is being fetched.
+    Stale,
+    /// Up to the limit of age that holds while no node answers.
+    InFault,
+    /// Like [`Self::InFault`], and the entry may even be below the floor of one of its accounts.
+    LastResort,
+}
+
+/// What an entry must be to be served to a caller.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServeRule {
+    pub(super) limit: Limit,
+    /// The lowest slot. 0 if any slot will do.
+    pub(super) min_slot: Slot,
+    /// An answer for which a node was asked since then, which is when the caller arrived, may have any age and lag.
+    pub(super) asked_since: Option<Instant>,
+}
+
+impl ServeRule {
+    /// Returns the rule that allows this `limit` at any slot.
+    pub(super) const fn within(limit: Limit) -> Self {
+        Self { limit, min_slot: 0, asked_since: None }
+    }
+
+    /// Returns the rule that also asks for at least `slot`.
+    pub(super) fn at_least(self, slot: Slot) -> Self {
+        Self { min_slot: self.min_slot.max(slot), ..self }
+    }
+
+    /// Returns the rule for accounts that were shown at the slot `floor`.
+    pub(super) fn above(self, floor: Slot) -> Self {
+        if self.limit == Limit::LastResort { self } else { self.at_least(floor) }
+    }
+}
+
+/// The answer to the question whether an entry may be served. The lower, the better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verdict {
+    /// Yes: the entry is within its limits of age and lag.
+    Fresh,
+    /// Yes: a node was asked for the entry after the caller arrived.
+    AskedSince,
+    /// Yes: the entry is slightly past a limit, and a fresh answer is being fetched.
     Stale(StaleCause),
-    /// Far past the limit of age or lag. The entry may be served only if no node answers.
-    Expired(StaleCause),
+    /// Yes: no node answers.
+    InFault(StaleCause),
+    /// No.
+    No(StaleCause),
+}
+
+impl Verdict {
+    pub(super) fn is_yes(self) -> bool {
+        !matches!(self, Self::No(_))
+    }
+
+    /// Returns the reason why the entry is not fresh.
+    pub(super) fn cause(self) -> Option<StaleCause> {
+        match self {
+            Self::Fresh | Self::AskedSince => None,
+            Self::Stale(cause) | Self::InFault(cause) | Self::No(cause) => Some(cause),
+        }
+    }
 }
 
 /// The limits of age and lag for every class of answers, from the settings.
@@ -43,71 +101,66 @@ impl FreshnessPolicy {
         Self { settings, frontier }
     }
 
-    /// Returns the freshness of an answer with this `meta` at `now`.
-    pub(super) fn assess(&self, meta: &EntryMeta, now: Instant) -> Freshness {
+    /// Returns whether `rule` allows an entry with this `meta` to be served at `now`.
+    pub(super) fn serves(&self, rule: &ServeRule, meta: &EntryMeta, now: Instant) -> Verdict {
+        if meta.slot < rule.min_slot {
+            return Verdict::No(StaleCause::Floor);
+        }
+        let verdict = self.assess(meta, now);
+        match verdict {
+            Verdict::Fresh => verdict,
+            _ if rule.asked_since.is_some_and(|since| meta.sent_at >= since) => Verdict::AskedSince,
+            Verdict::Stale(cause) if rule.limit < Limit::Stale => Verdict::No(cause),
+            Verdict::InFault(cause) if rule.limit < Limit::InFault => Verdict::No(cause),
+            _ => verdict,
+        }
+    }
+
+    /// Returns how far past its limits of age and lag an answer is.
+    fn assess(&self, meta: &EntryMeta, now: Instant) -> Verdict {
         let age = now.saturating_duration_since(meta.sent_at);
         let (ttl, commitment) = (self.ttl(meta.class), commitment(meta.class));
-        let stretch = stretched_at(meta.class).map_or(0.0, |c| *self.settings.stale_while_revalidate.get(c));
         let lag = commitment.map_or(0, |c| self.frontier.slot(c).saturating_sub(meta.slot));
         let max_lag = commitment.map_or(u64::MAX, |c| self.max_lag_slots(c));
         if let Class::NotYet(slot, commitment) = meta.class
             && self.frontier.slot(commitment) >= slot
         {
-            return Freshness::Expired(StaleCause::Lag);
+            return Verdict::No(StaleCause::Lag);
         }
-        match (age <= ttl, lag <= max_lag) {
-            (true, true) => Freshness::Fresh,
-            (in_time, in_slots) => {
-                let cause = if in_slots { StaleCause::Ttl } else { StaleCause::Lag };
-                let stale = (in_time || age <= ttl.mul_f64(1.0 + stretch))
-                    && (in_slots || lag <= stretched(max_lag, stretch))
-                    && stretch > 0.0;
-                if stale { Freshness::Stale(cause) } else { Freshness::Expired(cause) }
-            }
+        let (in_time, in_slots) = (age <= ttl, lag <= max_lag);
+        if in_time && in_slots {
+            return Verdict::Fresh;
         }
-    }
-
-    /// Returns true if `tolerance` allows an answer with this `meta` to be served at `now`.
-    pub(super) fn allows(&self, meta: &EntryMeta, tolerance: Tolerance, now: Instant) -> bool {
-        match tolerance {
-            Tolerance::Fresh => self.assess(meta, now) == Freshness::Fresh,
-            Tolerance::InFault | Tolerance::LastResort => self.may_serve(meta),
+        let cause = if in_slots { StaleCause::Ttl } else { StaleCause::Lag };
+        let stretch = stretched_at(meta.class).map_or(0.0, |c| *self.settings.stale_while_revalidate.get(c));
+        let is_stale = (in_time || age <= ttl.mul_f64(1.0 + stretch))
+            && (in_slots || lag <= stretched(max_lag, stretch))
+            && stretch > 0.0;
+        match (is_stale, self.fault_limit(meta.class)) {
+            (true, _) => Verdict::Stale(cause),
+            (false, Some(limit)) if age <= limit => Verdict::InFault(cause),
+            _ => Verdict::No(cause),
         }
     }
 
-    /// Returns true if an entry may still be served, at least while no node answers. Such an entry is not
-    /// replaced by an older one.
-    pub(super) fn may_serve(&self, meta: &EntryMeta) -> bool {
-        let now = Instant::now();
-        self.in_fault(meta, now) || !matches!(self.assess(meta, now), Freshness::Expired(_))
-    }
-
-    /// Returns the `Cache-Status` and the outcome for metrics with which an entry is served now. `None` if
-    /// the entry may not be served. `basis` is the reason why the entry was chosen.
-    pub(super) fn status(&self, meta: &EntryMeta, basis: Basis) -> Option<(CacheStatus, Outcome)> {
-        let now = Instant::now();
-        let freshness = self.assess(meta, now);
-        let left = self.ttl_left_s(meta, now);
-        let hit = |ttl_s, stale| CacheStatus::Hit { ttl_s, derived: false, stale };
-        match (basis, freshness) {
-            (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Fresh) if meta.carried => {
-                Some((CacheStatus::Carried, Outcome::Carried))
-            }
-            (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Fresh) => {
-                Some((hit(left.max(0), false), Outcome::Hit))
-            }
-            // An entry that lags too many slots may have time left. The status reports no time left for such an
-            // entry.
-            (Basis::LookedUp | Basis::FoundByFlight | Basis::StandIn, Freshness::Stale(_)) => {
-                Some((hit(left.min(0), true), Outcome::Stale))
-            }
-            (Basis::StandIn, Freshness::Expired(_)) => self
-                .may_serve(meta)
-                .then(|| (CacheStatus::StaleIfError { ttl_s: left.min(0) }, Outcome::Stale)),
-            (Basis::LookedUp | Basis::FoundByFlight, Freshness::Expired(_))
-            | (Basis::SharedFetch(..), Freshness::Stale(_) | Freshness::Expired(_)) => None,
-            (Basis::SharedFetch(status, outcome), Freshness::Fresh)
-            | (Basis::FetchedSinceArrival(status, outcome), _) => Some((status, outcome)),
+    /// Returns the status with which a stored entry is served. `derived` is true if the answer was made from answers
+    /// to other calls.
+    pub(super) fn hit_status(
+        &self,
+        verdict: Verdict,
+        meta: &EntryMeta,
+        derived: bool,
+        now: Instant,
+    ) -> CacheStatus {
+        let left = || self.ttl_left_s(meta, now);
+        match verdict {
+            Verdict::Fresh if meta.carried => CacheStatus::Carried,
+            Verdict::Fresh => CacheStatus::Hit { ttl_s: left().max(0), derived, stale: false },
+            // Another caller's fetch brought it while this caller waited.
+            Verdict::AskedSince => CacheStatus::Collapsed,
+            // An entry that lags too many slots may have time left. The status reports no time left for it.
+            Verdict::Stale(_) => CacheStatus::Hit { ttl_s: left().min(0), derived, stale: true },
+            Verdict::InFault(_) | Verdict::No(_) => CacheStatus::StaleIfError { ttl_s: left().min(0) },
         }
     }
 
@@ -128,20 +181,19 @@ impl FreshnessPolicy {
         self.settings.assemble
     }
 
-    /// Returns true if the answer may be served when no node answers.
-    fn in_fault(&self, meta: &EntryMeta, now: Instant) -> bool {
-        let age = now.saturating_duration_since(meta.sent_at);
+    /// Returns the age up to which an answer of a class may be served while no node answers. `None` if it may not.
+    fn fault_limit(&self, class: Class) -> Option<Duration> {
         let rules = &self.settings.stale_if_error;
-        match meta.class {
+        match class {
             Class::Account(c) | Class::Fee(c) | Class::Votes(c) => match c {
-                Commitment::Processed => false,
-                Commitment::Confirmed => age <= rules.confirmed,
-                Commitment::Finalized => age <= rules.finalized,
+                Commitment::Processed => None,
+                Commitment::Confirmed => Some(rules.confirmed),
+                Commitment::Finalized => Some(rules.finalized),
             },
-            Class::Samples | Class::ClusterNodes => age <= rules.finalized,
-            Class::BlockFinal | Class::Skipped => rules.block.is_none_or(|bound| age <= bound),
-            Class::BlockConfirmed => age <= rules.confirmed,
-            Class::NotYet(..) | Class::SkippedUnconfirmed => false,
+            Class::Samples | Class::ClusterNodes => Some(rules.finalized),
+            Class::BlockFinal | Class::Skipped => Some(rules.block.unwrap_or(Duration::MAX)),
+            Class::BlockConfirmed => Some(rules.confirmed),
+            Class::NotYet(..) | Class::SkippedUnconfirmed => None,
         }
     }
 
@@ -231,7 +283,7 @@ mod tests {
     #[tokio::test]
     async fn both_bounds_hold_and_stretch_together() {
         use Commitment::{Confirmed, Finalized, Processed};
-        use Freshness::{Expired, Fresh, Stale};
+        use Verdict::{Fresh, InFault, No, Stale};
         let t0 = Instant::now();
         for (name, class, age, lag, expected) in [
             ("young and near", Class::Account(Processed), MS(400), 1, Fresh),
@@ -240,22 +292,22 @@ mod tests {
                 Class::Account(Processed),
                 MS(401),
                 1,
-                Expired(StaleCause::Ttl),
+                No(StaleCause::Ttl),
             ),
-            ("nor in slots", Class::Account(Processed), MS(10), 2, Expired(StaleCause::Lag)),
+            ("nor in slots", Class::Account(Processed), MS(10), 2, No(StaleCause::Lag)),
             ("confirmed at its bounds", Class::Account(Confirmed), MS(800), 2, Fresh),
             ("past its ttl by half", Class::Account(Confirmed), MS(1200), 2, Stale(StaleCause::Ttl)),
             ("past its lag by half", Class::Account(Confirmed), MS(800), 3, Stale(StaleCause::Lag)),
             ("past both", Class::Account(Confirmed), MS(1200), 3, Stale(StaleCause::Lag)),
-            ("too old", Class::Account(Confirmed), MS(1201), 0, Expired(StaleCause::Ttl)),
-            ("too far behind", Class::Account(Confirmed), MS(0), 4, Expired(StaleCause::Lag)),
+            ("too old", Class::Account(Confirmed), MS(1201), 0, InFault(StaleCause::Ttl)),
+            ("too far behind", Class::Account(Confirmed), MS(0), 4, InFault(StaleCause::Lag)),
             ("finalized at its bounds", Class::Account(Finalized), MS(5000), 12, Fresh),
             ("finalized, one slot past", Class::Account(Finalized), MS(5000), 13, Stale(StaleCause::Lag)),
             ("votes have no slot bound", Class::Votes(Finalized), MS(10_000), 500, Fresh),
             ("votes past their ttl", Class::Votes(Finalized), MS(15_000), 500, Stale(StaleCause::Ttl)),
-            ("votes at processed", Class::Votes(Processed), MS(1_001), 0, Expired(StaleCause::Ttl)),
+            ("votes at processed", Class::Votes(Processed), MS(1_001), 0, No(StaleCause::Ttl)),
             ("a final block only ages", Class::BlockFinal, Duration::from_hours(24), 1_000_000, Fresh),
-            ("samples", Class::Samples, MS(15_001), 0, Expired(StaleCause::Ttl)),
+            ("samples", Class::Samples, MS(15_001), 0, InFault(StaleCause::Ttl)),
         ] {
             let frontier = Frontier::new(1);
             for c in Commitment::ALL {
@@ -271,9 +323,9 @@ mod tests {
         let (rules, t0) = (rules(Frontier::new(1)), Instant::now());
         let meta = meta(Class::NotYet(101, Commitment::Confirmed), 100, t0);
         rules.frontier.probed(0, Commitment::Confirmed, 100, t0);
-        assert_eq!(rules.assess(&meta, t0 + MS(200)), Freshness::Fresh);
+        assert_eq!(rules.assess(&meta, t0 + MS(200)), Verdict::Fresh);
         rules.frontier.probed(0, Commitment::Confirmed, 101, t0);
-        assert_eq!(rules.assess(&meta, t0 + MS(1)), Freshness::Expired(StaleCause::Lag));
+        assert_eq!(rules.assess(&meta, t0 + MS(1)), Verdict::No(StaleCause::Lag));
     }
 
     #[tokio::test]
@@ -288,8 +340,12 @@ mod tests {
             (Class::BlockFinal, 1_000_000, true),
             (Class::NotYet(1, Commitment::Confirmed), 0, false),
         ] {
-            let now = t0 + Duration::from_secs(age_s);
-            assert_eq!(rules.in_fault(&meta(class, 1, t0), now), expected, "{class:?} after {age_s} s");
+            let (now, stored) = (t0 + Duration::from_secs(age_s), meta(class, 1, t0));
+            let rule = ServeRule::within(Limit::InFault);
+            rules.frontier.probed(0, Commitment::Confirmed, 9, t0);
+            rules.frontier.probed(0, Commitment::Processed, 9, t0);
+            let verdict = rules.serves(&rule, &stored, now);
+            assert_eq!(verdict.is_yes(), expected, "{class:?} after {age_s} s: {verdict:?}");
         }
     }
 

@@ -1,108 +1,82 @@
 //! The look-up: the choice of a stored entry that may serve a call.
 //!
-//! [`Lookup`] owns everything that decides this choice: the stored entries with the rules for serving them
-//! ([`StoredEntries`]), and the known sizes of accounts. The look-up is synchronous and does no I/O.
+//! [`Lookup`] owns everything that decides this choice: the stored entries, the slots at which accounts were shown to
+//! callers, the number of purges, and the known sizes of accounts. The look-up is synchronous and does no I/O.
+//! `cache/placing.rs` puts answers into the cache.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::assembled_lists::AssembledLists;
-use super::basis::Tolerance;
 use super::carry::Carrier;
 use super::class::Class;
 use super::derive::{Derivation, block};
-use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
-use super::follow_stamp::FollowStamp;
-use super::freshness::{Freshness, FreshnessPolicy};
-use super::key::{Finality, Key, LookupPlan};
-use super::policy::{Placement, cache_policy};
+use super::entry::{Entry, EntryBody, Payload};
+use super::floors::{AccountFloors, NO_ACCOUNTS};
+use super::freshness::{FreshnessPolicy, Limit, ServeRule, Verdict};
+use super::generation::Generation;
+use super::key::{Key, LookupPlan};
+use super::placing::is_of_a_slot;
 use super::sizes::Sizes;
-use super::store::Insert;
-use super::stored_entries::StoredEntries;
+use super::store::EntryStore;
 use crate::config;
+use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
-use crate::methods::{AccountForm, Commitment, Pubkey, Query, Slot, VotesQuery};
-use crate::pool::PoolReply;
-use crate::telemetry::{Metrics, StaleCause, UncacheableReason};
+use crate::methods::{Pubkey, Query, Slot, VotesQuery};
+use crate::telemetry::Metrics;
 
-/// The stored entries, and the rules for serving them.
+/// The stored entries, and the data that decide if one may be served.
 pub(super) struct Lookup {
-    pub(super) entries: StoredEntries,
-    pub(super) freshness: Arc<FreshnessPolicy>,
+    pub(super) store: EntryStore,
+    /// For each account, the lowest slot at which an answer may still be served.
+    pub(super) floors: AccountFloors,
+    pub(super) generation: Generation,
+    pub(super) freshness: FreshnessPolicy,
     pub(super) carrier: Carrier,
-    sizes: Sizes,
-    frontier: Arc<Frontier>,
-    metrics: Arc<Metrics>,
+    pub(super) sizes: Sizes,
+    pub(super) frontier: Arc<Frontier>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
-/// The result of a look-up.
-pub(super) enum CacheLookup {
-    /// No stored entry can serve the call: there is none, or its slot is too low.
-    Miss,
-    /// A fresh entry.
-    Hit(Arc<Entry>),
-    /// An entry that is served while a fresh answer is fetched.
-    Stale(Arc<Entry>),
-    /// There is an entry, which is served only if no node answers.
-    Expired,
+/// An entry that a plan finds.
+#[derive(Clone)]
+pub(super) struct Stored {
+    pub(super) entry: Arc<Entry>,
+    /// True if the entry is stored under the [`LookupPlan::alternate_key`].
+    is_alternate: bool,
 }
 
-/// A stored entry. The key is set if the entry is stored under the [`LookupPlan::alternate_key`].
-pub(super) type KeyedEntry = (Arc<Entry>, Option<Key>);
+impl Stored {
+    /// Returns a list that was put together from the entries of single accounts.
+    pub(super) fn assembled(entry: Arc<Entry>) -> Self {
+        Self { entry, is_alternate: false }
+    }
 
-/// The state of the cache when a fetch begins.
-pub(super) struct FetchStart {
-    /// The number of purges so far. An answer to a call from before a purge is not stored.
-    pub(super) generation: u64,
-    /// The highest slot at which one of the call's accounts was shown. 0 if none was shown.
-    pub(super) account_floor: Slot,
-    /// The highest slot of the stored answers to the call, or `account_floor` if that is higher. `None` if no
-    /// answer is stored and no account was shown.
-    pub(super) newest_slot: Option<Slot>,
-    /// The unique number of the run of blocks that the gateway follows. 0 if it follows none.
-    pub(super) chain: u64,
-    /// The slot of the last block that may have written one of the call's accounts. `None` if the followed blocks
-    /// do not tell, or at other commitments than confirmed.
-    pub(super) last_write: Option<Slot>,
-}
+    fn key<'a>(&self, plan: &'a LookupPlan) -> &'a Key {
+        self.alternate_key(plan).unwrap_or(&plan.key)
+    }
 
-/// One account of a fetched list.
-pub(super) struct SingleEntry {
-    pub(super) key: Key,
-    pub(super) body: EntryBody,
-    pub(super) stamp: Option<Arc<FollowStamp>>,
-}
-
-/// A fetched answer, with everything needed to store it.
-pub(super) struct InsertRequest<'a> {
-    pub(super) plan: &'a LookupPlan,
-    /// The key under which the answer is stored, or the reason why it is not stored.
-    pub(super) key: Result<Key, UncacheableReason>,
-    pub(super) entry: &'a Arc<Entry>,
-    /// The accounts of a list, each as an entry of its own. Empty for other answers.
-    pub(super) singles: Vec<SingleEntry>,
-    /// The sizes of accounts in bytes, as the answer states them.
-    pub(super) spaces: Vec<(Pubkey, u64)>,
-    /// The highest slot at which one of the answer's accounts was shown before the node was asked. Except at
-    /// processed, the node was asked for at least this slot.
-    pub(super) account_floor: Slot,
-    pub(super) generation: u64,
+    /// Returns the alternate key of `plan`, if the entry is stored under it.
+    pub(super) fn alternate_key<'a>(&self, plan: &'a LookupPlan) -> Option<&'a Key> {
+        plan.alternate_key.as_ref().filter(|_| self.is_alternate)
+    }
 }
 
 impl Lookup {
     /// Creates a look-up over an empty cache.
     pub(super) fn new(
-        config: &config::CacheSettings,
-        carrier: Carrier,
-        freshness: Arc<FreshnessPolicy>,
+        config: &config::Config,
+        followed: Arc<FollowedChain>,
         frontier: Arc<Frontier>,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let settings = &config.cache;
         Self {
-            entries: StoredEntries::new(config, Arc::clone(&freshness), Arc::clone(&metrics)),
-            carrier,
-            freshness,
+            store: EntryStore::new(settings.capacity, settings.max_entry, Arc::clone(&metrics)),
+            floors: AccountFloors::new(settings.capacity),
+            generation: Generation::default(),
+            freshness: FreshnessPolicy::new(settings.clone(), Arc::clone(&frontier)),
+            carrier: Carrier::new(followed, &config.follow),
             sizes: Sizes::default(),
             frontier,
             metrics,
@@ -115,123 +89,143 @@ impl Lookup {
         LookupPlan::new(query, &self.frontier, &self.sizes)
     }
 
-    /// Returns the stored entry for the look-up `plan`, if the entry's slot is at least `min_slot`. Each entry
-    /// that was found but is not fresh is counted in the metrics.
-    pub(super) fn look_up(&self, plan: &LookupPlan, min_slot: Option<Slot>) -> CacheLookup {
-        self.assess(plan, min_slot, |cause| self.metrics.cache_stale.at(cause).inc())
-    }
-
-    /// Returns the entry for `plan` if it is fresh. Unlike [`Self::look_up`], counts nothing in the metrics.
-    pub(super) fn find_fresh(&self, plan: &LookupPlan) -> Option<KeyedEntry> {
-        let CacheLookup::Hit(entry) = self.assess(plan, None, |_| ()) else { return None };
-        let key = self.entries.alternate_key(plan, &entry);
-        Some((entry, key))
-    }
-
-    /// Returns true if a stored entry may serve a call of `plan` now, fresh or while it is fetched again.
-    pub(super) fn holds(&self, plan: &LookupPlan) -> bool {
-        matches!(self.assess(plan, None, |_| ()), CacheLookup::Hit(_) | CacheLookup::Stale(_))
-    }
-
-    /// Looks `plan` up, and calls `not_fresh` with the reason for each entry that is not fresh.
-    fn assess(
+    /// Returns the best entry for `query`, and whether it may be served now: a fresh one, a list put together from
+    /// fresh ones, or one that is served while a fresh one is fetched. `None` if no entry is stored.
+    pub(super) fn look_up(
         &self,
+        query: &Query,
         plan: &LookupPlan,
-        min_slot: Option<Slot>,
-        mut not_fresh: impl FnMut(StaleCause),
-    ) -> CacheLookup {
+        min_slot: Slot,
+    ) -> Option<(Stored, Verdict)> {
+        let found = self.find_planned(plan, min_slot);
+        if matches!(found, Some((_, Verdict::Fresh))) {
+            return found;
+        }
+        let list = self.assemble(query, ServeRule::within(Limit::Fresh).at_least(min_slot));
+        list.map(|list| (Stored::assembled(list), Verdict::Fresh)).or(found)
+    }
+
+    /// Returns the best of the entries under the keys of `plan`.
+    pub(super) fn find_planned(&self, plan: &LookupPlan, min_slot: Slot) -> Option<(Stored, Verdict)> {
         let now = Instant::now();
-        let mut found = CacheLookup::Miss;
-        for entry in self.entries.candidates(plan).into_iter().flatten() {
-            let key_of = |entry: &Arc<Entry>| {
-                self.entries.alternate_key(plan, entry).unwrap_or_else(|| plan.key.clone())
-            };
-            let entry = self.carrier.carry_to_tip(&self.entries, &plan.key, entry, now, key_of);
-            // Another answer may have shown one of the accounts at a higher slot.
-            let (lowest, floor) = self.entries.floors_under(&plan.key, now);
-            if !entry.meta.reaches(min_slot) || entry.meta.slot < floor {
-                not_fresh(StaleCause::Floor);
-                continue;
+        let candidates = self.candidates(plan);
+        // Another answer may have shown one of the accounts at a higher slot.
+        let (lowest, floor) = self.floors_under(&plan.key, now);
+        let rule = ServeRule::within(Limit::Stale).at_least(min_slot).at_least(floor);
+        let mut best = None;
+        for mut stored in candidates {
+            stored.entry = self.carry_to_tip(stored.key(plan), stored.entry, now);
+            let meta = &stored.entry.meta;
+            let mut verdict = self.freshness.serves(&rule, meta, now);
+            // Only an answer that may still be right is served while a fresh one is fetched.
+            if matches!(verdict, Verdict::Stale(_)) && self.is_overwritten(&stored.entry) {
+                verdict = self.freshness.serves(&ServeRule { limit: Limit::Fresh, ..rule }, meta, now);
             }
-            match self.freshness.assess(&entry.meta, now) {
-                Freshness::Fresh => {
-                    self.entries.raise_fallen_floors(plan, entry.meta.slot, lowest);
-                    return CacheLookup::Hit(entry);
-                }
-                // Only an answer that may still be right is served while a fresh one is fetched.
-                Freshness::Stale(cause) if !self.carrier.is_overwritten(&entry) => {
-                    not_fresh(cause);
-                    self.entries.raise_fallen_floors(plan, entry.meta.slot, lowest);
-                    found = CacheLookup::Stale(entry);
-                }
-                Freshness::Stale(cause) | Freshness::Expired(cause) => {
-                    not_fresh(cause);
-                    if !matches!(found, CacheLookup::Stale(_)) {
-                        found = CacheLookup::Expired;
-                    }
-                }
+            if best.as_ref().is_none_or(|(_, best)| verdict < *best) {
+                best = Some((stored, verdict));
+            }
+            if verdict == Verdict::Fresh {
+                break;
             }
         }
-        match self.carrier.find_across(&self.entries, plan, min_slot, now) {
-            Some(carried) => CacheLookup::Hit(carried),
-            None => found,
+        if !matches!(best, Some((_, Verdict::Fresh)))
+            && let Some(carried) = self.find_across(plan, &rule, now)
+        {
+            best = Some((carried, Verdict::Fresh));
         }
+        if let Some((stored, verdict)) = &best
+            && verdict.is_yes()
+        {
+            self.raise_fallen_floors(plan, stored.entry.meta.slot, lowest);
+        }
+        best
     }
 
-    /// Returns the assembler of lists from stored accounts.
-    pub(super) fn lists(&self) -> AssembledLists<'_> {
-        AssembledLists { entries: &self.entries, carrier: &self.carrier, freshness: &self.freshness }
+    /// Returns a fresh entry for `plan`, made from a stored entry for the same accounts at another commitment.
+    fn find_across(&self, plan: &LookupPlan, rule: &ServeRule, now: Instant) -> Option<Stored> {
+        if !self.carrier.is_serving() {
+            return None;
+        }
+        let found = {
+            let guard = self.generation.lock();
+            let carry = |key| self.carry_across(key, now, &guard);
+            let first = carry(&plan.key).map(|entry| Stored { entry, is_alternate: false });
+            let alternate = || plan.alternate_key.as_ref().and_then(carry);
+            first.or_else(|| alternate().map(|entry| Stored { entry, is_alternate: true }))?
+        };
+        let is_fresh = self.freshness.serves(rule, &found.entry.meta, now) == Verdict::Fresh;
+        is_fresh.then_some(found)
     }
 
-    /// Returns the entry that may be served because no node answers. `tolerance` says if the entry may be
-    /// below a slot at which one of its accounts was shown.
+    /// Returns the entries that `plan` finds. Of two entries about the same accounts, that is only the one of the
+    /// higher slot. For a block, they are the block and the error that it is missing.
+    pub(super) fn candidates(&self, plan: &LookupPlan) -> impl Iterator<Item = Stored> + use<> {
+        let stored = |key, is_alternate| Some(Stored { entry: self.store.get(key)?, is_alternate });
+        let first = stored(&plan.key, false);
+        let alternate = plan.alternate_key.as_ref().and_then(|key| stored(key, true));
+        let both = match (first, alternate) {
+            (Some(first), Some(alternate)) if matches!(plan.class, Class::Account(_)) => {
+                let age = |stored: &Stored| (stored.entry.meta.slot, stored.entry.meta.sent_at);
+                [Some(if age(&alternate) > age(&first) { alternate } else { first }), None]
+            }
+            (first, alternate) => [first, alternate],
+        };
+        both.into_iter().flatten()
+    }
+
+    /// Returns the entry stored under `key`, if `rule` allows it, and its accounts were not shown at a higher slot.
+    pub(super) fn get_usable(&self, key: &Key, rule: &ServeRule, now: Instant) -> Option<Arc<Entry>> {
+        self.store.get(key).filter(|stored| self.is_usable(key, stored, rule, now))
+    }
+
+    /// Returns true if `rule` allows `stored`, the entry under `key`, and its accounts were not shown at a higher
+    /// slot.
+    pub(super) fn is_usable(&self, key: &Key, stored: &Entry, rule: &ServeRule, now: Instant) -> bool {
+        self.freshness.serves(&rule.above(self.floor(key, now)), &stored.meta, now).is_yes()
+    }
+
+    /// Returns the slot below which an answer to `plan` would go back: the highest at which an account was shown, or
+    /// the slot of an answer that is stored and may still be served. 0 for answers that do not belong to one slot.
+    pub(super) fn newest_slot(&self, plan: &LookupPlan, now: Instant) -> Slot {
+        if !is_of_a_slot(plan.class) {
+            return 0;
+        }
+        let rule = ServeRule::within(Limit::InFault);
+        let stored = self.candidates(plan).map(|stored| stored.entry.meta);
+        let stored = stored.filter(|meta| self.freshness.serves(&rule, meta, now).is_yes());
+        stored.map(|meta| meta.slot).max().unwrap_or(0).max(self.floor(&plan.key, now))
+    }
+
+    /// Returns the entry that may be served under `rule` because no node gives a better answer.
     pub(super) fn find_stand_in(
         &self,
         query: &Query,
         plan: &LookupPlan,
-        tolerance: Tolerance,
+        rule: ServeRule,
     ) -> Option<Arc<Entry>> {
-        let min_slot = query.min_context_slot();
-        let floor = if tolerance == Tolerance::LastResort {
-            0
-        } else {
-            self.entries.floor(&plan.key, Instant::now())
-        };
-        let stands_in = |entry: &Arc<Entry>| {
-            entry.meta.reaches(min_slot) && entry.meta.slot >= floor && self.freshness.may_serve(&entry.meta)
-        };
-        if let Some(entry) = self.entries.candidates(plan).into_iter().flatten().find(stands_in) {
+        let now = Instant::now();
+        let stands_in = |stored: &Stored| self.is_usable(&plan.key, &stored.entry, &rule, now);
+        if let Some(Stored { entry, .. }) = self.candidates(plan).find(stands_in) {
             // The entry is shown now, so floors that have fallen below its slot rise again.
-            let (lowest, _) = self.entries.floors_under(&plan.key, Instant::now());
-            self.entries.raise_fallen_floors(plan, entry.meta.slot, lowest);
+            let (lowest, _) = self.floors_under(&plan.key, now);
+            self.raise_fallen_floors(plan, entry.meta.slot, lowest);
             return Some(entry);
         }
-        self.lists().assemble(query, tolerance, min_slot)
-    }
-
-    /// Lowers the floors of the accounts of `plan` to the slot of `meta`, because an entry with this `meta` is
-    /// served below them.
-    pub(super) fn lower_floors_to(&self, plan: &LookupPlan, meta: &EntryMeta) {
-        self.entries.lower_floors(&plan.key, self.entries.floor(&plan.key, Instant::now()), meta.slot);
+        self.assemble(query, rule)
     }
 
     /// Returns a stored entry from which the answer to `plan` can be derived, and how to derive it. Only
     /// blocks and single vote accounts are derived.
-    pub(super) fn find_source(
-        &self,
-        plan: &LookupPlan,
-        tolerance: Tolerance,
-    ) -> Option<(Arc<Entry>, Derivation)> {
+    pub(super) fn find_source(&self, plan: &LookupPlan, rule: ServeRule) -> Option<(Arc<Entry>, Derivation)> {
         let now = Instant::now();
         match &plan.key {
             Key::Votes(query @ VotesQuery { vote_pubkey: Some(pubkey), .. }) => {
                 let all = Key::Votes(VotesQuery { vote_pubkey: None, ..*query });
-                Some((self.entries.get_usable(&all, tolerance, None, now)?, Derivation::VoteAccount(*pubkey)))
+                Some((self.get_usable(&all, &rule, now)?, Derivation::VoteAccount(*pubkey)))
             }
             Key::Block(slot, asked, finality) => {
                 let source = |shape| {
-                    let entry =
-                        self.entries.get_usable(&Key::Block(*slot, shape, *finality), tolerance, None, now);
+                    let entry = self.get_usable(&Key::Block(*slot, shape, *finality), &rule, now);
                     entry.filter(|entry| matches!(entry.body, EntryBody::Verbatim(Payload::Result(_))))
                 };
                 let found = block::sources(*asked).find_map(|shape| Some((source(shape)?, shape)));
@@ -242,167 +236,16 @@ impl Lookup {
         }
     }
 
-    /// Stores a derived answer. `generation` is the number of purges when the derivation began. Returns false
-    /// if the cache was purged since, or if a newer answer is stored.
-    pub(super) fn insert_derived(&self, plan: &LookupPlan, entry: &Arc<Entry>, generation: u64) -> bool {
-        let guard = self.entries.lock_generation();
-        guard.number() == generation
-            && !matches!(self.entries.insert(plan.key.clone(), entry), Insert::KeptNewer(_))
+    /// Returns the highest slot at which an account under `key` was shown, or 0. Answers below that slot are
+    /// not served.
+    pub(super) fn floor(&self, key: &Key, now: Instant) -> Slot {
+        self.floors_under(key, now).1
     }
 
-    /// Returns the state of the cache that a fetch for `plan` needs when it begins.
-    pub(super) fn begin_fetch(&self, plan: &LookupPlan) -> FetchStart {
-        let account_floor = self.entries.floor(&plan.key, Instant::now());
-        let slots = self.entries.candidates(plan).into_iter().flatten().map(|entry| entry.meta.slot);
-        let newest_slot = slots.chain(Some(account_floor).filter(|slot| *slot > 0)).max();
-        let followed = self.carrier.followed();
-        followed.touch();
-        let chain = followed.number();
-        let last_write = self.carrier.last_write(&self.entries, plan);
-        FetchStart { generation: self.entries.generation(), account_floor, newest_slot, chain, last_write }
-    }
-
-    /// Returns a stored entry that may still be served and whose slot is above `slot`, the slot of a node's
-    /// answer. The caller gets this entry instead of the node's answer. `account_floor` is the highest slot at
-    /// which one of the answer's accounts was shown before the node was asked.
-    pub(super) fn find_newer(
-        &self,
-        plan: &LookupPlan,
-        slot: Slot,
-        account_floor: Slot,
-    ) -> Option<KeyedEntry> {
-        let has_floor = match plan.class {
-            Class::Account(c) | Class::Fee(c) | Class::Votes(c) => c != Commitment::Processed,
-            _ => false,
-        };
-        if !has_floor {
-            return None;
-        }
-        let entries = self.entries.candidates(plan).into_iter().flatten();
-        let newer = entries.filter(|entry| entry.meta.slot > slot && self.freshness.may_serve(&entry.meta));
-        let newest = newer.max_by_key(|entry| entry.meta.slot);
-        let newest_slot = newest.as_ref().map_or(slot, |entry| entry.meta.slot);
-        // If neither the node's answer nor the newest entry reaches the floor, a list assembled from single
-        // accounts may reach it.
-        let list = if newest_slot < account_floor {
-            self.lists().assemble(&plan.upstream, Tolerance::InFault, Some(account_floor))
-        } else {
-            None
-        };
-        let found = match list {
-            Some(list) => (list, None),
-            None => newest.map(|entry| (Arc::clone(&entry), self.entries.alternate_key(plan, &entry)))?,
-        };
-        let shown = found.0.meta.slot;
-        self.entries.lower_floors(&plan.key, account_floor, shown);
-        let (lowest, _) = self.entries.floors_under(&plan.key, Instant::now());
-        self.entries.raise_fallen_floors(plan, shown, lowest);
-        Some(found)
-    }
-
-    /// Stores a fetched answer, or returns the reason why it is not stored. Calls `on_insert` if the answer
-    /// was inserted. Notes the sizes of accounts in any case.
-    pub(super) fn insert_fetched(
-        &self,
-        answer: InsertRequest<'_>,
-        on_insert: impl FnOnce(&Key),
-    ) -> Result<Insert, UncacheableReason> {
-        let InsertRequest { plan, key, entry, singles, spaces, account_floor, generation } = answer;
-        for (pubkey, space) in spaces {
-            self.sizes.note(&pubkey, space);
-        }
-        let key = key?;
-        let slot = entry.meta.slot;
-        let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, slot);
-        // The generation check and the insert happen under one lock. Otherwise a purge between them would be
-        // undone.
-        let guard = self.entries.lock_generation();
-        if guard.number() != generation {
-            return Err(UncacheableReason::Purged);
-        }
-        if !plan.upstream.commitment().is_none_or(believed) {
-            return Err(UncacheableReason::Unbelieved);
-        }
-        if !matches!(entry.body, EntryBody::Verbatim(Payload::Error { .. })) {
-            self.entries.lower_floors(&plan.key, account_floor, slot);
-        }
-        // The floors rise before any caller gets the answer, and even if the answer is too large to store.
-        // Lower slots are hidden from now on.
-        self.entries.raise_floors(&plan.key, slot, Instant::now());
-        let inserted = self.entries.insert(key.clone(), entry);
-        if matches!(inserted, Insert::Stored | Insert::ReplacedNewer) {
-            on_insert(&key);
-        }
-        if !matches!(inserted, Insert::KeptNewer(_)) {
-            for SingleEntry { key, body, stamp } in singles {
-                let meta = entry.meta;
-                self.entries.insert(
-                    key,
-                    &Arc::new(Entry { body, meta, stamp, compressed: CompressedForms::default() }),
-                );
-            }
-        }
-        Ok(inserted)
-    }
-
-    /// Notes that the answer to `plan` was too large to fetch. Returns true if `plan` asks the node for a
-    /// larger form than `query` wants. In that case the next plan asks for the form of `query`.
-    pub(super) fn note_too_large(&self, query: &Query, plan: &LookupPlan) -> bool {
-        let wider = |asked: AccountForm, sent: AccountForm| asked != sent && sent.slice.is_none();
-        match (query, &plan.upstream) {
-            (Query::Account(asked), Query::Account(sent)) if wider(asked.form, sent.form) => {
-                self.sizes.note_large(&asked.pubkey);
-                true
-            }
-            (Query::Accounts(asked), Query::Accounts(sent)) if wider(asked.form, sent.form) => {
-                asked.pubkeys.iter().for_each(|pubkey| self.sizes.note_large(pubkey));
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Counts the size of `entry` again, because its text was compressed and the compressed text is kept with
-    /// it. `entry` may be stored under any key of `query`.
-    pub(super) fn update_weight(&self, query: &Query, entry: &Arc<Entry>) {
-        let LookupPlan { key, alternate_key, .. } = self.plan(query);
-        // The block may have become final since the entry was stored.
-        let before = match &key {
-            Key::Block(slot, shape, Finality::Final) => Some(Key::Block(*slot, *shape, Finality::Confirmed)),
-            _ => None,
-        };
-        for key in [Some(key), alternate_key, before].into_iter().flatten() {
-            self.entries.update_weight(key, entry);
-        }
-    }
-
-    /// Returns the payload of a node's answer, and the key and class under which it is stored, or the reason why it is
-    /// not stored.
-    pub(super) fn cache_policy(&self, plan: &LookupPlan, reply: &PoolReply) -> (Payload, Placement) {
-        cache_policy(plan, reply, &self.frontier, |slot| self.entries.proves_skip(slot))
-    }
-
-    /// Returns true if an answer from the shared store may be used here. The answer must be fresh. Its slot must
-    /// not be below `min_slot`, below a stored answer's slot, or below a slot at which one of its accounts was
-    /// shown. The slot must not be implausibly far above the newest known slot, either.
-    pub(super) fn accepts_shared(
-        &self,
-        plan: &LookupPlan,
-        reply: &PoolReply,
-        min_slot: Option<Slot>,
-    ) -> bool {
-        let stored = self.entries.candidates(plan).into_iter().flatten().map(|entry| entry.meta.slot).max();
-        let account_floor = self.entries.floor(&plan.key, Instant::now());
-        if stored.max(min_slot).max(Some(account_floor)).is_some_and(|lowest| reply.slot < lowest) {
-            return false;
-        }
-        let known = |c| self.frontier.slot(c) > 0 && self.frontier.believes(c, reply.slot);
-        if !plan.upstream.commitment().is_none_or(known) {
-            return false;
-        }
-        let (_, Ok((_, class))) = self.cache_policy(plan, reply) else { return false };
-        let meta =
-            EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
-        self.freshness.allows(&meta, Tolerance::Fresh, Instant::now())
+    /// Returns the lowest and the highest floor among the accounts under `key`. The floor of an account is
+    /// the highest slot at which it was shown, or 0.
+    pub(super) fn floors_under(&self, key: &Key, now: Instant) -> (Slot, Slot) {
+        let span = |(accounts, commitment): (&[Pubkey], _)| self.floors.span(accounts, commitment, now);
+        key.accounts().map_or(NO_ACCOUNTS, span)
     }
 }

@@ -42,11 +42,11 @@ impl Purger {
     /// Removes all entries. The answers of fetches under way are not stored and not given to later callers.
     /// Answers in the shared store that were asked for before this moment are ignored from now on.
     pub fn clear(&self) {
-        self.lookup.entries.end_generation();
+        self.lookup.generation.advance();
         if let Some(second_level) = &self.second_level {
             second_level.ignore_before(Instant::now());
         }
-        self.lookup.entries.clear();
+        self.lookup.clear();
     }
 
     /// Removes the entries that match `filter`, and returns their number. Walks over all entries, so an async
@@ -54,9 +54,9 @@ impl Purger {
     /// nothing has to be remembered about single ones. [`Self::share`] informs the other gateways.
     pub fn purge(&self, filter: &Filter) -> u64 {
         if let Some(second_level) = &self.second_level {
-            second_level.purge(self.pool.genesis().as_deref(), filter);
+            second_level.generations.purge(self.pool.genesis().as_deref(), *filter);
         }
-        self.lookup.entries.purge(&[*filter])
+        self.lookup.purge(&[*filter])
     }
 
     /// Removes what was stored as final above `slot`, and returns the number of entries. Needed after the nodes went back
@@ -64,9 +64,9 @@ impl Purger {
     /// must not call this. The shared store forgets all answers, and the other replicas their blocks.
     pub fn purge_above(&self, slot: Slot) -> u64 {
         if let Some(second_level) = &self.second_level {
-            second_level.purge(self.pool.genesis().as_deref(), &Filter::of(Method::GetBlock));
+            second_level.generations.purge(self.pool.genesis().as_deref(), Filter::of(Method::GetBlock));
         }
-        self.lookup.entries.purge_above(slot)
+        self.lookup.purge_above(slot)
     }
 
     /// Removes all entries, and purges the answers of this pool's clusters in the shared store. Needed after a
@@ -74,16 +74,16 @@ impl Purger {
     /// pool's cluster.
     pub fn purge_all_clusters(&self) {
         if let Some(second_level) = &self.second_level {
-            second_level.purge_all_clusters();
+            second_level.generations.purge_all_clusters();
         }
-        self.lookup.entries.purge(&[Filter::default()]);
+        self.lookup.purge(&[Filter::default()]);
     }
 
     /// Writes this gateway's purges to the shared store and applies those of other gateways. Returns true if
     /// the store has all of this gateway's purges, and `None` if no store is configured.
     pub async fn share(&self) -> Option<bool> {
         let genesis = self.pool.genesis();
-        Some(self.second_level.as_ref()?.share_purges(&self.lookup, genesis.as_deref()).await)
+        Some(self.second_level.as_ref()?.share_purges(genesis.as_deref()).await)
     }
 
     /// Exchanges purges with the other gateways until `stop` is cancelled.

@@ -23,16 +23,14 @@ use tokio_util::task::TaskTracker;
 
 use super::class::Class;
 use super::fetched::SlotRequirement;
-use super::freshness::FreshnessPolicy;
 use super::key::{Key, LookupPlan};
 use super::lookup::Lookup;
-use super::purge::Filter;
 use crate::config;
 use crate::methods::{Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Pool, PoolReply};
 use crate::redis_store::{PutRequest, Store, StoreTime, StoredValues, micros};
-use crate::telemetry::{Metrics, SharedOperation, SharedResult};
+use crate::telemetry::{SharedOperation, SharedResult};
 use generations::Generations;
 use value::{SecondLevelKey, SharedValue, ValueMac};
 
@@ -52,7 +50,7 @@ const NO_NODE: usize = usize::MAX;
 
 /// The shared store as the second level of the cache.
 pub(super) struct SecondLevel {
-    freshness: Arc<FreshnessPolicy>,
+    lookup: Arc<Lookup>,
     store: Arc<Store>,
     mac: Arc<ValueMac>,
     queue: mpsc::Sender<WriteBack>,
@@ -63,8 +61,8 @@ pub(super) struct SecondLevel {
     /// The moment at which the cache was last cleared, for example after the machine was suspended. Answers
     /// in the store that were asked for before that moment are ignored.
     not_before: Mutex<Option<Instant>>,
-    generations: Generations,
-    metrics: Arc<Metrics>,
+    /// The purges that all gateways of the store share.
+    pub(super) generations: Generations,
     tasks: TaskTracker,
 }
 
@@ -79,26 +77,20 @@ struct WriteBack {
 impl SecondLevel {
     pub(super) fn new(
         config: &config::Config,
-        freshness: Arc<FreshnessPolicy>,
+        lookup: Arc<Lookup>,
         store: Arc<Store>,
-        metrics: &Arc<Metrics>,
         tasks: &TaskTracker,
     ) -> Self {
         let secret = config.shared.as_ref().and_then(|shared| shared.secret.as_ref());
         let mac = Arc::new(ValueMac::new(secret));
         let (queue, write_backs) = mpsc::channel(QUEUE);
         let waiting = Arc::default();
-        let writer = WriteBackTask {
-            store: Arc::clone(&store),
-            mac: Arc::clone(&mac),
-            waiting: Arc::clone(&waiting),
-            tasks: tasks.clone(),
-        };
-        tasks.spawn(writer.run(write_backs));
+        let owners = (Arc::clone(&store), Arc::clone(&mac));
+        tasks.spawn(write_all(write_backs, owners, Arc::clone(&waiting), tasks.clone()));
         let max_text = usize::try_from(config.cache.max_entry).unwrap_or(usize::MAX);
-        let (metrics, tasks) = (Arc::clone(metrics), tasks.clone());
+        let tasks = tasks.clone();
         let (not_before, generations) = (Mutex::default(), Generations::default());
-        Self { freshness, store, mac, queue, waiting, max_text, not_before, generations, metrics, tasks }
+        Self { lookup, store, mac, queue, waiting, max_text, not_before, generations, tasks }
     }
 
     pub(super) fn is_available(&self) -> bool {
@@ -109,34 +101,33 @@ impl SecondLevel {
     /// store is not asked, or does not answer.
     pub(super) async fn find(
         &self,
-        lookup: &Lookup,
         pool: &Pool,
         plan: &LookupPlan,
         requirement: SlotRequirement,
     ) -> Option<SharedAnswers> {
         let min_slot = match requirement {
-            SlotRequirement::None => None,
-            SlotRequirement::AtLeast(slot) => Some(slot),
+            SlotRequirement::None => 0,
+            SlotRequirement::AtLeast(slot) => slot,
             // If the caller itself sets a minContextSlot, only a node may answer, not the store.
             SlotRequirement::CallerMinimum(_) => return None,
         };
         // Checked before any work, so that a miss loses no time while the store does not answer.
         if !self.is_available() {
-            self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
+            self.lookup.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         }
         // The generation is read before the genesis hash. If the pool leaves the cluster in between, the
         // answer is not stored.
-        let generation = lookup.entries.generation();
+        let generation = self.lookup.generation.number();
         let (genesis, reads) = self.planned_reads(pool, plan)?;
         let Some(current) = self.generations.current(&genesis) else {
-            self.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
+            self.lookup.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         };
         let keys: Vec<_> = reads.iter().map(|read| read.name.key().to_owned()).collect();
         let found = self.store.get(&keys).await.ok()?;
         let took = found.asked_at.elapsed();
-        let (candidate, foreign) = self.newest_usable(lookup, current, reads, found, min_slot).await;
+        let (candidate, foreign) = self.newest_usable(current, reads, found, min_slot).await;
         Some(SharedAnswers { candidate, foreign, took, generation })
     }
 
@@ -156,7 +147,7 @@ impl SecondLevel {
     /// too short for sharing.
     fn planned_reads(&self, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<PlannedRead>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.alternate_key);
-        if self.freshness.ttl(plan.class) < WORTH_SHARING {
+        if self.lookup.freshness.ttl(plan.class) < WORTH_SHARING {
             return None;
         }
         let genesis = pool.genesis()?;
@@ -186,11 +177,10 @@ impl SecondLevel {
     /// unreadable. Unreadable and purged answers are deleted from the store.
     async fn newest_usable(
         &self,
-        lookup: &Lookup,
         current: u64,
         reads: Vec<PlannedRead>,
         found: StoredValues,
-        min_slot: Option<Slot>,
+        min_slot: Slot,
     ) -> (Option<SharedAnswer>, bool) {
         let StoredValues { values, read_at, asked_at } = found;
         let (mut best, mut foreign): (Option<SharedAnswer>, _) = (None, false);
@@ -210,7 +200,7 @@ impl SecondLevel {
             let SharedValue { slot, body, .. } = value;
             let reply = PoolReply { node: NO_NODE, body, sent_at, slot };
             let newest = best.as_ref().is_none_or(|(_, best)| (best.slot, best.sent_at) < (slot, sent_at));
-            if newest && lookup.accepts_shared(&plan, &reply, min_slot) {
+            if newest && self.lookup.accepts_shared(&plan, &reply, min_slot) {
                 best = Some((plan, reply));
             }
         }
@@ -220,7 +210,7 @@ impl SecondLevel {
     /// Queues a node's answer to be written to the shared store. `key` is the key of the answer in this
     /// gateway. Does nothing if answers of `class` expire too soon to be worth sharing. Returns at once.
     pub(super) fn queue_write_back(&self, pool: &Pool, key: &Key, reply: &PoolReply, class: Class) {
-        let life = self.freshness.ttl(class);
+        let life = self.lookup.freshness.ttl(class);
         if life < WORTH_SHARING || !self.store.takes_writes() || !pool.is_of_cluster(reply.node) {
             return;
         }
@@ -232,8 +222,8 @@ impl SecondLevel {
 
     /// Writes this gateway's purges to the shared store and applies those of other gateways. Returns true if
     /// the store has all of this gateway's purges.
-    pub(super) async fn share_purges(&self, lookup: &Arc<Lookup>, genesis: Option<&str>) -> bool {
-        self.generations.exchange(&self.store, &self.mac, genesis, &self.freshness, lookup).await
+    pub(super) async fn share_purges(&self, genesis: Option<&str>) -> bool {
+        self.generations.exchange(&self.store, &self.mac, genesis, &self.lookup).await
     }
 
     /// Waits until the store is connected.
@@ -244,17 +234,6 @@ impl SecondLevel {
     /// Ignores all answers in the shared store that were asked for before `now`.
     pub(super) fn ignore_before(&self, now: Instant) {
         *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
-    }
-
-    /// Begins a purge: no answer that the store has of this cluster is used any more. [`Self::share_purges`] tells the
-    /// other gateways, which remove what matches `filter` from their own caches.
-    pub(super) fn purge(&self, genesis: Option<&str>, filter: &Filter) {
-        self.generations.purge(genesis, *filter);
-    }
-
-    /// Begins a purge of everything in each cluster whose generation this gateway knows.
-    pub(super) fn purge_all_clusters(&self) {
-        self.generations.purge_all_clusters();
     }
 
     /// Returns true if an answer that was asked for at `sent_at` is from before this gateway's cache was cleared.
@@ -286,7 +265,7 @@ impl SecondLevel {
         let room = self.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES;
         if !room || self.queue.try_send(queued).is_err() {
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
-            self.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped)).inc();
+            self.lookup.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped)).inc();
         }
     }
 }
@@ -335,29 +314,23 @@ impl WriteBack {
     }
 }
 
-/// Writes queued answers to the shared store.
-struct WriteBackTask {
-    store: Arc<Store>,
-    mac: Arc<ValueMac>,
+/// Writes queued answers to the shared store, several at once, until no sender is left.
+async fn write_all(
+    mut write_backs: mpsc::Receiver<WriteBack>,
+    (store, mac): (Arc<Store>, Arc<ValueMac>),
     waiting: Arc<AtomicUsize>,
     tasks: TaskTracker,
-}
-
-impl WriteBackTask {
-    /// Writes queued answers, several at once, until no sender is left.
-    async fn run(self, mut write_backs: mpsc::Receiver<WriteBack>) {
-        let permits = Arc::new(Semaphore::new(AT_ONCE));
-        while let Some(queued) = write_backs.recv().await {
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-            let (store, mac, waiting) =
-                (Arc::clone(&self.store), Arc::clone(&self.mac), Arc::clone(&self.waiting));
-            self.tasks.spawn(async move {
-                let bytes = queued.bytes();
-                write_back(&store, &mac, queued).await;
-                waiting.fetch_sub(bytes, Ordering::Relaxed);
-                drop(permit);
-            });
-        }
+) {
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
+    while let Some(queued) = write_backs.recv().await {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let (store, mac, waiting) = (Arc::clone(&store), Arc::clone(&mac), Arc::clone(&waiting));
+        tasks.spawn(async move {
+            let bytes = queued.bytes();
+            write_back(&store, &mac, queued).await;
+            waiting.fetch_sub(bytes, Ordering::Relaxed);
+            drop(permit);
+        });
     }
 }
 

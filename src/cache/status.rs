@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::telemetry::Outcome;
+
 /// The reason why a call went to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardReason {
@@ -70,6 +72,19 @@ impl CacheStatus {
             }
             Self::Carried => out.extend_from_slice(b"slotfront; hit; detail=carried"),
             status => out.extend_from_slice(status.to_string().as_bytes()),
+        }
+    }
+
+    /// Returns the status as the metrics and the log name it.
+    pub const fn outcome(self) -> Outcome {
+        match self {
+            Self::Hit { stale: true, .. } | Self::StaleIfError { .. } => Outcome::Stale,
+            Self::Hit { derived: true, .. } => Outcome::Derived,
+            Self::Hit { .. } | Self::Batch { .. } => Outcome::Hit,
+            Self::Carried => Outcome::Carried,
+            Self::Forwarded { reason: ForwardReason::Request, .. } | Self::Bypassed => Outcome::Bypass,
+            Self::Forwarded { .. } => Outcome::Miss,
+            Self::Collapsed => Outcome::Collapsed,
         }
     }
 

@@ -32,7 +32,7 @@ use crate::follow::Chain;
 use crate::methods::{AccountEncoding, BlockQuery, Commitment, Query, Slot};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
-use crate::telemetry::{Metrics, VerifyResult};
+use crate::telemetry::VerifyResult;
 
 /// The maximum number of sampled hits that are compared at once. More would put load on the nodes.
 const AT_ONCE: usize = 4;
@@ -58,7 +58,6 @@ pub(super) struct Verifier {
     patience: Duration,
     lookup: Arc<Lookup>,
     pool: Arc<Pool>,
-    metrics: Arc<Metrics>,
     tasks: TaskTracker,
 }
 
@@ -79,7 +78,6 @@ impl Verifier {
         config: &config::Config,
         lookup: Arc<Lookup>,
         pool: Arc<Pool>,
-        metrics: &Arc<Metrics>,
         tasks: TaskTracker,
     ) -> Arc<Self> {
         let sample = config.verify.sample;
@@ -99,7 +97,6 @@ impl Verifier {
             patience: config.server.request_timeout,
             lookup,
             pool,
-            metrics: Arc::clone(metrics),
             tasks,
         })
     }
@@ -183,7 +180,7 @@ impl Verifier {
     async fn confirm(&self, cached: &CachedAnswer, slot: Slot) {
         let Some(third) = self.ask(cached, slot, false).await else { return };
         if self.compare(cached, &third).await == VerifyResult::Mismatch {
-            self.lookup.carrier.followed().contradict();
+            self.lookup.carrier.followed.contradict();
             tracing::error!(
                 rpc.method = cached.query.method().as_str(),
                 rpc.params = cached.query.params_json(),
@@ -229,7 +226,7 @@ impl Verifier {
         if encoding == AccountEncoding::JsonParsed || !self.pool.is_followable(again.node) {
             return false;
         }
-        let followed = Arc::clone(self.lookup.carrier.followed());
+        let followed = Arc::clone(&self.lookup.carrier.followed);
         let input = StampInput { followed, chain: stamp.chain, confirmed: 0, read_at: again.sent_at };
         let Some(stamper) = Contextual::split(result).and_then(|parts| Stamper::new(&input, &parts.context))
         else {
@@ -263,7 +260,7 @@ impl Verifier {
     }
 
     fn count(&self, cached: &CachedAnswer, result: VerifyResult) {
-        self.metrics.verify.at((Some(cached.query.method()), result)).inc();
+        self.lookup.metrics.verify.at((Some(cached.query.method()), result)).inc();
     }
 }
 
@@ -280,6 +277,7 @@ mod tests {
     use crate::config::Config;
     use crate::follow::FollowedChain;
     use crate::frontier::Frontier;
+    use crate::telemetry::Metrics;
 
     /// The log of a test.
     #[derive(Clone, Default)]
@@ -307,7 +305,7 @@ mod tests {
         let (pool_of_cache, metrics_of_cache) = (Arc::clone(&pool), Arc::clone(&metrics));
         let cache =
             Cache::new(&config, frontier, pool_of_cache, followed, metrics_of_cache, tasks.clone(), None);
-        Verifier::new(&config, Arc::clone(&cache.lookup), pool, &metrics, tasks)
+        Verifier::new(&config, Arc::clone(&cache.lookup), pool, tasks)
     }
 
     #[tokio::test(start_paused = true)]
@@ -356,7 +354,11 @@ mod tests {
             verifier.tasks.close();
             verifier.tasks.wait().await;
             verifier.tasks.reopen();
-            assert_eq!(verifier.metrics.verify.at((Some(query.method()), result)).get(), 1, "{result:?}");
+            assert_eq!(
+                verifier.lookup.metrics.verify.at((Some(query.method()), result)).get(),
+                1,
+                "{result:?}"
+            );
             let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
             assert_eq!(text.contains("contradict each other"), is_logged, "{result:?}: {text}");
         }

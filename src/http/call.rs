@@ -105,7 +105,6 @@ async fn ask_cache(
     let conditions = CallConditions { request, monotonic_slot: request.principal.monotonic_slot(query) };
     let options = CallOptions {
         bypass: request.bypass,
-        monotonic_slot: conditions.monotonic_slot(),
         deadline: request.started + request.front.config.server.request_timeout,
         coding: request.coding,
         caller: request.principal.caller(),
@@ -133,8 +132,8 @@ fn respond(
     let body = envelope(request, id, query, answer);
     request.take_bytes(&body)?;
     charge.answered(answer.status);
-    let outcome =
-        CallOutcome { method: Some(query.method()), commitment: query.commitment(), outcome: answer.outcome };
+    let (method, commitment) = (Some(query.method()), query.commitment());
+    let outcome = CallOutcome { method, commitment, outcome: answer.status.outcome() };
     let (compressed, status) = (answer.compressed.clone(), Some(answer.status));
     Ok(CallResponse { compressed, status, ..CallResponse::new(body, outcome) })
 }

@@ -304,7 +304,6 @@ async fn late_fetch_is_paid_by_its_callers() {
     let charge = Charge::new(Arc::clone(&payer) as _, Price { hit: 0.0, miss: 5.0 });
     let options = CallOptions {
         bypass: false,
-        monotonic_slot: None,
         deadline: Instant::now() + Duration::from_millis(50),
         coding: None,
         caller: CallerId::default(),

@@ -6,12 +6,11 @@
 
 use super::reference::{Arrival, ReferenceCache, StoredAnswer};
 use super::*;
-use crate::cache::answer::{FlightRole, render_fetched};
-use crate::cache::basis::Basis;
-use crate::cache::basis::Tolerance;
+use crate::cache::answer::serve_fetched;
 use crate::cache::derive::list::joined;
+use crate::cache::fetched::Fetched;
 use crate::cache::fetcher::AnswerSource;
-use crate::cache::lookup::CacheLookup;
+use crate::cache::freshness::{Limit, ServeRule};
 use Question::{Account, Balance, Fee, List, Votes};
 
 /// One event in a random sequence, for the cache and the reference model.
@@ -123,12 +122,12 @@ impl CacheUnderTest {
 
     /// Returns the state of the cache with which a call for `query` is sent now.
     fn sent_now(&self, query: TestQuery) -> SentUnder {
-        let stored = &self.cache.lookup.entries;
+        let stored = &self.cache.lookup;
         let floor = match query.commitment {
             Commitment::Processed => 0,
             _ => stored.floor(&self.cache.lookup.plan(&query.query()).key, Instant::now()),
         };
-        SentUnder { floor, generation: stored.generation() }
+        SentUnder { floor, generation: stored.generation.number() }
     }
 
     /// Gives the cache a reply to a call that was sent in the given state of the cache. Returns the answer
@@ -142,11 +141,13 @@ impl CacheUnderTest {
     ) -> ShownAnswer {
         let SentUnder { floor, generation } = sent_under;
         let (query, charge) = (query.query(), Charge::free());
-        let call = planned(&self.cache, &query, &charge);
+        let arrived_at = reply.sent_at;
+        let call = PlannedCall { arrived_at, ..planned(&self.cache, &query, &charge) };
         let fetched =
             self.cache.fetcher.store_answer(&call.plan, reply, floor, generation, source).await.unwrap();
-        let answer = render_fetched(&self.cache, &call, &fetched, FlightRole::Leader).await;
-        ShownAnswer::new(&answer.ok().unwrap())
+        let rule = call.rule(Limit::InFault);
+        let answer = serve_fetched(&self.cache, &call, &fetched, rule, None, false).await;
+        ShownAnswer::new(&answer.unwrap().unwrap())
     }
 
     /// Gives the cache a node's answer, as if its call were sent now. Only the answer's age counts from
@@ -160,7 +161,7 @@ impl CacheUnderTest {
     async fn accept_shared(&self, query: TestQuery, slot: Slot, sent_at: Instant) -> Option<ShownAnswer> {
         let reply = query.reply_at(slot, sent_at);
         let plan = self.cache.lookup.plan(&query.query());
-        if !self.cache.lookup.accepts_shared(&plan, &reply, None) {
+        if !self.cache.lookup.accepts_shared(&plan, &reply, 0) {
             return None;
         }
         let sent_under = SentUnder { floor: 0, ..self.sent_now(query) };
@@ -171,21 +172,18 @@ impl CacheUnderTest {
     async fn look_up(&self, query: TestQuery, min_slot: Option<Slot>) -> Option<ShownAnswer> {
         let (query, charge) = (query.query(), Charge::free());
         let call = planned(&self.cache, &query, &charge);
-        let (CacheLookup::Hit(entry) | CacheLookup::Stale(entry)) =
-            self.cache.lookup.look_up(&call.plan, min_slot)
-        else {
-            return None;
-        };
-        let answer = self.cache.renderer.render(&call, &entry, Basis::FoundByFlight).await;
-        Some(ShownAnswer::new(&answer.unwrap()))
+        let found = self.cache.lookup.find_planned(&call.plan, min_slot.unwrap_or(0));
+        let (stored, _) = found.filter(|(_, verdict)| verdict.is_yes())?;
+        let found = Fetched::AlreadyFresh(stored.entry, None);
+        let answer = serve_fetched(&self.cache, &call, &found, call.rule(Limit::Stale), None, false).await;
+        Some(ShownAnswer::new(&answer.unwrap().unwrap()))
     }
 }
 
 fn planned<'a>(cache: &Cache, query: &'a Query, charge: &'a Charge) -> PlannedCall<'a> {
     let plan = cache.lookup.plan(query);
-    let options = options(false, None);
-    let (reason, arrived_at, is_retry) = (ForwardReason::Miss, Instant::now(), false);
-    PlannedCall { query, plan, reason, options, charge, conditions: &NoConditions, arrived_at, is_retry }
+    let (options, _) = options(false, None);
+    PlannedCall { query, plan, options, charge, conditions: &NoConditions, arrived_at: Instant::now() }
 }
 
 /// An answer that a caller was shown, and the slot that the reference model predicts.
@@ -383,17 +381,17 @@ fn assembled_list_never_replaces_a_newer_one() {
         let Query::Accounts(query) = &query else { panic!("{query:?}") };
         let list = || {
             let singles = {
-                let guard = real.cache.lookup.entries.lock_generation();
-                real.cache.lookup.lists().find_singles(query, Tolerance::Fresh, None, &guard)
+                let guard = real.cache.lookup.generation.lock();
+                real.cache.lookup.find_singles(query, ServeRule::within(Limit::Fresh), &guard)
             };
             joined(&singles.into_iter().collect::<Option<Vec<_>>>().unwrap()).unwrap()
         };
         let made = list();
-        assert!(!real.cache.lookup.lists().holds_newer(query, &made));
+        assert!(!real.cache.lookup.holds_newer(query, &made));
         // Another call brings a newer list between the check and the insert.
         real.accept_from_node(List.at(c), FIRST + 1, now).await;
-        assert!(real.cache.lookup.lists().insert_list(query, made).is_none());
-        assert_eq!(real.cache.lookup.lists().insert_list(query, list()).unwrap().meta.slot, FIRST + 1);
+        assert!(real.cache.lookup.insert_list(query, made).is_none());
+        assert_eq!(real.cache.lookup.insert_list(query, list()).unwrap().meta.slot, FIRST + 1);
     });
 }
 

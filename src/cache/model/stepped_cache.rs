@@ -130,13 +130,12 @@ impl<W> SteppedCache<W> {
     }
 
     /// Starts a caller's call to the cache. `call` is the test's own description of it.
-    pub(super) fn ask(&mut self, call: W, query: Query, options: CallOptions) {
+    pub(super) fn ask(&mut self, call: W, query: Query, (options, seen): (CallOptions, SeenSlot)) {
         let min_context_slot = query.min_context_slot();
-        let min_slot = min_context_slot.max(options.monotonic_slot);
+        let min_slot = min_context_slot.max(seen.0);
         let cache = Arc::clone(&self.cache);
-        let task = self
-            .tasks
-            .spawn(async move { cache.answer(&query, options, &Charge::free(), &NoConditions).await });
+        let task =
+            self.tasks.spawn(async move { cache.answer(&query, options, &Charge::free(), &seen).await });
         let (asked_at, generation, asked_in) = (Instant::now(), self.generation, self.step);
         let caller = TestCaller { call, min_context_slot, min_slot, asked_at, generation, asked_in };
         self.waiting.push(WaitingCaller { caller, task });
@@ -151,7 +150,7 @@ impl<W> SteppedCache<W> {
     /// Returns the highest slot at which one of the accounts of `query` was shown, or 0.
     pub(super) fn floor(&self, query: &Query) -> Slot {
         let plan = self.cache.lookup.plan(query);
-        self.cache.lookup.entries.floor(&plan.key, Instant::now())
+        self.cache.lookup.floor(&plan.key, Instant::now())
     }
 
     /// Returns the number of answers for accounts at confirmed that were carried. In shadow mode, the number of
@@ -273,9 +272,22 @@ pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
     })
 }
 
-/// Returns the options of a call with the default deadline.
-pub(super) fn options(bypass: bool, monotonic_slot: Option<Slot>) -> CallOptions {
+/// A caller whose key has seen this slot.
+pub(super) struct SeenSlot(Option<Slot>);
+
+impl Conditions for SeenSlot {
+    fn monotonic_slot(&self) -> Option<Slot> {
+        self.0
+    }
+
+    fn reserve_memory(&self, _: usize) -> Option<MemoryPermit> {
+        Some(Box::new(()))
+    }
+}
+
+/// Returns the options of a call with the default deadline, and the slot that its key has seen.
+pub(super) fn options(bypass: bool, monotonic_slot: Option<Slot>) -> (CallOptions, SeenSlot) {
     let deadline = Instant::now() + bounds::request_timeout();
     let (caller, trace) = (crate::pool::CallerId::default(), Trace::default());
-    CallOptions { bypass, monotonic_slot, deadline, coding: None, caller, trace }
+    (CallOptions { bypass, deadline, coding: None, caller, trace }, SeenSlot(monotonic_slot))
 }

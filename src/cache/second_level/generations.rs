@@ -35,7 +35,7 @@ const KEPT_AT_LEAST: Duration = Duration::from_hours(7 * 24);
 
 /// The generations that this gateway knows.
 #[derive(Default)]
-pub(super) struct Generations {
+pub(in crate::cache) struct Generations {
     clusters: Mutex<Clusters>,
     /// Allows one exchange with the store at a time.
     turn: tokio::sync::Mutex<()>,
@@ -75,7 +75,7 @@ impl ClusterGeneration {
 impl Generations {
     /// Begins a purge. Until the store knows of it, this gateway neither reads nor writes values of the cluster. Without
     /// a genesis hash the purge counts for the first cluster that becomes known.
-    pub(super) fn purge(&self, genesis: Option<&str>, filter: Filter) {
+    pub(in crate::cache) fn purge(&self, genesis: Option<&str>, filter: Filter) {
         let mut clusters = self.lock();
         clusters.next += 1;
         let number = clusters.next;
@@ -91,7 +91,7 @@ impl Generations {
     }
 
     /// Begins a purge of everything in each cluster whose generation this gateway knows.
-    pub(super) fn purge_all_clusters(&self) {
+    pub(in crate::cache) fn purge_all_clusters(&self) {
         let mut clusters = self.lock();
         clusters.next += 1;
         let everything = PendingPurge(clusters.next, Filter::default());
@@ -115,7 +115,6 @@ impl Generations {
         store: &Store,
         mac: &ValueMac,
         genesis: Option<&str>,
-        freshness: &FreshnessPolicy,
         lookup: &Arc<Lookup>,
     ) -> bool {
         let _turn = self.turn.lock().await;
@@ -123,7 +122,7 @@ impl Generations {
         if !store.is_there() {
             return false;
         }
-        let life = longest_shared(freshness);
+        let life = longest_shared(&lookup.freshness);
         let mut all_sent = genesis.is_some() || self.lock().early.is_empty();
         for cluster in clusters {
             let here = (genesis == Some(&*cluster)).then_some(lookup);
@@ -216,7 +215,7 @@ async fn apply(
     if from == Some(found.number) {
         // Only this gateway's purge raised the generation. An answer that was asked for before must not be written with
         // the number after it.
-        lookup.entries.end_generation();
+        lookup.generation.advance();
         return;
     }
     let listed = from.and_then(|from| found.purges_since(from));
@@ -224,7 +223,7 @@ async fn apply(
     let filters = filters.unwrap_or_else(|| vec![Filter::default()]);
     let (lookup, count) = (Arc::clone(lookup), filters.len());
     // A walk over a million entries would block an async worker.
-    let purging = tokio::task::spawn_blocking(move || lookup.entries.purge(&filters));
+    let purging = tokio::task::spawn_blocking(move || lookup.purge(&filters));
     let entries = purging.await.unwrap_or_default();
     if from.is_some() {
         tracing::info!(

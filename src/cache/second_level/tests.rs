@@ -1,15 +1,16 @@
 //! Tests of the second level over a store that is never connected.
 
-use super::super::carry::Carrier;
 use super::*;
+use crate::cache::purge::Filter;
 use crate::config::{Config, GenesisCheck, Secret, SharedSettings, Upstream};
 use crate::frontier::Frontier;
+use crate::telemetry::Metrics;
 
 const GENESIS: &str = "genesis";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns a second level whose store is unreachable, with the look-up and the pool that it works for.
-fn unreachable_store() -> (SecondLevel, Arc<Lookup>, Pool) {
+/// Returns a second level whose store is unreachable, with the pool that it works for.
+fn unreachable_store() -> (SecondLevel, Pool) {
     let any = ([127, 0, 0, 1], 0).into();
     let url = || Secret::new("redis://store.invalid");
     let mut config = Config::dev(any, any, vec![Upstream::plain("node", Secret::new("http://node.invalid"))]);
@@ -26,11 +27,9 @@ fn unreachable_store() -> (SecondLevel, Arc<Lookup>, Pool) {
     let (metrics, frontier, tasks) = (Metrics::new(), Arc::new(Frontier::new(1)), TaskTracker::new());
     let store = Store::new(&settings, Arc::clone(&metrics), tasks.clone()).unwrap();
     config.shared = Some(settings);
-    let freshness = Arc::new(FreshnessPolicy::new(config.cache.clone(), Arc::clone(&frontier)));
     let pool = Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics)).unwrap();
-    let carrier = Carrier::new(Arc::default(), &config.follow, Arc::clone(&freshness), Arc::clone(&metrics));
-    let lookup = Lookup::new(&config.cache, carrier, Arc::clone(&freshness), frontier, Arc::clone(&metrics));
-    (SecondLevel::new(&config, freshness, store, &metrics, &tasks), Arc::new(lookup), pool)
+    let lookup = Arc::new(Lookup::new(&config, Arc::default(), frontier, metrics));
+    (SecondLevel::new(&config, lookup, store, &tasks), pool)
 }
 
 fn reply(bytes: usize) -> PoolReply {
@@ -40,17 +39,17 @@ fn reply(bytes: usize) -> PoolReply {
 
 #[tokio::test]
 async fn unreachable_store_gets_nothing() {
-    let (second_level, lookup, pool) = unreachable_store();
+    let (second_level, pool) = unreachable_store();
     assert!(pool.is_of_cluster(0) && pool.genesis().is_some());
     second_level.queue_write_back(&pool, &Key::Samples, &reply(9), Class::Samples);
     assert_eq!(second_level.waiting.load(Ordering::Relaxed), 0);
-    second_level.purge(Some(GENESIS), &Filter::default());
-    assert!(!second_level.share_purges(&lookup, Some(GENESIS)).await, "the store lacks the purge");
+    second_level.generations.purge(Some(GENESIS), Filter::default());
+    assert!(!second_level.share_purges(Some(GENESIS)).await, "the store lacks the purge");
 }
 
 #[tokio::test]
 async fn queue_of_answers_is_bounded_in_bytes() {
-    let (second_level, ..) = unreachable_store();
+    let (second_level, _) = unreachable_store();
     let name = second_level.mac.name("test", GENESIS, &Key::Samples).unwrap();
     let enqueue = |bytes| {
         second_level.enqueue(WriteBack {
@@ -59,7 +58,8 @@ async fn queue_of_answers_is_bounded_in_bytes() {
             generation: 1,
             life: SECOND,
         });
-        let dropped = second_level.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped));
+        let dropped =
+            second_level.lookup.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped));
         (second_level.waiting.load(Ordering::Relaxed), dropped.get())
     };
     assert_eq!(enqueue(1024), (1024, 0));

@@ -1,0 +1,372 @@
+//! Placing: how answers get into the cache, and out of it again.
+//!
+//! An answer replaces a stored one of a higher slot only once that one may not be served any more. What was asked for
+//! before a purge is not stored after it.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::class::Class;
+use super::derive::block::{self, BlockShape};
+use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
+use super::follow_stamp::FollowStamp;
+use super::freshness::{Limit, ServeRule};
+use super::key::{Finality, Key, LookupPlan};
+use super::lookup::{Lookup, Stored};
+use super::policy::{Placement, cache_policy};
+use super::purge::Filter;
+use super::store::Insert;
+use crate::methods::{AccountForm, BlockDetails, BlockEncoding, Commitment, Pubkey, Query, Slot};
+use crate::node::shape::parent_slot;
+use crate::pool::PoolReply;
+use crate::telemetry::UncacheableReason;
+
+/// The number of slots after a skipped one that are searched for a stored block. A leader has four slots in a row, and
+/// may miss all of them.
+const LONGEST_SKIP: u64 = 8;
+
+/// The state of the cache when a fetch begins.
+pub(super) struct FetchStart {
+    /// The number of purges so far. An answer to a call from before a purge is not stored.
+    pub(super) generation: u64,
+    /// The highest slot at which one of the call's accounts was shown. 0 if none was shown.
+    pub(super) account_floor: Slot,
+    /// The highest slot of the stored answers to the call, or `account_floor` if that is higher. `None` if no
+    /// answer is stored and no account was shown.
+    pub(super) newest_slot: Option<Slot>,
+    /// The unique number of the run of blocks that the gateway follows. 0 if it follows none.
+    pub(super) chain: u64,
+    /// The slot of the last block that may have written one of the call's accounts. `None` if the followed blocks
+    /// do not tell, or at other commitments than confirmed.
+    pub(super) last_write: Option<Slot>,
+}
+
+/// One account of a fetched list.
+pub(super) struct SingleEntry {
+    pub(super) key: Key,
+    pub(super) body: EntryBody,
+    pub(super) stamp: Option<Arc<FollowStamp>>,
+}
+
+/// A fetched answer, with everything needed to store it.
+pub(super) struct InsertRequest<'a> {
+    pub(super) plan: &'a LookupPlan,
+    /// The key under which the answer is stored, or the reason why it is not stored.
+    pub(super) key: Result<Key, UncacheableReason>,
+    pub(super) entry: &'a Arc<Entry>,
+    /// The accounts of a list, each as an entry of its own. Empty for other answers.
+    pub(super) singles: Vec<SingleEntry>,
+    /// The sizes of accounts in bytes, as the answer states them.
+    pub(super) spaces: Vec<(Pubkey, u64)>,
+    /// The highest slot at which one of the answer's accounts was shown before the node was asked. Except at
+    /// processed, the node was asked for at least this slot.
+    pub(super) account_floor: Slot,
+    pub(super) generation: u64,
+}
+
+impl Lookup {
+    /// Returns the state of the cache that a fetch for `plan` needs when it begins.
+    pub(super) fn begin_fetch(&self, plan: &LookupPlan) -> FetchStart {
+        let account_floor = self.floor(&plan.key, Instant::now());
+        let slots = self.candidates(plan).map(|stored| stored.entry.meta.slot);
+        let newest_slot = slots.chain(Some(account_floor).filter(|slot| *slot > 0)).max();
+        let followed = &self.carrier.followed;
+        followed.touch();
+        let chain = followed.number();
+        let last_write = self.last_write(plan);
+        FetchStart { generation: self.generation.number(), account_floor, newest_slot, chain, last_write }
+    }
+
+    /// Returns a stored entry that may still be served and whose slot is above `slot`, the slot of a node's
+    /// answer. The caller gets this entry instead of the node's answer. `account_floor` is the highest slot at
+    /// which one of the answer's accounts was shown before the node was asked.
+    pub(super) fn find_newer(&self, plan: &LookupPlan, slot: Slot, account_floor: Slot) -> Option<Stored> {
+        if !is_of_a_slot(plan.class) || is_at_processed(plan.class) {
+            return None;
+        }
+        let now = Instant::now();
+        let rule = ServeRule::within(Limit::InFault).at_least(slot.saturating_add(1));
+        let may_serve = |stored: &Stored| self.freshness.serves(&rule, &stored.entry.meta, now).is_yes();
+        let newest = self.candidates(plan).filter(may_serve).max_by_key(|stored| stored.entry.meta.slot);
+        let newest_slot = newest.as_ref().map_or(slot, |stored| stored.entry.meta.slot);
+        // If neither the node's answer nor the newest entry reaches the floor, a list assembled from single
+        // accounts may reach it.
+        let list = (newest_slot < account_floor)
+            .then(|| self.assemble(&plan.upstream, rule.at_least(account_floor)))
+            .flatten();
+        let found = list.map(Stored::assembled).or(newest)?;
+        let shown = found.entry.meta.slot;
+        self.lower_floors(&plan.key, account_floor, shown);
+        let (lowest, _) = self.floors_under(&plan.key, now);
+        self.raise_fallen_floors(plan, shown, lowest);
+        Some(found)
+    }
+
+    /// Stores a fetched answer, or returns the reason why it is not stored. Calls `on_insert` if the answer
+    /// was inserted. Notes the sizes of accounts in any case.
+    pub(super) fn insert_fetched(
+        &self,
+        answer: InsertRequest<'_>,
+        on_insert: impl FnOnce(&Key),
+    ) -> Result<Insert, UncacheableReason> {
+        let InsertRequest { plan, key, entry, singles, spaces, account_floor, generation } = answer;
+        for (pubkey, space) in spaces {
+            self.sizes.note(&pubkey, space);
+        }
+        let key = key?;
+        let slot = entry.meta.slot;
+        let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, slot);
+        // The generation check and the insert happen under one lock. Otherwise a purge between them would be
+        // undone.
+        let guard = self.generation.lock();
+        if guard.number() != generation {
+            return Err(UncacheableReason::Purged);
+        }
+        if !plan.upstream.commitment().is_none_or(believed) {
+            return Err(UncacheableReason::Unbelieved);
+        }
+        if !matches!(entry.body, EntryBody::Verbatim(Payload::Error { .. })) {
+            self.lower_floors(&plan.key, account_floor, slot);
+        }
+        // The floors rise before any caller gets the answer, and even if the answer is too large to store.
+        // Lower slots are hidden from now on.
+        self.raise_floors(&plan.key, slot, Instant::now());
+        let inserted = self.insert(key.clone(), entry);
+        if matches!(inserted, Insert::Stored | Insert::ReplacedNewer) {
+            on_insert(&key);
+        }
+        if !matches!(inserted, Insert::KeptNewer(_)) {
+            for SingleEntry { key, body, stamp } in singles {
+                let meta = entry.meta;
+                self.insert(
+                    key,
+                    &Arc::new(Entry { body, meta, stamp, compressed: CompressedForms::default() }),
+                );
+            }
+        }
+        Ok(inserted)
+    }
+
+    /// Stores a derived answer. `generation` is the number of purges when the derivation began. Returns false
+    /// if the cache was purged since, or if a newer answer is stored.
+    pub(super) fn insert_derived(&self, plan: &LookupPlan, entry: &Arc<Entry>, generation: u64) -> bool {
+        let guard = self.generation.lock();
+        guard.number() == generation && !matches!(self.insert(plan.key.clone(), entry), Insert::KeptNewer(_))
+    }
+
+    /// Stores `entry`, unless the entry stored under `key` is newer and may still be served.
+    pub(super) fn insert(&self, key: Key, entry: &Arc<Entry>) -> Insert {
+        let rule = ServeRule::within(Limit::InFault);
+        let may_serve = |stored: &EntryMeta| self.freshness.serves(&rule, stored, Instant::now()).is_yes();
+        let inserted = self.store.insert(key, entry, may_serve);
+        if matches!(inserted, Insert::ReplacedNewer) && !is_at_processed(entry.meta.class) {
+            self.metrics.cache_floor_resets.at(()).inc();
+        }
+        inserted
+    }
+
+    /// Returns true if a stored final block proves that `slot` was skipped: the next block after the slot, whose parent
+    /// is before the slot.
+    pub(super) fn proves_skip(&self, slot: Slot) -> bool {
+        let parent_of = |slot| {
+            let header = BlockShape {
+                details: BlockDetails::None,
+                encoding: BlockEncoding::Json,
+                rewards: false,
+                max_version: None,
+            };
+            let mut shapes = std::iter::once(header).chain(block::sources(header));
+            shapes.find_map(|shape| match &self.store.get(&Key::Block(slot, shape, Finality::Final))?.body {
+                EntryBody::Verbatim(Payload::Result(text)) => parent_slot(&text.whole()),
+                _ => None,
+            })
+        };
+        let mut later = slot.saturating_add(1)..=slot.saturating_add(LONGEST_SKIP);
+        later.find_map(parent_of).is_some_and(|parent| parent < slot)
+    }
+
+    /// Notes that the answer to `plan` was too large to fetch. Returns true if `plan` asks the node for a
+    /// larger form than `query` wants. In that case the next plan asks for the form of `query`.
+    pub(super) fn note_too_large(&self, query: &Query, plan: &LookupPlan) -> bool {
+        let wider = |asked: AccountForm, sent: AccountForm| asked != sent && sent.slice.is_none();
+        match (query, &plan.upstream) {
+            (Query::Account(asked), Query::Account(sent)) if wider(asked.form, sent.form) => {
+                self.sizes.note_large(&asked.pubkey);
+                true
+            }
+            (Query::Accounts(asked), Query::Accounts(sent)) if wider(asked.form, sent.form) => {
+                asked.pubkeys.iter().for_each(|pubkey| self.sizes.note_large(pubkey));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Counts the size of `entry` again, because its text was compressed and the compressed text is kept with
+    /// it. `entry` may be stored under any key of `query`.
+    pub(super) fn update_weight(&self, query: &Query, entry: &Arc<Entry>) {
+        let LookupPlan { key, alternate_key, .. } = self.plan(query);
+        // The block may have become final since the entry was stored.
+        let before = match &key {
+            Key::Block(slot, shape, Finality::Final) => Some(Key::Block(*slot, *shape, Finality::Confirmed)),
+            _ => None,
+        };
+        for key in [Some(key), alternate_key, before].into_iter().flatten() {
+            self.store.update_weight(key, entry);
+        }
+    }
+
+    /// Returns the payload of a node's answer, and the key and class under which it is stored, or the reason why it is
+    /// not stored.
+    pub(super) fn cache_policy(&self, plan: &LookupPlan, reply: &PoolReply) -> (Payload, Placement) {
+        cache_policy(plan, reply, &self.frontier, |slot| self.proves_skip(slot))
+    }
+
+    /// Returns true if an answer from the shared store may be used here: it must be fresh, at least at `min_slot`, not
+    /// behind a stored or shown answer, and not implausibly far above the newest known slot.
+    pub(super) fn accepts_shared(&self, plan: &LookupPlan, reply: &PoolReply, min_slot: Slot) -> bool {
+        let now = Instant::now();
+        let known = |c| self.frontier.slot(c) > 0 && self.frontier.believes(c, reply.slot);
+        let (_, Ok((_, class))) = self.cache_policy(plan, reply) else { return false };
+        let stored = self.candidates(plan).map(|stored| stored.entry.meta.slot).max().unwrap_or(0);
+        let meta =
+            EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
+        let rule = ServeRule::within(Limit::Fresh).at_least(min_slot).at_least(stored);
+        plan.upstream.commitment().is_none_or(known)
+            && self.freshness.serves(&rule.above(self.floor(&plan.key, now)), &meta, now).is_yes()
+    }
+
+    /// Notes that the accounts under `key` are shown at `slot`, and are not served below that slot from now
+    /// on.
+    pub(super) fn raise_floors(&self, key: &Key, slot: Slot, now: Instant) {
+        if let Some((accounts, commitment)) = key.accounts() {
+            self.floors.raise(accounts, commitment, slot, self.freshness.longest_life(commitment), now);
+        }
+    }
+
+    /// Lets the accounts under `key` be served from `slot` on, although they were shown at a higher slot.
+    /// Accounts that were shown above `floor` are left out. Counts the change in the metrics.
+    pub(super) fn lower_floors(&self, key: &Key, floor: Slot, slot: Slot) {
+        let Some((accounts, commitment)) = key.accounts().filter(|_| slot < floor) else { return };
+        let life = self.freshness.longest_life(commitment);
+        if self.floors.lower(accounts, commitment, (floor, slot), life, Instant::now()) {
+            self.metrics.cache_floor_resets.at(()).inc();
+        }
+    }
+
+    /// Raises the floors of the accounts in `plan` to `slot`, at which a stored entry for `plan` is served.
+    /// `lowest` is the lowest of these floors. Does nothing if `slot` is not above `lowest`.
+    pub(super) fn raise_fallen_floors(&self, plan: &LookupPlan, slot: Slot, lowest: Slot) {
+        if slot <= lowest {
+            return;
+        }
+        // An entry from before a purge raises no floor.
+        let _held = self.generation.lock();
+        if self.candidates(plan).any(|stored| stored.entry.meta.slot == slot) {
+            self.raise_floors(&plan.key, slot, Instant::now());
+        }
+    }
+
+    /// Removes all entries, and forgets the slots at which accounts were shown.
+    pub(super) fn clear(&self) {
+        self.store.clear();
+        self.floors.clear();
+    }
+
+    /// Removes the entries that any of `filters` matches, and returns their number. Answers of fetches that
+    /// are under way will not be stored.
+    pub(super) fn purge(&self, filters: &[Filter]) -> u64 {
+        self.generation.advance();
+        if !filters.iter().any(Filter::is_everything) {
+            let entries = self.store.purge(|key, _| filters.iter().any(|filter| filter.takes(key)));
+            filters.iter().filter_map(Filter::all_of).for_each(|account| self.floors.forget(account));
+            return entries;
+        }
+        let (_, entries) = self.store.usage();
+        self.clear();
+        entries
+    }
+
+    /// Removes the blocks above `slot`, the errors that such blocks are missing, and the other answers at finalized above
+    /// `slot`. Returns their number. Answers of fetches that are under way will not be stored.
+    pub(super) fn purge_above(&self, slot: Slot) -> u64 {
+        use Commitment::Finalized;
+        self.generation.advance();
+        self.store.purge(|key, meta| match (key.block_slot(), meta.class) {
+            (Some(block), _) => block > slot,
+            (None, Class::Account(Finalized) | Class::Fee(Finalized) | Class::Votes(Finalized)) => {
+                meta.slot > slot
+            }
+            _ => false,
+        })
+    }
+}
+
+/// Returns true if answers of the class belong to one slot, so that a later one should not be of a lower slot.
+pub(super) fn is_of_a_slot(class: Class) -> bool {
+    matches!(class, Class::Account(_) | Class::Fee(_) | Class::Votes(_))
+}
+
+/// Returns true if answers of the class are at processed, where a fork may be dropped with its slots. A lower slot is
+/// normal there.
+pub(super) fn is_at_processed(class: Class) -> bool {
+    use Commitment::Processed;
+    matches!(class, Class::Account(Processed) | Class::Fee(Processed) | Class::Votes(Processed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::frontier::Frontier;
+    use crate::telemetry::Metrics;
+
+    fn no_entries() -> Lookup {
+        let any = ([127, 0, 0, 1], 0).into();
+        let config = Config::dev(any, any, Vec::new());
+        Lookup::new(&config, Arc::default(), Arc::new(Frontier::new(1)), Metrics::new())
+    }
+
+    fn entry(slot: Slot, class: Class, sent_at: Instant) -> Arc<Entry> {
+        let meta = EntryMeta { slot, sent_at, class, derived: false, carried: false };
+        let body =
+            EntryBody::Verbatim(Payload::Error { code: -32602, body: bytes::Bytes::from_static(b"{}") });
+        Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_replaced_higher_slots_count_as_resets() {
+        let entries = no_entries();
+        let resets = || entries.metrics.cache_floor_resets.at(()).get();
+        let started = Instant::now();
+        tokio::time::advance(std::time::Duration::from_hours(1)).await;
+        // In each round, the entry at slot 9 is too old to be served.
+        for (commitment, expected) in [(Commitment::Processed, 0), (Commitment::Confirmed, 1)] {
+            let (key, class) = (Key::Balance(Pubkey([1; 32]), commitment), Class::Account(commitment));
+            entries.insert(key.clone(), &entry(9, class, started));
+            assert_eq!(resets(), 0);
+            entries.insert(key.clone(), &entry(5, class, Instant::now()));
+            assert_eq!(resets(), expected, "{commitment}");
+            entries.insert(key, &entry(4, class, Instant::now()));
+            assert_eq!(resets(), expected, "the higher slot stays");
+        }
+    }
+
+    #[tokio::test]
+    async fn purge_ends_a_generation_and_empties_usage() {
+        let entries = no_entries();
+        assert_eq!(entries.store.usage(), (0, 0));
+        for slot in 1..=3 {
+            entries.insert(Key::NoBlock(slot), &entry(5, Class::Skipped, Instant::now()));
+        }
+        let (bytes, count) = entries.store.usage();
+        assert!(bytes > 3 && count == 3, "{bytes} bytes, {count} entries");
+        let first = entries.generation.number();
+        assert_eq!(entries.purge(&[Filter { slot: Some(2), ..Filter::default() }]), 1);
+        let second = entries.generation.number();
+        assert_eq!(entries.purge(&[Filter::default()]), 2);
+        assert!(first < second && second < entries.generation.number());
+        assert_eq!(entries.store.usage(), (0, 0));
+    }
+}
