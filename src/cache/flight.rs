@@ -15,7 +15,7 @@ const SHARDS: usize = 64;
 
 /// The fetches under way that callers may share, called flights. Each flight gives a `T` to all of its
 /// callers.
-pub struct Flights<K, T> {
+pub(super) struct Flights<K, T> {
     shards: Box<[Mutex<FlightTable<K, T>>]>,
     hasher: RandomState,
     tasks: TaskTracker,
@@ -46,21 +46,21 @@ enum FlightState<T> {
 }
 
 /// The access of one caller to a shared fetch and its result.
-pub struct FlightHandle<T> {
+pub(super) struct FlightHandle<T> {
     flight: Flight<T>,
     /// True if the fetch began for this caller.
-    pub is_leader: bool,
+    pub(super) is_leader: bool,
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Flights<K, T> {
     /// Creates a table without fetches. Fetches run as tasks of `tasks`.
-    pub fn new(tasks: TaskTracker) -> Arc<Self> {
+    pub(super) fn new(tasks: TaskTracker) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Arc::new(Self { shards, hasher: RandomState::new(), tasks })
     }
 
     /// Joins the fetch under way for `key`, or starts `fetch`.
-    pub fn join(
+    pub(super) fn join(
         self: &Arc<Self>,
         key: &K,
         fetch: impl Future<Output = T> + Send + 'static,
@@ -78,7 +78,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
     }
 
     /// Starts a fetch that no other caller can join.
-    pub fn start_unshared(
+    pub(super) fn start_unshared(
         self: &Arc<Self>,
         fetch: impl Future<Output = T> + Send + 'static,
     ) -> FlightHandle<T> {
@@ -121,13 +121,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<T: Clone> FlightHandle<T> {
     /// Waits for the result of the flight. `None` if the flight's task died.
-    pub async fn result(mut self) -> Option<T> {
+    pub(super) async fn result(mut self) -> Option<T> {
         self.flight.result.wait_for(Option::is_some).await.ok().and_then(|result| result.clone())
     }
 
     /// Calls `function` with the result, at once if the fetch has ended. `function` is not called if the fetch's
     /// task dies.
-    pub fn on_result(&self, function: impl FnOnce(&T) + Send + 'static) {
+    pub(super) fn on_result(&self, function: impl FnOnce(&T) + Send + 'static) {
         match &mut *lock(&self.flight.state) {
             FlightState::UnderWay(functions) => functions.push(Box::new(function)),
             FlightState::Ended(result) => function(result),
