@@ -242,7 +242,7 @@ NEWEST, OLDEST = of("slotfront_upstream_slot", UP, 'commitment="finalized"'), of
 HELD = f"min by (upstream) ({NEWEST} - on (job, instance, upstream) {OLDEST})"
 
 UPSTREAMS = dashboard(
-    "upstreams", "Upstreams", "The state, slots, latency and errors of each upstream, and the retries and hedges.",
+    "upstreams", "Upstreams", "The state, slots, latency and errors of each upstream, and the retries.",
     [
         row("Standing",
             table("Upstreams now", "short", "The state of each upstream, with the worst value over the instances.",
@@ -283,14 +283,12 @@ UPSTREAMS = dashboard(
                   ("{{upstream}}: {{result}}", attempts("upstream, result", 'result!~"ok|node_error|cancelled"'))),
             lines("In flight", "short", "Attempts in progress on each upstream, over all instances.",
                   ("{{upstream}}", f"sum by (upstream) ({of('slotfront_upstream_requests_in_flight', UP)})"))),
-        row("Retries and hedges",
+        row("Retries",
             stack("Retries", "reqps", "Attempts that repeat a failed attempt, by the result of the failed one.",
-                  ("{{reason}}", "sum by (reason) (rate(slotfront_upstream_retries_total{@}[~]))"), width=8),
-            stack("Hedges", "reqps", "Hedges, which are second attempts beside a slow first one, by result. `pool.hedge` is "
-                  "off by default.", ("{{result}}", "sum by (result) (rate(slotfront_upstream_hedges_total{@}[~]))"), width=8),
-            lines("Attempts per asked call", "short", "Attempts for each call that asked a node. Retries, hedges and "
-                  "refreshes raise it above one.",
-                  ("attempts", f"{ASKED} / " + calls('outcome=~"miss|bypass"')), width=8)),
+                  ("{{reason}}", "sum by (reason) (rate(slotfront_upstream_retries_total{@}[~]))"), width=12),
+            lines("Attempts per asked call", "short", "Attempts for each call that asked a node. Retries and refreshes "
+                  "raise it above one.",
+                  ("attempts", f"{ASKED} / " + calls('outcome=~"miss|bypass"')), width=12)),
     ],
     choice("upstream", "Upstream", 'label_values(slotfront_upstream_up{instance=~"$instance"}, upstream)'))
 

@@ -35,7 +35,7 @@ pub(crate) struct Point {
     pub hits: f64,
     /// The calls per second for which a node was asked: outcomes miss and bypass.
     pub asked: f64,
-    /// The calls per second to upstreams. They include retries, hedges and refreshes, but not passthrough calls
+    /// The calls per second to upstreams. They include retries and refreshes, but not passthrough calls
     /// and probes.
     pub upstream: f64,
     /// The calls per second that were refused: outcomes invalid, denied and limited.

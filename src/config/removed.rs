@@ -15,12 +15,20 @@ struct Removed {
     fix: &'static str,
 }
 
-const REMOVED: [Removed; 1] = [Removed {
-    table: "pool",
-    key: "merge",
-    as_now: "false",
-    fix: "remove it: each miss is a call of its own, and simultaneous callers with one question share one",
-}];
+const REMOVED: [Removed; 2] = [
+    Removed {
+        table: "pool",
+        key: "hedge",
+        as_now: "off",
+        fix: "remove it: pool.breaker.slow takes a node with slow answers out of use",
+    },
+    Removed {
+        table: "pool",
+        key: "merge",
+        as_now: "false",
+        fix: "remove it: each miss is a call of its own, and simultaneous callers with one question share one",
+    },
+];
 
 /// Reads every removed setting, so that none is reported as unknown. Returns a warning for each one that is set to
 /// what slotfront does anyway, and records a problem for any other value.

@@ -133,7 +133,6 @@ fn environment_overrides_the_file() {
             ("SLOTFRONT_SERVER__TRUSTED_PROXIES", "10.0.0.0/8, ::1"),
             ("SLOTFRONT_CACHE__TTL__ACCOUNT__FINALIZED", "7s"),
             ("SLOTFRONT_POOL__ATTEMPT_TIMEOUT__GETBLOCK", "3s"),
-            ("SLOTFRONT_POOL__HEDGE", "off"),
             ("SLOTFRONT_PLANS__BIG_ONE__RPS", "6"),
             ("SLOTFRONT_PLANS__FREE__BURST", "5"),
             ("SLOTFRONT_UPSTREAMS", "a=http://a.example?x=1, env:SLOTFRONT_B"),
@@ -194,13 +193,29 @@ fn trusted_proxies_without_header_give_a_warning() {
 #[test]
 fn removed_settings_warn_or_say_what_to_do() {
     let paths = |config: Config| config.warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>();
-    for (text, env) in [("[pool]\nmerge = false\n", &[][..]), ("", &[("SLOTFRONT_POOL__MERGE", "false")][..])]
-    {
-        assert_eq!(paths(valid(&format!("{ONE}{text}"), env)), ["pool.merge"], "{text} {env:?}");
+    for (text, env, path) in [
+        ("[pool]\nmerge = false\n", &[][..], "pool.merge"),
+        ("", &[("SLOTFRONT_POOL__MERGE", "false")][..], "pool.merge"),
+        ("[pool]\nhedge = \"off\"\n", &[][..], "pool.hedge"),
+        ("", &[("SLOTFRONT_POOL__HEDGE", "off")][..], "pool.hedge"),
+    ] {
+        assert_eq!(paths(valid(&format!("{ONE}{text}"), env)), [path], "{text} {env:?}");
     }
-    let problem = report(&format!("{ONE}[pool]\nmerge = true\n"), &[]);
-    assert!(problem.contains("pool.merge = true") && problem.contains("is no longer a setting"), "{problem}");
-    assert!(problem.contains("fix: remove it: each miss"), "{problem}");
+    for (text, env, value, fix) in [
+        ("[pool]\nmerge = true\n", &[][..], "pool.merge = true", "fix: remove it: each miss"),
+        ("[pool]\nhedge = { quantile = 0.95 }\n", &[][..], "pool.hedge", "fix: remove it: pool.breaker.slow"),
+        ("[pool.hedge]\nbudget = 0.05\n", &[][..], "pool.hedge", "fix: remove it: pool.breaker.slow"),
+        (
+            "",
+            &[("SLOTFRONT_POOL__HEDGE", "on")][..],
+            "pool.hedge = \"on\"",
+            "fix: remove it: pool.breaker.slow",
+        ),
+    ] {
+        let problem = report(&format!("{ONE}{text}"), env);
+        assert!(problem.contains(value) && problem.contains("is no longer a setting"), "{problem}");
+        assert!(problem.contains(fix), "{problem}");
+    }
 }
 
 #[test]
@@ -293,12 +308,6 @@ fn rules_between_settings() {
         (with("[cache]\nassemble = \"within-bound\""), "cache.assemble: expected \"same-slot\" or \"off\""),
         (with("[verify]\nsample = 1.0"), ""),
         (with("[verify]\nsample = 1.5"), "verify.sample: expected a value from 0.0 to 1.0"),
-        (with("[pool]\nhedge = { quantile = 0.95, budget = 0.05 }"), ""),
-        (with("[pool]\nhedge = \"on\""), "pool.hedge: expected \"off\" or a table"),
-        (
-            with("[pool]\nhedge = { quantile = 1.5 }"),
-            "pool.hedge.quantile: expected a value from 0.5 to 0.99",
-        ),
     ];
     for (text, expected) in rows {
         assert_eq!(faults(&text, &[]).join("\n"), expected, "{text}");
@@ -322,16 +331,6 @@ fn defaults_adapt_to_settings() {
     assert_eq!(config.cache.max_entry, 8 << 20);
     let config = valid(&(ONE.to_owned() + "[cache.ttl]\ncluster_nodes = \"off\""), &[]);
     assert_eq!(config.cache.ttl.cluster_nodes, Duration::ZERO);
-}
-
-#[test]
-fn hedging_is_off_by_default() {
-    let pool = |text: &str, env: &[(&str, &str)]| valid(&(ONE.to_owned() + text), env).pool.hedge;
-    let hedge = |quantile, budget| Some(Hedge { quantile, budget });
-    assert_eq!((pool("", &[]), pool("[pool]\nhedge = \"off\"", &[])), (None, None));
-    assert_eq!(pool("[pool]\nhedge = { quantile = 0.9, budget = 0.02 }", &[]), hedge(0.9, 0.02));
-    assert_eq!(pool("[pool]\nhedge = {}", &[]), hedge(0.95, 0.05));
-    assert_eq!(pool("", &[("SLOTFRONT_POOL__HEDGE__BUDGET", "0.1")]), hedge(0.95, 0.1));
 }
 
 #[test]

@@ -195,21 +195,8 @@ label! {
         Incapable = "incapable",
         /// The answer was discarded, because the node belongs to another Solana cluster or its cluster is unknown.
         Foreign = "foreign",
-        /// The attempt was given up: the deadline passed, no caller waited any more, or another attempt answered first.
+        /// The attempt was given up: the deadline passed, or no caller waited any more.
         Cancelled = "cancelled",
-    }
-}
-
-label! {
-    /// The result of a hedge, a second attempt beside a slow first one.
-    HedgeResult is "result" {
-        /// The second attempt gave the answer.
-        Won = "won",
-        /// The first attempt gave the answer.
-        Lost = "lost",
-        Failed = "failed",
-        /// The hedge was not sent, because `pool.hedge.budget` was used up.
-        OverBudget = "over_budget",
     }
 }
 

@@ -11,8 +11,8 @@ use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use super::family::{Counters, FloatGauges, Gauges, Histograms, Register};
 use super::labels::{
-    AttemptResult, AuthFailure, BlockResult, Compression, EvictionCause, HedgeResult, LimitReason, NodeCode,
-    Outcome, ReloadResult, RestartReason, RetryReason,
+    AttemptResult, AuthFailure, BlockResult, Compression, EvictionCause, LimitReason, NodeCode, Outcome,
+    ReloadResult, RestartReason, RetryReason,
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
@@ -164,8 +164,6 @@ metrics! {
 
         /// Attempts on upstreams that repeat a failed attempt, by the result of the failed one.
         upstream_retries: Counters<RetryReason> = "upstream_retries_total",
-        /// Hedges, which are second attempts beside a slow first one, by result.
-        upstream_hedges: Counters<HedgeResult> = "upstream_hedges_total",
 
         /// Spans of recorded traces: exported, failed, or dropped because the queue was full.
         trace_spans: Counters<SpanResult> = "trace_spans_total",
@@ -203,7 +201,7 @@ metrics! {
 metrics! {
     /// The metrics of one upstream. The label `upstream` is its configured name.
     pub struct UpstreamMetrics {
-        /// Calls sent to the upstream, by method and result. Retries and hedges count; probes do not.
+        /// Calls sent to the upstream, by method and result. Retries count; probes do not.
         requests: Counters<(Option<Method>, AttemptResult)> = "upstream_requests_total",
         /// Time from sending a request to the upstream until the last byte of its answer, by method.
         request_duration: Histograms<Option<Method>> = "upstream_request_duration_seconds" [LATENCY],

@@ -18,7 +18,6 @@ mod faults;
 mod follow;
 mod fuzz;
 mod gateway;
-mod hedge;
 mod http;
 mod http2;
 mod last_answer;

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use super::{SHARE, TIMEOUT};
-use crate::config::raw::Raw;
 use crate::config::setting::{Field, section};
 use crate::methods::Method;
 
 section! {
-    /// The use of the nodes: probes, timeouts, retries, hedges and circuit breakers.
+    /// The use of the nodes: probes, timeouts, retries and circuit breakers.
     pub struct PoolSettings {
         /// The genesis hash of the cluster, as getGenesisHash returns it. Nodes with another one get no calls. Default:
         /// the one that all nodes report. If they report different ones, no node gets calls.
@@ -33,10 +32,6 @@ section! {
         /// Maximum retries, as a share of all calls.
         // While a node fails, retries add about a fifth to the load. Ten retries a second are allowed in any case.
         retry_budget: f64 = within(0.2, SHARE),
-        /// "off", or `{ quantile = 0.95, budget = 0.05 }`: a call slower than this quantile of the method's recent calls
-        /// is also sent to a second node. The first good answer wins, and the other call is cancelled. `budget` is the
-        /// maximum share of all calls.
-        hedge: Option<Hedge> = with(hedge),
         /// Maximum answer of a node, after decompression.
         // Several times the largest mainnet block in its largest encoding.
         max_response: usize = size("64MiB", "1KiB"..="4GiB"),
@@ -46,14 +41,6 @@ section! {
         max_buffered: usize = size("512MiB", "1KiB"..="1024GiB"),
         breaker: BreakerSettings = section(),
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Hedge {
-    /// The quantile of a method's recent latencies after which a second attempt is sent.
-    pub quantile: f64,
-    /// The maximum number of second attempts, as a share of the number of calls.
-    pub budget: f64,
 }
 
 section! {
@@ -91,28 +78,6 @@ fn attempt_timeouts(f: &Field<'_, '_>, default: Duration) -> [Duration; 8] {
             table.field(method.as_str(), f.help).within("25s", TIMEOUT)
         }
     })
-}
-
-/// Reads `"off"` or a table. `None` disables hedging.
-fn hedge(f: &Field<'_, '_>) -> Option<Hedge> {
-    f.declare(serde_json::json!({ "const": "off" }), Some(&"off".into()), None);
-    let written = f.r.written(f.key).map(|written| written.raw);
-    match &written {
-        Some(raw) if raw.text() == Some("off") => return None,
-        None | Some(Raw::Table(_)) => {}
-        Some(other) => {
-            let fix = "write hedge = { quantile = 0.95, budget = 0.05 }";
-            f.problem(Some(other.show()), "expected \"off\" or a table", fix);
-            return None;
-        }
-    }
-    let table = f.r.table(f.key);
-    // Below the median, most calls would be hedged. Above 0.99, too few answers in the window are slower.
-    let quantile = table.field("quantile", "").optional_within(0.95, 0.5..=0.99);
-    let budget = table.field("budget", "").optional_within(0.05, 0.001..=1.0);
-    let on = written.is_some() || quantile.is_some() || budget.is_some();
-    // One call in twenty is slower than the 95th percentile, so at most one call in twenty is hedged.
-    on.then(|| Hedge { quantile: quantile.unwrap_or(0.95), budget: budget.unwrap_or(0.05) })
 }
 
 fn genesis_hash(f: &Field<'_, '_>) -> Option<String> {
