@@ -10,12 +10,11 @@ mod attempt;
 mod budget;
 mod call;
 mod caller;
-pub mod choices;
+mod choice_log;
 mod cluster;
 mod confirmed_slot;
 mod followed_node;
 pub mod health;
-mod hedge;
 pub mod member;
 mod members;
 mod nodes;
@@ -27,11 +26,9 @@ mod rate;
 mod reply;
 mod request;
 pub mod select;
-mod selector;
 #[cfg(test)]
 mod tests;
 mod upstream_call;
-mod verdict;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +40,7 @@ use tokio_util::task::TaskTracker;
 
 use budget::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use caller::CallContext;
-use choices::Choice;
+use choice_log::Choice;
 use cluster::ClusterIdentity;
 use confirmed_slot::ConfirmedWatch;
 pub use followed_node::FollowedNode;
@@ -55,7 +52,6 @@ use peak_ewma::Latencies;
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
 use select::Unusable;
-use selector::Selector;
 
 use crate::config;
 use crate::error::Error;
@@ -69,11 +65,9 @@ use crate::telemetry::Metrics;
 /// All upstream nodes, and the state that calls to them share.
 pub struct Pool {
     nodes: Nodes,
-    selector: Selector,
     latencies: Latencies,
     retries: Budget,
     passthrough_retries: Budget,
-    hedges: Budget,
     confirmed_slot: ConfirmedWatch,
     buffers: Arc<BufferBudget>,
     metrics: Arc<Metrics>,
@@ -105,11 +99,9 @@ impl Pool {
         let cluster = ClusterIdentity::new(config.pool.genesis_hash.clone(), Arc::clone(&frontier));
         Ok(Self {
             nodes: Nodes::new(members, cluster, frontier, config.cache.max_lag_slots),
-            selector: Selector::new(),
             latencies: Latencies::default(),
             retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
             passthrough_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
-            hedges: Budget::new(hedge_share(&config.pool), 0.0, MAX_TOKENS),
             confirmed_slot: ConfirmedWatch::default(),
             buffers,
             metrics,
@@ -146,7 +138,7 @@ impl Pool {
     /// Returns the node to which `request` goes first, and counts a call against that node's rate limit. `None` if no
     /// node is usable. For benches.
     pub fn first_choice(&self, request: &UpstreamRequest) -> Option<Arc<Member>> {
-        self.selector.pick(&self.nodes, request, &[], None).ok()
+        self.nodes.pick(request, &[], None).ok()
     }
 
     /// Starts to probe every node that no task probes yet, each in a task of its own. A task ends with `stop`, or once
@@ -155,7 +147,7 @@ impl Pool {
         for member in self.members().iter().filter(|member| member.begin_probing()) {
             let (pool, stop, id) = (Arc::clone(self), stop.clone(), member.id);
             tasks.spawn(async move {
-                let probing = prober::probe_node(&pool.nodes, &pool.selector, id);
+                let probing = prober::probe_node(&pool.nodes, id);
                 let _ = stop.run_until_cancelled(probing).await;
             });
         }
@@ -181,7 +173,6 @@ impl Pool {
         self.buffers.set_limit(settings.max_buffered);
         self.retries.set_share(settings.retry_budget);
         self.passthrough_retries.set_share(settings.retry_budget);
-        self.hedges.set_share(hedge_share(&settings));
         self.nodes.replace(&after);
         let now = Instant::now();
         for gone in before.iter().filter(|member| after.of(member.id).is_none()) {
@@ -282,17 +273,12 @@ impl Pool {
 
     /// Returns the last recorded choice of a node for `method`. `None` before the first choice.
     pub fn last_choice(&self, method: Method) -> Option<Choice> {
-        self.selector.last_choice(method)
+        self.nodes.choices.of(method)
     }
 
     fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
-}
-
-/// Returns the part of a token that each call adds to the budget for hedges (second attempts). 0 if hedging is off.
-fn hedge_share(settings: &config::PoolSettings) -> f64 {
-    settings.hedge.map_or(0.0, |hedge| hedge.budget)
 }
 
 /// Locks a mutex, even after a panic: the values behind these locks are consistent at any time.

@@ -1,7 +1,6 @@
-//! Token buckets: for retries, for hedges, and for the [rate limit](super::rate) of a node.
+//! Token buckets: for retries, and for the [rate limit](super::rate) of a node.
 //!
-//! Without a budget, retries would triple the load of a pool that is down, and hedges would double the load of
-//! a slow pool.
+//! Without a budget, retries would triple the load of a pool that is down.
 
 use std::sync::Mutex;
 
@@ -11,7 +10,7 @@ use super::lock;
 
 /// The number of retries a second that are always allowed, so that a quiet pool can retry at all.
 pub(super) const RETRIES_PER_SECOND: f64 = 10.0;
-/// The highest number of tokens in a budget for retries or hedges. A busy pool uses up this number of tokens in
+/// The highest number of tokens in a budget for retries. A busy pool uses up this number of tokens in
 /// about a second.
 pub(super) const MAX_TOKENS: f64 = 100.0;
 

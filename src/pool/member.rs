@@ -339,15 +339,6 @@ impl Member {
         latency.load(self.in_flight(), now)
     }
 
-    /// Raises the node's peak-EWMA latency to at least `latency`. Used for a call that was given up because
-    /// another node answered first.
-    pub(super) fn took_at_least(&self, latency: Duration, now: Instant) {
-        let mut known = lock(&self.state.latency);
-        if latency.as_secs_f64() > known.seconds(now) {
-            known.observe(latency, now);
-        }
-    }
-
     /// Returns the node's peak-EWMA latency as of now.
     pub fn latency(&self) -> Duration {
         Duration::from_secs_f64(lock(&self.state.latency).seconds(Instant::now()))

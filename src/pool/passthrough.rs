@@ -12,9 +12,8 @@ use bytes::Bytes;
 use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::reply::PoolReply;
+use super::reply::{PoolReply, Verdict};
 use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
-use super::verdict::Verdict;
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
@@ -33,10 +32,6 @@ pub struct PassthroughRequest {
 
 impl UpstreamCall for PassthroughRequest {
     type Answer = NodeReply;
-
-    const KEEPS_CONFIRMED_FRONTIER: bool = false;
-    const WEIGHT_IS_KNOWN: bool = false;
-    const ACCEPTS_BEHIND: bool = false;
 
     fn method(&self) -> AnyMethod {
         AnyMethod::Passthrough(self.call.method)
@@ -66,7 +61,7 @@ impl UpstreamCall for PassthroughRequest {
         |reply| Ok((reply, None))
     }
 
-    fn classify(&self, (body, _): &ParsedReply, _: SentRequest, _: &Frontier) -> Result<Verdict, Fault> {
+    fn classify(&self, (body, _): &ParsedReply, _: &SentRequest, _: &Frontier) -> Result<Verdict, Fault> {
         match body {
             NodeReply::Result(_) => Ok(Verdict::Answer),
             NodeReply::Error { code, .. } => Verdict::of_code(*code),

@@ -14,7 +14,6 @@ use super::health::Health;
 use super::member::{Member, NodeUsage};
 use super::nodes::Nodes;
 use super::probe::{self, Genesis, identity, pulse_without};
-use super::selector::Selector;
 use crate::methods::Commitment;
 use crate::node::Fault;
 
@@ -32,17 +31,17 @@ const RECENT_PART: u32 = 2;
 const JUMP_SLOTS: u64 = 64;
 
 /// Probes the node `id` until it has left the pool.
-pub(super) async fn probe_node(nodes: &Nodes, selector: &Selector, id: usize) {
+pub(super) async fn probe_node(nodes: &Nodes, id: usize) {
     // Many gateways that start together, in front of many nodes, must not all ask at once.
     let first = nodes.load().settings.probe_interval / FIRST_PART;
-    tokio::time::sleep(first.mul_f64(per_mille(selector) / 1000.0)).await;
+    tokio::time::sleep(first.mul_f64(per_mille(nodes) / 1000.0)).await;
     for round in 0u64.. {
         let members = nodes.snapshot();
         let Some(member) = members.of(id) else { return };
         let identity_due = round % IDENTITY_EVERY == 0 || *member.health() == Health::Unprobed;
         probe_once(nodes, member, identity_due, members.settings.probe_interval).await;
         // Each pause is up to a tenth shorter or longer, so that the probes of many gateways do not synchronize.
-        let jitter = 0.9 + per_mille(selector) / 5000.0;
+        let jitter = 0.9 + per_mille(nodes) / 5000.0;
         let pause = tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter));
         tokio::select! {
             () = pause => {}
@@ -52,8 +51,8 @@ pub(super) async fn probe_node(nodes: &Nodes, selector: &Selector, id: usize) {
 }
 
 /// Draws a number from 0 to 999.
-fn per_mille(selector: &Selector) -> f64 {
-    f64::from((selector.draw() % 1000) as u16)
+fn per_mille(nodes: &Nodes) -> f64 {
+    f64::from((nodes.draw() % 1000) as u16)
 }
 
 /// Probes one node once, and updates the node's state from its answers.
@@ -156,10 +155,10 @@ async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: NodeUsage) -> O
 mod tests {
     use super::*;
 
-    #[test]
-    fn jitter_is_drawn_from_a_thousand() {
-        let selector = Selector::new();
-        let draws: Vec<_> = (0..1000).map(|_| per_mille(&selector)).collect();
+    #[tokio::test]
+    async fn jitter_is_drawn_from_a_thousand() {
+        let pool = crate::pool::tests::pool(1, |_| {});
+        let draws: Vec<_> = (0..1000).map(|_| per_mille(&pool.nodes)).collect();
         assert!(draws.iter().all(|draw| (0.0..1000.0).contains(draw)));
         assert!(draws.iter().any(|draw| *draw < 250.0) && draws.iter().any(|draw| *draw >= 750.0));
     }

@@ -1,10 +1,13 @@
-//! A node's answer to a call, and the rules by which one answer is better than another.
+//! A node's answer to a call, what it means, and which of two answers is better.
+//!
+//! Each kind of call applies its own rules first, and then the table of error codes here. The table ignores message
+//! texts, because nodes may change them.
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::methods::Slot;
-use crate::node::{NodeReply, code};
+use crate::node::{Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 
 /// The answer of one node, with its time and slot.
@@ -59,23 +62,72 @@ fn lacks_block(code: i32) -> bool {
     matches!(code, code::BLOCK_CLEANED_UP | code::BLOCK_NOT_AVAILABLE)
 }
 
-/// The best answer that was not good enough, kept in case no node gives a better one.
-///
-/// Answers behind the minimum slot are better than refusals. Among answers behind the minimum slot, results are better
-/// than errors, and higher slots are better than lower ones.
-#[derive(Debug)]
-pub(super) struct LastResort {
-    pub(super) reply: PoolReply,
-    /// The reason why another node was asked.
-    pub(super) why: AttemptResult,
+/// The meaning of a node's answer for its call, if the answer is not a fault of the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The final answer of the call.
+    Answer,
+    /// An answer that another node may improve. A second node is asked, and the better of the two answers is used.
+    NeedsSecondNode,
+    /// An error with a code that nodes are not known to use. A second node is asked, and a result of the second
+    /// node replaces the error.
+    UnlistedError,
+    /// An answer that is used only if no other node is left to ask. Holds the reason why it is not final:
+    /// [`AttemptResult::Behind`] or [`AttemptResult::Incapable`].
+    TryElsewhere(AttemptResult),
 }
 
-impl LastResort {
-    /// Returns the better of the two answers, or `held` if they are equally good.
+impl Verdict {
+    /// Returns the meaning that an error code has for all kinds of calls.
+    ///
+    /// # Errors
+    /// The code stands for a fault of the node.
+    pub(super) const fn of_code(code: i32) -> Result<Self, Fault> {
+        match code {
+            code::NODE_UNHEALTHY => Err(Fault::Unhealthy),
+            code::INTERNAL_ERROR | code::PARSE_ERROR => Err(Fault::UnknownCode),
+            code::MIN_CONTEXT_SLOT_NOT_REACHED => Ok(Self::TryElsewhere(AttemptResult::Behind)),
+            // The node does not serve the method, or its storage or indexes do not support the call.
+            code::METHOD_NOT_FOUND
+            | code::KEY_EXCLUDED_FROM_SECONDARY_INDEX
+            | code::TRANSACTION_HISTORY_NOT_AVAILABLE
+            | code::SCAN_ERROR
+            | code::LONG_TERM_STORAGE_UNREACHABLE => Ok(Self::TryElsewhere(AttemptResult::Incapable)),
+            code::LOWEST_OF_SOLANA..=code::BLOCK_CLEANED_UP
+            | code::INVALID_PARAMS
+            | code::INVALID_REQUEST => Ok(Self::Answer),
+            _ => Ok(Self::UnlistedError),
+        }
+    }
+}
+
+/// The best answer to a call so far, with its meaning, which is never [`Verdict::Answer`].
+#[derive(Debug)]
+pub(super) struct Best {
+    pub(super) verdict: Verdict,
+    pub(super) reply: PoolReply,
+}
+
+impl Best {
+    /// Returns true if the caller may get the answer as it is. Other nodes only improve or confirm it.
+    pub(super) fn is_answer(&self) -> bool {
+        !matches!(self.verdict, Verdict::TryElsewhere(_))
+    }
+
+    /// Returns true if the node has refused the minimum slot of the request.
+    pub(super) fn refuses_min_slot(&self) -> bool {
+        !self.is_answer() && self.reply.code() == Some(code::MIN_CONTEXT_SLOT_NOT_REACHED)
+    }
+
+    /// Returns the better of the two, or `held` if they are equally good. `other` is an answer that is not good enough.
+    ///
+    /// Answers behind the minimum slot are better than refusals. Among answers behind the minimum slot, results are
+    /// better than errors, and higher slots are better than lower ones.
     pub(super) fn better(held: Option<Self>, other: Self) -> Self {
-        let rank = |resort: &Self| {
-            let behind = resort.why == AttemptResult::Behind;
-            (behind, behind && resort.reply.code().is_none(), if behind { resort.reply.slot } else { 0 })
+        let rank = |best: &Self| {
+            let behind = best.verdict == Verdict::TryElsewhere(AttemptResult::Behind);
+            let is_result = behind && best.reply.code().is_none();
+            (best.is_answer(), behind, is_result, if behind { best.reply.slot } else { 0 })
         };
         match held {
             Some(held) if rank(&held) >= rank(&other) => held,
@@ -115,25 +167,47 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn last_resort_is_the_highest_answer() {
-        let resort = |node, body: NodeReply, slot, why| {
+    async fn answers_that_are_not_good_enough_have_an_order() {
+        let best_of = |node, body: NodeReply, slot, verdict| {
             let reply = PoolReply { node, body, sent_at: Instant::now(), slot };
-            LastResort { reply, why }
+            Best { verdict, reply }
         };
+        let [behind, incapable] =
+            [AttemptResult::Behind, AttemptResult::Incapable].map(Verdict::TryElsewhere);
         let result = || NodeReply::Result(Bytes::from_static(b"{}"));
         let best = [
-            (resort(0, error(-32601), 9, AttemptResult::Incapable), 0),
-            (resort(1, error(-32011), 99, AttemptResult::Incapable), 0),
-            (resort(2, error(-32016), 5, AttemptResult::Behind), 2),
-            (resort(3, result(), 3, AttemptResult::Behind), 3),
-            (resort(4, result(), 4, AttemptResult::Behind), 4),
-            (resort(5, result(), 2, AttemptResult::Behind), 4),
+            (best_of(0, error(-32601), 9, incapable), 0),
+            (best_of(1, error(-32011), 99, incapable), 0),
+            (best_of(2, error(-32016), 5, behind), 2),
+            (best_of(3, result(), 3, behind), 3),
+            (best_of(4, result(), 4, behind), 4),
+            (best_of(5, result(), 2, behind), 4),
+            (best_of(6, result(), 1, Verdict::NeedsSecondNode), 6),
+            (best_of(7, result(), 9, behind), 6),
         ];
         let mut held = None;
         for (other, expected) in best {
-            let better = LastResort::better(held.take(), other);
+            let better = Best::better(held.take(), other);
             assert_eq!(better.reply.node, expected);
             held = Some(better);
+        }
+    }
+
+    #[test]
+    fn codes_match_the_node_contract() {
+        let elsewhere = |why| Ok(Verdict::TryElsewhere(why));
+        let (behind, incapable) = (elsewhere(AttemptResult::Behind), elsewhere(AttemptResult::Incapable));
+        for (codes, expected) in [
+            (&[-32005][..], Err(Fault::Unhealthy)),
+            (&[-32603, -32700], Err(Fault::UnknownCode)),
+            (&[-32016], behind),
+            (&[-32601, -32010, -32011, -32012, -32019], incapable),
+            (&[-32600, -32602, -32001, -32004, -32007, -32009, -32015, -32020, -32022], Ok(Verdict::Answer)),
+            (&[-32000, -32023, -32099, -32604, -1, 0], Ok(Verdict::UnlistedError)),
+        ] {
+            for code in codes {
+                assert_eq!(Verdict::of_code(*code), expected, "{code}");
+            }
         }
     }
 }

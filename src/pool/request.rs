@@ -8,13 +8,13 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::reply::PoolReply;
-use super::upstream_call::{MinSlotUse, ParsedReply, ReceivedReply, SentRequest, UpstreamCall};
-use super::verdict::Verdict;
+use super::reply::{PoolReply, Verdict};
+use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
@@ -46,10 +46,6 @@ pub struct UpstreamRequest {
 
 impl UpstreamCall for UpstreamRequest {
     type Answer = PoolReply;
-
-    const KEEPS_CONFIRMED_FRONTIER: bool = true;
-    const WEIGHT_IS_KNOWN: bool = true;
-    const ACCEPTS_BEHIND: bool = true;
 
     fn method(&self) -> AnyMethod {
         AnyMethod::Own(self.query.method())
@@ -119,7 +115,7 @@ impl UpstreamCall for UpstreamRequest {
     fn classify(
         &self,
         (body, context): &ParsedReply,
-        sent: SentRequest,
+        sent: &SentRequest,
         frontier: &Frontier,
     ) -> Result<Verdict, Fault> {
         // With `one_node` the first node's answer is final, even if its slot is below the minimum slot.
@@ -173,37 +169,35 @@ impl UpstreamCall for UpstreamRequest {
         }
     }
 
-    fn learn(&self, frontier: &Frontier, member: &Member, heard: &ReceivedReply<'_>) {
-        let commitment = self.query.commitment();
-        match heard.body {
-            NodeReply::Result(_) => {
-                if let (Some(slot), Some(commitment)) = (heard.context, commitment) {
-                    if heard.sent.shows_fall(slot) {
-                        frontier.probed_in(heard.era, member.id, commitment, slot, heard.at);
-                    } else {
-                        frontier.answered_in(heard.era, member.id, commitment, slot, heard.at);
-                    }
-                }
-            }
+    fn learn(
+        &self,
+        frontier: &Frontier,
+        member: &Member,
+        (body, context): &ParsedReply,
+        sent: &SentRequest,
+        now: Instant,
+    ) {
+        let (slot, has_fallen) = match body {
+            NodeReply::Result(_) => (*context, context.is_some_and(|slot| sent.shows_fall(slot))),
             NodeReply::Error { code: code::BLOCK_CLEANED_UP, body } => {
                 if let Some(first) = first_available_block(body) {
                     member.set_first_available(first);
                 }
+                return;
             }
             NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, body } => {
-                if let (Some(slot), Some(commitment)) = (error_context_slot(body), commitment) {
-                    let SentRequest { min_context_slot, slot_before, .. } = heard.sent;
-                    let promised = min_context_slot.filter(|promised| slot_before >= *promised);
-                    // The node is below a slot that it had reached: it was restarted, or replaced by another
-                    // machine.
-                    if promised.is_some_and(|promised| slot < promised) {
-                        frontier.probed_in(heard.era, member.id, commitment, slot, heard.at);
-                    } else {
-                        frontier.answered_in(heard.era, member.id, commitment, slot, heard.at);
-                    }
-                }
+                let slot = error_context_slot(body);
+                // The node is below a slot that it had reached: it was restarted, or replaced by another machine.
+                let promised = sent.min_context_slot.filter(|promised| sent.slot_before >= *promised);
+                (slot, slot < promised)
             }
-            NodeReply::Error { .. } => {}
+            NodeReply::Error { .. } => return,
+        };
+        let (Some(slot), Some(commitment)) = (slot, self.query.commitment()) else { return };
+        if has_fallen {
+            frontier.probed_in(sent.era, member.id, commitment, slot, now);
+        } else {
+            frontier.answered_in(sent.era, member.id, commitment, slot, now);
         }
     }
 
@@ -267,8 +261,6 @@ fn reads_accounts(query: &Query) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
     use crate::jsonrpc::Params;
     use crate::methods::{Method, Profile};
@@ -295,7 +287,15 @@ mod tests {
     }
 
     fn sent(slot_before: Slot) -> SentRequest {
-        SentRequest { min_context_slot: None, slot_before, newest_before: slot_before, max_slot_lag: 20 }
+        SentRequest {
+            id: 0,
+            at: Instant::now(),
+            era: Frontier::new(0).era(),
+            min_context_slot: None,
+            slot_before,
+            newest_before: slot_before,
+            max_slot_lag: 20,
+        }
     }
 
     #[tokio::test]
@@ -303,7 +303,7 @@ mod tests {
         let frontier = Frontier::new(1);
         frontier.probed(0, Commitment::Finalized, 50, Instant::now());
         let classify =
-            |request: &UpstreamRequest, error| request.classify(&(error, None), sent(100), &frontier);
+            |request: &UpstreamRequest, error| request.classify(&(error, None), &sent(100), &frontier);
         for (code, message, expected) in [
             (-32005, "Node is unhealthy", Err(Fault::Unhealthy)),
             (-32007, "", NEEDS_SECOND_NODE),
@@ -338,7 +338,7 @@ mod tests {
         let account = request(Method::GetAccountInfo, ACCOUNT, false);
         for (context, expected) in [(Some(99), BEHIND), (Some(100), ANSWER), (None, Err(Fault::BadJson))] {
             let read = (NodeReply::Result(Bytes::from_static(b"{}")), context);
-            assert_eq!(account.classify(&read, sent(99), &frontier), expected, "{context:?}");
+            assert_eq!(account.classify(&read, &sent(99), &frontier), expected, "{context:?}");
         }
     }
 
@@ -347,7 +347,7 @@ mod tests {
         let frontier = Frontier::new(2);
         let account = UpstreamRequest { min_slot: None, ..request(Method::GetAccountInfo, ACCOUNT, false) };
         let result = |slot| (NodeReply::Result(Bytes::from_static(b"{}")), Some(slot));
-        let classify = |slot| account.classify(&result(slot), sent(1000), &frontier);
+        let classify = |slot| account.classify(&result(slot), &sent(1000), &frontier);
         assert_eq!(classify(100_000), ANSWER, "no node has told a slot");
         frontier.probed(0, Commitment::Finalized, 1000, Instant::now());
         for (slot, expected) in
@@ -365,7 +365,7 @@ mod tests {
         let sent = SentRequest { newest_before: 1000, ..sent(800) };
         for (slot, expected) in [(800, BEHIND), (979, BEHIND), (980, ANSWER), (1000, ANSWER)] {
             let read = (NodeReply::Result(Bytes::from_static(b"{}")), Some(slot));
-            assert_eq!(account.classify(&read, sent, &frontier), expected, "{slot}");
+            assert_eq!(account.classify(&read, &sent, &frontier), expected, "{slot}");
         }
     }
 
@@ -376,7 +376,7 @@ mod tests {
         // The newest known slot has moved on by 30 slots while the answer was under way.
         frontier.probed(0, Commitment::Finalized, 1030, Instant::now());
         let read = (NodeReply::Result(Bytes::from_static(b"{}")), Some(1000));
-        assert_eq!(account.classify(&read, sent(1000), &frontier), ANSWER);
+        assert_eq!(account.classify(&read, &sent(1000), &frontier), ANSWER);
     }
 
     #[tokio::test]
@@ -389,7 +389,7 @@ mod tests {
             (Method::GetVoteAccounts, "[]", ANSWER),
         ] {
             let absent = (error(-32602, "Invalid param: could not find account"), None);
-            let at = |slot, alone| request(method, params, alone).classify(&absent, sent(slot), &frontier);
+            let at = |slot, alone| request(method, params, alone).classify(&absent, &sent(slot), &frontier);
             assert_eq!(
                 (at(99, false), at(100, false), at(99, true)),
                 (expected, ANSWER, ANSWER),

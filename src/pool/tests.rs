@@ -198,15 +198,14 @@ fn used_up(limits: &[u32]) -> (Pool, PassthroughRequest) {
     });
     let mut call = passthrough();
     (call.context.is_background, call.context.deadline) = (false, Instant::now() + 10 * SECOND);
-    while pool.selector.pick(&pool.nodes, &call, &[], None).is_ok() {}
+    while pool.nodes.pick(&call, &[], None).is_ok() {}
     (pool, call)
 }
 
 #[tokio::test(start_paused = true)]
 async fn call_waits_for_a_usable_node() {
     let (pool, call) = used_up(&[2, 20, 5]);
-    let pick =
-        async || pool.selector.pick_or_wait(&pool.nodes, &call, &[], Some(Unusable::Unreachable)).await;
+    let pick = async || pool.nodes.pick_or_wait(&call, &[], Some(Unusable::Unreachable)).await;
     let start = Instant::now();
     assert_eq!(pick().await.map(|node| node.id), Ok(1), "the node that is free first");
     assert!(start.elapsed() <= Duration::from_millis(51), "{:?}", start.elapsed());
@@ -221,7 +220,7 @@ async fn call_waits_for_a_usable_node() {
     // There is no time to wait any more.
     let mut hurried = call.clone();
     hurried.context.deadline = Instant::now();
-    let picked = pool.selector.pick_or_wait(&pool.nodes, &hurried, &[], None).await;
+    let picked = pool.nodes.pick_or_wait(&hurried, &[], None).await;
     let reasons = picked.err().map(|nodes| nodes.into_iter().map(|node| node.reason).collect::<Vec<_>>());
     assert_eq!(reasons, Some(vec!["busy".to_owned(), "unhealthy".to_owned(), "drained".to_owned()]));
 }
@@ -233,8 +232,7 @@ async fn reload_ends_the_wait_for_a_rate() {
     {
         let (pool, call) = used_up(&[1]);
         let start = Instant::now();
-        let waits =
-            async { pool.selector.pick_or_wait(&pool.nodes, &call, &[], None).await.map(|node| node.id) };
+        let waits = async { pool.nodes.pick_or_wait(&call, &[], None).await.map(|node| node.id) };
         let reload = async {
             let prepared = pool.prepare(&config(2, |config| match limits.first() {
                 Some(limit) => {
@@ -383,7 +381,7 @@ async fn reload_puts_new_nodes_in_force() {
 #[tokio::test]
 async fn draws_are_even_in_each_bit() {
     let pool = pool(0, |_| {});
-    let draws: Vec<u64> = (0..4096).map(|_| pool.selector.draw()).collect();
+    let draws: Vec<u64> = (0..4096).map(|_| pool.nodes.draw()).collect();
     for bit in 0..64 {
         let ones = draws.iter().filter(|draw| **draw >> bit & 1 == 1).count();
         // The bounds are about six standard deviations below and above half of the draws.

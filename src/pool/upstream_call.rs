@@ -11,8 +11,7 @@ use tokio::time::Instant;
 use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::reply::PoolReply;
-use super::verdict::Verdict;
+use super::reply::{PoolReply, Verdict};
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::{Era, Frontier};
@@ -23,20 +22,6 @@ use crate::node::{Fault, NodeReply};
 pub(super) trait UpstreamCall: Sync {
     /// The result of the call.
     type Answer;
-
-    /// True if answers to such calls trigger requests for the confirmed slot, which keep the newest known confirmed
-    /// slot up to date. The freshness of cached answers is measured by that slot, so this applies to calls whose
-    /// answers are cached.
-    const KEEPS_CONFIRMED_FRONTIER: bool;
-
-    /// True if the method alone tells roughly how long a call takes. Such a call may be hedged, and after a broken
-    /// connection the same node is tried again. Other calls may be slow without a fault of the node.
-    const WEIGHT_IS_KNOWN: bool;
-
-    /// True if an answer below [`Self::preferred_slot`] is accepted when no usable node gives a newer answer.
-    /// Unusable nodes are then not asked. False if the preferred slot is the caller's minContextSlot: a node below
-    /// that slot refuses the call.
-    const ACCEPTS_BEHIND: bool;
 
     /// Returns the method of the call.
     fn method(&self) -> AnyMethod;
@@ -51,8 +36,9 @@ pub(super) trait UpstreamCall: Sync {
     /// a commitment.
     fn commitment(&self) -> Option<Commitment>;
 
-    /// Returns the slot that a node should have reached. Nodes known to be below this slot are asked only if no
-    /// other node is usable. `None` if any slot will do.
+    /// Returns the slot that a node should have reached. Nodes known to be below this slot are asked only if no other
+    /// node is usable. `None` if any slot will do. A passthrough call has its caller's minContextSlot here, and nodes below
+    /// that slot refuse it.
     fn preferred_slot(&self) -> Option<Slot>;
 
     /// Returns true if the node is known not to hold the history that the call reads.
@@ -90,10 +76,19 @@ pub(super) trait UpstreamCall: Sync {
     ///
     /// # Errors
     /// The answer shows a fault of the node.
-    fn classify(&self, read: &ParsedReply, sent: SentRequest, frontier: &Frontier) -> Result<Verdict, Fault>;
+    fn classify(&self, read: &ParsedReply, sent: &SentRequest, frontier: &Frontier)
+    -> Result<Verdict, Fault>;
 
     /// Updates the newest known slots and the node's state from an answer, even if the call goes on to another node.
-    fn learn(&self, _frontier: &Frontier, _member: &Member, _answer: &ReceivedReply<'_>) {}
+    fn learn(
+        &self,
+        _frontier: &Frontier,
+        _member: &Member,
+        _read: &ParsedReply,
+        _sent: &SentRequest,
+        _at: Instant,
+    ) {
+    }
 
     /// Returns true if the refusals in `attempts` decide the call, because the remaining nodes would refuse it,
     /// too.
@@ -111,6 +106,13 @@ pub(super) trait UpstreamCall: Sync {
             AnyMethod::Passthrough(_) => None,
         }
     }
+
+    /// Returns true if the method is one of the eight cached methods. After a broken connection, the same node is asked
+    /// again for such a call. If no usable node reaches the preferred slot, an answer below it is accepted, and unusable
+    /// nodes are not asked.
+    fn is_own(&self) -> bool {
+        self.own_method().is_some()
+    }
 }
 
 /// The way in which one request uses the gateway's own minimum slot for the answer.
@@ -125,8 +127,12 @@ pub(super) enum MinSlotUse {
 }
 
 /// The parts of a sent request that are needed to judge its answer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct SentRequest {
+    pub(super) id: u64,
+    pub(super) at: Instant,
+    /// The era in which the request was sent. An era ends when all reports of slots are discarded.
+    pub(super) era: Era,
     /// The `minContextSlot` of the request. `None` if the request has none.
     pub(super) min_context_slot: Option<Slot>,
     /// The newest slot that the node was known to have reached before the request was sent. 0 if no slot was
@@ -154,14 +160,3 @@ impl SentRequest {
 
 /// An answer, and the slot in its context. The slot is `None` if the answer has no context.
 pub(super) type ParsedReply = (NodeReply, Option<Slot>);
-
-/// An answer that has just arrived.
-pub(super) struct ReceivedReply<'a> {
-    pub(super) body: &'a NodeReply,
-    pub(super) context: Option<Slot>,
-    pub(super) sent: SentRequest,
-    /// The era in which the request was sent. An era ends when all reports of slots are discarded.
-    pub(super) era: Era,
-    /// The time at which the answer arrived.
-    pub(super) at: Instant,
-}

@@ -33,9 +33,9 @@ async fn unlisted_error_yields_to_a_certain_result() {
         ("a refusal", Ok((refused, error(1, -32601))), None),
     ] {
         let mut course = CallCourse::new(&pool, &call);
-        let first = course.process_outcome(&members[0], Ok((Verdict::UnlistedError, error(0, -32099))));
-        assert!(matches!(first, CallStep::Ask(NextAttempt::SecondNode)), "{name}");
-        match course.process_outcome(&members[1], second) {
+        let first = course.record(&members[0], Ok((Verdict::UnlistedError, error(0, -32099))));
+        assert!(matches!(first, CallStep::Confirm), "{name}");
+        match course.record(&members[1], second) {
             CallStep::Done(reply) => assert_eq!(Some(reply.node), expected, "{name}"),
             _ => assert_eq!((expected, course.conclude().unwrap().node), (None, 0), "{name}"),
         }
@@ -49,20 +49,20 @@ async fn refusals_of_all_nodes_are_the_answer() {
     let refused = || Ok((Verdict::TryElsewhere(AttemptResult::Incapable), error(0, -32601)));
 
     let mut course_of_own = CallCourse::new(&pool, &own);
-    course_of_own.process_outcome(&members[0], refused());
+    course_of_own.record(&members[0], refused());
     assert!(course_of_own.conclude().is_err(), "the other node may serve the method");
     let mut course_of_own = CallCourse::new(&pool, &own);
-    members.iter().for_each(|member| drop(course_of_own.process_outcome(member, refused())));
+    members.iter().for_each(|member| drop(course_of_own.record(member, refused())));
     assert_eq!(course_of_own.conclude().unwrap().code(), Some(-32601));
 
     // Nobody knows which other nodes serve a passthrough method, so the refusals of the nodes that were asked
     // decide.
     let mut course_of_passthrough = CallCourse::new(&pool, &passthrough);
-    course_of_passthrough.process_outcome(&members[0], refused());
+    course_of_passthrough.record(&members[0], refused());
     assert_eq!(course_of_passthrough.conclude().unwrap().code(), Some(-32601));
     let mut course_of_passthrough = CallCourse::new(&pool, &passthrough);
-    course_of_passthrough.process_outcome(&members[0], refused());
-    course_of_passthrough.process_outcome(&members[1], Err(Fault::Connect));
+    course_of_passthrough.record(&members[0], refused());
+    course_of_passthrough.record(&members[1], Err(Fault::Connect));
     assert!(course_of_passthrough.conclude().is_err(), "one node did not answer");
 }
 

@@ -44,6 +44,10 @@ impl<'a> InFlight<'a> {
         Self { member, method, caller, trial, settled: false, ended: false }
     }
 
+    pub(in crate::pool) fn member(&self) -> &'a Member {
+        self.member
+    }
+
     /// Returns true if the call is the trial of a half-open breaker.
     #[cfg(test)]
     pub(in crate::pool) fn is_trial(&self) -> bool {

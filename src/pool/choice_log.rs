@@ -36,7 +36,7 @@ pub struct Choice {
 
 /// The last recorded choice of a node for each method.
 #[derive(Debug)]
-pub(super) struct Choices {
+pub(super) struct ChoiceLog {
     started: Instant,
     last: [LastChoice; 8],
 }
@@ -48,7 +48,7 @@ struct LastChoice {
     choice: Mutex<Option<Choice>>,
 }
 
-impl Choices {
+impl ChoiceLog {
     pub(super) fn new() -> Self {
         Self { started: Instant::now(), last: Default::default() }
     }
