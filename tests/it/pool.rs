@@ -542,6 +542,35 @@ async fn half_open_breaker_gets_a_trial() {
 }
 
 #[tokio::test]
+async fn hanging_trial_is_answered_by_another_node() {
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            config.upstreams[1].tier = 1;
+            config.pool.breaker.failures = 1;
+            config.pool.breaker.open = Duration::from_millis(1);
+        })
+        .start()
+        .await;
+    let (wallet, node) = (gateway.cluster.examples().wallets[0], gateway.cluster.node(0));
+    let query = gateway.get_account(wallet).query();
+    let (front, request) = (gateway.front(), upstream_request(query));
+    // From now on the pool knows how long a call usually takes.
+    for _ in 0..32 {
+        front.pool.call(&request).await.unwrap();
+    }
+    node.fault_on("getAccountInfo", Fault::Status(500), Some(1));
+    front.pool.call(&request).await.unwrap();
+    let breaker = || front.pool.members()[0].breaker(Instant::now());
+    gateway.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
+    node.fault_on("getAccountInfo", Fault::Hang, Some(1));
+    let (asked_at, calls) = (Instant::now(), node.calls("getAccountInfo"));
+    let reply = front.pool.call(&request).await.unwrap();
+    assert_eq!((reply.node, node.calls("getAccountInfo")), (1, calls + 1));
+    assert!(asked_at.elapsed() < Duration::from_secs(5), "an attempt may take ten seconds");
+}
+
+#[tokio::test]
 async fn refusals_by_rate_concern_their_method_alone() {
     let gateway =
         TestGateway::builder().nodes(2).config(|config| config.pool.breaker.failures = 2).start().await;
