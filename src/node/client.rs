@@ -125,33 +125,11 @@ impl Drop for Buffered<'_> {
 
 /// The error in the configuration because of which a client cannot be built.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// A header's name or value is invalid.
-    #[error("upstream \"{upstream}\": headers.{header}: not a valid HTTP header name or value")]
-    Header {
-        /// The upstream's name.
-        upstream: String,
-        /// The header's name as configured.
-        header: String,
-    },
-    /// The file of the certificate authority cannot be used.
-    #[error("upstream \"{upstream}\": ca_file {path}: {cause}")]
-    CaFile {
-        /// The upstream's name.
-        upstream: String,
-        /// The path of the file.
-        path: String,
-        /// The reason why the file cannot be used.
-        cause: String,
-    },
-    /// The address or the TLS settings are invalid.
-    #[error("upstream \"{upstream}\": {cause}")]
-    Build {
-        /// The upstream's name.
-        upstream: String,
-        /// The cause, without the address.
-        cause: String,
-    },
+#[error("upstream \"{upstream}\": {cause}")]
+pub struct ClientError {
+    upstream: String,
+    /// The setting and what is wrong with it, without the address.
+    cause: String,
 }
 
 /// The HTTP client of one node.
@@ -174,19 +152,15 @@ impl Client {
         pool: &PoolSettings,
         budget: Arc<BufferBudget>,
     ) -> Result<Self, ClientError> {
-        let name = || upstream.name.clone();
+        let wrong = |cause: String| ClientError { upstream: upstream.name.clone(), cause };
         let mut headers = HeaderMap::new();
         for (header, value) in &upstream.headers {
-            let bad = || ClientError::Header { upstream: name(), header: header.clone() };
+            let bad = || wrong(format!("headers.{header}: not a valid HTTP header name or value"));
             let mut value = HeaderValue::from_str(value.expose()).map_err(|_| bad())?;
             value.set_sensitive(true);
             headers.insert(HeaderName::try_from(header.as_str()).map_err(|_| bad())?, value);
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let build = |cause: &reqwest::Error| ClientError::Build {
-            upstream: name(),
-            cause: kind_of(cause).to_owned(),
-        };
         // One crypto provider serves the whole process. A second installation fails and changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http = reqwest::Client::builder()
@@ -198,20 +172,15 @@ impl Client {
             .no_proxy();
         http = if upstream.http2 { http.http2_prior_knowledge() } else { http.http1_only() };
         if let Some(path) = &upstream.ca_file {
-            let bad = |cause: String| ClientError::CaFile {
-                upstream: name(),
-                path: path.display().to_string(),
-                cause,
-            };
-            let pem = std::fs::read(path).map_err(|e| bad(e.to_string()))?;
+            let bad = |cause: &str| wrong(format!("ca_file {}: {cause}", path.display()));
+            let pem = std::fs::read(path).map_err(|e| bad(&e.to_string()))?;
             let roots =
-                reqwest::Certificate::from_pem_bundle(&pem).map_err(|_| bad("no PEM certificates".into()))?;
+                reqwest::Certificate::from_pem_bundle(&pem).map_err(|_| bad("no PEM certificates"))?;
             http = http.tls_certs_merge(roots);
         }
-        reqwest::Url::parse(upstream.url.expose())
-            .map_err(|e| ClientError::Build { upstream: name(), cause: format!("url: {e}") })?;
+        reqwest::Url::parse(upstream.url.expose()).map_err(|e| wrong(format!("url: {e}")))?;
         Ok(Self {
-            http: http.build().map_err(|e| build(&e))?,
+            http: http.build().map_err(|e| wrong(kind_of(&e).to_owned()))?,
             url: upstream.url.clone(),
             max_response: pool.max_response,
             budget,
