@@ -6,7 +6,7 @@
 //! which slot is an account unchanged, after it was read at a slot of a chain? ([`Chain::unchanged_until`])
 //!
 //! `follower` is the task that follows one chain after another. `reader` polls the nodes for new blocks, and
-//! `fetch` asks for them, `quiet` spares a node that wants fewer calls. `block` reads the accounts that a block may write. `chain` joins blocks by their
+//! `fetch` asks for them. `block` reads the accounts that a block may write. `chain` joins blocks by their
 //! hashes and keeps the last writes (`last_writes`). `excluded` lists the accounts that may change without
 //! being listed in a block. `shared_blocks` lets one replica read a block for all, in the form of `record`. A
 //! chain that cannot go on is replaced by a new one, and every account is then fetched once more.
@@ -21,7 +21,6 @@ mod follower;
 mod last_writes;
 #[cfg(test)]
 mod model;
-mod quiet;
 mod reader;
 mod record;
 mod shared_blocks;

@@ -239,6 +239,7 @@ impl Pool {
             let is_named = names.is_empty() || names.contains(&member.name);
             is_named
                 && member.gives_blocks()
+                && member.state.quiet_for_follower.left((), now).is_none()
                 && self.reasons(member, now).iter().all(|reason| *reason == Unusable::Busy)
         };
         let mut nodes: Vec<_> = members.iter().filter(is_usable).collect();

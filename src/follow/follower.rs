@@ -11,7 +11,6 @@ use tokio_util::task::TaskTracker;
 
 use super::FollowedChain;
 use super::fetch::{BlockNode, BlockNodes};
-use super::quiet::QuietNodes;
 use super::reader::{Reader, ReaderSettings};
 use super::shared_blocks::{SharedBlocks, StoredBlocks};
 use super::state::{FollowEnd, FollowState, PauseReason};
@@ -51,7 +50,6 @@ pub struct Follower {
     tasks: TaskTracker,
     settings: FollowSettings,
     shared: SharedBlocks<StoredBlocks>,
-    quiet: Arc<QuietNodes>,
 }
 
 impl Follower {
@@ -69,7 +67,7 @@ impl Follower {
     ) -> Self {
         let stored = |(store, mac)| StoredBlocks { store, mac, pool: Arc::clone(&pool) };
         let shared = SharedBlocks::new(store.filter(|_| settings.share).map(stored));
-        Self { followed, pool, frontier, metrics, tasks, settings, shared, quiet: Arc::default() }
+        Self { followed, pool, frontier, metrics, tasks, settings, shared }
     }
 
     /// Reads new blocks until `stop`. While nobody asks for accounts, no blocks are read.
@@ -109,7 +107,7 @@ impl Follower {
         let started = Instant::now();
         let (mut clusters, mut reloaded) = (self.pool.clusters(), self.pool.reloaded());
         let Self { followed, frontier, metrics, tasks, settings, shared, .. } = self;
-        let nodes = PoolNodes { pool: &self.pool, names: &settings.upstreams, quiet: &self.quiet };
+        let nodes = PoolNodes { pool: &self.pool, names: &settings.upstreams };
         let settings = ReaderSettings { poll: settings.poll, max_gap: settings.max_gap };
         let reader = Reader { nodes, shared, frontier, followed, metrics, tasks, settings };
         let mut pauses = Pauses::default();
@@ -189,44 +187,27 @@ impl Pauses {
 struct PoolNodes<'a> {
     pool: &'a Arc<Pool>,
     names: &'a [String],
-    quiet: &'a Arc<QuietNodes>,
 }
 
 impl BlockNodes for PoolNodes<'_> {
-    type Node = PoolNode;
+    type Node = FollowedNode;
 
-    fn usable(&self) -> Vec<PoolNode> {
-        let nodes = self.pool.block_nodes(self.names).into_iter();
-        let nodes = nodes.filter(|node| !self.quiet.contains(node.id()));
-        nodes.map(|node| PoolNode { node, quiet: Arc::clone(self.quiet) }).collect()
+    fn usable(&self) -> Vec<FollowedNode> {
+        self.pool.block_nodes(self.names)
     }
 }
 
-/// A node of the pool that the follower asks only while it has calls left for the follower.
-#[derive(Clone)]
-struct PoolNode {
-    node: FollowedNode,
-    quiet: Arc<QuietNodes>,
-}
-
-impl BlockNode for PoolNode {
+impl BlockNode for FollowedNode {
     fn id(&self) -> usize {
-        self.node.id()
+        self.id()
     }
 
     fn tier(&self) -> u8 {
-        self.node.tier()
+        self.tier()
     }
 
     async fn ask(&self, method: &'static str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {
-        if self.quiet.contains(self.id()) || !self.node.take_spare_rate() {
-            return Err(Fault::TooManyRequests(None));
-        }
-        let answer = self.node.ask(method, params, timeout).await;
-        if let Err(Fault::TooManyRequests(wanted)) = answer {
-            self.quiet.add(self.id(), wanted);
-        }
-        answer
+        self.ask(method, params, timeout).await
     }
 }
 

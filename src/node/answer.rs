@@ -41,9 +41,23 @@ impl RawAnswer {
         }
     }
 
-    /// Returns true if the body is so long that it must be parsed on a blocking thread.
-    pub fn is_long(&self) -> bool {
-        self.body.len() > OFF_WORKER_BYTES
+    /// Parses the body as the response to the request `id`, and the reply with `read`. A long body is parsed on a blocking
+    /// thread.
+    ///
+    /// # Errors
+    /// As for [`NodeReply::parse`] and `read`.
+    pub async fn read<T: Send + 'static>(
+        self,
+        id: u64,
+        read: impl FnOnce(NodeReply) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let is_long = self.body.len() > OFF_WORKER_BYTES;
+        let parse = move || read(self.reply(id)?);
+        if is_long {
+            tokio::task::spawn_blocking(parse).await.unwrap_or(Err(Fault::BadJson))
+        } else {
+            parse()
+        }
     }
 }
 

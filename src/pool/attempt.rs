@@ -12,7 +12,7 @@ use super::reply::{PoolReply, Verdict};
 use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
 use crate::methods::Commitment;
 use crate::node::code::{METHOD_NOT_FOUND, MIN_CONTEXT_SLOT_NOT_REACHED, TRANSACTION_HISTORY_NOT_AVAILABLE};
-use crate::node::{Fault, NodeReply, RawAnswer};
+use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::Attempt;
 
@@ -71,7 +71,7 @@ async fn send<C: UpstreamCall>(
     let heard = AtomicBool::new(false);
     let exchange = async {
         let answer = member.client.post(context.caller, body, timeout, &heard, span).await?;
-        read_answer(answer, sent.id, call.reader()).await
+        answer.read(sent.id, call.reader()).await
     };
     tokio::pin!(exchange);
     let received = match slow {
@@ -105,17 +105,6 @@ fn note_hang<C: UpstreamCall>(pool: &Pool, call: &C, in_flight: &mut InFlight<'_
         );
     }
     pool.nodes.has_usable(call, &[member.id])
-}
-
-/// Parses the answer to the request `id`, on a blocking thread if the answer is long.
-async fn read_answer(
-    answer: RawAnswer,
-    id: u64,
-    read: impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static,
-) -> Result<ParsedReply, Fault> {
-    let long = answer.is_long();
-    let parse = move || read(answer.reply(id)?);
-    if long { tokio::task::spawn_blocking(parse).await.unwrap_or(Err(Fault::BadJson)) } else { parse() }
 }
 
 /// Returns the meaning of an answer.
@@ -177,10 +166,10 @@ fn record<C: UpstreamCall>(
         }
     }
     match classified {
-        Err(Fault::TooManyRequests(wait)) => member.set_quiet(call.method(), *wait, sent.at, now),
+        Err(Fault::TooManyRequests(wait)) => member.state.quiet.refused(call.method(), *wait, sent.at, now),
         Err(_) => {}
         Ok((_, reply)) => {
-            member.set_answered(call.method(), sent.at);
+            member.state.quiet.answered(call.method(), sent.at);
             if let (NodeReply::Error { code: METHOD_NOT_FOUND | TRANSACTION_HISTORY_NOT_AVAILABLE, .. }, _) =
                 reply
             {

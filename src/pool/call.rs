@@ -140,9 +140,9 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         let now = Instant::now();
         let mut retry_after = None;
         if let Fault::TooManyRequests(asked) = fault {
-            let is_quiet = |member: &&Arc<Member>| member.quiet_left(self.call.method(), now).is_some();
+            let is_quiet = |member: &&Arc<Member>| member.state.quiet.left(self.call.method(), now).is_some();
             // If the node asks for no pause, the caller gets the one that the pool makes.
-            let own_pause = || member.quiet_left(self.call.method(), now).unwrap_or_default();
+            let own_pause = || member.state.quiet.left(self.call.method(), now).unwrap_or_default();
             retry_after = Some(asked.filter(|wait| !wait.is_zero()).unwrap_or_else(own_pause));
             // Other nodes that are quiet have just refused the method, and would refuse it once more.
             self.tried.extend(self.pool.members().iter().filter(is_quiet).map(|quiet| quiet.id));

@@ -93,17 +93,17 @@ impl ClusterIdentity {
         let mut genesis = lock(&self.genesis);
         // An invalid hash is never adopted, because the genesis hash is a part of keys in the shared store.
         if let Some(theirs) = theirs.hash().filter(|theirs| is_hash(theirs)) {
-            member.cluster().set_reported(theirs);
+            member.state.cluster.set_reported(theirs);
         }
-        member.cluster().set_asked();
+        member.state.cluster.set_asked();
         self.decide_locked(&mut genesis, members);
         match (theirs, &*genesis) {
             (Genesis::Hash(theirs), PoolGenesis::Known(ours)) if *ours == theirs => {
-                member.cluster().set_identified(used);
+                member.state.cluster.set_identified(used);
                 return None;
             }
             (Genesis::Hash(theirs), PoolGenesis::Known(ours)) => {
-                member.cluster().set_unidentified();
+                member.state.cluster.set_unidentified();
                 return Some(Health::Foreign { theirs, ours: ours.clone() });
             }
             (Genesis::Hash(theirs), PoolGenesis::Disputed) => return Some(Health::Disputed { theirs }),
@@ -111,10 +111,10 @@ impl ClusterIdentity {
             // refuses now.
             (Genesis::Unsupported, _) if member.is_of_cluster() && !member.has_new_connections() => {}
             (Genesis::Unsupported, _) => {
-                member.cluster().set_unidentified();
+                member.state.cluster.set_unidentified();
                 // The node would answer the same again. Only another node at its address may answer otherwise, and
                 // that takes new connections.
-                member.cluster().set_asked_over(used);
+                member.state.cluster.set_asked_over(used);
             }
             _ => {}
         }
@@ -130,11 +130,13 @@ impl ClusterIdentity {
 
     fn decide_locked(&self, genesis: &mut PoolGenesis, members: &Members) {
         let checked = || members.iter().filter(|member| member.is_checked());
-        if matches!(genesis, PoolGenesis::Known(_)) || checked().any(|member| !member.cluster().is_asked()) {
+        if matches!(genesis, PoolGenesis::Known(_))
+            || checked().any(|member| !member.state.cluster.is_asked())
+        {
             return;
         }
         let reports: Vec<_> =
-            checked().filter_map(|member| Some((member, member.cluster().reported()?))).collect();
+            checked().filter_map(|member| Some((member, member.state.cluster.reported()?))).collect();
         let decided = match reports.as_slice() {
             [] => PoolGenesis::Unreported,
             [(_, first), others @ ..] if others.iter().all(|(_, other)| other == first) => {
@@ -148,7 +150,7 @@ impl ClusterIdentity {
                 tracing::info!(genesis = ours, "the upstreams agree on the genesis hash of the pool");
                 // The nodes were asked some time ago, so their next probes ask again.
                 for (member, _) in &reports {
-                    member.cluster().set_identified(NodeUsage::default());
+                    member.state.cluster.set_identified(NodeUsage::default());
                 }
             }
             PoolGenesis::Disputed if before != PoolGenesis::Disputed => {
@@ -181,7 +183,7 @@ impl ClusterIdentity {
         if before == PoolGenesis::Known(ours.clone()) {
             return;
         }
-        members.iter().for_each(|member| member.cluster().set_unidentified());
+        members.iter().for_each(|member| member.state.cluster.set_unidentified());
         match before {
             PoolGenesis::Unasked | PoolGenesis::Unreported => return,
             PoolGenesis::Disputed => {}
@@ -191,7 +193,7 @@ impl ClusterIdentity {
             ),
         }
         for member in members.iter().filter(|member| member.is_checked()) {
-            let health = match (&*member.health(), member.cluster().reported()) {
+            let health = match (&*member.health(), member.state.cluster.reported()) {
                 (Health::Unprobed | Health::NoGenesisHash, _) | (_, None) => continue,
                 (_, Some(theirs)) if theirs == ours => Health::Unprobed,
                 (_, Some(theirs)) => Health::Foreign { theirs, ours: ours.clone() },
@@ -215,7 +217,7 @@ impl ClusterIdentity {
         // A node that need not report a hash, or does not report one, is left out. But a node stays in if the last
         // hash that it reported is the pool's: it then still belongs to the pool's cluster.
         let has_say = |member: &&Arc<Member>| {
-            let reported_ours = || member.cluster().reported().as_ref() == Some(ours);
+            let reported_ours = || member.state.cluster.reported().as_ref() == Some(ours);
             member.is_checked() && (*member.health() != Health::NoGenesisHash || reported_ours())
         };
         let agreed = members.iter().filter(has_say).map(|member| match &*member.health() {

@@ -37,7 +37,7 @@ impl ConfirmedWatch {
         let heard = frontier.since_last_report(Commitment::Confirmed, now);
         let due = lock(&self.0).answered(heard, frontier.slot_time(), now);
         if due && member.take_spare_rate(now) {
-            member.want_slot();
+            member.state.slot_wanted.notify_one();
         }
     }
 }
@@ -64,10 +64,10 @@ impl Silence {
     }
 }
 
-/// Asks the node `id` for its confirmed slot each time that [`Member::want_slot`] requests it. Never returns.
+/// Asks the node `id` for its confirmed slot each time that an answer makes it due. Never returns.
 pub(super) async fn request_confirmed(nodes: &Nodes, id: usize) {
     while let Some(member) = nodes.snapshot().of(id) {
-        member.slot_wanted().await;
+        member.state.slot_wanted.notified().await;
         let params = json!([{ "commitment": Commitment::Confirmed.as_str() }]);
         let era = nodes.frontier.era();
         let answer = probe::question(&member.client, "getSlot", &params).await;

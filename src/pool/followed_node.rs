@@ -4,6 +4,7 @@
 //! a request is not faulty, so these requests affect neither its breaker nor the calls of callers.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -37,38 +38,35 @@ impl FollowedNode {
         self.member.tier
     }
 
-    /// Counts a request against the node's rate limit. If at most half of the limit is left, returns false and counts
-    /// nothing: the rest is for callers.
-    pub fn take_spare_rate(&self) -> bool {
-        self.member.take_spare_rate(Instant::now())
-    }
-
-    /// Sends one request to the node, without retries. [`Self::take_spare_rate`] must have counted it.
+    /// Sends one request to the node, without retries. While the node wants none of these requests, or at most half of its
+    /// rate limit is left, nothing is sent: the rest is for callers.
     ///
     /// # Errors
-    /// The request failed, or the node is no longer known to belong to the pool's cluster.
+    /// The request failed or was not sent, or the node is no longer known to belong to the pool's cluster.
     pub async fn ask(&self, method: &str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {
-        let member = &self.member;
+        let (member, sent_at) = (&self.member, Instant::now());
+        let quiet = &member.state.quiet_for_follower;
+        if quiet.left((), sent_at).is_some() || !member.take_spare_rate(sent_at) {
+            return Err(Fault::TooManyRequests(None));
+        }
         let id = self.pool.next_id();
         let body = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        let answer = member.client.ask(body.to_string().into(), timeout, MAX_BLOCK_BYTES).await?;
-        let reply = if answer.is_long() {
-            let parsed = tokio::task::spawn_blocking(move || answer.reply(id));
-            parsed.await.unwrap_or(Err(Fault::BadJson))?
-        } else {
-            answer.reply(id)?
+        let reply = match member.client.ask(body.to_string().into(), timeout, MAX_BLOCK_BYTES).await {
+            Ok(answer) => answer.read(id, Ok).await,
+            Err(fault) => Err(fault),
         };
         // The node may belong to another cluster by now.
-        if self.pool.nodes.cluster.unidentified(member).is_some() {
+        if reply.is_ok() && self.pool.nodes.cluster.unidentified(member).is_some() {
             return Err(Fault::Foreign);
         }
-        if let NodeReply::Error {
-            code: code::METHOD_NOT_FOUND | code::TRANSACTION_HISTORY_NOT_AVAILABLE,
-            ..
-        } = reply
-        {
-            member.set_refusing_blocks();
+        match reply {
+            Err(Fault::TooManyRequests(wanted)) => quiet.refused((), wanted, sent_at, Instant::now()),
+            Ok(NodeReply::Error {
+                code: code::METHOD_NOT_FOUND | code::TRANSACTION_HISTORY_NOT_AVAILABLE,
+                ..
+            }) => member.state.refuses_blocks.store(true, Ordering::Relaxed),
+            _ => {}
         }
-        Ok(reply)
+        reply
     }
 }

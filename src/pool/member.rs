@@ -26,7 +26,7 @@ use crate::frontier::{Frontier, NodeSlots};
 use crate::methods::{AnyMethod, Commitment, Method, Slot};
 use crate::node::Client;
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
-pub(super) use cluster_mark::{ClusterMark, NodeUsage};
+pub(super) use cluster_mark::NodeUsage;
 pub(super) use in_flight::InFlight;
 use state::{BREAKER, NOT_HEALTHY, NodeState};
 
@@ -49,7 +49,7 @@ pub struct Member {
     pub(super) slots: Arc<NodeSlots>,
     /// The limit of the setting `upstream.rps`. `None` without a limit.
     rate: Option<Arc<NodeRate>>,
-    state: Arc<NodeState>,
+    pub(super) state: Arc<NodeState>,
 }
 
 /// The parts of the pool that are needed to create a [`Member`].
@@ -193,18 +193,9 @@ impl Member {
         self.lists_writes() && self.is_of_cluster() && !refuses
     }
 
-    /// Notes that the node refuses a method that is needed to follow the blocks.
-    pub(super) fn set_refusing_blocks(&self) {
-        self.state.refuses_blocks.store(true, Ordering::Relaxed);
-    }
-
     /// Returns true if the node is of a kind and version whose blocks list every write of an account.
     pub(super) fn lists_writes(&self) -> bool {
         self.state.lists_writes.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_lists_writes(&self, lists_writes: bool) {
-        self.state.lists_writes.store(lists_writes, Ordering::Relaxed);
     }
 
     /// Returns true if the node may answer `method`, now or later. False if the node is drained, is known to lack
@@ -239,11 +230,6 @@ impl Member {
         self.state.set_health(health)
     }
 
-    /// Returns the state of the check that the node belongs to the pool's Solana cluster.
-    pub(super) fn cluster(&self) -> &ClusterMark {
-        &self.state.cluster
-    }
-
     /// Returns true if the node must report the pool's genesis hash, by the setting `upstream.genesis`.
     pub(super) fn is_checked(&self) -> bool {
         self.upstream.genesis == config::GenesisCheck::Checked
@@ -251,7 +237,7 @@ impl Member {
 
     /// Returns true if the node has reported the pool's genesis hash, or need not report it.
     pub(super) fn is_of_cluster(&self) -> bool {
-        !self.is_checked() || self.cluster().is_identified()
+        !self.is_checked() || self.state.cluster.is_identified()
     }
 
     /// Returns the number of calls sent to the node so far, and the number of connections that have brought an
@@ -262,13 +248,13 @@ impl Member {
 
     /// Returns true if the node may have new connections since its last answer about its genesis hash.
     pub(super) fn has_new_connections(&self) -> bool {
-        !self.cluster().was_asked_over(self.client.connections())
+        !self.state.cluster.was_asked_over(self.client.connections())
     }
 
     /// Returns true if calls were sent to the node since the last call of this function. Only calls after the
     /// node's last report of the pool's genesis hash count.
     pub(super) fn take_unidentified_calls(&self) -> bool {
-        self.cluster().take_unidentified_calls(self.counts().0)
+        self.state.cluster.take_unidentified_calls(self.counts().0)
     }
 
     /// Counts a call against the node's rate limit. Returns false if the limit is reached.
@@ -308,16 +294,6 @@ impl Member {
     /// Returns the number of calls that the node's rate limit allows at `now`. `None` without a limit.
     pub fn rate_left(&self, now: Instant) -> Option<f64> {
         self.rate.as_ref().map(|rate| rate.left(now))
-    }
-
-    /// Requests the node's confirmed slot. This ends one wait in [`Self::slot_wanted`].
-    pub(super) fn want_slot(&self) {
-        self.state.slot_wanted.notify_one();
-    }
-
-    /// Waits until [`Self::want_slot`] requests the node's confirmed slot.
-    pub(super) async fn slot_wanted(&self) {
-        self.state.slot_wanted.notified().await;
     }
 
     /// Returns the limit on the node's calls in flight.
@@ -365,39 +341,9 @@ impl Member {
         self.state.first_available.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_first_available(&self, slot: Slot) {
-        self.state.first_available.store(slot, Ordering::Relaxed);
-    }
-
     /// Returns the node's software version. `None` until the node has reported it.
     pub fn version(&self) -> Option<Arc<String>> {
         self.state.version.load_full()
-    }
-
-    pub(super) fn set_version(&self, version: String) {
-        self.state.version.store(Some(Arc::new(version)));
-    }
-
-    /// Notes that the node has refused the call of `method` that was sent at `sent_at`, with a 429. The node gets no
-    /// calls of this method for the time `asked`, within bounds, while another node is usable.
-    pub(super) fn set_quiet(
-        &self,
-        method: AnyMethod,
-        asked: Option<Duration>,
-        sent_at: Instant,
-        now: Instant,
-    ) {
-        self.state.quiet.refused(method, asked, sent_at, now);
-    }
-
-    /// Notes that the node has answered the call of `method` that was sent at `sent_at`.
-    pub(super) fn set_answered(&self, method: AnyMethod, sent_at: Instant) {
-        self.state.quiet.answered(method, sent_at);
-    }
-
-    /// Returns the rest of the time for which the node wants no calls of `method`. `None` if it gets them.
-    pub(super) fn quiet_left(&self, method: AnyMethod, now: Instant) -> Option<Duration> {
-        self.state.quiet.left(method, now)
     }
 }
 

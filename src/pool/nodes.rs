@@ -119,7 +119,7 @@ impl Nodes {
         let may_be_trial = tried.is_empty() && call.own_method().is_some();
         let candidate = |(node, member): (usize, &Arc<Member>)| {
             let commitment = call.commitment();
-            let quiet = member.quiet_left(call.method(), now);
+            let quiet = member.state.quiet.left(call.method(), now);
             let reached = commitment.and_then(|commitment| member.slot(commitment));
             let is_below =
                 call.preferred_slot().is_some_and(|wanted| reached.is_some_and(|slot| slot < wanted));

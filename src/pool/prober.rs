@@ -5,6 +5,7 @@
 //! has come back.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -106,12 +107,12 @@ async fn find_health(
             return Ok(refused);
         }
         member.forget_lacking();
-        member.set_lists_writes(identity.lists_writes);
+        member.state.lists_writes.store(identity.lists_writes, Ordering::Relaxed);
         if let Some(first) = identity.first_available {
-            member.set_first_available(first);
+            member.state.first_available.store(first, Ordering::Relaxed);
         }
         if let Some(version) = identity.version {
-            member.set_version(version);
+            member.state.version.store(Some(Arc::new(version)));
         }
     } else if member.is_checked() && member.has_new_connections() {
         // Another node may have this address by now.
@@ -147,7 +148,7 @@ async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: NodeUsage) -> O
     if let Ok(theirs) = probe::genesis(&member.client).await {
         return nodes.cluster.identify(&nodes.load(), member, used, theirs);
     }
-    member.cluster().ask_again();
+    member.state.cluster.ask_again();
     None
 }
 

@@ -5,6 +5,7 @@
 //! there is no block, because each node holds its own part of history.
 
 use std::borrow::Cow;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -181,7 +182,7 @@ impl UpstreamCall for UpstreamRequest {
             NodeReply::Result(_) => (*context, context.is_some_and(|slot| sent.shows_fall(slot))),
             NodeReply::Error { code: code::BLOCK_CLEANED_UP, body } => {
                 if let Some(first) = first_available_block(body) {
-                    member.set_first_available(first);
+                    member.state.first_available.store(first, Ordering::Relaxed);
                 }
                 return;
             }

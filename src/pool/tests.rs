@@ -154,11 +154,11 @@ async fn quiet_and_far_nodes_are_rated_by_method() {
     let (members, now) = (pool.members(), Instant::now());
     let [blocks, votes] = [("[5]", Method::GetBlock), ("[]", Method::GetVoteAccounts)];
     let rated = |(params, method)| pool.nodes.candidates(&members, &request(method, params), &[], now)[0];
-    members[0].set_quiet(AnyMethod::Own(Method::GetBlock), None, now, now);
+    members[0].state.quiet.refused(AnyMethod::Own(Method::GetBlock), None, now, now);
     assert_eq!(rated(blocks).unusable, Some(Unusable::Quiet));
     assert!(rated(blocks).quiet.is_some());
     assert_eq!((rated(votes).unusable, pool.reasons(&members[0], now)), (None, vec![]));
-    members[0].set_answered(AnyMethod::Own(Method::GetBlock), now);
+    members[0].state.quiet.answered(AnyMethod::Own(Method::GetBlock), now);
     assert_eq!(rated(blocks).unusable, None);
 }
 
@@ -345,7 +345,7 @@ async fn blocks_need_nodes_with_their_history() {
         frontier.set_usable(node, true, now);
         frontier.probed(node, Commitment::Finalized, slot, now);
     }
-    members[1].set_first_available(100);
+    members[1].state.first_available.store(100, Ordering::Relaxed);
     let lacks_history = |slot: Slot| {
         let call = request(Method::GetBlock, &format!("[{slot}]"));
         call.lacks_history(&members[1], frontier)
