@@ -13,8 +13,8 @@ mod clock;
 mod connection;
 mod connector;
 pub mod generation;
+mod health_task;
 pub mod limits;
-mod lookout;
 pub mod mac;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,14 +33,11 @@ pub use clock::StoreTime;
 use clock::{StoreClock, read_time};
 use connection::RedisClient;
 use generation::StoreGeneration;
+use health_task::HealthTask;
 use limits::{Booked, Booking, LeaseRequest, Leased};
-use lookout::Lookout;
 
 /// The interval between two checks of the store. Also the time without writes after the store has refused a write.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The assumed transfer rate in bytes per millisecond. The timeout of a write grows with the length of its value
-/// at this rate.
-const BYTES_A_MS: usize = 64 * 1024;
 
 /// The error that reports an invalid `shared.url` or certificate.
 #[derive(Debug, thiserror::Error)]
@@ -127,8 +124,8 @@ impl Store {
     /// Spawns a task that connects to the store and keeps up the connection until `stop`. The task also reads the
     /// store's clock regularly.
     pub fn watch(self: &Arc<Self>, stop: &CancellationToken) {
-        let (lookout, stop) = (Lookout::new(Arc::clone(self)), stop.clone());
-        self.tasks.spawn(async move { stop.run_until_cancelled(lookout.run()).await });
+        let (task, stop) = (HealthTask::new(Arc::clone(self)), stop.clone());
+        self.tasks.spawn(async move { stop.run_until_cancelled(task.run()).await });
     }
 
     /// Checks that the store answers and accepts reads and writes.
@@ -136,10 +133,10 @@ impl Store {
     /// # Errors
     /// The store does not answer, or refuses a read or write. The error is the reason, without a URL.
     pub async fn probe(self: &Arc<Self>) -> Result<(), &'static str> {
-        let mut lookout = Lookout::new(Arc::clone(self));
-        lookout.check().await;
+        let mut health = HealthTask::new(Arc::clone(self));
+        health.check().await;
         if !self.is_there() {
-            return Err(lookout.why_not());
+            return Err(health.why_not());
         }
         let written =
             self.lease("probe", LeaseRequest { used: 0, want: 0, cell: CHECK_INTERVAL, burst: 1 }).await;
@@ -221,9 +218,8 @@ impl Store {
         };
         let mut call = self.scripts.put.key(&put.key);
         call.arg(&put.value[..]).arg(put.sent_at).arg(micros(put.life)).arg(shows);
-        let on_its_way = Duration::from_millis((put.value.len() / BYTES_A_MS) as u64);
-        let (asked_at, patience) = (Instant::now(), self.connection.timeout + on_its_way);
-        let kept: String = self.connection.write(operation, patience, &call).await?;
+        let asked_at = Instant::now();
+        let kept: String = self.connection.write(operation, put.value.len(), &call).await?;
         self.count(operation, written(&kept), asked_at.elapsed());
         Ok(())
     }
@@ -258,7 +254,7 @@ impl Store {
         let asked_at = Instant::now();
         // A store that is too full for new values still tells the generation.
         let (number, purges): (String, String) = match purge {
-            Some(_) => self.connection.write(operation, self.connection.timeout, &call).await?,
+            Some(_) => self.connection.write(operation, 0, &call).await?,
             None => self.connection.read(operation, &call).await?,
         };
         let Some(found) = StoreGeneration::read(&number, &purges) else {
@@ -281,8 +277,8 @@ impl Store {
         #[expect(clippy::cast_precision_loss, reason = "a period of an hour at most")]
         let micros = request.cell.as_nanos() as f64 / 1000.0;
         call.arg(request.used).arg(request.want).arg(micros).arg(request.burst);
-        let (asked_at, patience) = (Instant::now(), self.connection.timeout);
-        let (calls, left, wait): (u32, i64, u64) = self.connection.write(operation, patience, &call).await?;
+        let asked_at = Instant::now();
+        let (calls, left, wait): (u32, i64, u64) = self.connection.write(operation, 0, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
         Ok(Leased { calls, left, wait: Duration::from_micros(wait) })
     }
@@ -299,9 +295,9 @@ impl Store {
         let mut call = self.scripts.book.key(&key);
         let Booking { windows, units, known, who, number } = booking;
         call.arg(windows).arg(units).arg(known).arg(format!("{who:x}")).arg(number);
-        let (asked_at, patience) = (Instant::now(), self.connection.timeout);
+        let asked_at = Instant::now();
         let (day, day_units, month, month_units): (u16, u64, u16, u64) =
-            self.connection.write(operation, patience, &call).await?;
+            self.connection.write(operation, 0, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
     }
@@ -321,9 +317,7 @@ impl Store {
     ) -> Result<BlockRecord, Failed> {
         let mut call = self.scripts.claim.key(key);
         call.arg(blocks::CLAIM).arg(millis(life)).arg(max_bytes);
-        let patience = self.connection.timeout;
-        let answer = self.connection.write(SharedOperation::Block, patience, &call).await?;
-        Ok(BlockRecord::read(answer))
+        Ok(BlockRecord::read(self.connection.write(SharedOperation::Block, 0, &call).await?))
     }
 
     /// Writes a block's record, which lists the accounts that the block writes, and counts the result in the
@@ -336,10 +330,9 @@ impl Store {
         if !is_complete {
             call.arg(blocks::CLAIM);
         }
-        let on_its_way = Duration::from_millis((record.len() / BYTES_A_MS) as u64);
-        let (asked_at, patience) = (Instant::now(), self.connection.timeout + on_its_way);
+        let asked_at = Instant::now();
         // The connection has already counted a failure.
-        if let Ok(kept) = self.connection.write::<String>(operation, patience, &call).await {
+        if let Ok(kept) = self.connection.write::<String>(operation, record.len(), &call).await {
             self.count(operation, written(&kept), asked_at.elapsed());
         }
     }

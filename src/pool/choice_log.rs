@@ -5,7 +5,6 @@
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -35,24 +34,10 @@ pub struct Choice {
 }
 
 /// The last recorded choice of a node for each method.
-#[derive(Debug)]
-pub(super) struct ChoiceLog {
-    started: Instant,
-    last: [LastChoice; 8],
-}
-
 #[derive(Debug, Default)]
-struct LastChoice {
-    /// The earliest time of the next recorded choice, in milliseconds after `started`.
-    next_ms: AtomicU64,
-    choice: Mutex<Option<Choice>>,
-}
+pub(super) struct ChoiceLog([Mutex<Option<Choice>>; 8]);
 
 impl ChoiceLog {
-    pub(super) fn new() -> Self {
-        Self { started: Instant::now(), last: Default::default() }
-    }
-
     /// Records a choice. Does nothing if the last recorded choice is too recent, or if the lock is taken.
     pub(super) fn keep(
         &self,
@@ -62,22 +47,18 @@ impl ChoiceLog {
         candidates: &[Candidate],
         (node, rival, stays): (usize, Option<usize>, bool),
     ) {
-        let last = &self.last[method.index()];
-        let since = now.duration_since(self.started);
-        let ms = |duration: Duration| duration.as_secs() * 1000 + u64::from(duration.subsec_millis());
-        if ms(since) < last.next_ms.load(Ordering::Relaxed) {
+        let Ok(mut last) = self.0[method.index()].try_lock() else { return };
+        if last.as_ref().is_some_and(|last| now < last.at + EVERY) {
             return;
         }
-        let Ok(mut choice) = last.choice.try_lock() else { return };
-        last.next_ms.store(ms(since + EVERY), Ordering::Relaxed);
         let named = |candidate: &Candidate| (members[candidate.node].name.clone(), *candidate);
         let candidates = candidates.iter().map(named).collect();
-        *choice = Some(Choice { at: now, candidates, node, rival, stays });
+        *last = Some(Choice { at: now, candidates, node, rival, stays });
     }
 
     /// Returns the last recorded choice of a node for `method`. `None` before the first choice.
     pub(super) fn of(&self, method: Method) -> Option<Choice> {
-        super::lock(&self.last[method.index()].choice).clone()
+        super::lock(&self.0[method.index()]).clone()
     }
 }
 

@@ -68,7 +68,7 @@ impl Nodes {
             probed: watch::Sender::new(()),
             reloaded: watch::Sender::new(()),
             sticky: std::array::from_fn(|_| AtomicUsize::new(usize::MAX)),
-            choices: ChoiceLog::new(),
+            choices: ChoiceLog::default(),
             // Gateways that start at the same time must not draw the same numbers.
             draws: AtomicU64::new(getrandom::u64().unwrap_or(1)),
         }

@@ -1,6 +1,6 @@
 //! The connection to the store, and its circuit breaker.
 //!
-//! There is one breaker, for a server as for a Redis cluster. While it is open, only the checks of the lookout are sent.
+//! There is one breaker, for a server as for a Redis cluster. While it is open, only the checks of the health task are sent.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +18,9 @@ use crate::breaker::Breaker;
 use crate::config;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 
+/// The assumed transfer rate in bytes per millisecond. The timeout of a write grows with the length of its value
+/// at this rate.
+const BYTES_A_MS: usize = 64 * 1024;
 /// The number of consecutive failures that open the breaker.
 const MAX_FAILURES: u32 = 3;
 /// The share of failures that opens the breaker. A hung node of a Redis cluster fails only the keys that it holds, so its
@@ -31,7 +34,7 @@ pub(super) struct RedisClient {
     breaker: Mutex<Breaker>,
     /// True if the breaker has opened since the last check.
     has_failed: AtomicBool,
-    pub(super) timeout: Duration,
+    timeout: Duration,
     is_cluster: bool,
     /// The time until which no writes are sent, because the store has refused one. In milliseconds after `started`.
     no_writes_until: AtomicU64,
@@ -46,7 +49,7 @@ pub(super) struct RedisClient {
 impl RedisClient {
     /// Prepares connections to the store of `settings`, without connecting.
     pub(super) fn new(settings: &config::SharedSettings, metrics: Arc<Metrics>) -> Result<Self, SharedError> {
-        // The breaker never becomes half-open: the lookout, the task that checks the store, closes it.
+        // The breaker never becomes half-open: the health task closes it.
         let breaker = config::BreakerSettings {
             failures: MAX_FAILURES,
             failure_rate: MAX_FAILURE_RATE,
@@ -111,17 +114,19 @@ impl RedisClient {
         self.run(operation, self.timeout, |link| link.reads.clone(), call).await
     }
 
-    /// Writes to the store, unless it has recently refused writes. No client's request waits for this operation.
+    /// Writes a value of `bytes` bytes to the store, unless it has recently refused writes. No client's request waits for
+    /// this operation.
     pub(super) async fn write<T: FromRedisValue>(
         &self,
         operation: SharedOperation,
-        patience: Duration,
+        bytes: usize,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failed> {
         if !self.takes_writes() {
             return Err(self.failed(operation, SharedResult::Skipped));
         }
-        self.run(operation, patience, |link| link.writes.clone(), call).await
+        let on_its_way = Duration::from_millis((bytes / BYTES_A_MS) as u64);
+        self.run(operation, self.timeout + on_its_way, |link| link.writes.clone(), call).await
     }
 
     async fn run<T: FromRedisValue>(
@@ -134,19 +139,29 @@ impl RedisClient {
         let wire = self.link.load().as_deref().filter(|_| self.is_there()).map(wire);
         let Some(mut wire) = wire else { return Err(self.failed(operation, SharedResult::Skipped)) };
         let asked_at = Instant::now();
-        let result = match tokio::time::timeout(patience, call.invoke_async(&mut wire)).await {
-            Ok(Ok(value)) => {
-                lock(&self.breaker).succeeded();
-                return Ok(value);
-            }
-            Ok(Err(error)) => self.note_error(operation, &error),
+        let answer = self.in_time(operation, patience, call.invoke_async(&mut wire)).await;
+        match answer {
+            Ok(_) => lock(&self.breaker).succeeded(),
+            Err(result) => self.count(operation, result, asked_at.elapsed()),
+        }
+        answer.map_err(Failed)
+    }
+
+    /// Waits for an answer of the store, and handles its errors. The error is the result under which the metrics count
+    /// the operation.
+    async fn in_time<T>(
+        &self,
+        operation: SharedOperation,
+        patience: Duration,
+        answer: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, SharedResult> {
+        match tokio::time::timeout(patience, answer).await {
+            Ok(answer) => answer.map_err(|error| self.note_error(operation, &error)),
             Err(_) => {
                 self.note_failure();
-                SharedResult::Timeout
+                Err(SharedResult::Timeout)
             }
-        };
-        self.count(operation, result, asked_at.elapsed());
-        Err(Failed(result))
+        }
     }
 
     /// Deletes `key`. No client's request waits for this operation.
@@ -156,13 +171,8 @@ impl RedisClient {
         }
         let Some(mut wire) = self.link.load().as_deref().map(|link| link.writes.clone()) else { return };
         let (asked_at, mut command) = (Instant::now(), redis::cmd("DEL"));
-        let done = tokio::time::timeout(self.timeout, command.arg(key).exec_async(&mut wire)).await;
-        let result = match done {
-            Ok(Ok(())) => SharedResult::Ok,
-            Ok(Err(error)) => self.note_error(operation, &error),
-            Err(_) => SharedResult::Timeout,
-        };
-        self.count(operation, result, asked_at.elapsed());
+        let done = self.in_time(operation, self.timeout, command.arg(key).exec_async(&mut wire)).await;
+        self.count(operation, done.err().unwrap_or(SharedResult::Ok), asked_at.elapsed());
     }
 
     /// Opens a new connection, which replaces the old one. Returns the store's time, or `None` if its reply has no
@@ -196,44 +206,35 @@ impl RedisClient {
     /// no connection or no valid answer.
     pub(super) async fn beat(&self) -> Option<StoreTime> {
         let mut wire = self.link.load().as_deref().map(|link| link.reads.clone())?;
-        let (operation, asked_at) = (SharedOperation::Connect, Instant::now());
-        let mut time = None;
-        let result = match tokio::time::timeout(self.timeout, ask_time(&mut wire)).await {
-            Ok(Ok(shown)) => {
-                time = shown;
-                self.note_answer();
-                SharedResult::Ok
-            }
-            Ok(Err(error)) => self.note_error(SharedOperation::Get, &error),
-            Err(_) => {
-                self.note_failure();
-                SharedResult::Timeout
-            }
-        };
-        self.count(operation, result, asked_at.elapsed());
-        time
+        let asked_at = Instant::now();
+        let time = self.in_time(SharedOperation::Get, self.timeout, ask_time(&mut wire)).await;
+        if time.is_ok() {
+            self.note_answer();
+        }
+        let result = time.err().unwrap_or(SharedResult::Ok);
+        self.count(SharedOperation::Connect, result, asked_at.elapsed());
+        time.ok().flatten()
     }
 
     /// Handles an error of the store, and returns the result under which the metrics count the operation.
     fn note_error(&self, operation: SharedOperation, error: &RedisError) -> SharedResult {
         match error.kind() {
-            // The store answers but refuses the operation, so a repetition would be refused as well.
-            ErrorKind::Server(kind) => {
-                match kind {
-                    ServerErrorKind::ReadOnly if !self.is_cluster => {
-                        self.lose("it no longer accepts writes");
-                    }
-                    ServerErrorKind::BusyLoading
-                    | ServerErrorKind::MasterDown
-                    | ServerErrorKind::ClusterDown
-                    | ServerErrorKind::TryAgain => self.note_failure(),
-                    _ if operation != SharedOperation::Get => self.pause_writes(),
-                    _ => {}
-                }
+            ErrorKind::Server(ServerErrorKind::ReadOnly) if !self.is_cluster => {
+                self.lose("it no longer accepts writes");
                 SharedResult::Refused
             }
-            ErrorKind::Extension => {
-                // The errors OOM and MISCONF, which have no name in the client library.
+            ErrorKind::Server(
+                ServerErrorKind::BusyLoading
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::TryAgain,
+            ) => {
+                self.note_failure();
+                SharedResult::Refused
+            }
+            // The store answers but refuses the operation, so a repetition would be refused as well. An extension is an
+            // error that has no name in the client library, such as OOM and MISCONF.
+            ErrorKind::Server(_) | ErrorKind::Extension => {
                 if operation != SharedOperation::Get {
                     self.pause_writes();
                 }

@@ -1,4 +1,4 @@
-//! The lookout: a background task that checks whether the store is reachable.
+//! The background task that checks whether the store is reachable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::telemetry::{SharedOperation, SharedResult};
 const CONNECT_ANEW_AFTER: Duration = Duration::from_secs(3);
 
 /// The state of the background task that checks whether the store is reachable.
-pub(super) struct Lookout {
+pub(super) struct HealthTask {
     store: Arc<Store>,
     /// The result of the last attempt to connect. The same failure is not logged twice in a row.
     reported: Option<SharedResult>,
@@ -21,8 +21,8 @@ pub(super) struct Lookout {
     failing_since: Option<Instant>,
 }
 
-impl Lookout {
-    /// Creates a lookout that has not checked yet.
+impl HealthTask {
+    /// Creates a task that has not checked yet.
     pub(super) fn new(store: Arc<Store>) -> Self {
         Self { store, reported: None, failing_since: None }
     }
