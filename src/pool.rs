@@ -42,7 +42,7 @@ use budget::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use caller::CallContext;
 use choice_log::Choice;
 use cluster::ClusterIdentity;
-use confirmed_slot::ConfirmedWatch;
+use confirmed_slot::Silence;
 pub use followed_node::FollowedNode;
 use member::Member;
 pub use members::{Members, Prepared};
@@ -68,7 +68,8 @@ pub struct Pool {
     latencies: Latencies,
     retries: Budget,
     passthrough_retries: Budget,
-    confirmed_slot: ConfirmedWatch,
+    /// The silence about the confirmed slot.
+    silence: Mutex<Silence>,
     buffers: Arc<BufferBudget>,
     metrics: Arc<Metrics>,
     next_id: AtomicU64,
@@ -102,7 +103,7 @@ impl Pool {
             latencies: Latencies::default(),
             retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
             passthrough_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
-            confirmed_slot: ConfirmedWatch::default(),
+            silence: Mutex::default(),
             buffers,
             metrics,
             next_id: AtomicU64::new(1),

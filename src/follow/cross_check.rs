@@ -9,6 +9,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::fetch::{self, BlockNode};
 use crate::methods::Slot;
+use crate::telemetry::RestartReason;
 
 /// The maximum number of times that nodes are asked for a block's hash. A node that lags gives it a moment later,
 /// and one that lacks the block never does.
@@ -31,17 +32,6 @@ pub(super) struct CrossCheck {
     answer: Option<AbortOnDropHandle<Option<String>>>,
 }
 
-/// The state of the comparison of a block's hash with that of a second node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CheckState {
-    /// No second node has given its hash of the block yet.
-    Open,
-    /// A second node has the same block hash, or no second node gives one.
-    Ended,
-    /// A second node has a different block hash.
-    Disagreed,
-}
-
 impl CrossCheck {
     /// Creates the check of the block at `slot` with the hash `hash`. `given_by` is the node that gave this
     /// block. `None` if another replica read the block.
@@ -50,13 +40,20 @@ impl CrossCheck {
     }
 
     /// Asks a node other than the block's source for the block's hash, unless such a call is in flight or it is too
-    /// early. Returns the state of the comparison.
-    pub(super) fn advance<N: BlockNode>(&mut self, nodes: &[N], tasks: &TaskTracker) -> CheckState {
+    /// early. Returns true once a second node has the same hash, or no second node gives one.
+    ///
+    /// # Errors
+    /// A second node has a different block at the slot.
+    pub(super) fn advance<N: BlockNode>(
+        &mut self,
+        nodes: &[N],
+        tasks: &TaskTracker,
+    ) -> Result<bool, RestartReason> {
         if let Some(answer) = &mut self.answer {
             match answer.now_or_never() {
-                None => return CheckState::Open,
-                Some(Ok(Some(theirs))) if theirs == self.hash => return CheckState::Ended,
-                Some(Ok(Some(_))) => return CheckState::Disagreed,
+                None => return Ok(false),
+                Some(Ok(Some(theirs))) if theirs == self.hash => return Ok(true),
+                Some(Ok(Some(_))) => return Err(RestartReason::Disagreement),
                 Some(Ok(None) | Err(_)) => {
                     self.ask_at = Instant::now() + PAUSE * (1 << self.attempts);
                     self.attempts += 1;
@@ -65,7 +62,7 @@ impl CrossCheck {
             }
         }
         if self.attempts == ATTEMPTS {
-            return CheckState::Ended;
+            return Ok(true);
         }
         let others: Vec<_> = nodes.iter().filter(|node| Some(node.id()) != self.given_by).collect();
         if !others.is_empty() && self.ask_at <= Instant::now() {
@@ -73,6 +70,6 @@ impl CrossCheck {
             let asked = tasks.spawn(async move { fetch::blockhash(&node, slot).await });
             self.answer = Some(AbortOnDropHandle::new(asked));
         }
-        CheckState::Open
+        Ok(false)
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Pool;
+use super::confirmed_slot::note_answer;
 use super::member::{InFlight, Member};
 use super::reply::{PoolReply, Verdict};
 use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
@@ -177,7 +178,7 @@ fn record<C: UpstreamCall>(
             }
             call.learn(frontier, member, reply, sent, now);
             if method.is_some() {
-                pool.confirmed_slot.note_answer(frontier, member, now);
+                note_answer(&pool.silence, frontier, member, now);
             }
         }
     }

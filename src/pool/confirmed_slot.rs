@@ -27,24 +27,18 @@ const LONGEST_SILENCE: Duration = Duration::from_millis(100);
 /// The minimum number of answers between two requests for the confirmed slot.
 const ANSWERS: u32 = 4;
 
-/// Decides when a node is asked for its confirmed slot.
-#[derive(Debug, Default)]
-pub(super) struct ConfirmedWatch(Mutex<Silence>);
-
-impl ConfirmedWatch {
-    /// Notes that `member` has answered a call, and requests the node's confirmed slot if that is due.
-    pub(super) fn note_answer(&self, frontier: &Frontier, member: &Member, now: Instant) {
-        let heard = frontier.since_last_report(Commitment::Confirmed, now);
-        let due = lock(&self.0).answered(heard, frontier.slot_time(), now);
-        if due && member.take_spare_rate(now) {
-            member.state.slot_wanted.notify_one();
-        }
+/// Notes that `member` has answered a call, and requests the node's confirmed slot if that is due.
+pub(super) fn note_answer(silence: &Mutex<Silence>, frontier: &Frontier, member: &Member, now: Instant) {
+    let heard = frontier.since_last_report(Commitment::Confirmed, now);
+    let due = lock(silence).answered(heard, frontier.slot_time(), now);
+    if due && member.take_spare_rate(now) {
+        member.state.slot_wanted.notify_one();
     }
 }
 
 /// The time at which a node was last asked for its confirmed slot, and the number of answers since.
 #[derive(Debug, Default)]
-struct Silence {
+pub(super) struct Silence {
     asked_at: Option<Instant>,
     answers: u32,
 }

@@ -155,13 +155,11 @@ impl RedisClient {
         patience: Duration,
         answer: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, SharedResult> {
-        match tokio::time::timeout(patience, answer).await {
-            Ok(answer) => answer.map_err(|error| self.note_error(operation, &error)),
-            Err(_) => {
-                self.note_failure();
-                Err(SharedResult::Timeout)
-            }
-        }
+        let Ok(answer) = tokio::time::timeout(patience, answer).await else {
+            self.note_failure();
+            return Err(SharedResult::Timeout);
+        };
+        answer.map_err(|error| self.note_error(operation, &error))
     }
 
     /// Deletes `key`. No client's request waits for this operation.
@@ -184,22 +182,17 @@ impl RedisClient {
             let shown = tokio::time::timeout(self.timeout, ask_time(&mut link.reads)).await;
             Ok::<_, RedisError>((link, shown.map_err(std::io::Error::from)??))
         };
-        match tokio::time::timeout(self.dial.longest_connect() + self.timeout, connected).await {
-            Ok(Ok((link, shown))) => {
-                self.link.store(Some(Arc::new(link)));
-                self.note_answer();
-                self.back.notify_one();
-                Ok(shown)
+        let (link, shown) = connected.await.map_err(|error| match error.kind() {
+            ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
+                SharedResult::Refused
             }
-            Ok(Err(error)) => Err(match error.kind() {
-                ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
-                    SharedResult::Refused
-                }
-                _ if error.is_timeout() => SharedResult::Timeout,
-                _ => SharedResult::Unreachable,
-            }),
-            Err(_) => Err(SharedResult::Timeout),
-        }
+            _ if error.is_timeout() => SharedResult::Timeout,
+            _ => SharedResult::Unreachable,
+        })?;
+        self.link.store(Some(Arc::new(link)));
+        self.note_answer();
+        self.back.notify_one();
+        Ok(shown)
     }
 
     /// Asks the store for its time, which also keeps an idle connection open and closes the breaker. `None` if there is

@@ -32,7 +32,7 @@ pub(super) struct StoreLink {
 /// The addresses and options of new connections.
 pub(super) enum Connector {
     /// One server, or several servers. The first server that accepts writes is used.
-    Servers(Vec<Client>, Box<AsyncConnectionConfig>),
+    Servers(Vec<Client>),
     /// A Redis cluster.
     Cluster(Box<ClusterClient>, Box<ClusterConfig>),
 }
@@ -73,39 +73,31 @@ impl Connector {
             Some(_) => Client::build_with_tls(url, certificates()?).map_err(wrong),
             None => Client::open(url).map_err(wrong),
         };
-        let clients = urls.map(client).collect::<Result<_, _>>()?;
-        // `CONNECT` limits the connecting, and each operation has a limit of its own.
-        let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        Ok(Self::Servers(clients, Box::new(settings)))
-    }
-
-    /// Returns the longest time for [`Self::connect`], with a margin.
-    pub(super) fn longest_connect(&self) -> Duration {
-        let addresses = match self {
-            Self::Servers(clients, _) => clients.len(),
-            Self::Cluster(..) => 1,
-        };
-        CONNECT * u32::try_from(addresses + 2).unwrap_or(u32::MAX)
+        Ok(Self::Servers(urls.map(client).collect::<Result<_, _>>()?))
     }
 
     /// Opens and authenticates all connections.
     pub(super) async fn connect(&self) -> Result<StoreLink, RedisError> {
         match self {
             Self::Cluster(client, writes) => {
-                let (reads, writes) = tokio::try_join!(
-                    client.get_async_connection(),
-                    client.get_async_connection_with_config((**writes).clone())
-                )?;
+                let both = async {
+                    tokio::try_join!(
+                        client.get_async_connection(),
+                        client.get_async_connection_with_config((**writes).clone())
+                    )
+                };
+                // The nodes of the cluster are connected one after the other.
+                let (reads, writes) = timeout(3 * CONNECT, both).await.map_err(std::io::Error::from)??;
                 Ok(StoreLink {
                     reads: StoreConnection::Cluster(reads),
                     writes: StoreConnection::Cluster(writes),
                 })
             }
-            Self::Servers(clients, settings) => {
+            Self::Servers(clients) => {
                 let mut refused = RedisError::from((redis::ErrorKind::InvalidClientConfig, "no address"));
                 for client in clients {
                     // A server that does not answer must not keep the others from being tried.
-                    match timeout(CONNECT, connect_to(client, settings, clients.len() > 1)).await {
+                    match timeout(CONNECT, connect_to(client, clients.len() > 1)).await {
                         Ok(Ok(link)) => return Ok(link),
                         Ok(Err(error)) => refused = error,
                         Err(late) => refused = std::io::Error::from(late).into(),
@@ -121,12 +113,10 @@ impl Connector {
 ///
 /// # Errors
 /// The server cannot be reached or refuses the connection, or it is `one_of_several` and does not accept writes.
-async fn connect_to(
-    client: &Client,
-    settings: &AsyncConnectionConfig,
-    one_of_several: bool,
-) -> Result<StoreLink, RedisError> {
-    let connect = || client.get_multiplexed_async_connection_with_config(settings);
+async fn connect_to(client: &Client, one_of_several: bool) -> Result<StoreLink, RedisError> {
+    // `CONNECT` limits the connecting, and each operation has a limit of its own.
+    let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let connect = || client.get_multiplexed_async_connection_with_config(&settings);
     let (reads, mut writes) = tokio::try_join!(connect(), connect())?;
     if one_of_several && !takes_writes(&mut writes).await? {
         let kind = redis::ErrorKind::Server(redis::ServerErrorKind::ReadOnly);

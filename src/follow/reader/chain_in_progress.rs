@@ -8,10 +8,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::follow::block::BlockWrites;
 use crate::follow::chain::ChainWriter;
-use crate::follow::cross_check::{CheckState, CrossCheck};
+use crate::follow::cross_check::CrossCheck;
 use crate::follow::epochs::EpochSchedule;
 use crate::follow::fetch::BlockNode;
-use crate::follow::state::{FollowEnd, PauseReason};
+use crate::follow::state::PauseReason;
 use crate::methods::Slot;
 use crate::telemetry::RestartReason;
 
@@ -120,14 +120,12 @@ impl ChainInProgress {
         &mut self,
         nodes: &[N],
         tasks: &TaskTracker,
-    ) -> Result<(), FollowEnd> {
-        match self.check.as_mut().map(|check| check.advance(nodes, tasks)) {
-            None | Some(CheckState::Open) => Ok(()),
-            Some(CheckState::Ended) => {
-                self.check = None;
-                Ok(())
-            }
-            Some(CheckState::Disagreed) => Err(RestartReason::Disagreement.into()),
+    ) -> Result<(), RestartReason> {
+        if let Some(check) = &mut self.check
+            && check.advance(nodes, tasks)?
+        {
+            self.check = None;
         }
+        Ok(())
     }
 }
