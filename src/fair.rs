@@ -38,14 +38,12 @@ impl CallerId {
 pub(crate) struct CallerHoldings(Mutex<HashMap<CallerId, usize>>);
 
 impl CallerHoldings {
-    /// Counts `units` more units of `caller`.
     pub(crate) fn add(&self, caller: CallerId, units: usize) {
         if caller != CallerId::default() {
             *self.lock().entry(caller).or_default() += units;
         }
     }
 
-    /// Counts `units` units of `caller` less.
     pub(crate) fn remove(&self, caller: CallerId, units: usize) {
         let mut holdings = self.lock();
         if let Some(held) = holdings.get_mut(&caller) {

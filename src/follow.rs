@@ -128,7 +128,6 @@ impl FollowedChain {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the state of the follower, and returns the previous one.
     fn set_state(&self, state: FollowState) -> FollowState {
         std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state)
     }
@@ -138,7 +137,6 @@ impl FollowedChain {
         self.touched.load(Ordering::Relaxed) && self.touched.swap(false, Ordering::Relaxed)
     }
 
-    /// Waits until an account is asked for.
     async fn touched(&self) {
         while !self.take_touched() {
             self.first_touch.notified().await;

@@ -43,7 +43,6 @@ struct FrontierState {
     commitments: [CommitmentState; 3],
     /// The nodes in the order in which they joined.
     nodes: Vec<FrontierNode>,
-    /// The id of the next node to join.
     next: usize,
     /// The measured duration of a slot, from the moves of the newest known slot at commitment processed.
     pace: SlotPace,
@@ -363,7 +362,6 @@ impl Frontier {
         }
     }
 
-    /// Returns the time from `started` to `now`, in milliseconds.
     fn ms(&self, now: Instant) -> u64 {
         millis(now.duration_since(self.started))
     }

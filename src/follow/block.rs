@@ -15,11 +15,8 @@ use crate::methods::{Pubkey, Slot};
 /// The parts of a block that the follower needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BlockWrites {
-    /// The hash of the block.
     pub(super) blockhash: String,
-    /// The hash of the block's parent.
     pub(super) previous_blockhash: String,
-    /// The slot of the block's parent.
     pub(super) parent_slot: Slot,
     /// True if the block begins a distribution of staking rewards. Only the first block of an epoch does.
     pub(super) begins_rewards: bool,

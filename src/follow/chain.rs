@@ -196,7 +196,6 @@ impl ChainWriter {
         Self { chain: Arc::new(Chain::new(number, first, polled_at)), pending: VecDeque::new() }
     }
 
-    /// Returns the chain for reading.
     pub(super) fn chain(&self) -> &Arc<Chain> {
         &self.chain
     }

@@ -31,7 +31,6 @@ impl EpochSchedule {
         (slots_per_epoch > 0).then_some(Self { slots_per_epoch, first_normal_epoch, first_normal_slot })
     }
 
-    /// Returns the epoch to which `slot` belongs.
     pub(super) fn epoch(&self, slot: Slot) -> u64 {
         match slot.checked_sub(self.first_normal_slot) {
             Some(after_warmup) => self.first_normal_epoch.saturating_add(after_warmup / self.slots_per_epoch),

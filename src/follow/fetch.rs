@@ -14,12 +14,10 @@ use crate::telemetry::{BlockResult, Metrics};
 
 /// The highest version of transactions that the follower accepts in a block.
 const MAX_TRANSACTION_VERSION: u8 = 0;
-/// The longest wait for an answer other than a block.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest wait for a block. Enough time remains to ask another node before the block counts as missing.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A node that serves blocks.
 pub(super) trait BlockNode: Clone + Send + Sync + 'static {
     /// Returns the id under which the node's slots are reported to the
     /// [`Frontier`](crate::frontier::Frontier).
@@ -40,20 +38,17 @@ pub(super) trait BlockNode: Clone + Send + Sync + 'static {
 
 /// The nodes of the pool that may be asked for blocks now.
 pub(super) trait BlockNodes: Sync {
-    /// The type of one node.
     type Node: BlockNode;
 
     /// Returns the nodes that may be asked for blocks now, lower tiers first.
     fn usable(&self) -> Vec<Self::Node>;
 }
 
-/// Asks a node for its newest confirmed slot.
 pub(super) async fn newest_slot(node: &impl BlockNode) -> Option<Slot> {
     let params = json!([{ "commitment": "confirmed" }]);
     serde_json::from_slice(&result(node.ask("getSlot", params, SHORT_TIMEOUT).await)?).ok()
 }
 
-/// Asks a node for the slots at which epochs begin.
 pub(super) async fn epoch_schedule(node: &impl BlockNode) -> Option<EpochSchedule> {
     EpochSchedule::parse(&result(node.ask("getEpochSchedule", json!([]), SHORT_TIMEOUT).await)?)
 }
@@ -96,13 +91,10 @@ pub fn block_params(slot: Slot) -> Value {
     json!([slot, config])
 }
 
-/// The answer of a node that was asked for a block.
 pub(super) enum FetchedBlock {
-    /// The accounts that the block may write.
     Read(BlockWrites),
     /// The node does not give the block now, but may give it later.
     Absent,
-    /// The block did not come in time.
     TimedOut,
 }
 

@@ -91,7 +91,6 @@ impl Follower {
         }
     }
 
-    /// Waits until no account was asked for during [`IDLE_AFTER`].
     async fn idle(&self) {
         let mut used_at = Instant::now();
         while used_at.elapsed() < IDLE_AFTER {
@@ -102,7 +101,6 @@ impl Follower {
         }
     }
 
-    /// Follows one chain after another.
     async fn follow_chains(&self) -> Infallible {
         let started = Instant::now();
         let (mut clusters, mut reloaded) = (self.pool.clusters(), self.pool.reloaded());
@@ -183,7 +181,6 @@ impl Pauses {
     }
 }
 
-/// The nodes of the pool that may be asked for blocks.
 struct PoolNodes<'a> {
     pool: &'a Arc<Pool>,
     names: &'a [String],
@@ -216,7 +213,6 @@ mod tests {
     use super::*;
     use crate::config::{Config, FollowMode};
 
-    /// Returns a follower without nodes.
     fn follower(followed: &Arc<FollowedChain>) -> Follower {
         let any = ([127, 0, 0, 1], 0).into();
         let mut config = Config::dev(any, any, Vec::new());

@@ -81,7 +81,6 @@ pub(super) struct LastWrites {
 }
 
 impl LastWrites {
-    /// Creates a table without writes, for a chain that begins at `first`.
     pub(super) fn new(first: Slot) -> Self {
         Self { first, buckets: std::iter::repeat_with(LastWrite::default).take(BUCKETS).collect() }
     }

@@ -28,7 +28,6 @@ use crate::frontier::Frontier;
 use crate::methods::{Commitment, Slot};
 use crate::telemetry::{BlockResult, Metrics, RestartReason};
 
-/// The maximum number of blocks that are fetched at the same time.
 const FETCHES: usize = 4;
 /// The first pause before nodes are asked again for a block that they do not have yet. Each further pause is half as
 /// long again, because a node that always fails must not be asked 20 times a second.
@@ -66,7 +65,6 @@ pub fn calls_per_slot(slot_time: Duration, poll: Duration) -> f64 {
 /// The settings of the reader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReaderSettings {
-    /// The time between two polls.
     pub(super) poll: Duration,
     /// The maximum number of blocks that the reader reads to catch up. If more blocks are missing, the
     /// followed chain ends and a new one begins.
@@ -335,7 +333,6 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         }
     }
 
-    /// Adds a block to the chain.
     fn add(&self, chain: &mut ChainInProgress, block: ReadBlock) -> Result<(), FollowEnd> {
         let ReadBlock { slot, writes, node, .. } = block;
         let tip = chain.writer.chain().tip().slot;

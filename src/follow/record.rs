@@ -19,7 +19,6 @@ use crate::redis_store::mac::{MAC_BYTES, StoreMac};
 const VERSION: &[u8; 4] = b"sfB1";
 /// The maximum number of accounts in a block's record. A block of mainnet writes a few thousand.
 const MAX_WRITES: usize = 1 << 15;
-/// The maximum length of a block's record, in bytes.
 pub(super) const MAX_RECORD: usize = MAC_BYTES + VERSION.len() + 1 + 8 + 2 * 256 + MAX_WRITES * 8;
 
 const BEGINS_REWARDS: u8 = 1;

@@ -48,7 +48,6 @@ pub(super) enum SharedBlock {
     Absent,
 }
 
-/// The shared store of blocks.
 pub(super) trait BlockStore: Sync {
     /// Looks for the block at `slot`. If no replica has read or claimed the block, claims it for this replica
     /// and returns [`SharedBlock::Absent`].

@@ -61,7 +61,6 @@ impl RawAnswer {
     }
 }
 
-/// Returns true if `text` is the number `id`.
 fn is_number(text: &[u8], id: u64) -> bool {
     str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(id))
 }

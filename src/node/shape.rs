@@ -78,12 +78,10 @@ struct AccountShape<'a> {
     _space: Option<u64>,
 }
 
-/// Returns true if `array` is a JSON array whose elements all satisfy `right`.
 fn each(array: &Bytes, right: impl Fn(&[u8]) -> bool) -> bool {
     elements(array).is_some_and(|elements| elements.iter().all(|element| right(element)))
 }
 
-/// Returns true if `object` is a JSON object whose member `name` is a string.
 fn has_text(object: &[u8], name: &str) -> bool {
     member::<Text>(object, name).is_some()
 }

@@ -51,7 +51,6 @@ pub(super) async fn attempt<C: UpstreamCall>(
     Ok((verdict, PoolReply { node: member.id, body, sent_at: sent.at, slot }))
 }
 
-/// Sends a request and reads its answer.
 async fn send<C: UpstreamCall>(
     pool: &Pool,
     call: &C,

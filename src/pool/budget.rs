@@ -17,9 +17,7 @@ pub(super) const MAX_TOKENS: f64 = 100.0;
 /// A token bucket. Time and [`Budget::deposit`] add tokens, and [`Budget::withdraw`] takes them.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// The number of tokens that are added each second.
     per_second: f64,
-    /// The highest number of tokens.
     max_tokens: f64,
     tokens: Mutex<Tokens>,
 }
@@ -40,12 +38,10 @@ impl Budget {
         Self { per_second, max_tokens, tokens: Mutex::new(tokens) }
     }
 
-    /// Replaces the part of a token that a call adds.
     pub(super) fn set_share(&self, share: f64) {
         lock(&self.tokens).share = share;
     }
 
-    /// Adds the part of a token that one call earns.
     pub(super) fn deposit(&self, now: Instant) {
         self.update(now, |tokens| tokens.left += tokens.share);
     }
@@ -59,7 +55,6 @@ impl Budget {
         })
     }
 
-    /// Returns the number of tokens that are left.
     pub(super) fn left(&self, now: Instant) -> f64 {
         self.update(now, |tokens| tokens.left)
     }

@@ -55,7 +55,6 @@ struct CallCourse<'a, C> {
     pool: &'a Pool,
     call: &'a C,
     retries_left: usize,
-    /// The ids of the nodes asked so far.
     tried: Vec<usize>,
     /// The attempts that failed or brought no certain answer, each with its reason. [`Error::NoUpstream`] reports them.
     attempts: Vec<FailedAttempt>,
@@ -65,19 +64,16 @@ struct CallCourse<'a, C> {
 
 /// What follows from an attempt.
 enum CallStep {
-    /// The call is answered.
     Done(PoolReply),
     /// There is an answer, which another node may improve or confirm. Such attempts are made in addition to the
     /// retries. They end with the nodes, because each node is asked once.
     Confirm,
     /// No node gave a usable answer. Holds the result of the last attempt, under which metrics count the retry.
     Retry(AttemptResult),
-    /// No further node is asked.
     Enough,
 }
 
 impl<'a, C: UpstreamCall> CallCourse<'a, C> {
-    /// Returns the course of a call that has asked no node yet.
     fn new(pool: &'a Pool, call: &'a C) -> Self {
         let retries_left = pool.nodes.load().settings.retries;
         Self { pool, call, retries_left, tried: Vec::new(), attempts: Vec::new(), best: None }

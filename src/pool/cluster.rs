@@ -48,7 +48,6 @@ impl ClusterIdentity {
         Self { genesis: Mutex::new(genesis), changes: watch::Sender::new(0), frontier }
     }
 
-    /// Returns the genesis hash. `None` until it is known.
     pub(super) fn genesis(&self) -> Option<String> {
         if let PoolGenesis::Known(genesis) = &*lock(&self.genesis) { Some(genesis.clone()) } else { None }
     }

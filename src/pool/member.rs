@@ -42,7 +42,6 @@ pub struct Member {
     pub name: String,
     /// The configured tier. Lower tiers are asked first.
     pub tier: u8,
-    /// The node's configuration.
     pub(super) upstream: config::Upstream,
     pub(super) client: Arc<Client>,
     pub(super) metrics: Arc<UpstreamMetrics>,
@@ -61,7 +60,6 @@ pub(super) struct MemberContext<'a> {
 }
 
 impl Member {
-    /// Creates the node `id`, which has not been probed yet.
     pub(super) fn new(
         id: usize,
         upstream: &config::Upstream,
@@ -148,12 +146,10 @@ impl Member {
         (!self.state.by_caller.may_add(caller, 1, in_flight, free)).then_some(Unusable::Busy)
     }
 
-    /// Returns true if the breaker is closed.
     pub(super) fn has_closed_breaker(&self) -> bool {
         self.state.troubles() & BREAKER == 0
     }
 
-    /// Returns true if the node is known not to serve `method`.
     pub(super) fn lacks_any(&self, method: AnyMethod) -> bool {
         match method {
             AnyMethod::Own(method) => self.lacks(method),
@@ -168,7 +164,6 @@ impl Member {
         self.state.incapable.load(Ordering::Relaxed) & bit(method) != 0
     }
 
-    /// Notes that the node does not serve `method`.
     pub(super) fn set_lacking(&self, method: AnyMethod) {
         match method {
             AnyMethod::Own(method) => {
@@ -320,7 +315,6 @@ impl Member {
         Duration::from_secs_f64(lock(&self.state.latency).seconds(Instant::now()))
     }
 
-    /// Replaces the settings of the breaker.
     pub(super) fn set_breaker(&self, settings: config::BreakerSettings) {
         self.state.change_breaker(|breaker| breaker.set(settings));
     }

@@ -43,7 +43,6 @@ pub(super) struct Nodes {
     draws: AtomicU64,
 }
 
-/// The result of looking for a node.
 enum Pick {
     /// The node to ask. The call counts against its rate limit.
     Node(Arc<Member>),
@@ -162,7 +161,6 @@ impl Nodes {
         self.probed.subscribe()
     }
 
-    /// Notifies the receivers of [`Self::probed()`].
     pub(super) fn note_probed(&self) {
         self.probed.send_replace(());
     }
@@ -287,7 +285,6 @@ impl Nodes {
         }
     }
 
-    /// Records the choice of a node for `call`, and returns the node.
     fn keep<C: UpstreamCall>(
         &self,
         call: &C,

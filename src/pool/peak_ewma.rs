@@ -72,7 +72,6 @@ pub struct Quantiles {
     sorted: Vec<Duration>,
 }
 
-/// The maximum number of latencies in the window.
 const WINDOW: usize = 256;
 /// The number of answers between two sorts of the window. A sort takes some microseconds.
 const EVERY: usize = 32;
@@ -111,7 +110,6 @@ impl Quantiles {
 pub(super) struct Latencies([Mutex<Quantiles>; 8]);
 
 impl Latencies {
-    /// Adds the latency of one answer.
     pub(super) fn observe(&self, method: Method, latency: Duration) {
         lock(&self.0[method.index()]).observe(latency);
     }

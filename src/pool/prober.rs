@@ -31,7 +31,6 @@ const RECENT_PART: u32 = 2;
 /// is larger than this, the node is asked for its genesis hash again.
 const JUMP_SLOTS: u64 = 64;
 
-/// Probes the node `id` until it has left the pool.
 pub(super) async fn probe_node(nodes: &Nodes, id: usize) {
     // Many gateways that start together, in front of many nodes, must not all ask at once.
     let first = nodes.load().settings.probe_interval / FIRST_PART;

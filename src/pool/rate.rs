@@ -31,7 +31,6 @@ const MANY: usize = 256;
 /// The number of turns that a caller may save up while it asks for less than its share. They let it make a few calls at
 /// once. A caller that was away for longer begins with the same number.
 const CREDIT: u64 = 8;
-/// The maximum number of callers whose turns are remembered.
 const CALLERS: usize = 1024;
 
 /// The rate limit of one node.
@@ -70,7 +69,6 @@ impl NodeRate {
         }
     }
 
-    /// Returns the number of tokens that are left.
     pub(super) fn left(&self, now: Instant) -> f64 {
         self.bucket.left(now)
     }

@@ -25,7 +25,6 @@ pub struct PoolReply {
 }
 
 impl PoolReply {
-    /// Returns the code of an error. `None` if the answer is a result.
     pub(super) fn code(&self) -> Option<i32> {
         match &self.body {
             NodeReply::Error { code, .. } => Some(*code),

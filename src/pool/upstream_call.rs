@@ -20,16 +20,13 @@ use crate::node::{Fault, NodeReply};
 
 /// A call that the pool sends to nodes until one answers.
 pub(super) trait UpstreamCall: Sync {
-    /// The result of the call.
     type Answer;
 
-    /// Returns the method of the call.
     fn method(&self) -> AnyMethod;
 
     /// Returns the caller that the call is for, with its deadline and trace.
     fn context(&self) -> &CallContext;
 
-    /// Returns the longest time for one attempt.
     fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration;
 
     /// Returns the commitment at which nodes are compared by their slots. `None` if the answer does not depend on
@@ -94,7 +91,6 @@ pub(super) trait UpstreamCall: Sync {
     /// too.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool;
 
-    /// Turns a node's answer into the result of the call.
     fn answer(reply: PoolReply) -> Self::Answer;
 
     /// Returns the method if it is one of the eight cached methods. `None` for a passthrough method. Only cached methods
@@ -140,7 +136,6 @@ pub(super) struct SentRequest {
     pub(super) slot_before: Slot,
     /// The newest slot known to the pool before the request was sent. 0 if no slot was known.
     pub(super) newest_before: Slot,
-    /// The setting `pool.max_slot_lag`.
     pub(super) max_slot_lag: u64,
 }
 

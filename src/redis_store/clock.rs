@@ -27,7 +27,6 @@ pub(super) struct StoreClock {
 }
 
 impl StoreClock {
-    /// Creates a clock without a reading.
     pub(super) fn new(is_cluster: bool) -> Self {
         Self { is_cluster, last: Mutex::default() }
     }

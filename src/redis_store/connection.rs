@@ -105,7 +105,6 @@ impl RedisClient {
         self.metrics.shared_request_duration.at((operation, result)).observe(took.as_secs_f64());
     }
 
-    /// Reads from the store.
     pub(super) async fn read<T: FromRedisValue>(
         &self,
         operation: SharedOperation,
@@ -249,7 +248,6 @@ impl RedisClient {
         }
     }
 
-    /// Pauses writes for a second, because the store has refused one.
     fn pause_writes(&self) {
         let until = self.started.elapsed() + CHECK_INTERVAL;
         self.no_writes_until.store(millis(until), Ordering::Relaxed);

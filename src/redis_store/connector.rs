@@ -17,13 +17,10 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// A connection that many requests share.
 #[derive(Clone)]
 pub(super) enum StoreConnection {
-    /// A connection to one server.
     One(MultiplexedConnection),
-    /// A connection to all nodes of a Redis cluster.
     Cluster(ClusterConnection),
 }
 
-/// The connections for reads and writes.
 pub(super) struct StoreLink {
     pub(super) reads: StoreConnection,
     pub(super) writes: StoreConnection,
@@ -76,7 +73,6 @@ impl Connector {
         Ok(Self::Servers(urls.map(client).collect::<Result<_, _>>()?))
     }
 
-    /// Opens and authenticates all connections.
     pub(super) async fn connect(&self) -> Result<StoreLink, RedisError> {
         match self {
             Self::Cluster(client, writes) => {

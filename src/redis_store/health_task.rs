@@ -22,7 +22,6 @@ pub(super) struct HealthTask {
 }
 
 impl HealthTask {
-    /// Creates a task that has not checked yet.
     pub(super) fn new(store: Arc<Store>) -> Self {
         Self { store, reported: None, failing_since: None }
     }
@@ -68,7 +67,6 @@ impl HealthTask {
         self.reported = Some(result);
     }
 
-    /// Returns the reason for the missing connection, as text.
     pub(super) fn why_not(&self) -> &'static str {
         hint(self.reported.unwrap_or(SharedResult::Unreachable))
     }

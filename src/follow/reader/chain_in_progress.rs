@@ -42,7 +42,6 @@ pub(super) struct ChainInProgress {
     pub(super) queue: VecDeque<ReadBlock>,
     /// The time of the poll that found the newest block.
     pub(super) found_at: Instant,
-    /// The time of the last poll.
     pub(super) polled_at: Instant,
     /// The newest confirmed slot that was known at the last poll.
     pub(super) known_at_poll: Slot,

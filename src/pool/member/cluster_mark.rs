@@ -31,27 +31,22 @@ pub(in crate::pool) struct NodeUsage {
 }
 
 impl ClusterMark {
-    /// Returns true if the node has reported the pool's genesis hash, and no later answer puts that in doubt.
     pub(in crate::pool) fn is_identified(&self) -> bool {
         self.identified.load(Ordering::SeqCst)
     }
 
-    /// Returns the valid genesis hash that the node reported last, however long ago.
     pub(in crate::pool) fn reported(&self) -> Option<String> {
         lock(&self.reported).clone()
     }
 
-    /// Notes that the node has reported the valid genesis hash `theirs`.
     pub(in crate::pool) fn set_reported(&self, theirs: &str) {
         *lock(&self.reported) = Some(theirs.to_owned());
     }
 
-    /// Returns true once the node was asked for its genesis hash and has answered, or did not answer in time.
     pub(in crate::pool) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Notes that the node was asked for its genesis hash, whatever it answered.
     pub(in crate::pool) fn set_asked(&self) {
         self.asked.store(true, Ordering::SeqCst);
     }

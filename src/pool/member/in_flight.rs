@@ -48,7 +48,6 @@ impl<'a> InFlight<'a> {
         self.member
     }
 
-    /// Returns true if the call is the trial of a half-open breaker.
     #[cfg(test)]
     pub(in crate::pool) fn is_trial(&self) -> bool {
         self.trial

@@ -26,7 +26,6 @@ pub(in crate::pool) struct NodeState {
     /// a call, the details of a trouble are read only if its bit is set.
     troubles: AtomicU8,
     pub(in crate::pool) in_flight: AtomicUsize,
-    /// The calls in flight of each caller.
     pub(in crate::pool) by_caller: CallerHoldings,
     pub(in crate::pool) slow_calls: SlowCalls,
     pub(in crate::pool) latency: Mutex<PeakEwma>,
@@ -65,7 +64,6 @@ pub(super) const NOT_HEALTHY: u8 = 1;
 pub(super) const BREAKER: u8 = 2;
 
 impl NodeState {
-    /// Creates the state of a node that has not been probed yet.
     pub(in crate::pool) fn new(breaker: config::BreakerSettings) -> Self {
         Self {
             troubles: AtomicU8::new(NOT_HEALTHY),
@@ -93,12 +91,10 @@ impl NodeState {
         }
     }
 
-    /// Returns the trouble bits that are set.
     pub(in crate::pool) fn troubles(&self) -> u8 {
         self.troubles.load(Ordering::Acquire)
     }
 
-    /// Sets the trouble bit `which` if `is` is true, and clears the bit otherwise.
     pub(in crate::pool) fn set_trouble(&self, which: u8, is: bool) {
         if is {
             self.troubles.fetch_or(which, Ordering::Release);
@@ -118,12 +114,10 @@ impl NodeState {
         result
     }
 
-    /// Returns the result of `read` on the breaker.
     pub(in crate::pool) fn read_breaker<T>(&self, read: impl FnOnce(&Breaker) -> T) -> T {
         read(&lock(&self.breaker))
     }
 
-    /// Returns the node's health, as its last probe found it.
     pub(in crate::pool) fn health(&self) -> Guard<Arc<Health>> {
         self.health.load()
     }
