@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hyper_util::client::legacy::connect::HttpInfo;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::{Fault, RawAnswer};
 use crate::chunks::{BodyBuffer, OverLimit};
@@ -239,26 +240,14 @@ impl Client {
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    /// Sends one call. Returns the answer's body and the value of its header field `header`, or `None` if the answer
-    /// lacks the field.
+    /// Returns the header `date` of a node's answer to the call `body`. `None` if the answer has no such header.
     ///
     /// # Errors
-    /// As for [`Client::post`]. HTTP 501 is an error here, too.
-    pub async fn post_for_header(
-        &self,
-        body: Bytes,
-        timeout: Duration,
-        header: &str,
-    ) -> Result<(Bytes, Option<String>), Fault> {
-        let exchange = async {
-            let sent = self.send(self.http.post(self.url.expose()).body(body)).await;
-            let mut response = sent.map_err(ResponseFailure::fault)?;
-            let header =
-                response.headers().get(header).and_then(|value| value.to_str().ok()).map(str::to_owned);
-            let buffered = Buffered::new(&self.budget, CallerId::default());
-            Ok((Self::read(&mut response, self.max_response, buffered).await?.body, header))
-        };
-        tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(Fault::Timeout))
+    /// As for [`Client::ask`].
+    pub async fn date(&self, body: Bytes, timeout: Duration) -> Result<Option<String>, Fault> {
+        let sent = self.send(self.http.post(self.url.expose()).body(body));
+        let response = tokio::time::timeout(timeout, sent).await.unwrap_or(Err(Fault::Timeout))?;
+        Ok(response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned))
     }
 
     async fn exchange(
@@ -268,36 +257,28 @@ impl Client {
         buffered: Buffered<'_>,
         heard: &AtomicBool,
     ) -> Result<RawAnswer, Fault> {
-        let mut response = match self.send(request).await {
-            Err(ResponseFailure::NotImplemented(mut response)) => {
-                // The body is read to its end, so that the connection can be used again.
-                let _ = Self::read(&mut response, MAX_REFUSAL_BYTES, buffered).await;
-                return Ok(RawAnswer::not_implemented());
-            }
-            sent => sent.map_err(ResponseFailure::fault)?,
-        };
+        let mut response = self.send(request).await?;
+        if response.status() == StatusCode::NOT_IMPLEMENTED {
+            // The body is read to its end, so that the connection can be used again.
+            let _ = Self::read(&mut response, MAX_REFUSAL_BYTES, buffered).await;
+            return Ok(RawAnswer::not_implemented());
+        }
         heard.store(true, Ordering::Relaxed);
         Self::read(&mut response, limit, buffered).await
     }
 
-    /// Sends a request, and returns the response if its status is 2xx.
-    async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, ResponseFailure> {
+    /// Sends a request, and returns the response if its status is 2xx or 501.
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Fault> {
         let sent = request.send().await;
-        let response = sent.map_err(|e| {
-            ResponseFailure::Fault(if e.is_timeout() { Fault::Timeout } else { Fault::Connect })
-        })?;
+        let response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
         if let Some(connection) = response.extensions().get::<HttpInfo>() {
             self.connections.note(connection);
         }
         // The status is checked before the body: a body without 2xx is never a node's JSON-RPC error.
         match response.status().as_u16() {
-            200..=299 => Ok(response),
-            429 => {
-                let wait = retry_after(response.headers(), SystemTime::now());
-                Err(ResponseFailure::Fault(Fault::TooManyRequests(wait)))
-            }
-            501 => Err(ResponseFailure::NotImplemented(response)),
-            status => Err(ResponseFailure::Fault(Fault::Status(status))),
+            200..=299 | 501 => Ok(response),
+            429 => Err(Fault::TooManyRequests(retry_after(response.headers(), SystemTime::now()))),
+            status => Err(Fault::Status(status)),
         }
     }
 
@@ -317,23 +298,6 @@ impl Client {
             body.push(chunk).map_err(|OverLimit| Fault::TooLarge)?;
         }
         Ok(RawAnswer::new(body.finish_compact()))
-    }
-}
-
-/// The reason why there is no 2xx response.
-enum ResponseFailure {
-    Fault(Fault),
-    /// HTTP 501, whose body has not been read.
-    NotImplemented(reqwest::Response),
-}
-
-impl ResponseFailure {
-    /// Returns the fault of the attempt. A response 501 becomes [`Fault::Status`].
-    fn fault(self) -> Fault {
-        match self {
-            Self::Fault(fault) => fault,
-            Self::NotImplemented(_) => Fault::Status(501),
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::members::Members;
-use super::select::Candidate;
+use super::select::{Candidate, Selection};
 use crate::methods::Method;
 
 /// The shortest time between two recorded choices of a node for one method.
@@ -45,7 +45,7 @@ impl ChoiceLog {
         now: Instant,
         members: &Members,
         candidates: &[Candidate],
-        (node, rival, stays): (usize, Option<usize>, bool),
+        Selection { node, rival, stays }: Selection,
     ) {
         let Ok(mut last) = self.0[method.index()].try_lock() else { return };
         if last.as_ref().is_some_and(|last| now < last.at + EVERY) {

@@ -28,7 +28,7 @@ use crate::node::Client;
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
 pub(super) use cluster_mark::NodeUsage;
 pub(super) use in_flight::InFlight;
-use state::{BREAKER, NOT_HEALTHY, NodeState};
+use state::NodeState;
 
 /// One node of the pool.
 ///
@@ -118,9 +118,7 @@ impl Member {
 
     /// Returns the reasons why the node is not usable now for any call, by its health, breaker, limits and draining.
     pub(super) fn reasons(&self, now: Instant) -> impl Iterator<Item = Unusable> + use<> {
-        let troubles = self.state.troubles();
-        let has = |which: u8| troubles & which != 0;
-        let health = || match **self.state.health() {
+        let health = match **self.state.health() {
             Health::Healthy => None,
             Health::Unhealthy(_) => Some(Unusable::Unhealthy),
             Health::Unprobed => Some(Unusable::Unprobed),
@@ -128,10 +126,9 @@ impl Member {
             Health::NoGenesisHash | Health::Disputed { .. } => Some(Unusable::Unidentified),
             Health::Foreign { .. } => Some(Unusable::Foreign),
         };
-        let rejects = has(BREAKER) && !self.state.read_breaker(|breaker| breaker.admits(now));
         [
-            if has(NOT_HEALTHY) { health() } else { None },
-            rejects.then_some(Unusable::BreakerOpen),
+            health,
+            (!self.state.breaker().admits(now)).then_some(Unusable::BreakerOpen),
             (self.in_flight() >= self.upstream.max_in_flight).then_some(Unusable::Busy),
             self.is_drained().then_some(Unusable::Drained),
         ]
@@ -147,7 +144,7 @@ impl Member {
     }
 
     pub(super) fn has_closed_breaker(&self) -> bool {
-        self.state.troubles() & BREAKER == 0
+        self.state.breaker().is_closed()
     }
 
     pub(super) fn lacks_any(&self, method: AnyMethod) -> bool {
@@ -316,12 +313,12 @@ impl Member {
     }
 
     pub(super) fn set_breaker(&self, settings: config::BreakerSettings) {
-        self.state.change_breaker(|breaker| breaker.set(settings));
+        self.state.breaker().set(settings);
     }
 
     /// Returns the state of the node's breaker at `now`.
     pub fn breaker(&self, now: Instant) -> BreakerState {
-        self.state.read_breaker(|breaker| breaker.state(now))
+        self.state.breaker().state(now)
     }
 
     /// Returns the number of calls sent to the node since it joined the pool, and how many of them failed.

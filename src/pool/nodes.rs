@@ -212,7 +212,8 @@ impl Nodes {
             let usable =
                 candidates.iter().find(|node| node.unusable.is_none() && members[node.node].id == awaited.id);
             if let Some(Candidate { node, .. }) = usable {
-                return Ok(self.keep(call, now, &members, &candidates, (*node, None, false)));
+                let chosen = Selection { node: *node, rival: None, stays: false };
+                return Ok(self.keep(call, now, &members, &candidates, chosen));
             }
             awaited.give_back_rate(now);
         }
@@ -256,7 +257,7 @@ impl Nodes {
                 candidates.iter().find(stays).map(|candidate| candidate.node)
             });
             let chosen = match stays {
-                Some(node) => Some(Selection { node, rival: None }),
+                Some(node) => Some(Selection { node, rival: None, stays: true }),
                 None => select::choose(&candidates, self.draw()),
             };
             let chosen = chosen.filter(|chosen| candidates[chosen.node].unusable <= worst);
@@ -266,18 +267,11 @@ impl Nodes {
             {
                 return Pick::Full(Arc::clone(&members[node]));
             }
-            let Some(Selection { node, rival }) = chosen else {
-                return Pick::Nothing(reasons(&members, &candidates));
-            };
+            let Some(chosen) = chosen else { return Pick::Nothing(reasons(&members, &candidates)) };
+            let node = chosen.node;
             let (member, usable) = (&members[node], candidates[node].unusable.is_none());
             if member.take_rate(call.context(), now) {
-                return Pick::Node(self.keep(
-                    call,
-                    now,
-                    &members,
-                    &candidates,
-                    (node, rival, stays.is_some()),
-                ));
+                return Pick::Node(self.keep(call, now, &members, &candidates, chosen));
             }
             let wait = member.rate_wait(call.context(), now).filter(|_| may_wait && usable);
             full = full.into_iter().chain(wait.map(|wait| (wait, node))).min();
@@ -291,15 +285,15 @@ impl Nodes {
         now: Instant,
         members: &Members,
         candidates: &[Candidate],
-        (node, rival, stays): (usize, Option<usize>, bool),
+        chosen: Selection,
     ) -> Arc<Member> {
         if let Some(method) = call.own_method() {
-            self.choices.keep(method, now, members, candidates, (node, rival, stays));
+            self.choices.keep(method, now, members, candidates, chosen);
         }
         if let Some(sticky) = self.sticky_of(call) {
-            sticky.store(members[node].id, Ordering::Relaxed);
+            sticky.store(members[chosen.node].id, Ordering::Relaxed);
         }
-        Arc::clone(&members[node])
+        Arc::clone(&members[chosen.node])
     }
 
     /// Returns the place of the node that the call's method stays with. `None` if it stays with none.

@@ -180,8 +180,7 @@ pub async fn question(client: &Client, method: &str, params: &Value) -> Result<N
 /// # Errors
 /// The request brought no answer with a 2xx status.
 pub async fn date(client: &Client) -> Result<Option<String>, Fault> {
-    let (_, date) = client.post_for_header(body("getSlot", &json!([])), TIMEOUT, "date").await?;
-    Ok(date)
+    client.date(body("getSlot", &json!([])), TIMEOUT).await
 }
 
 fn body(method: &str, params: &Value) -> Bytes {

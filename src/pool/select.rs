@@ -105,6 +105,8 @@ pub struct Selection {
     /// The position in the pool of the other node that was drawn, whose load is equal or higher. `None` if no
     /// loads were compared.
     pub rival: Option<usize>,
+    /// True if the node was chosen because the method stays with one node while that node is usable.
+    pub stays: bool,
 }
 
 /// Returns the node to ask. `None` if no node may be asked. `draw` is any random number.
@@ -115,18 +117,18 @@ pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Selection> {
         let askable = candidates.iter().filter(|c| c.unusable.is_some_and(Unusable::askable));
         let by_reason = |a: &Candidate, b: &Candidate| (a.unusable, a.quiet).cmp(&(b.unusable, b.quiet));
         let least_bad = askable.min_by(|a, b| by_reason(a, b).then(by_load(a, b)))?;
-        return Some(Selection { node: least_bad.node, rival: None });
+        return Some(Selection { node: least_bad.node, rival: None, stays: false });
     };
     let mut best = usable().filter(|c| c.near == near && c.tier == tier);
     let (first, second) = two_of(best.clone().count(), draw);
     let one = best.clone().nth(first)?;
     if first == second {
-        return Some(Selection { node: one.node, rival: None });
+        return Some(Selection { node: one.node, rival: None, stays: false });
     }
     let two = best.nth(second)?;
     // If both loads are equal, the node that was drawn first is asked.
     let (lighter, other) = if by_load(one, two).is_le() { (one, two) } else { (two, one) };
-    Some(Selection { node: lighter.node, rival: Some(other.node) })
+    Some(Selection { node: lighter.node, rival: Some(other.node), stays: false })
 }
 
 fn by_load(a: &Candidate, b: &Candidate) -> Ordering {

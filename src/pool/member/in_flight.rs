@@ -40,7 +40,7 @@ impl<'a> InFlight<'a> {
         state.by_caller.add(caller, 1);
         // The call is counted before it is sent, so that the cluster check cannot miss it.
         state.requests.fetch_add(1, Ordering::SeqCst);
-        let trial = method.is_some() && state.change_breaker(|breaker| breaker.started(now));
+        let trial = method.is_some() && state.breaker().started(now);
         Self { member, method, caller, trial, settled: false, ended: false }
     }
 
@@ -61,7 +61,7 @@ impl<'a> InFlight<'a> {
             return false;
         }
         self.settled = true;
-        self.member.state.change_breaker(|breaker| breaker.failed(now))
+        self.member.state.breaker().failed(now)
     }
 
     /// Ends the call without an effect on the node's health. A trial opens the breaker again.
@@ -86,16 +86,15 @@ impl<'a> InFlight<'a> {
             return false;
         }
         self.settled = true;
-        state.change_breaker(|breaker| {
-            if fault.is_some() {
-                return breaker.failed(now);
-            }
-            if !breaker.is_closed() {
-                lock(&state.latency).restart(latency, now);
-            }
-            breaker.succeeded();
-            false
-        })
+        let mut breaker = state.breaker();
+        if fault.is_some() {
+            return breaker.failed(now);
+        }
+        if !breaker.is_closed() {
+            lock(&state.latency).restart(latency, now);
+        }
+        breaker.succeeded();
+        false
     }
 }
 
@@ -108,7 +107,7 @@ impl Drop for InFlight<'_> {
             self.member.metrics.requests.at((self.method, AttemptResult::Cancelled)).inc();
         }
         if self.trial && !self.settled {
-            state.change_breaker(|breaker| breaker.trial_was_vain(Instant::now()));
+            state.breaker().trial_was_vain(Instant::now());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The changing state of one node: health, breaker, load, capabilities, and counts.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
@@ -22,9 +22,6 @@ use crate::telemetry::AttemptResult;
 
 /// The state of one node. A reload that only changes the node's settings keeps this state.
 pub(in crate::pool) struct NodeState {
-    /// One bit for each kind of trouble that the node has: [`NOT_HEALTHY`] and [`BREAKER`]. When nodes are rated for
-    /// a call, the details of a trouble are read only if its bit is set.
-    troubles: AtomicU8,
     pub(in crate::pool) in_flight: AtomicUsize,
     pub(in crate::pool) by_caller: CallerHoldings,
     pub(in crate::pool) slow_calls: SlowCalls,
@@ -58,15 +55,9 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) slot_wanted: Notify,
 }
 
-/// The trouble bit that is set while the node is not healthy.
-pub(super) const NOT_HEALTHY: u8 = 1;
-/// The trouble bit that is set while the node's breaker is not closed.
-pub(super) const BREAKER: u8 = 2;
-
 impl NodeState {
     pub(in crate::pool) fn new(breaker: config::BreakerSettings) -> Self {
         Self {
-            troubles: AtomicU8::new(NOT_HEALTHY),
             in_flight: AtomicUsize::new(0),
             by_caller: CallerHoldings::default(),
             slow_calls: SlowCalls::default(),
@@ -91,31 +82,8 @@ impl NodeState {
         }
     }
 
-    pub(in crate::pool) fn troubles(&self) -> u8 {
-        self.troubles.load(Ordering::Acquire)
-    }
-
-    pub(in crate::pool) fn set_trouble(&self, which: u8, is: bool) {
-        if is {
-            self.troubles.fetch_or(which, Ordering::Release);
-        } else {
-            self.troubles.fetch_and(!which, Ordering::Release);
-        }
-    }
-
-    /// Changes the breaker by `change`, and updates the breaker's trouble bit.
-    pub(in crate::pool) fn change_breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
-        let mut breaker = lock(&self.breaker);
-        let was_closed = breaker.is_closed();
-        let result = change(&mut breaker);
-        if breaker.is_closed() != was_closed {
-            self.set_trouble(BREAKER, was_closed);
-        }
-        result
-    }
-
-    pub(in crate::pool) fn read_breaker<T>(&self, read: impl FnOnce(&Breaker) -> T) -> T {
-        read(&lock(&self.breaker))
+    pub(in crate::pool) fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        lock(&self.breaker)
     }
 
     pub(in crate::pool) fn health(&self) -> Guard<Arc<Health>> {
@@ -124,12 +92,6 @@ impl NodeState {
 
     /// Sets the health that a probe has found. Returns the previous health, or `None` if it is the same.
     pub(in crate::pool) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
-        if **self.health.load() == health {
-            return None;
-        }
-        let healthy = health == Health::Healthy;
-        let before = self.health.swap(Arc::new(health));
-        self.set_trouble(NOT_HEALTHY, !healthy);
-        Some(before)
+        (**self.health.load() != health).then(|| self.health.swap(Arc::new(health)))
     }
 }
