@@ -5,6 +5,8 @@
 //! therefore shows from which calls it is made. From these calls, the test knows the age and the commitment
 //! of the answer, and if a purge came after the calls.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -72,7 +74,8 @@ pub(super) struct AnsweredCaller<W> {
 /// A caller who waits for an answer.
 struct WaitingCaller<W> {
     caller: TestCaller<W>,
-    task: JoinHandle<Result<CacheAnswer, Error>>,
+    /// The task of the call. Its result has the number of callers who were answered before.
+    task: JoinHandle<(usize, Result<CacheAnswer, Error>)>,
 }
 
 /// The cache under test, its callers, and its upstream calls.
@@ -90,6 +93,8 @@ pub(super) struct SteppedCache<W> {
     tasks: TaskTracker,
     requests: UnboundedReceiver<(UpstreamRequest, ReplySender)>,
     waiting: Vec<WaitingCaller<W>>,
+    /// The number of callers who were answered so far.
+    answered: Arc<AtomicUsize>,
 }
 
 impl<W> SteppedCache<W> {
@@ -115,8 +120,21 @@ impl<W> SteppedCache<W> {
         for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
             frontier.probed(0, c, slot, Instant::now());
         }
-        let (calls, waiting) = (Vec::new(), Vec::new());
-        Self { frontier, calls, generation: 0, step: 0, followed, cache, metrics, tasks, requests, waiting }
+        let (calls, waiting, answered) = (Vec::new(), Vec::new(), Arc::default());
+        let (generation, step) = (0, 0);
+        Self {
+            frontier,
+            calls,
+            generation,
+            step,
+            followed,
+            cache,
+            metrics,
+            tasks,
+            requests,
+            waiting,
+            answered,
+        }
     }
 
     /// Returns the slot that is `behind` slots below the newest known slot of a commitment.
@@ -133,9 +151,11 @@ impl<W> SteppedCache<W> {
     pub(super) fn ask(&mut self, call: W, query: Query, (options, seen): (CallOptions, SeenSlot)) {
         let min_context_slot = query.min_context_slot();
         let min_slot = min_context_slot.max(seen.0);
-        let cache = Arc::clone(&self.cache);
-        let task =
-            self.tasks.spawn(async move { cache.answer(&query, options, &Charge::free(), &seen).await });
+        let (cache, answered) = (Arc::clone(&self.cache), Arc::clone(&self.answered));
+        let task = self.tasks.spawn(async move {
+            let answer = cache.answer(&query, options, &Charge::free(), &seen).await;
+            (answered.fetch_add(1, Ordering::Relaxed), answer)
+        });
         let (asked_at, generation, asked_in) = (Instant::now(), self.generation, self.step);
         let caller = TestCaller { call, min_context_slot, min_slot, asked_at, generation, asked_in };
         self.waiting.push(WaitingCaller { caller, task });
@@ -226,7 +246,7 @@ impl<W> SteppedCache<W> {
     }
 
     /// Runs all tasks until they wait for time or a node, and ends the step. Returns the callers who got an
-    /// answer.
+    /// answer, in the order in which they got it.
     pub(super) async fn settle(&mut self) -> Vec<AnsweredCaller<W>> {
         // Tasks wake each other in chains: caller, shared fetch, caller, a second fetch, a third. No chain
         // has as many links as this loop has rounds.
@@ -248,12 +268,14 @@ impl<W> SteppedCache<W> {
         let mut answered = Vec::new();
         for WaitingCaller { caller, task } in std::mem::take(&mut self.waiting) {
             if task.is_finished() {
-                answered.push(AnsweredCaller { caller, answer: task.await.unwrap() });
+                let (order, answer) = task.await.unwrap();
+                answered.push((order, AnsweredCaller { caller, answer }));
             } else {
                 self.waiting.push(WaitingCaller { caller, task });
             }
         }
-        answered
+        answered.sort_by_key(|(order, _)| *order);
+        answered.into_iter().map(|(_, caller)| caller).collect()
     }
 
     pub(super) fn has_waiting_callers(&self) -> bool {

@@ -57,7 +57,8 @@ pub(super) struct FloorFall {
     commitment: Commitment,
     from: Slot,
     slot: Slot,
-    step: usize,
+    /// The number of accounts that were shown before. The floors of those fall, and later ones may rise again.
+    shown_before: usize,
     generation: u32,
 }
 
@@ -70,8 +71,9 @@ impl AccountModel {
     /// Notes that the floors of the accounts of `call` fall to `slot`, because no node reaches them. Floors above
     /// `from` do not fall.
     pub(super) fn lower_floors(&mut self, call: &TestCall, from: Slot, slot: Slot) {
-        let (commitment, step, generation) = (call.commitment, self.cache.step, self.cache.generation);
-        let fall = |n: &u8| FloorFall { n: *n, commitment, from, slot, step, generation };
+        let (commitment, shown_before) = (call.commitment, self.accounts_shown.len());
+        let generation = self.cache.generation;
+        let fall = |n: &u8| FloorFall { n: *n, commitment, from, slot, shown_before, generation };
         self.falls.extend(call.accounts.iter().map(fall));
     }
 
@@ -79,16 +81,16 @@ impl AccountModel {
     /// which the floor fell. `None` if no step showed the account since its last purge, or if no answer of a lower
     /// slot can be stored any more.
     fn floor_of_account(&self, n: u8, commitment: Commitment) -> Option<Slot> {
-        let shown = self.accounts_shown.iter().filter(|shown| {
+        let shown = self.accounts_shown.iter().enumerate().filter(|(_, shown)| {
             let is_same = shown.n == n && shown.commitment == commitment;
             let is_in_force = shown.step < self.cache.step && shown.until >= Instant::now();
             is_same && is_in_force && !self.is_purged(n, shown.generation)
         });
         // A floor may fall several times, each time from the slot to which it fell before.
-        let fallen = |shown: &AccountShown| {
+        let fallen = |(number, shown): (usize, &AccountShown)| {
             let falls = self.falls.iter().filter(|fall| {
                 let is_same = fall.n == n && fall.commitment == commitment;
-                is_same && fall.step >= shown.step && !self.is_purged(n, fall.generation)
+                is_same && number < fall.shown_before && !self.is_purged(n, fall.generation)
             });
             falls.fold(shown.slot, |slot, fall| if fall.from >= slot { slot.min(fall.slot) } else { slot })
         };
@@ -159,14 +161,11 @@ impl AccountModel {
             Some(AccountShown { n: *n, commitment, slot: answer.meta.slot, step, generation, until })
         });
         let newly_shown: Vec<_> = newly_shown.collect();
-        // The callers of one step are answered in any order. A stand-in may lower a floor that another caller's
-        // stand-in has raised.
-        if node_is_down && matches!(answer.status, CacheStatus::StaleIfError { .. }) {
-            self.lower_floors(&caller.call, Slot::MAX, answer.meta.slot);
-        }
+        // A stand-in may be below a floor that the model does not know: a refusal raises floors, too, and so does
+        // another caller's stand-in in the same step. Whatever its status, it lowers them.
+        let stands_in = self.may_stand_in_below_floors(caller, answer, node_is_down);
         if is_behind && is_promised {
-            let is_excused =
-                self.may_stand_in_below_floors(caller, answer, node_is_down) || self.was_asked_twice(caller);
+            let is_excused = stands_in || self.was_asked_twice(caller);
             prop_assert!(is_excused, "an account goes back: {:?} {:?}", caller.call, answer);
         }
         self.accounts_shown.extend(newly_shown);

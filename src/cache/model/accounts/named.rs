@@ -7,6 +7,7 @@ use Commitment::Finalized;
 use ModelStep::{AdvanceFrontier, NodeFailure, PurgeAccount, PurgeAll};
 
 const ONE_SLOT: Settings = Settings { assemble: Assemble::SameSlot };
+const NEVER: Settings = Settings { assemble: Assemble::Off };
 
 fn run(settings: Settings, steps: Vec<ModelStep>) {
     on_a_stepped_clock(async { AccountModel::new(settings).run(steps).await }).unwrap();
@@ -252,4 +253,22 @@ fn stand_in_raises_a_fallen_floor() {
         reply(0, 0),
     ];
     run(ONE_SLOT, steps);
+}
+
+/// Checks that the floor after a failure depends on who was answered last. The refusal of account 2 in base58 raises
+/// the floors, so no answer that the model knows has shown account 0 before the node fails.
+#[test]
+fn last_of_two_stand_ins_sets_the_floor() {
+    let list = || ask_list(&[0, 1], Base64);
+    let until_the_failure =
+        || vec![list(), ask_list(&[0, 2], Base58), ask(0, form(Base64)), reply(1, 0), reply(0, 1)];
+    // The call for account 0 fails first. The list is then served as a last resort, and lowers the floor.
+    let mut list_last = until_the_failure();
+    list_last.extend([NodeFailure { choice: 0 }, list()]);
+    run(NEVER, list_last);
+    // The second call for the list fails first. The account is then served at a higher slot, and raises the floor, so
+    // a node is asked for the list again.
+    let mut account_last = until_the_failure();
+    account_last.extend([NodeFailure { choice: 1 }, list(), reply(0, 0)]);
+    run(NEVER, account_last);
 }
