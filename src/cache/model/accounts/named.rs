@@ -125,6 +125,30 @@ fn second_flight_joiner_refuses_an_old_answer() {
     run(ONE_SLOT, steps);
 }
 
+/// Checks that a caller who joins the second flight of an earlier caller, and finds its answer too old, gets a third
+/// flight and no error. At processed no stored answer may be served instead.
+#[test]
+fn late_second_flight_is_followed_by_a_third() {
+    let processed = AnswerBounds::of_accounts(Commitment::Processed);
+    let asks = || {
+        let commitment = Commitment::Processed;
+        let call = TestCall { accounts: vec![1], list: false, form: form(Base64), commitment };
+        ModelStep::Ask { call, conditions: Conditions { floor_behind: Some(0), ..Conditions::default() } }
+    };
+    let steps = vec![
+        asks(),
+        // The slot is below what the caller's key has seen, so a second flight asks for that slot.
+        reply(0, 1),
+        ModelStep::Wait { ms: 1 },
+        // For this caller the stored answer is too low as well, so it joins the second flight.
+        asks(),
+        wait(processed.past_ttl()),
+        reply(0, 0),
+        reply(0, 0),
+    ];
+    run(ONE_SLOT, steps);
+}
+
 #[test]
 fn shrunk_account_is_found_under_its_old_form() {
     let asks = || ask(2, slice_of(JsonParsed, 1));
