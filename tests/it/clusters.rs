@@ -86,6 +86,10 @@ async fn answers_of_unknown_clusters_are_refused() {
     };
     let prepare = |cluster: &Cluster| cluster.node(1).fault_on(GENESIS, no_method(), None);
     let gateway = TestGateway::builder().nodes(2).config(configure).prepare(prepare).start_unprobed().await;
+    // A node that has answered a probe would be preferred to one that has not, whatever their tiers.
+    let is_probed =
+        |node| !matches!(gateway.unusable(node), Some(Unusable::Unprobed | Unusable::Unidentified));
+    gateway.until("both nodes are probed", || is_probed(0) && is_probed(1)).await;
     let told = async {
         // No node reports a genesis hash, so the node of the preferred tier is asked.
         asked.arrived(1).await;
