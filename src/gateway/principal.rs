@@ -130,7 +130,7 @@ impl PlanLimits {
     }
 
     /// Takes one call from the shared rate, if there is one, and from this gateway's own rate. `steady` is the
-    /// current time as [`WallClock::steady`] returns it.
+    /// current time as `WallClock::steady` returns it.
     ///
     /// # Errors
     /// A rate is used up. The error is the time until the next call may pass. No call is taken from either rate then.
