@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::Pool;
 use super::confirmed_slot::note_answer;
 use super::member::{InFlight, Member};
-use super::reply::{PoolReply, Verdict};
+use super::reply::{Meaning, PoolReply};
 use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
 use crate::methods::Commitment;
 use crate::node::code::{METHOD_NOT_FOUND, MIN_CONTEXT_SLOT_NOT_REACHED, TRANSACTION_HISTORY_NOT_AVAILABLE};
@@ -26,7 +26,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
     call: &C,
     member: &Member,
     min_slot: MinSlotUse,
-) -> Result<(Verdict, PoolReply), Fault> {
+) -> Result<(Meaning, PoolReply), Fault> {
     let frontier = &pool.nodes.frontier;
     let commitment = call.commitment().unwrap_or(Commitment::Processed);
     let id = pool.next_id();
@@ -46,9 +46,9 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let classified = received.and_then(|reply| Ok((classify(pool, call, member, &sent, &reply)?, reply)));
     let result = record(pool, call, &sent, in_flight, &classified);
     span.end(result);
-    let (verdict, (body, context)) = classified?;
+    let (meaning, (body, context)) = classified?;
     let slot = context.unwrap_or(sent.slot_before);
-    Ok((verdict, PoolReply { node: member.id, body, sent_at: sent.at, slot }))
+    Ok((meaning, PoolReply { node: member.id, body, sent_at: sent.at, slot }))
 }
 
 async fn send<C: UpstreamCall>(
@@ -117,7 +117,7 @@ fn classify<C: UpstreamCall>(
     member: &Member,
     sent: &SentRequest,
     reply: &ParsedReply,
-) -> Result<Verdict, Fault> {
+) -> Result<Meaning, Fault> {
     // The node was perhaps asked before the pool's cluster was known, or may belong to another cluster by now.
     if pool.nodes.cluster.unidentified(member).is_some() {
         return Err(Fault::Foreign);
@@ -132,13 +132,13 @@ fn record<C: UpstreamCall>(
     call: &C,
     sent: &SentRequest,
     in_flight: InFlight<'_>,
-    classified: &Result<(Verdict, ParsedReply), Fault>,
+    classified: &Result<(Meaning, ParsedReply), Fault>,
 ) -> AttemptResult {
     let (frontier, member, now) = (&pool.nodes.frontier, in_flight.member(), Instant::now());
     let (method, latency) = (call.own_method(), now.duration_since(sent.at));
     let result = match classified {
         Err(fault) => fault.result(),
-        Ok((Verdict::TryElsewhere(result), _)) => *result,
+        Ok((Meaning::TryElsewhere(result), _)) => *result,
         Ok((_, (NodeReply::Error { .. }, _))) => AttemptResult::NodeError,
         Ok(_) => AttemptResult::Ok,
     };
@@ -146,7 +146,7 @@ fn record<C: UpstreamCall>(
     member.metrics.request_duration.at(method).observe(latency.as_secs_f64());
     // A refusal says nothing about other calls, and nobody knows what an error with an unknown code says.
     let counts_for_health = match classified {
-        Ok((Verdict::TryElsewhere(AttemptResult::Incapable) | Verdict::UnlistedError, _)) => false,
+        Ok((Meaning::TryElsewhere(AttemptResult::Incapable) | Meaning::UnlistedError, _)) => false,
         Ok((_, (NodeReply::Error { code, .. }, _))) => *code != MIN_CONTEXT_SLOT_NOT_REACHED,
         Ok(_) | Err(_) => true,
     };

@@ -11,7 +11,7 @@ use super::Pool;
 use super::attempt::attempt;
 use super::budget::Budget;
 use super::member::Member;
-use super::reply::{Best, PoolReply, Verdict};
+use super::reply::{Best, Meaning, PoolReply};
 use super::select::Unusable;
 use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::{Error, FailedAttempt};
@@ -86,46 +86,46 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     }
 
     /// Records the outcome of one attempt at `member`, and returns what follows.
-    fn record(&mut self, member: &Member, outcome: Result<(Verdict, PoolReply), Fault>) -> CallStep {
-        use Verdict::{Answer, NeedsSecondNode, TryElsewhere, UnlistedError};
-        let (verdict, reply) = match outcome {
+    fn record(&mut self, member: &Member, outcome: Result<(Meaning, PoolReply), Fault>) -> CallStep {
+        use Meaning::{Answer, NeedsSecondNode, TryElsewhere, UnlistedError};
+        let (meaning, reply) = match outcome {
             Ok(answer) => answer,
             Err(fault) => return self.record_fault(member, fault),
         };
-        match (verdict, self.best.take()) {
+        match (meaning, self.best.take()) {
             (TryElsewhere(why), held) => {
                 self.failed(member, why, None);
-                let best = Best::better(held, Best { verdict, reply });
+                let best = Best::better(held, Best { meaning, reply });
                 let step = if best.is_answer() { CallStep::Confirm } else { CallStep::Retry(why) };
                 self.best = Some(best);
                 step
             }
             // Only a certain result replaces an error with an unlisted code. A doubtful one would need a third node.
-            (_, Some(Best { verdict: UnlistedError, reply: first })) => {
+            (_, Some(Best { meaning: UnlistedError, reply: first })) => {
                 let is_result = matches!(reply.body, NodeReply::Result(_));
-                CallStep::Done(if verdict == Answer && is_result { reply } else { first })
+                CallStep::Done(if meaning == Answer && is_result { reply } else { first })
             }
             (Answer, _) => CallStep::Done(reply),
             // Two nodes confirm an unexpected slot. They do not confirm that a block is missing, because several nodes
             // may have started from the same snapshot. So all of them are asked.
-            (NeedsSecondNode, Some(Best { verdict: NeedsSecondNode, reply: first })) => {
+            (NeedsSecondNode, Some(Best { meaning: NeedsSecondNode, reply: first })) => {
                 let is_missing = reply.has_no_block();
                 let better = first.better_of(reply);
                 if !is_missing {
                     return CallStep::Done(better);
                 }
-                self.best = Some(Best { verdict, reply: better });
+                self.best = Some(Best { meaning, reply: better });
                 CallStep::Confirm
             }
             // Another node has reported a missing block. This error says nothing about that block.
-            (UnlistedError, first @ Some(Best { verdict: NeedsSecondNode, .. })) => {
+            (UnlistedError, first @ Some(Best { meaning: NeedsSecondNode, .. })) => {
                 self.best = first;
                 self.failed(member, AttemptResult::NodeError, None);
                 CallStep::Confirm
             }
             _ if self.call.is_for_one_node() => CallStep::Done(reply),
             _ => {
-                self.best = Some(Best { verdict, reply });
+                self.best = Some(Best { meaning, reply });
                 CallStep::Confirm
             }
         }
@@ -163,7 +163,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     fn misses_block(&self) -> bool {
         self.best
             .as_ref()
-            .is_some_and(|best| best.verdict == Verdict::NeedsSecondNode && best.reply.has_no_block())
+            .is_some_and(|best| best.meaning == Meaning::NeedsSecondNode && best.reply.has_no_block())
     }
 
     fn failed(&mut self, member: &Member, why: AttemptResult, retry_after: Option<Duration>) {
@@ -248,9 +248,9 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// # Errors
     /// No attempt brought a usable answer: [`Error::NoUpstream`], with every failed attempt.
     fn conclude(self) -> Result<PoolReply, Error> {
-        let is_accepted = |best: &Best| match best.verdict {
-            Verdict::TryElsewhere(AttemptResult::Behind) if self.call.is_own() => true,
-            Verdict::TryElsewhere(_) => self.call.accepts_refusal(&self.attempts, &self.pool.nodes.load()),
+        let is_accepted = |best: &Best| match best.meaning {
+            Meaning::TryElsewhere(AttemptResult::Behind) if self.call.is_own() => true,
+            Meaning::TryElsewhere(_) => self.call.accepts_refusal(&self.attempts, &self.pool.nodes.load()),
             _ => true,
         };
         self.best.filter(is_accepted).map(|best| best.reply).ok_or(Error::NoUpstream(self.attempts))

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::reply::{PoolReply, Verdict};
+use super::reply::{Meaning, PoolReply};
 use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
 use crate::config;
 use crate::error::FailedAttempt;
@@ -61,10 +61,10 @@ impl UpstreamCall for PassthroughRequest {
         |reply| Ok((reply, None))
     }
 
-    fn classify(&self, (body, _): &ParsedReply, _: &SentRequest, _: &Frontier) -> Result<Verdict, Fault> {
+    fn classify(&self, (body, _): &ParsedReply, _: &SentRequest, _: &Frontier) -> Result<Meaning, Fault> {
         match body {
-            NodeReply::Result(_) => Ok(Verdict::Answer),
-            NodeReply::Error { code, .. } => Verdict::of_code(*code),
+            NodeReply::Result(_) => Ok(Meaning::Answer),
+            NodeReply::Error { code, .. } => Meaning::of_code(*code),
         }
     }
 

@@ -63,7 +63,7 @@ fn lacks_block(code: i32) -> bool {
 
 /// The meaning of a node's answer for its call, if the answer is not a fault of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Meaning {
     /// The final answer of the call.
     Answer,
     /// An answer that another node may improve. A second node is asked, and the better of the two answers is used.
@@ -76,7 +76,7 @@ pub(super) enum Verdict {
     TryElsewhere(AttemptResult),
 }
 
-impl Verdict {
+impl Meaning {
     /// Returns the meaning that an error code has for all kinds of calls.
     ///
     /// # Errors
@@ -100,17 +100,17 @@ impl Verdict {
     }
 }
 
-/// The best answer to a call so far, with its meaning, which is never [`Verdict::Answer`].
+/// The best answer to a call so far, with its meaning, which is never [`Meaning::Answer`].
 #[derive(Debug)]
 pub(super) struct Best {
-    pub(super) verdict: Verdict,
+    pub(super) meaning: Meaning,
     pub(super) reply: PoolReply,
 }
 
 impl Best {
     /// Returns true if the caller may get the answer as it is. Other nodes only improve or confirm it.
     pub(super) fn is_answer(&self) -> bool {
-        !matches!(self.verdict, Verdict::TryElsewhere(_))
+        !matches!(self.meaning, Meaning::TryElsewhere(_))
     }
 
     /// Returns true if the node has refused the minimum slot of the request.
@@ -124,7 +124,7 @@ impl Best {
     /// better than errors, and higher slots are better than lower ones.
     pub(super) fn better(held: Option<Self>, other: Self) -> Self {
         let rank = |best: &Self| {
-            let behind = best.verdict == Verdict::TryElsewhere(AttemptResult::Behind);
+            let behind = best.meaning == Meaning::TryElsewhere(AttemptResult::Behind);
             let is_result = behind && best.reply.code().is_none();
             (best.is_answer(), behind, is_result, if behind { best.reply.slot } else { 0 })
         };
@@ -167,12 +167,12 @@ mod tests {
 
     #[tokio::test]
     async fn answers_that_are_not_good_enough_have_an_order() {
-        let best_of = |node, body: NodeReply, slot, verdict| {
+        let best_of = |node, body: NodeReply, slot, meaning| {
             let reply = PoolReply { node, body, sent_at: Instant::now(), slot };
-            Best { verdict, reply }
+            Best { meaning, reply }
         };
         let [behind, incapable] =
-            [AttemptResult::Behind, AttemptResult::Incapable].map(Verdict::TryElsewhere);
+            [AttemptResult::Behind, AttemptResult::Incapable].map(Meaning::TryElsewhere);
         let result = || NodeReply::Result(Bytes::from_static(b"{}"));
         let best = [
             (best_of(0, error(-32601), 9, incapable), 0),
@@ -181,7 +181,7 @@ mod tests {
             (best_of(3, result(), 3, behind), 3),
             (best_of(4, result(), 4, behind), 4),
             (best_of(5, result(), 2, behind), 4),
-            (best_of(6, result(), 1, Verdict::NeedsSecondNode), 6),
+            (best_of(6, result(), 1, Meaning::NeedsSecondNode), 6),
             (best_of(7, result(), 9, behind), 6),
         ];
         let mut held = None;
@@ -194,18 +194,18 @@ mod tests {
 
     #[test]
     fn codes_match_the_node_contract() {
-        let elsewhere = |why| Ok(Verdict::TryElsewhere(why));
+        let elsewhere = |why| Ok(Meaning::TryElsewhere(why));
         let (behind, incapable) = (elsewhere(AttemptResult::Behind), elsewhere(AttemptResult::Incapable));
         for (codes, expected) in [
             (&[-32005][..], Err(Fault::Unhealthy)),
             (&[-32603, -32700], Err(Fault::UnknownCode)),
             (&[-32016], behind),
             (&[-32601, -32010, -32011, -32012, -32019], incapable),
-            (&[-32600, -32602, -32001, -32004, -32007, -32009, -32015, -32020, -32022], Ok(Verdict::Answer)),
-            (&[-32000, -32023, -32099, -32604, -1, 0], Ok(Verdict::UnlistedError)),
+            (&[-32600, -32602, -32001, -32004, -32007, -32009, -32015, -32020, -32022], Ok(Meaning::Answer)),
+            (&[-32000, -32023, -32099, -32604, -1, 0], Ok(Meaning::UnlistedError)),
         ] {
             for code in codes {
-                assert_eq!(Verdict::of_code(*code), expected, "{code}");
+                assert_eq!(Meaning::of_code(*code), expected, "{code}");
             }
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::reply::{PoolReply, Verdict};
+use super::reply::{Meaning, PoolReply};
 use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
 use crate::config;
 use crate::error::FailedAttempt;
@@ -118,14 +118,14 @@ impl UpstreamCall for UpstreamRequest {
         (body, context): &ParsedReply,
         sent: &SentRequest,
         frontier: &Frontier,
-    ) -> Result<Verdict, Fault> {
+    ) -> Result<Meaning, Fault> {
         // With `one_node` the first node's answer is final, even if its slot is below the minimum slot.
         let behind =
-            if self.one_node { Verdict::Answer } else { Verdict::TryElsewhere(AttemptResult::Behind) };
+            if self.one_node { Meaning::Answer } else { Meaning::TryElsewhere(AttemptResult::Behind) };
         let (code, error) = match body {
             NodeReply::Result(result) if result.as_ref() == b"null" => {
                 let block = matches!(self.query, Query::Block(_));
-                return Ok(if block { Verdict::NeedsSecondNode } else { Verdict::Answer });
+                return Ok(if block { Meaning::NeedsSecondNode } else { Meaning::Answer });
             }
             NodeReply::Result(_) => {
                 return match (self.query.has_context(), *context) {
@@ -136,9 +136,9 @@ impl UpstreamCall for UpstreamRequest {
                     // after this node was chosen, so the node's own earlier slot is not enough.
                     (true, Some(slot)) if sent.shows_fall(slot) || sent.shows_lag(slot) => Ok(behind),
                     (true, Some(slot)) if self.needs_second_node(slot, frontier) => {
-                        Ok(Verdict::NeedsSecondNode)
+                        Ok(Meaning::NeedsSecondNode)
                     }
-                    _ => Ok(Verdict::Answer),
+                    _ => Ok(Meaning::Answer),
                 };
             }
             NodeReply::Error { code, body } => (*code, body),
@@ -149,12 +149,12 @@ impl UpstreamCall for UpstreamRequest {
             code::BLOCK_CLEANED_UP
             | code::SLOT_SKIPPED
             | code::LONG_TERM_STORAGE_SLOT_SKIPPED
-            | code::BLOCK_STATUS_NOT_AVAILABLE_YET => Ok(Verdict::NeedsSecondNode),
+            | code::BLOCK_STATUS_NOT_AVAILABLE_YET => Ok(Meaning::NeedsSecondNode),
             code::BLOCK_NOT_AVAILABLE => match &self.query {
                 Query::Block(block) if block.slot <= frontier.slot(block.commitment) => {
-                    Ok(Verdict::NeedsSecondNode)
+                    Ok(Meaning::NeedsSecondNode)
                 }
-                _ => Ok(Verdict::Answer),
+                _ => Ok(Meaning::Answer),
             },
             code::MIN_CONTEXT_SLOT_NOT_REACHED => Ok(behind),
             // Nodes use this code for data over the base58 limit and for malformed calls. Only the text
@@ -166,7 +166,7 @@ impl UpstreamCall for UpstreamRequest {
             code::INVALID_PARAMS | code::INVALID_REQUEST if reads_accounts(&self.query) && below_min_slot => {
                 Ok(behind)
             }
-            _ => Verdict::of_code(code),
+            _ => Meaning::of_code(code),
         }
     }
 
@@ -266,10 +266,10 @@ mod tests {
     use crate::jsonrpc::Params;
     use crate::methods::{Method, Profile};
 
-    const ANSWER: Result<Verdict, Fault> = Ok(Verdict::Answer);
-    const NEEDS_SECOND_NODE: Result<Verdict, Fault> = Ok(Verdict::NeedsSecondNode);
-    const BEHIND: Result<Verdict, Fault> = Ok(Verdict::TryElsewhere(AttemptResult::Behind));
-    const INCAPABLE: Result<Verdict, Fault> = Ok(Verdict::TryElsewhere(AttemptResult::Incapable));
+    const ANSWER: Result<Meaning, Fault> = Ok(Meaning::Answer);
+    const NEEDS_SECOND_NODE: Result<Meaning, Fault> = Ok(Meaning::NeedsSecondNode);
+    const BEHIND: Result<Meaning, Fault> = Ok(Meaning::TryElsewhere(AttemptResult::Behind));
+    const INCAPABLE: Result<Meaning, Fault> = Ok(Meaning::TryElsewhere(AttemptResult::Incapable));
     const ACCOUNT: &str = r#"["11111111111111111111111111111111"]"#;
 
     fn request(method: Method, params: &str, one_node: bool) -> UpstreamRequest {
@@ -319,8 +319,8 @@ mod tests {
             (-32602, "Invalid param: could not find account", ANSWER),
             (-32603, "Internal error", Err(Fault::UnknownCode)),
             (-32700, "Parse error", Err(Fault::UnknownCode)),
-            (-32099, "", Ok(Verdict::UnlistedError)),
-            (-32000, "", Ok(Verdict::UnlistedError)),
+            (-32099, "", Ok(Meaning::UnlistedError)),
+            (-32000, "", Ok(Meaning::UnlistedError)),
         ] {
             let request = request(Method::GetAccountInfo, ACCOUNT, false);
             assert_eq!(classify(&request, error(code, message)), expected, "{code} {message}");

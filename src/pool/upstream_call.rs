@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::reply::{PoolReply, Verdict};
+use super::reply::{Meaning, PoolReply};
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::{Era, Frontier};
@@ -74,7 +74,7 @@ pub(super) trait UpstreamCall: Sync {
     /// # Errors
     /// The answer shows a fault of the node.
     fn classify(&self, read: &ParsedReply, sent: &SentRequest, frontier: &Frontier)
-    -> Result<Verdict, Fault>;
+    -> Result<Meaning, Fault>;
 
     /// Updates the newest known slots and the node's state from an answer, even if the call goes on to another node.
     fn learn(

@@ -24,16 +24,16 @@ fn error(node: usize, code: i32) -> PoolReply {
 async fn unlisted_error_yields_to_a_certain_result() {
     let (pool, call) = (pool(2, |_| {}), request(Method::GetClusterNodes, "[]"));
     let members = pool.members();
-    let (kept_open, refused) = (Err(Fault::Status(500)), Verdict::TryElsewhere(AttemptResult::Incapable));
+    let (kept_open, refused) = (Err(Fault::Status(500)), Meaning::TryElsewhere(AttemptResult::Incapable));
     for (name, second, expected) in [
-        ("a result", Ok((Verdict::Answer, result(1))), Some(1)),
-        ("a doubtful result", Ok((Verdict::NeedsSecondNode, result(1))), Some(0)),
-        ("an error", Ok((Verdict::Answer, error(1, -32602))), Some(0)),
+        ("a result", Ok((Meaning::Answer, result(1))), Some(1)),
+        ("a doubtful result", Ok((Meaning::NeedsSecondNode, result(1))), Some(0)),
+        ("an error", Ok((Meaning::Answer, error(1, -32602))), Some(0)),
         ("a fault", kept_open, None),
         ("a refusal", Ok((refused, error(1, -32601))), None),
     ] {
         let mut course = CallCourse::new(&pool, &call);
-        let first = course.record(&members[0], Ok((Verdict::UnlistedError, error(0, -32099))));
+        let first = course.record(&members[0], Ok((Meaning::UnlistedError, error(0, -32099))));
         assert!(matches!(first, CallStep::Confirm), "{name}");
         match course.record(&members[1], second) {
             CallStep::Done(reply) => assert_eq!(Some(reply.node), expected, "{name}"),
@@ -46,7 +46,7 @@ async fn unlisted_error_yields_to_a_certain_result() {
 async fn refusals_of_all_nodes_are_the_answer() {
     let (pool, own, passthrough) = (pool(2, |_| {}), request(Method::GetBlock, "[5]"), passthrough());
     let members = pool.members();
-    let refused = || Ok((Verdict::TryElsewhere(AttemptResult::Incapable), error(0, -32601)));
+    let refused = || Ok((Meaning::TryElsewhere(AttemptResult::Incapable), error(0, -32601)));
 
     let mut course_of_own = CallCourse::new(&pool, &own);
     course_of_own.record(&members[0], refused());
