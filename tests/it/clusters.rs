@@ -380,3 +380,22 @@ async fn a_refused_further_look_leaves_a_node_usable() {
         gateway.settled().await;
     }
 }
+
+#[tokio::test]
+async fn change_of_cluster_purges_the_cache() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let before = gateway.get_nodes().send().await;
+    let settings = TestCluster::settings(1);
+    let settings = Settings { seed: 2, first_slot: settings.first_slot + 1_000_000, ..settings };
+    let other = gateway.cluster.replace(Cluster::new(settings)).await;
+    gateway
+        .until("the other cluster is known", || {
+            let front = gateway.front();
+            front.frontier.slot(Commitment::Processed) == other.slot(Commitment::Processed)
+                && front.cache.usage().1 == 0
+        })
+        .await;
+    let after = gateway.get_nodes().send().await;
+    assert_eq!(after.cache_status(), "fwd=miss; stored");
+    assert_ne!(after.result(), before.result());
+}

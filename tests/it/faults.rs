@@ -227,13 +227,10 @@ async fn known_lag_and_history_gaps_cost_nothing() {
 async fn a_block_that_one_node_holds_is_found() {
     for second_is_down in [false, true] {
         let gateway = TestGateway::builder()
+            .in_tiers()
             .config(|config| {
                 settings(config);
                 config.pool.retries = 0;
-                // The nodes are asked in order.
-                for (tier, upstream) in (0..).zip(&mut config.upstreams) {
-                    upstream.tier = tier;
-                }
             })
             .start()
             .await;
@@ -262,11 +259,8 @@ async fn a_block_that_one_node_holds_is_found() {
 async fn a_node_in_a_bad_state_is_asked_for_a_block() {
     for its_breaker_is_open in [false, true] {
         let gateway = TestGateway::builder()
-            .config(|config| {
-                settings(config);
-                config.pool.breaker.failures = 1;
-                config.pool.breaker.open = Duration::from_hours(1);
-            })
+            .config(settings)
+            .breakers_open_at_once(Duration::from_hours(1))
             .start()
             .await;
         let [first, second, holder] = gateway.cluster.nodes() else { panic!("three nodes") };
@@ -297,9 +291,8 @@ async fn a_node_in_a_bad_state_is_asked_for_a_block() {
 #[tokio::test]
 async fn a_node_that_hangs_does_not_delay_a_skipped_slot() {
     let gateway = TestGateway::builder()
+        .breakers_open_at_once(Duration::from_hours(1))
         .config(|config| {
-            config.pool.breaker.failures = 1;
-            config.pool.breaker.open = Duration::from_hours(1);
             config.server.request_timeout = Duration::from_mins(5);
             config.pool.attempt_timeout = [Duration::from_mins(5); 8];
         })
@@ -449,11 +442,8 @@ async fn seven_phases_of_faults_harm_no_caller() {
 async fn open_breakers_are_tried_before_far_nodes() {
     let gateway = TestGateway::builder()
         .nodes(2)
-        .config(|config| {
-            settings(config);
-            config.pool.breaker.failures = 1;
-            config.pool.breaker.open = Duration::from_hours(1);
-        })
+        .config(settings)
+        .breakers_open_at_once(Duration::from_hours(1))
         .start()
         .await;
     gateway.cluster.node(1).set_lag(200);

@@ -94,14 +94,7 @@ async fn failed_confirmation_asks_a_third_node() {
         // prove that the block does not exist.
         (-32004, "not available", absent(-32004, "not available")),
     ] {
-        let gateway = TestGateway::builder()
-            .config(|config| {
-                for (tier, upstream) in (0..).zip(&mut config.upstreams) {
-                    upstream.tier = tier;
-                }
-            })
-            .start()
-            .await;
+        let gateway = TestGateway::builder().in_tiers().start().await;
         let slot = gateway.cluster.examples().block_with_v0;
         gateway.cluster.node(0).fault_on("getBlock", absent(code, words), None);
         gateway.cluster.node(1).fault_on("getBlock", second, None);

@@ -351,11 +351,8 @@ async fn faults_of_a_forwarded_method_open_no_breaker() {
 async fn forwarded_calls_avoid_a_node_on_trial() {
     let gateway = TestGateway::builder()
         .nodes(2)
-        .config(|config| {
-            on(config);
-            config.pool.breaker.failures = 1;
-            config.pool.breaker.open = Duration::from_millis(1);
-        })
+        .config(on)
+        .breakers_open_at_once(Duration::from_millis(1))
         .start()
         .await;
     let (node, wallets) = (gateway.cluster.node(0), gateway.cluster.examples().wallets);

@@ -111,10 +111,8 @@ async fn unknown_codes_ask_one_more_node() {
         (unknown(-32050), Some(unknown(-32602)), Some(-32050)),
     ] {
         let gateway = TestGateway::builder()
+            .in_tiers()
             .config(|config| {
-                for (tier, upstream) in (0..).zip(&mut config.upstreams) {
-                    upstream.tier = tier;
-                }
                 config.passthrough =
                     vec![slotfront::methods::PassthroughMethod::from_name("getBalance").unwrap()];
             })

@@ -78,6 +78,20 @@ impl<'a> TestGatewayBuilder<'a> {
         self
     }
 
+    /// Gives each node a tier of its own, so that the nodes are asked in their order.
+    pub fn in_tiers(self) -> Self {
+        self.config(|config| {
+            for (tier, upstream) in (0..).zip(&mut config.upstreams) {
+                upstream.tier = tier;
+            }
+        })
+    }
+
+    /// Lets the first failure open the breaker of a node, for the time `open`.
+    pub fn breakers_open_at_once(self, open: Duration) -> Self {
+        self.config(move |config| (config.pool.breaker.failures, config.pool.breaker.open) = (1, open))
+    }
+
     /// Sets up the nodes of the new cluster before the gateway sends them a request.
     pub fn prepare(mut self, prepare: impl FnOnce(&Cluster) + 'a) -> Self {
         self.prepare.push(Box::new(prepare));
