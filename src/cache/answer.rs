@@ -136,7 +136,7 @@ async fn fetch(
         Some((slot, commitment)) if cache.fetcher.await_frontier(&call.plan, slot, commitment).await => {
             &[Reach::Any, Reach::Frontier, Reach::Caller, Reach::Caller]
         }
-        Some(_) => &[Reach::Caller; 3],
+        Some(_) => &[Reach::Caller; 2],
     };
     let mut is_last = false;
     for (number, reach) in flights.iter().enumerate() {
