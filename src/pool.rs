@@ -10,7 +10,6 @@ mod attempt;
 mod budget;
 mod call;
 mod caller;
-mod choice_log;
 mod cluster;
 mod confirmed_slot;
 mod followed_node;
@@ -40,7 +39,6 @@ use tokio_util::task::TaskTracker;
 
 use budget::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use caller::CallContext;
-use choice_log::Choice;
 use cluster::ClusterIdentity;
 use confirmed_slot::Silence;
 pub use followed_node::FollowedNode;
@@ -57,7 +55,6 @@ use crate::config;
 use crate::error::Error;
 pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
-use crate::methods::Method;
 use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::Metrics;
@@ -271,11 +268,6 @@ impl Pool {
     /// Returns every reason why a node is not usable. Reasons that depend on a call, such as its method, are left out.
     pub fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
         self.nodes.reasons(member, now)
-    }
-
-    /// Returns the last recorded choice of a node for `method`. `None` before the first choice.
-    pub fn last_choice(&self, method: Method) -> Option<Choice> {
-        self.nodes.choices.of(method)
     }
 
     fn next_id(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! The answer of `/api/upstreams`: the state of every node, and the latest choice of a node for each method.
+//! The answer of `/api/upstreams`: the state of every node.
 //!
 //! No text in the answer contains an upstream's address or the text of a transport error, because these may hold
 //! secrets. The order of the JSON members is part of the API.
@@ -16,33 +16,6 @@ pub(crate) struct UpstreamsView {
     pub frontier: PerCommitment<Option<Slot>>,
     /// The configured upstreams, in the order of the configuration.
     pub upstreams: Vec<NodeView>,
-    /// The latest recorded choice of a node, for each method. At most ten choices per second are recorded for a
-    /// method.
-    pub choices: Vec<ChoiceView>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct ChoiceView {
-    pub method: &'static str,
-    pub age_ms: u64,
-    pub chosen: String,
-    pub why: String,
-    /// The state of every node at the time of the choice.
-    pub candidates: Vec<CandidateView>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct CandidateView {
-    pub name: String,
-    /// The most severe reason why the node was unusable for the call. `None` if it was usable.
-    pub unusable: Option<&'static str>,
-    /// True if the node was at most `cache.max_lag_slots` behind the newest known slot, at the call's commitment.
-    /// Always true for a call without a commitment.
-    pub near: bool,
-    /// The configured tier of the node. Nodes of lower tiers are asked first.
-    pub tier: u8,
-    /// The load of the node: its peak-EWMA latency in milliseconds × (its calls in flight + 1).
-    pub load: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -98,7 +98,7 @@ impl StatusSource for FakeSource {
     }
 
     fn upstreams(&self) -> UpstreamsView {
-        UpstreamsView { frontier: PerCommitment::default(), upstreams: Vec::new(), choices: Vec::new() }
+        UpstreamsView { frontier: PerCommitment::default(), upstreams: Vec::new() }
     }
 
     fn readiness(&self) -> Readiness {

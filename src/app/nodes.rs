@@ -1,24 +1,19 @@
-//! The state of the upstream nodes and the latest choices among these nodes, as the admin listener shows them.
+//! The state of the upstream nodes, as the admin listener shows it.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::admin::node_view::{CandidateView, ChoiceView, FailureView, NodeView, UpstreamsView};
+use crate::admin::node_view::{FailureView, NodeView, UpstreamsView};
 use crate::http::Front;
 use crate::methods::{Commitment, Method, PerCommitment, Slot};
 use crate::pool::health::Health;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
 
-/// Returns the state of every node, and for each method the latest recorded choice of a node for a call.
+/// Returns the newest known slots and the state of every node.
 pub(super) fn upstreams(front: &Front) -> UpstreamsView {
-    let now = Instant::now();
-    UpstreamsView {
-        frontier: frontier(front),
-        upstreams: node_views(front, now),
-        choices: Method::ALL.iter().filter_map(|method| choice_view(front, *method, now)).collect(),
-    }
+    UpstreamsView { frontier: frontier(front), upstreams: node_views(front, Instant::now()) }
 }
 
 /// Returns the newest slot that a usable node has reported, at each commitment. `None` before the first
@@ -93,27 +88,6 @@ fn describe(front: &Front, member: &Member, reason: Unusable) -> String {
         (Unusable::Drained, _) => "drained by an operator".to_owned(),
         (other, _) => other.as_str().replace('_', " "),
     }
-}
-
-fn choice_view(front: &Front, method: Method, now: Instant) -> Option<ChoiceView> {
-    let choice = front.pool.last_choice(method)?;
-    Some(ChoiceView {
-        method: method.as_str(),
-        age_ms: millis(now.saturating_duration_since(choice.at)),
-        chosen: choice.candidates[choice.node].0.clone(),
-        why: choice.reason(),
-        candidates: choice
-            .candidates
-            .into_iter()
-            .map(|(name, candidate)| CandidateView {
-                name,
-                unusable: candidate.unusable.map(Unusable::as_str),
-                near: candidate.near,
-                tier: candidate.tier,
-                load: candidate.load * 1000.0,
-            })
-            .collect(),
-    })
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -11,12 +11,11 @@ use arc_swap::{ArcSwap, Guard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::choice_log::ChoiceLog;
 use super::cluster::ClusterIdentity;
 use super::health::Health;
 use super::member::Member;
 use super::members::Members;
-use super::select::{self, Candidate, Selection, Unusable};
+use super::select::{self, Candidate, Unusable};
 use super::upstream_call::UpstreamCall;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
@@ -39,7 +38,6 @@ pub(super) struct Nodes {
     /// For each method, by [`Method::index`](crate::methods::Method::index), the id of the node that the method stays
     /// with. `usize::MAX` before the first choice, or if the method stays with no node.
     sticky: [AtomicUsize; 8],
-    pub(super) choices: ChoiceLog,
     draws: AtomicU64,
 }
 
@@ -67,7 +65,6 @@ impl Nodes {
             probed: watch::Sender::new(()),
             reloaded: watch::Sender::new(()),
             sticky: std::array::from_fn(|_| AtomicUsize::new(usize::MAX)),
-            choices: ChoiceLog::default(),
             // Gateways that start at the same time must not draw the same numbers.
             draws: AtomicU64::new(getrandom::u64().unwrap_or(1)),
         }
@@ -209,11 +206,10 @@ impl Nodes {
             }
             let (members, now) = (self.load(), Instant::now());
             let candidates = self.candidates(&members, call, tried, now);
-            let usable =
-                candidates.iter().find(|node| node.unusable.is_none() && members[node.node].id == awaited.id);
-            if let Some(Candidate { node, .. }) = usable {
-                let chosen = Selection { node: *node, rival: None, stays: false };
-                return Ok(self.keep(call, now, &members, &candidates, chosen));
+            let usable = candidates.iter().filter(|candidate| candidate.unusable.is_none());
+            if let Some(member) = usable.map(|c| &members[c.node]).find(|member| member.id == awaited.id) {
+                self.stay_with(call, member);
+                return Ok(Arc::clone(member));
             }
             awaited.give_back_rate(now);
         }
@@ -256,22 +252,19 @@ impl Nodes {
                     |candidate: &&Candidate| members[candidate.node].id == id && candidate.unusable.is_none();
                 candidates.iter().find(stays).map(|candidate| candidate.node)
             });
-            let chosen = match stays {
-                Some(node) => Some(Selection { node, rival: None, stays: true }),
-                None => select::choose(&candidates, self.draw()),
-            };
-            let chosen = chosen.filter(|chosen| candidates[chosen.node].unusable <= worst);
+            let chosen = stays.or_else(|| select::choose(&candidates, self.draw()));
+            let chosen = chosen.filter(|node| candidates[*node].unusable <= worst);
             // A short wait for a usable node is better than a node in a bad state.
             if let Some((_, node)) = full
-                && chosen.is_none_or(|chosen| candidates[chosen.node].unusable.is_some())
+                && chosen.is_none_or(|chosen| candidates[chosen].unusable.is_some())
             {
                 return Pick::Full(Arc::clone(&members[node]));
             }
-            let Some(chosen) = chosen else { return Pick::Nothing(reasons(&members, &candidates)) };
-            let node = chosen.node;
+            let Some(node) = chosen else { return Pick::Nothing(reasons(&members, &candidates)) };
             let (member, usable) = (&members[node], candidates[node].unusable.is_none());
             if member.take_rate(call.context(), now) {
-                return Pick::Node(self.keep(call, now, &members, &candidates, chosen));
+                self.stay_with(call, member);
+                return Pick::Node(Arc::clone(member));
             }
             let wait = member.rate_wait(call.context(), now).filter(|_| may_wait && usable);
             full = full.into_iter().chain(wait.map(|wait| (wait, node))).min();
@@ -279,21 +272,11 @@ impl Nodes {
         }
     }
 
-    fn keep<C: UpstreamCall>(
-        &self,
-        call: &C,
-        now: Instant,
-        members: &Members,
-        candidates: &[Candidate],
-        chosen: Selection,
-    ) -> Arc<Member> {
-        if let Some(method) = call.own_method() {
-            self.choices.keep(method, now, members, candidates, chosen);
-        }
+    /// Notes the node that the call's method stays with, if it stays with one.
+    fn stay_with<C: UpstreamCall>(&self, call: &C, member: &Member) {
         if let Some(sticky) = self.sticky_of(call) {
-            sticky.store(members[chosen.node].id, Ordering::Relaxed);
+            sticky.store(member.id, Ordering::Relaxed);
         }
-        Arc::clone(&members[chosen.node])
     }
 
     /// Returns the place of the node that the call's method stays with. `None` if it stays with none.

@@ -97,38 +97,20 @@ pub struct Candidate {
     pub load: f64,
 }
 
-/// The result of choosing a node for a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Selection {
-    /// The position in the pool of the node to ask.
-    pub node: usize,
-    /// The position in the pool of the other node that was drawn, whose load is equal or higher. `None` if no
-    /// loads were compared.
-    pub rival: Option<usize>,
-    /// True if the node was chosen because the method stays with one node while that node is usable.
-    pub stays: bool,
-}
-
-/// Returns the node to ask. `None` if no node may be asked. `draw` is any random number.
-pub fn choose(candidates: &[Candidate], draw: u64) -> Option<Selection> {
+/// Returns the position in the pool of the node to ask. `None` if no node may be asked. `draw` is any random number.
+pub fn choose(candidates: &[Candidate], draw: u64) -> Option<usize> {
     let usable = || candidates.iter().filter(|c| c.unusable.is_none());
     let near = usable().any(|c| c.near);
     let Some(tier) = usable().filter(|c| c.near == near).map(|c| c.tier).min() else {
         let askable = candidates.iter().filter(|c| c.unusable.is_some_and(Unusable::askable));
         let by_reason = |a: &Candidate, b: &Candidate| (a.unusable, a.quiet).cmp(&(b.unusable, b.quiet));
-        let least_bad = askable.min_by(|a, b| by_reason(a, b).then(by_load(a, b)))?;
-        return Some(Selection { node: least_bad.node, rival: None, stays: false });
+        return askable.min_by(|a, b| by_reason(a, b).then(by_load(a, b))).map(|least_bad| least_bad.node);
     };
     let mut best = usable().filter(|c| c.near == near && c.tier == tier);
     let (first, second) = two_of(best.clone().count(), draw);
-    let one = best.clone().nth(first)?;
-    if first == second {
-        return Some(Selection { node: one.node, rival: None, stays: false });
-    }
-    let two = best.nth(second)?;
+    let (one, two) = (best.clone().nth(first)?, best.nth(second)?);
     // If both loads are equal, the node that was drawn first is asked.
-    let (lighter, other) = if by_load(one, two).is_le() { (one, two) } else { (two, one) };
-    Some(Selection { node: lighter.node, rival: Some(other.node), stays: false })
+    Some(if by_load(one, two).is_le() { one.node } else { two.node })
 }
 
 fn by_load(a: &Candidate, b: &Candidate) -> Ordering {
@@ -161,7 +143,7 @@ mod tests {
     /// Returns the nodes that [`choose`] picks over 64 different draws.
     fn chosen(candidates: &[Candidate]) -> Vec<usize> {
         let draws = (0..64u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut nodes: Vec<usize> = draws.filter_map(|draw| Some(choose(candidates, draw)?.node)).collect();
+        let mut nodes: Vec<usize> = draws.filter_map(|draw| choose(candidates, draw)).collect();
         nodes.sort_unstable();
         nodes.dedup();
         nodes

@@ -1,5 +1,4 @@
-//! The two views of the nodes: `/api/upstreams`, which also shows the latest choices among the nodes, and
-//! `/api/status`.
+//! The two views of the nodes: `/api/upstreams` and `/api/status`.
 
 use std::collections::BTreeMap;
 
@@ -45,29 +44,6 @@ async fn every_nodes_standing_is_told_in_words() {
     assert!(one["version"].is_string() && one["rps_left"].is_null());
     let slot = gateway.cluster.slot(slotfront::methods::Commitment::Finalized);
     assert_eq!((&view["frontier"]["finalized"], &two["slots"]["finalized"]), (&json!(slot), &json!(slot)));
-}
-
-#[tokio::test]
-async fn last_choice_is_shown_with_its_reason() {
-    let gateway = TestGateway::builder().config(|config| config.upstreams[2].tier = 1).start().await;
-    assert_eq!(view(&gateway).await["choices"], json!([]));
-    let account = gateway.cluster.examples().wallets[0].to_string();
-    gateway.get_account(&account).send().await;
-    gateway.get_nodes().send().await;
-    let choices = view(&gateway).await["choices"].clone();
-    let of = |method: &str| {
-        choices.as_array().unwrap().iter().find(|choice| choice["method"] == method).unwrap().clone()
-    };
-    let account = of("getAccountInfo");
-    let why = account["why"].as_str().unwrap();
-    let either = ["node-0", "node-1"].map(|name| account["chosen"] == name);
-    assert!(either[0] || either[1], "{account}");
-    assert!(why.starts_with("lowest tier of the usable nodes, the lower load of node-"), "{why}");
-    let candidates = account["candidates"].as_array().unwrap();
-    assert_eq!(candidates.len(), 3);
-    assert_eq!((&candidates[2]["tier"], &candidates[2]["unusable"]), (&json!(1), &Value::Null));
-    assert!(candidates[0]["load"].as_f64() > Some(0.0) && candidates[0]["near"] == true);
-    assert!(of("getClusterNodes")["why"].is_string());
 }
 
 /// Returns the members of a JSON object in the order of the text, each as its name and the kind of its value.
