@@ -87,7 +87,7 @@ pub(crate) fn params(data: &[u8]) {
             let now = Instant::now();
             for commitment in Commitment::ALL {
                 let slot: Slot = u64::MAX / u64::from(*far);
-                frontier.probed(0, commitment, slot, now);
+                frontier.probed(frontier.era(), 0, commitment, slot, now);
             }
             for frontier in [&frontier, &Frontier::new(1)] {
                 let plan = LookupPlan::new(&query, frontier, &Sizes::default());

@@ -8,7 +8,6 @@
 //! report. Nodes may join and leave, and their ids are never reused.
 
 mod commitment_state;
-mod node_slots;
 mod pace;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,8 +19,6 @@ use tokio::time::Instant;
 
 use crate::methods::{Commitment, Slot};
 use commitment_state::{CommitmentState, FrontierChange, Report};
-use node_slots::FrontierNode;
-pub use node_slots::NodeSlots;
 use pace::SlotPace;
 
 /// The assumed duration of a slot, used until the real duration has been measured for a minute.
@@ -55,6 +52,47 @@ impl FrontierState {
     }
 }
 
+/// One node of the pool, with the slots that it has reported.
+#[derive(Debug)]
+struct FrontierNode {
+    node: usize,
+    /// True while the slots that the node reports count. A usable node answers its probes, is healthy and belongs
+    /// to the same Solana cluster as the pool.
+    usable: bool,
+    slots: Arc<NodeSlots>,
+}
+
+impl FrontierNode {
+    fn new(node: usize) -> Self {
+        Self { node, usable: true, slots: Arc::default() }
+    }
+}
+
+/// The newest slots that one node has reported, by [`Commitment::index`], for reads without a lock.
+#[derive(Debug)]
+pub struct NodeSlots([AtomicU64; 3]);
+
+/// The stored value of a slot that is not known.
+const NONE: u64 = u64::MAX;
+
+impl Default for NodeSlots {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(NONE) }; 3])
+    }
+}
+
+impl NodeSlots {
+    /// Returns the newest slot that the node is known to have reached. `None` if the node has reported no slot since
+    /// [`Frontier::forget`].
+    pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
+        Some(self.0[commitment.index()].load(Ordering::Acquire)).filter(|slot| *slot != NONE)
+    }
+
+    fn set(&self, commitment: Commitment, slot: Option<Slot>) {
+        self.0[commitment.index()].store(slot.unwrap_or(NONE), Ordering::Release);
+    }
+}
+
 /// A period between two calls of [`Frontier::forget`], which discards all reports of slots. An answer counts only if
 /// the node was asked in the current period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +107,6 @@ pub struct Frontier {
     published: [AtomicU64; 3],
     /// The time at which each of the `published` slots last changed, in milliseconds after `started`.
     moved_ms: [AtomicU64; 3],
-    /// The time at which a node last reported exactly the slot in `published`, in milliseconds after `started`.
-    last_report_ms: [AtomicU64; 3],
     /// The measured length of a slot, in microseconds. 0 is unknown.
     slot_us: AtomicU64,
     started: Instant,
@@ -96,7 +132,6 @@ impl Frontier {
             }),
             published: Default::default(),
             moved_ms: Default::default(),
-            last_report_ms: Default::default(),
             slot_us: AtomicU64::new(0),
             started: Instant::now(),
             era: AtomicU64::new(0),
@@ -168,21 +203,9 @@ impl Frontier {
         u64::try_from(slots).unwrap_or(u64::MAX).clamp(least, most)
     }
 
-    /// Returns the newest slot that `node` is known to have reached. `None` if the node has reported no slot since
-    /// [`Self::forget`].
-    pub fn node_slot(&self, node: usize, commitment: Commitment) -> Option<Slot> {
-        self.slots_of(node).slot(commitment)
-    }
-
-    /// Returns the number of slots by which `node` is behind the newest known slot. `None` if the node has reported no
-    /// slot since [`Self::forget`].
-    pub fn lag(&self, node: usize, commitment: Commitment) -> Option<u64> {
-        self.lag_of(&self.slots_of(node), commitment)
-    }
-
     /// Returns the number of slots by which a node is behind the newest known slot. `slots` are the slots that the
     /// node has reported. `None` if the node has reported no slot since [`Self::forget`].
-    pub fn lag_of(&self, slots: &NodeSlots, commitment: Commitment) -> Option<u64> {
+    pub fn lag(&self, slots: &NodeSlots, commitment: Commitment) -> Option<u64> {
         Some(self.slot(commitment).saturating_sub(slots.slot(commitment)?))
     }
 
@@ -190,13 +213,6 @@ impl Frontier {
     pub fn age(&self, commitment: Commitment, now: Instant) -> Duration {
         let moved = self.moved_ms[commitment.index()].load(Ordering::Relaxed);
         now.duration_since(self.started).saturating_sub(Duration::from_millis(moved))
-    }
-
-    /// Returns the time since a node last reported exactly the newest known slot at `commitment`. Repeated reports of
-    /// this slot count, too.
-    pub fn since_last_report(&self, commitment: Commitment, now: Instant) -> Duration {
-        let heard = self.last_report_ms[commitment.index()].load(Ordering::Relaxed);
-        now.duration_since(self.started).saturating_sub(Duration::from_millis(heard))
     }
 
     /// Returns the number of times that a newest known slot was lowered. This happens if no usable node reaches
@@ -217,49 +233,22 @@ impl Frontier {
         is_settled
     }
 
-    /// Records that a probe found `node` at `slot`. A probe may lower the node's slot, for example after the node has
-    /// restarted.
-    pub fn probed(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
-        self.probed_in(self.era(), node, commitment, slot, now);
-    }
-
     /// Returns the current [`Era`]. Callers must read the era before they ask a node, because an answer does not
     /// count if [`Self::forget`] is called meanwhile.
     pub fn era(&self) -> Era {
         Era(self.era.load(Ordering::Acquire))
     }
 
-    /// Records the slot of a probe as [`Self::probed`] does. Does nothing if [`Self::forget`] was called after `era`
-    /// was read.
-    pub fn probed_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
+    /// Records that a probe found `node` at `slot`. A probe may lower the node's slot, for example after the node has
+    /// restarted. Does nothing if [`Self::forget`] was called after `era` was read.
+    pub fn probed(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
         self.report(era, (node, commitment, slot), now, false);
     }
 
-    /// Records the context slot of an answer as [`Self::answered`] does. Does nothing if [`Self::forget`] was called
-    /// after `era` was read.
-    pub fn answered_in(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
-        self.report(era, (node, commitment, slot), now, true);
-    }
-
     /// Records the context slot of an answer from `node`. An answer never lowers the node's slot, because a later
-    /// answer may arrive earlier.
-    pub fn answered(&self, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
-        self.answered_in(self.era(), node, commitment, slot, now);
-    }
-
-    /// Returns true if, within the last `period`, a node gave an answer at its newest slot. `slots` are the slots
-    /// that the node has reported. An answer at a lower slot does not count: a newer answer overtook it, or the
-    /// node has fallen back.
-    pub fn reported_within(
-        &self,
-        slots: &NodeSlots,
-        commitment: Commitment,
-        period: Duration,
-        now: Instant,
-    ) -> bool {
-        slots
-            .reported_ms(commitment)
-            .is_some_and(|reported| self.ms(now).saturating_sub(reported) < millis(period))
+    /// answer may arrive earlier. Does nothing if [`Self::forget`] was called after `era` was read.
+    pub fn answered(&self, era: Era, node: usize, commitment: Commitment, slot: Slot, now: Instant) {
+        self.report(era, (node, commitment, slot), now, true);
     }
 
     /// Sets whether the slots that a node reports count. A usable node answers its probes, is healthy and belongs
@@ -286,7 +275,6 @@ impl Frontier {
             *state = CommitmentState::new(state.reports.len());
             for node in &inner.nodes {
                 node.slots.set(commitment, None);
-                node.slots.set_reported_ms(commitment, None);
             }
             self.published[commitment.index()].store(0, Ordering::Release);
         }
@@ -327,16 +315,8 @@ impl Frontier {
         let Some(position) = inner.position(node) else { return };
         let report = &mut inner.commitments[c.index()].reports[position];
         report.note(reported, by_answer, self.single_node_lead(), now);
-        let slot = report.slot;
-        let slots = &inner.nodes[position].slots;
-        slots.set(c, slot);
-        if by_answer && slot == Some(reported) {
-            slots.set_reported_ms(c, Some(self.ms(now)));
-        }
+        inner.nodes[position].slots.set(c, inner.commitments[c.index()].reports[position].slot);
         self.decide(&mut inner, c, now);
-        if reported == self.slot(c) {
-            self.last_report_ms[c.index()].store(self.ms(now), Ordering::Relaxed);
-        }
     }
 
     fn decide(&self, inner: &mut FrontierState, commitment: Commitment, now: Instant) {

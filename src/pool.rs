@@ -11,7 +11,6 @@ mod budget;
 mod call;
 mod caller;
 mod cluster;
-mod confirmed_slot;
 mod followed_node;
 pub mod health;
 pub mod member;
@@ -40,7 +39,6 @@ use tokio_util::task::TaskTracker;
 use budget::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use caller::CallContext;
 use cluster::ClusterIdentity;
-use confirmed_slot::Silence;
 pub use followed_node::FollowedNode;
 use member::Member;
 pub use members::{Members, Prepared};
@@ -65,8 +63,6 @@ pub struct Pool {
     latencies: Latencies,
     retries: Budget,
     passthrough_retries: Budget,
-    /// The silence about the confirmed slot.
-    silence: Mutex<Silence>,
     buffers: Arc<BufferBudget>,
     metrics: Arc<Metrics>,
     next_id: AtomicU64,
@@ -100,7 +96,6 @@ impl Pool {
             latencies: Latencies::default(),
             retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
             passthrough_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
-            silence: Mutex::default(),
             buffers,
             metrics,
             next_id: AtomicU64::new(1),

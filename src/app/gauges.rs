@@ -57,7 +57,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
                 upstream.slot.at(commitment).set(gauge(slot));
             }
         }
-        if let Some(lag) = front.frontier.lag(member.id, Commitment::Processed) {
+        if let Some(lag) = front.frontier.lag(&member.slots, Commitment::Processed) {
             upstream.slot_lag.at(()).set(gauge(lag));
         }
         upstream.up.set(i64::from(unusable.is_none()));

@@ -38,7 +38,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
         worst: (0..reasons.len()).max_by_key(|at| reasons[*at]),
         reasons: reasons.iter().map(|reason| describe(front, member, *reason)).collect(),
         slots: PerCommitment::from_fn(|c| member.slot(c)),
-        lag_slots: PerCommitment::from_fn(|c| front.frontier.lag(member.id, c)),
+        lag_slots: PerCommitment::from_fn(|c| front.frontier.lag(&member.slots, c)),
         version: member.version().map(|version| version.to_string()),
         first_available_block: member.first_available(),
         breaker: member.breaker(now),
@@ -79,7 +79,7 @@ fn describe(front: &Front, member: &Member, reason: Unusable) -> String {
         }
         (Unusable::Unprobed, _) => "has not answered a probe yet".to_owned(),
         (Unusable::Lagging, _) => {
-            let lag = front.frontier.lag(member.id, Commitment::Processed).unwrap_or_default();
+            let lag = front.frontier.lag(&member.slots, Commitment::Processed).unwrap_or_default();
             let seconds = front.frontier.time_of(lag).as_secs_f64();
             format!("{lag} slots ({seconds:.1} s) behind the frontier, more than pool.max_slot_lag")
         }

@@ -311,7 +311,7 @@ mod tests {
         ] {
             let frontier = Frontier::new(1);
             for c in Commitment::ALL {
-                frontier.probed(0, c, 1_000_000, t0);
+                frontier.probed(frontier.era(), 0, c, 1_000_000, t0);
             }
             let meta = meta(class, 1_000_000 - lag, t0);
             assert_eq!(rules(frontier).assess(&meta, t0 + age), expected, "{name}");
@@ -322,9 +322,9 @@ mod tests {
     async fn not_yet_expires_when_the_frontier_arrives() {
         let (rules, t0) = (rules(Frontier::new(1)), Instant::now());
         let meta = meta(Class::NotYet(101, Commitment::Confirmed), 100, t0);
-        rules.frontier.probed(0, Commitment::Confirmed, 100, t0);
+        rules.frontier.probed(rules.frontier.era(), 0, Commitment::Confirmed, 100, t0);
         assert_eq!(rules.assess(&meta, t0 + MS(200)), Verdict::Fresh);
-        rules.frontier.probed(0, Commitment::Confirmed, 101, t0);
+        rules.frontier.probed(rules.frontier.era(), 0, Commitment::Confirmed, 101, t0);
         assert_eq!(rules.assess(&meta, t0 + MS(1)), Verdict::No(StaleCause::Lag));
     }
 
@@ -342,8 +342,8 @@ mod tests {
         ] {
             let (now, stored) = (t0 + Duration::from_secs(age_s), meta(class, 1, t0));
             let rule = ServeRule::within(Limit::InFault);
-            rules.frontier.probed(0, Commitment::Confirmed, 9, t0);
-            rules.frontier.probed(0, Commitment::Processed, 9, t0);
+            rules.frontier.probed(rules.frontier.era(), 0, Commitment::Confirmed, 9, t0);
+            rules.frontier.probed(rules.frontier.era(), 0, Commitment::Processed, 9, t0);
             let verdict = rules.serves(&rule, &stored, now);
             assert_eq!(verdict.is_yes(), expected, "{class:?} after {age_s} s: {verdict:?}");
         }

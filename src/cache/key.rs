@@ -239,7 +239,7 @@ mod tests {
     #[tokio::test]
     async fn final_and_confirmed_blocks_have_different_keys() {
         let frontier = Frontier::new(1);
-        frontier.probed(0, Commitment::Finalized, 100, Instant::now());
+        frontier.probed(frontier.era(), 0, Commitment::Finalized, 100, Instant::now());
         let plan = |slot, commitment| LookupPlan::new(&block(slot, commitment), &frontier, &Sizes::default());
         let (confirmed, finalized) = (plan(100, Commitment::Confirmed), plan(100, Commitment::Finalized));
         assert_eq!((&confirmed.key, confirmed.class), (&finalized.key, Class::BlockFinal));

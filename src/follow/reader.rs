@@ -139,7 +139,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         let schedule = fetch::epoch_schedule(node).await.ok_or(PauseReason::NoEpochs)?;
         let (polled_at, era) = (Instant::now(), self.frontier.era());
         let slot = fetch::newest_slot(node).await.ok_or(PauseReason::NoNode)?;
-        self.frontier.answered_in(era, node.id(), Commitment::Confirmed, slot, Instant::now());
+        self.frontier.answered(era, node.id(), Commitment::Confirmed, slot, Instant::now());
         let first = async {
             self.frontier.reached(Commitment::Confirmed, slot).await;
             let mut pause = NOT_YET_PAUSE;
@@ -201,7 +201,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
             Some((node, [_, new @ ..])) => {
                 chain.behind_since = None;
                 let last = *new.last().unwrap_or(&newest);
-                self.frontier.answered_in(era, node.id(), Commitment::Confirmed, last, Instant::now());
+                self.frontier.answered(era, node.id(), Commitment::Confirmed, last, Instant::now());
                 self.read_blocks(chain, &nodes, new).await?;
                 if chain.queue.is_empty() {
                     chain.writer.renew(polled_at);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::node_slots::FrontierNode;
+use super::FrontierNode;
 use crate::methods::Slot;
 
 /// The time after which a node that is far ahead of all others and keeps advancing is believed, although others advance,

@@ -8,7 +8,7 @@ fn frontier(nodes: usize, reports: &[(usize, Slot, u64)]) -> (Frontier, Instant)
     let frontier = Frontier::new(nodes);
     let start = frontier.started;
     for &(node, slot, at_s) in reports {
-        frontier.probed(node, C, slot, start + Duration::from_secs(at_s));
+        frontier.probed(frontier.era(), node, C, slot, start + Duration::from_secs(at_s));
     }
     (frontier, start)
 }
@@ -206,7 +206,7 @@ fn start_waits_for_a_believed_slot() {
     let (frontier, start) = frontier(2, &[(0, 100, 0), (1, 100, 0)]);
     assert!(frontier.is_settled(start));
     frontier.forget();
-    frontier.probed(0, C, 9000, start);
+    frontier.probed(frontier.era(), 0, C, 9000, start);
     assert!(frontier.is_settled(start), "only the start waits");
 }
 
@@ -215,7 +215,13 @@ async fn falls_of_believed_slots_are_told() {
     let abandoned = |nodes, reports: &[(usize, Slot, u64)]| {
         let (frontier, start) = frontier(nodes, &[]);
         for &(node, slot, at_s) in reports {
-            frontier.probed(node, Commitment::Finalized, slot, start + Duration::from_secs(at_s));
+            frontier.probed(
+                frontier.era(),
+                node,
+                Commitment::Finalized,
+                slot,
+                start + Duration::from_secs(at_s),
+            );
         }
         futures_util::FutureExt::now_or_never(frontier.final_slots_abandoned())
     };
@@ -244,29 +250,17 @@ async fn falls_of_believed_slots_are_told() {
 #[test]
 fn only_probes_lower_a_node() {
     let (frontier, now) = frontier(1, &[(0, 100, 0)]);
-    frontier.answered(0, C, 90, now);
-    assert_eq!(frontier.node_slot(0, C), Some(100));
-    frontier.probed(0, C, 90, now);
-    assert_eq!((frontier.node_slot(0, C), frontier.lag(0, C)), (Some(90), Some(10)));
-}
-
-#[test]
-fn answers_below_the_known_slot_are_ignored() {
-    let (frontier, start) = frontier(1, &[(0, 100, 0)]);
-    let (slots, s) = (frontier.slots_of(0), Duration::from_secs);
-    let reported = |at| frontier.reported_within(&slots, C, s(1), start + at);
-    assert!(!reported(s(0)), "a probe is no answer");
-    frontier.answered(0, C, 99, start + s(1));
-    assert!(!reported(s(1)));
-    frontier.answered(0, C, 100, start + s(2));
-    assert_eq!((reported(s(2)), reported(Duration::from_millis(2999)), reported(s(3))), (true, true, false));
+    frontier.answered(frontier.era(), 0, C, 90, now);
+    assert_eq!(frontier.slots_of(0).slot(C), Some(100));
+    frontier.probed(frontier.era(), 0, C, 90, now);
+    assert_eq!((frontier.slots_of(0).slot(C), frontier.lag(&frontier.slots_of(0), C)), (Some(90), Some(10)));
 }
 
 #[test]
 fn unusable_nodes_do_not_count() {
     let (frontier, now) = frontier(2, &[(0, 100, 0)]);
     frontier.set_usable(1, false, now);
-    frontier.probed(1, C, 120, now);
+    frontier.probed(frontier.era(), 1, C, 120, now);
     assert_eq!(frontier.slot(C), 100);
     frontier.set_usable(1, true, now);
     assert_eq!(frontier.slot(C), 120);
@@ -277,14 +271,14 @@ fn node_numbers_are_never_reused() {
     let (frontier, now) = frontier(2, &[(0, 100, 0), (1, 103, 0)]);
     let slots = frontier.slots_of(1);
     frontier.leave(1, now);
-    frontier.probed(1, C, 900, now);
-    assert_eq!((frontier.slot(C), frontier.node_slot(1, C), slots.slot(C)), (103, None, Some(103)));
+    frontier.probed(frontier.era(), 1, C, 900, now);
+    assert_eq!((frontier.slot(C), frontier.slots_of(1).slot(C), slots.slot(C)), (103, None, Some(103)));
     let added = frontier.join();
-    assert_eq!((added, frontier.node_slot(added, C)), (2, None));
-    frontier.probed(added, C, 110, now);
-    assert_eq!((frontier.slot(C), frontier.lag(0, C)), (110, Some(10)));
+    assert_eq!((added, frontier.slots_of(added).slot(C)), (2, None));
+    frontier.probed(frontier.era(), added, C, 110, now);
+    assert_eq!((frontier.slot(C), frontier.lag(&frontier.slots_of(0), C)), (110, Some(10)));
     frontier.leave(0, now);
-    frontier.probed(added, C, 900, now);
+    frontier.probed(frontier.era(), added, C, 900, now);
     assert_eq!(frontier.slot(C), 900, "a pool of one believes its node");
 }
 
@@ -292,8 +286,12 @@ fn node_numbers_are_never_reused() {
 fn impossible_slots_are_ignored() {
     for (reported, expected) in [(HIGHEST_SLOT, HIGHEST_SLOT), (HIGHEST_SLOT + 1, 100), (u64::MAX, 100)] {
         let (frontier, now) = frontier(1, &[(0, 100, 0), (0, reported, 1)]);
-        frontier.answered(0, C, reported, now);
-        assert_eq!((frontier.slot(C), frontier.node_slot(0, C)), (expected, Some(expected)), "{reported}");
+        frontier.answered(frontier.era(), 0, C, reported, now);
+        assert_eq!(
+            (frontier.slot(C), frontier.slots_of(0).slot(C)),
+            (expected, Some(expected)),
+            "{reported}"
+        );
     }
 }
 
@@ -303,7 +301,7 @@ async fn waiter_wakes_when_the_frontier_arrives() {
     let waits = frontier.reached(C, 101);
     tokio::pin!(waits);
     assert!(futures_util::poll!(&mut waits).is_pending());
-    frontier.answered(0, C, 101, now);
+    frontier.answered(frontier.era(), 0, C, 101, now);
     waits.await;
 }
 
@@ -314,7 +312,7 @@ fn paced(nodes: usize, seconds: u64, slot_ms: u64) -> (Frontier, Instant, Slot) 
     let slots = seconds * 1_000 / slot_ms;
     for slot in 1..=slots {
         (0..nodes).for_each(|node| {
-            frontier.probed(node, C, slot, start + Duration::from_millis(slot * slot_ms));
+            frontier.probed(frontier.era(), node, C, slot, start + Duration::from_millis(slot * slot_ms));
         });
     }
     (frontier, start + Duration::from_secs(seconds), slots)
@@ -327,7 +325,7 @@ fn slot_time_is_reset_with_the_cluster() {
     assert_eq!(ms(&frontier), 400, "half a minute tells nothing");
     let (frontier, now, slot) = paced(1, 70, 250);
     assert_eq!((ms(&frontier), frontier.time_of(20)), (250, Duration::from_secs(5)));
-    frontier.probed(0, C, slot + 1, now + Duration::from_secs(90));
+    frontier.probed(frontier.era(), 0, C, slot + 1, now + Duration::from_secs(90));
     assert_eq!(ms(&frontier), 250, "a frontier that stands still is no slow one");
     frontier.forget();
     assert_eq!(ms(&frontier), 400, "another cluster");
@@ -337,10 +335,10 @@ fn slot_time_is_reset_with_the_cluster() {
 fn single_node_lead_is_bounded_in_time() {
     for (slot_ms, lead) in [(400, 64), (250, 102), (200, 128), (50, 256), (2_000, 26)] {
         let (frontier, now, slot) = paced(2, 140, slot_ms);
-        frontier.probed(0, C, slot + lead, now);
+        frontier.probed(frontier.era(), 0, C, slot + lead, now);
         assert_eq!(frontier.slot(C), slot + lead, "within the lead at {slot_ms} ms");
         let (frontier, now, slot) = paced(2, 140, slot_ms);
-        frontier.probed(0, C, slot + lead + 1, now);
+        frontier.probed(frontier.era(), 0, C, slot + lead + 1, now);
         assert_eq!(frontier.slot(C), slot, "further at {slot_ms} ms");
         assert!(frontier.believes(C, slot + lead) && !frontier.believes(C, slot + lead + 1));
     }
@@ -351,10 +349,10 @@ fn earlier_eras_do_not_count() {
     let (frontier, start) = frontier(1, &[(0, 1_000, 0)]);
     let before = frontier.era();
     frontier.forget();
-    frontier.probed(0, C, 10, start);
-    frontier.answered_in(before, 0, C, 1_001, start);
-    frontier.probed_in(before, 0, C, 1_002, start);
-    assert_eq!((frontier.slot(C), frontier.node_slot(0, C)), (10, Some(10)));
-    frontier.answered_in(frontier.era(), 0, C, 11, start);
-    assert_eq!((frontier.slot(C), frontier.node_slot(0, C)), (11, Some(11)));
+    frontier.probed(frontier.era(), 0, C, 10, start);
+    frontier.answered(before, 0, C, 1_001, start);
+    frontier.probed(before, 0, C, 1_002, start);
+    assert_eq!((frontier.slot(C), frontier.slots_of(0).slot(C)), (10, Some(10)));
+    frontier.answered(frontier.era(), 0, C, 11, start);
+    assert_eq!((frontier.slot(C), frontier.slots_of(0).slot(C)), (11, Some(11)));
 }

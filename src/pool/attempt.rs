@@ -7,7 +7,6 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Pool;
-use super::confirmed_slot::note_answer;
 use super::member::{InFlight, Member};
 use super::reply::{Meaning, PoolReply};
 use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
@@ -176,9 +175,6 @@ fn record<C: UpstreamCall>(
                 member.set_lacking(call.method());
             }
             call.learn(frontier, member, reply, sent, now);
-            if method.is_some() {
-                note_answer(&pool.silence, frontier, member, now);
-            }
         }
     }
     result

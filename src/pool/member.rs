@@ -45,7 +45,7 @@ pub struct Member {
     pub(super) upstream: config::Upstream,
     pub(super) client: Arc<Client>,
     pub(super) metrics: Arc<UpstreamMetrics>,
-    pub(super) slots: Arc<NodeSlots>,
+    pub(crate) slots: Arc<NodeSlots>,
     /// The limit of the setting `upstream.rps`. `None` without a limit.
     rate: Option<Arc<NodeRate>>,
     pub(super) state: Arc<NodeState>,

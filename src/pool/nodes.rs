@@ -132,7 +132,7 @@ impl Nodes {
                 tried.contains(&member.id).then_some(Unusable::Tried),
             ];
             let is_near = |commitment| {
-                let lag = self.frontier.lag_of(&member.slots, commitment);
+                let lag = self.frontier.lag(&member.slots, commitment);
                 lag.is_none_or(|lag| lag <= *self.near_lag.get(commitment))
             };
             Candidate {
@@ -174,7 +174,7 @@ impl Nodes {
     }
 
     fn lagging(&self, members: &Members, member: &Member) -> Option<Unusable> {
-        let lag = self.frontier.lag_of(&member.slots, Commitment::Processed);
+        let lag = self.frontier.lag(&member.slots, Commitment::Processed);
         lag.is_some_and(|lag| lag > members.settings.max_slot_lag).then_some(Unusable::Lagging)
     }
 

@@ -54,7 +54,7 @@ pub struct Pulse {
     /// `Ok` if the node reports that it is healthy, or does not serve `getHealth` but reports a slot. Otherwise the
     /// error text of `getHealth`.
     pub health: Result<(), String>,
-    /// The answer to `getSlot` at each commitment. `None` if the node gave none, or was not asked.
+    /// The answer to `getSlot` at each commitment. `None` if the node gave none.
     pub slots: PerCommitment<Option<Slot>>,
 }
 
@@ -107,20 +107,7 @@ pub(super) async fn genesis(client: &Client) -> Result<Genesis, Fault> {
 /// # Errors
 /// A request brings no JSON-RPC answer. The error is the fault of the first such request.
 pub async fn pulse(client: &Client) -> Result<Pulse, Fault> {
-    pulse_without(client, |_| false).await
-}
-
-/// Asks a node for its health, and for its slot at each commitment for which `known` returns false.
-pub(super) async fn pulse_without(
-    client: &Client,
-    known: impl Fn(Commitment) -> bool,
-) -> Result<Pulse, Fault> {
-    let slot = async |c: Commitment| {
-        if known(c) {
-            return Ok(Ok(Value::Null));
-        }
-        ask(client, "getSlot", json!([{ "commitment": c.as_str() }])).await
-    };
+    let slot = |c: Commitment| ask(client, "getSlot", json!([{ "commitment": c.as_str() }]));
     let none = json!([]);
     let (health, processed, confirmed, finalized) = tokio::join!(
         question(client, "getHealth", &none),
@@ -134,15 +121,11 @@ pub(super) async fn pulse_without(
         confirmed: number(confirmed?),
         finalized: number(finalized?),
     };
-    let has_slot = |c| slots.get(c).is_some() || known(c);
+    let has_slot = Commitment::ALL.into_iter().any(|c| slots.get(c).is_some());
     let health = match health? {
         NodeReply::Result(_) => Ok(()),
         // Some providers do not serve getHealth. The slots of such a node still show whether it is behind.
-        NodeReply::Error { code: code::METHOD_NOT_FOUND, .. }
-            if Commitment::ALL.into_iter().any(has_slot) =>
-        {
-            Ok(())
-        }
+        NodeReply::Error { code: code::METHOD_NOT_FOUND, .. } if has_slot => Ok(()),
         NodeReply::Error { code, body } => Err(words(code, &body)),
     };
     Ok(Pulse { health, slots })

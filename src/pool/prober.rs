@@ -6,27 +6,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::confirmed_slot::request_confirmed;
 use super::health::Health;
 use super::member::{Member, NodeUsage};
 use super::nodes::Nodes;
-use super::probe::{self, Genesis, identity, pulse_without};
+use super::probe::{self, Genesis, identity};
 use crate::methods::Commitment;
 use crate::node::Fault;
 
-/// The number of probes of which one also asks for the node's version, genesis hash and oldest block. All three
-/// change rarely.
+/// Every 30th probe also asks for the node's version, genesis hash and oldest block. All three change rarely.
 const IDENTITY_EVERY: u64 = 30;
 /// The divisor of the probe interval that gives the time over which the first probes are spread: 100 ms by
 /// default.
 const FIRST_PART: u32 = 10;
-/// The divisor of the probe interval that gives the time for which a reported slot counts as recent. A probe does
-/// not ask for such a slot.
-const RECENT_PART: u32 = 2;
 /// The difference between a probe's slot and the node's slot known before, in either direction. If the difference
 /// is larger than this, the node is asked for its genesis hash again.
 const JUMP_SLOTS: u64 = 64;
@@ -39,14 +33,10 @@ pub(super) async fn probe_node(nodes: &Nodes, id: usize) {
         let members = nodes.snapshot();
         let Some(member) = members.of(id) else { return };
         let identity_due = round % IDENTITY_EVERY == 0 || *member.health() == Health::Unprobed;
-        probe_once(nodes, member, identity_due, members.settings.probe_interval).await;
+        probe_once(nodes, member, identity_due).await;
         // Each pause is up to a tenth shorter or longer, so that the probes of many gateways do not synchronize.
         let jitter = 0.9 + per_mille(nodes) / 5000.0;
-        let pause = tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter));
-        tokio::select! {
-            () = pause => {}
-            () = request_confirmed(nodes, id) => {}
-        }
+        tokio::time::sleep(members.settings.probe_interval.mul_f64(jitter)).await;
     }
 }
 
@@ -56,9 +46,9 @@ fn per_mille(nodes: &Nodes) -> f64 {
 }
 
 /// Probes one node once, and updates the node's state from its answers.
-async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool, interval: Duration) {
+async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool) {
     let before = member.health();
-    let found = find_health(nodes, member, &before, identity_due, interval).await;
+    let found = find_health(nodes, member, &before, identity_due).await;
     let health = found.unwrap_or_else(|fault| Health::Unreachable(fault.result().as_str()));
     // Another cluster was configured during the probe, so the result of the probe is about the old cluster.
     if !Arc::ptr_eq(&before, &member.health()) {
@@ -91,7 +81,6 @@ async fn find_health(
     member: &Member,
     before: &Health,
     identity_due: bool,
-    interval: Duration,
 ) -> Result<Health, Fault> {
     let used = member.used();
     let lost = matches!(before, Health::Foreign { .. } | Health::NoGenesisHash | Health::Unreachable(_));
@@ -119,9 +108,8 @@ async fn find_health(
             return Ok(refused);
         }
     }
-    let (asked_at, era, recent) = (Instant::now(), nodes.frontier.era(), interval / RECENT_PART);
-    let known = |c| nodes.frontier.reported_within(&member.slots, c, recent, asked_at);
-    let pulse = pulse_without(&member.client, known).await?;
+    let era = nodes.frontier.era();
+    let pulse = probe::pulse(&member.client).await?;
     let now = Instant::now();
     let jumps = |c| {
         let (before, told) = (member.slot(c), *pulse.slots.get(c));
@@ -135,7 +123,7 @@ async fn find_health(
     }
     for commitment in Commitment::ALL {
         if let Some(slot) = pulse.slots.get(commitment) {
-            nodes.frontier.probed_in(era, member.id, commitment, *slot, now);
+            nodes.frontier.probed(era, member.id, commitment, *slot, now);
         }
     }
     Ok(pulse.health.map_or_else(Health::Unhealthy, |()| Health::Healthy))

@@ -196,9 +196,9 @@ impl UpstreamCall for UpstreamRequest {
         };
         let (Some(slot), Some(commitment)) = (slot, self.query.commitment()) else { return };
         if has_fallen {
-            frontier.probed_in(sent.era, member.id, commitment, slot, now);
+            frontier.probed(sent.era, member.id, commitment, slot, now);
         } else {
-            frontier.answered_in(sent.era, member.id, commitment, slot, now);
+            frontier.answered(sent.era, member.id, commitment, slot, now);
         }
     }
 
@@ -302,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn codes_match_the_node_contract() {
         let frontier = Frontier::new(1);
-        frontier.probed(0, Commitment::Finalized, 50, Instant::now());
+        frontier.probed(frontier.era(), 0, Commitment::Finalized, 50, Instant::now());
         let classify =
             |request: &UpstreamRequest, error| request.classify(&(error, None), &sent(100), &frontier);
         for (code, message, expected) in [
@@ -350,7 +350,7 @@ mod tests {
         let result = |slot| (NodeReply::Result(Bytes::from_static(b"{}")), Some(slot));
         let classify = |slot| account.classify(&result(slot), &sent(1000), &frontier);
         assert_eq!(classify(100_000), ANSWER, "no node has told a slot");
-        frontier.probed(0, Commitment::Finalized, 1000, Instant::now());
+        frontier.probed(frontier.era(), 0, Commitment::Finalized, 1000, Instant::now());
         for (slot, expected) in
             [(979, BEHIND), (980, ANSWER), (1000, ANSWER), (1064, ANSWER), (1065, NEEDS_SECOND_NODE)]
         {
@@ -375,7 +375,7 @@ mod tests {
         let frontier = Frontier::new(2);
         let account = UpstreamRequest { min_slot: None, ..request(Method::GetAccountInfo, ACCOUNT, false) };
         // The newest known slot has moved on by 30 slots while the answer was under way.
-        frontier.probed(0, Commitment::Finalized, 1030, Instant::now());
+        frontier.probed(frontier.era(), 0, Commitment::Finalized, 1030, Instant::now());
         let read = (NodeReply::Result(Bytes::from_static(b"{}")), Some(1000));
         assert_eq!(account.classify(&read, &sent(1000), &frontier), ANSWER);
     }

@@ -343,7 +343,7 @@ async fn blocks_need_nodes_with_their_history() {
     let (members, now, frontier) = (pool.members(), Instant::now(), &pool.nodes.frontier);
     for (node, slot) in [(0, 200), (1, 150), (2, 200)] {
         frontier.set_usable(node, true, now);
-        frontier.probed(node, Commitment::Finalized, slot, now);
+        frontier.probed(frontier.era(), node, Commitment::Finalized, slot, now);
     }
     members[1].state.first_available.store(100, Ordering::Relaxed);
     let lacks_history = |slot: Slot| {

@@ -225,9 +225,7 @@ async fn many_callers_with_a_number_share_their_calls() {
     let gateway = TestGateway::builder().nodes(2).start().await;
     let account = gateway.cluster.examples().wallets[0].to_string();
     gateway.cluster.node(0).set_lag(3);
-    gateway
-        .until("the lag is known", || gateway.front().frontier.lag(0, Commitment::Finalized) > Some(0))
-        .await;
+    gateway.until("the lag is known", || gateway.lag(0, Commitment::Finalized) > Some(0)).await;
     let slot = gateway.cluster.slot(Commitment::Finalized);
     let call = gateway.get_account(&account).min_context_slot(slot);
     let replies = join_all((0..100).map(|_| call.send())).await;
@@ -413,13 +411,13 @@ async fn fall_of_the_finalized_slot_purges_blocks() {
         node.fault_on("getSlot", Fault::Result(json!(low)), None);
         gateway
             .until("the node is known to be lower", || {
-                front.frontier.node_slot(0, Commitment::Finalized) == Some(low)
+                front.frontier.slots_of(0).slot(Commitment::Finalized) == Some(low)
             })
             .await;
         assert!(ask(above).send().await.is_hit(), "a node that falls behind proves nothing");
         // Half a minute later, no node has come back.
         let later = Instant::now() + Duration::from_secs(31);
-        front.frontier.probed(0, Commitment::Finalized, low, later);
+        front.frontier.probed(front.frontier.era(), 0, Commitment::Finalized, low, later);
         gateway.until_metric(r#"slotfront_cache_evictions_total{cause="purged"}"#, 3).await;
         assert!(ask(below).send().await.is_hit(), "the block is below the fall");
         hold.release();

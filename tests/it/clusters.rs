@@ -256,7 +256,7 @@ async fn late_answers_of_the_old_cluster_move_nothing() {
     };
     let (reply, ()) = tokio::join!(gateway.get_account(&wallet).send(), lands);
     assert_eq!(reply.result()["context"]["slot"], 900_000_000u64);
-    assert_ne!(front.frontier.node_slot(0, Commitment::Finalized), Some(900_000_000));
+    assert_ne!(front.frontier.slots_of(0).slot(Commitment::Finalized), Some(900_000_000));
     gateway.settled().await;
 }
 

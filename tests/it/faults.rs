@@ -129,7 +129,8 @@ async fn answers_far_from_known_slots_are_doubted() {
             assert_eq!(slot, Ok(gateway.cluster.slot(commitment)), "{name} at {commitment:?}");
             assert_eq!(node.calls("getAccountInfo"), asked + 1, "{name} at {commitment:?}");
             let is_back = || {
-                gateway.front().frontier.node_slot(0, commitment) == Some(gateway.cluster.slot(commitment))
+                gateway.front().frontier.slots_of(0).slot(commitment)
+                    == Some(gateway.cluster.slot(commitment))
             };
             gateway.until("a probe has reported the node's slot", is_back).await;
         }

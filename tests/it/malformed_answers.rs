@@ -52,7 +52,7 @@ async fn lone_leader_is_not_believed_until_confirmed() {
     }
     gateway.cluster.step_by(100);
     let known = || gateway.front().frontier.slot(Commitment::Finalized);
-    let heard = |node: usize| gateway.front().frontier.node_slot(node, Commitment::Finalized);
+    let heard = |node: usize| gateway.front().frontier.slots_of(node).slot(Commitment::Finalized);
     gateway.until("the leader's slot is known", || heard(0) > Some(before + 64)).await;
     assert!(known() < before + 64, "one node's word is not enough: {} after {before}", known());
     let kept = call.send().await;

@@ -58,7 +58,7 @@ async fn floors_are_sent_and_never_callers_errors() {
         assert_eq!(asked(), calls, "{method:?} {commitment:?}");
         if calls == 2 {
             assert_eq!(
-                gateway.front().frontier.node_slot(0, commitment),
+                gateway.front().frontier.slots_of(0).slot(commitment),
                 Some(fallen),
                 "the node's lower slot is known"
             );

@@ -26,7 +26,7 @@ async fn first_and_laggard(slots: u64) -> TestGateway {
         .start()
         .await;
     gateway.cluster.node(1).set_lag(slots);
-    let lags = || gateway.front().frontier.lag(1, Commitment::Finalized) > Some(0);
+    let lags = || gateway.lag(1, Commitment::Finalized) > Some(0);
     gateway.until("the lag is known", lags).await;
     gateway
 }
@@ -217,7 +217,7 @@ async fn stored_processed_slots_order_the_node_choice() {
     let call = gateway.get_account(gateway.cluster.examples().wallets[0]).base64().processed();
     let first = call.send().await;
     gateway.cluster.node(0).set_lag(5);
-    let lags = || gateway.front().frontier.lag(0, Commitment::Processed) == Some(5);
+    let lags = || gateway.lag(0, Commitment::Processed) == Some(5);
     gateway.until("the lag is known", lags).await;
     let second = call.send().await;
     assert!(second.slot() >= first.slot(), "the node at the slot is preferred, whatever its tier");
@@ -326,7 +326,7 @@ async fn list_requires_its_accounts_highest_slot() {
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
     // The node that is asked first is behind, but not far enough to be avoided.
     gateway.cluster.node(0).set_lag(2);
-    let lags = || gateway.front().frontier.lag(0, Commitment::Finalized) == Some(2);
+    let lags = || gateway.lag(0, Commitment::Finalized) == Some(2);
     gateway.until("the lag is known", lags).await;
     let slot = gateway.cluster.slot(Commitment::Finalized);
     let call = gateway.get_account(&a).json_parsed().min_context_slot(slot);
@@ -343,7 +343,7 @@ async fn list_overtaken_by_an_account_is_fetched_again() {
     let [a, b] = [there.wallets[0], there.wallets[1]].map(|key| key.to_string());
     let [laggard, other] = [0, 1].map(|node| gateway.cluster.node(node));
     laggard.set_lag(2);
-    let lags = || gateway.front().frontier.lag(0, Commitment::Finalized) == Some(2);
+    let lags = || gateway.lag(0, Commitment::Finalized) == Some(2);
     gateway.until("the lag is known", lags).await;
     let slot = gateway.cluster.slot(Commitment::Finalized);
     let hold = laggard.hold("getMultipleAccounts");

@@ -267,22 +267,16 @@ async fn full_buffers_do_not_blame_nodes() {
 async fn lagging_node_is_avoided_until_it_recovers() {
     let gateway = TestGateway::builder().nodes(2).config(with_short_attempts).start().await;
     gateway.cluster.node(0).set_lag(100);
-    gateway
-        .until("the lag is known", || gateway.front().frontier.lag(0, Commitment::Processed) > Some(50))
-        .await;
+    gateway.until("the lag is known", || gateway.lag(0, Commitment::Processed) > Some(50)).await;
     for account in gateway.cluster.examples().wallets.iter().take(10) {
         gateway.get_account(account).send().await;
     }
     assert_eq!(gateway.cluster.node(0).calls("getAccountInfo"), 0);
     gateway.cluster.node(0).set_lag(0);
-    gateway
-        .until("the node has caught up", || gateway.front().frontier.lag(0, Commitment::Processed) == Some(0))
-        .await;
+    gateway.until("the node has caught up", || gateway.lag(0, Commitment::Processed) == Some(0)).await;
     // The other node lags now, so latency does not decide.
     gateway.cluster.node(1).set_lag(100);
-    gateway
-        .until("the other node lags", || gateway.front().frontier.lag(1, Commitment::Processed) > Some(50))
-        .await;
+    gateway.until("the other node lags", || gateway.lag(1, Commitment::Processed) > Some(50)).await;
     let account = gateway.cluster.examples().wallets[10].to_string();
     gateway.get_account(&account).send().await;
     assert_eq!(gateway.cluster.node(0).calls("getAccountInfo"), 1);

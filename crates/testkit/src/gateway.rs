@@ -347,6 +347,12 @@ impl TestGateway {
         self.front().pool.standing(Instant::now())[node].1
     }
 
+    /// Returns the number of slots by which a node is behind the newest known slot. `None` if it has reported no slot.
+    pub fn lag(&self, node: usize, commitment: Commitment) -> Option<u64> {
+        let frontier = &self.front().frontier;
+        frontier.lag(&frontier.slots_of(node), commitment)
+    }
+
     /// Waits until `holds` returns true. Panics with the text `what` if that takes longer than [`PATIENCE`].
     pub async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;

@@ -139,14 +139,26 @@ impl CarryModel {
             ModelStep::Block { skipped, writes } => {
                 let slot = self.newest_slot(Commitment::Confirmed) + 1 + skipped;
                 self.cluster.blocks.push(Block { slot, writes });
-                self.cache.frontier.probed(0, Commitment::Confirmed, slot, Instant::now());
+                self.cache.frontier.probed(
+                    self.cache.frontier.era(),
+                    0,
+                    Commitment::Confirmed,
+                    slot,
+                    Instant::now(),
+                );
             }
             ModelStep::Finalize { behind } => {
                 let finalized = self.cluster.newest().saturating_sub(behind);
                 if finalized > self.cluster.finalized {
                     self.cluster.finalized = finalized;
                     let slot = self.cluster.blocks[finalized].slot;
-                    self.cache.frontier.probed(0, Commitment::Finalized, slot, Instant::now());
+                    self.cache.frontier.probed(
+                        self.cache.frontier.era(),
+                        0,
+                        Commitment::Finalized,
+                        slot,
+                        Instant::now(),
+                    );
                 }
             }
             ModelStep::Follow { blocks } => self.follow(blocks),

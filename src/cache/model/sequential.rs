@@ -111,7 +111,7 @@ impl CacheUnderTest {
             None,
         );
         for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
-            frontier.probed(0, c, slot, Instant::now());
+            frontier.probed(frontier.era(), 0, c, slot, Instant::now());
         }
         Self { cache, frontier }
     }
@@ -232,7 +232,7 @@ impl SequentialModel {
             }
             ModelStep::AdvanceFrontier { commitment, slots } => {
                 let slot = self.real.frontier.slot(commitment) + slots;
-                self.real.frontier.probed(0, commitment, slot, now);
+                self.real.frontier.probed(self.real.frontier.era(), 0, commitment, slot, now);
                 Ok(None)
             }
             ModelStep::Ask { query, wanted_behind, node_behind } => {
@@ -373,7 +373,7 @@ proptest! {
 fn assembled_list_never_replaces_a_newer_one() {
     on_a_stepped_clock(async {
         let (real, c, now) = (CacheUnderTest::new(), Commitment::Finalized, Instant::now());
-        real.frontier.probed(0, c, FIRST, now);
+        real.frontier.probed(real.frontier.era(), 0, c, FIRST, now);
         for n in [0, 1] {
             real.accept_from_node(Account(n).at(c), FIRST, now).await;
         }

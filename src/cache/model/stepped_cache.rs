@@ -118,7 +118,7 @@ impl<W> SteppedCache<W> {
             None,
         );
         for (c, slot) in Commitment::ALL.into_iter().zip([FIRST, FIRST - 2, FIRST - 32]) {
-            frontier.probed(0, c, slot, Instant::now());
+            frontier.probed(frontier.era(), 0, c, slot, Instant::now());
         }
         let (calls, waiting, answered) = (Vec::new(), Vec::new(), Arc::default());
         let (generation, step) = (0, 0);
@@ -144,7 +144,7 @@ impl<W> SteppedCache<W> {
 
     pub(super) fn advance_frontier(&self, commitment: Commitment, slots: Slot) {
         let slot = self.frontier.slot(commitment) + slots;
-        self.frontier.probed(0, commitment, slot, Instant::now());
+        self.frontier.probed(self.frontier.era(), 0, commitment, slot, Instant::now());
     }
 
     /// Starts a caller's call to the cache. `call` is the test's own description of it.

@@ -115,7 +115,7 @@ async fn nodes_with_newer_blocks_are_preferred() {
         let (scene, mut chain) = Scene::begun(2).await;
         scene.node(1).tier = tier;
         scene.add_to(&[1], &Block::after(100));
-        scene.frontier.answered(1, Commitment::Confirmed, 101, Instant::now());
+        scene.frontier.answered(scene.frontier.era(), 1, Commitment::Confirmed, 101, Instant::now());
         assert_eq!(polls(&scene, &mut chain).await, (1, 0));
         assert_eq!(polls(&scene, &mut chain).await, expected, "tier {tier}");
     }
@@ -169,7 +169,7 @@ async fn impossible_slots_hasten_no_poll() {
     let followed = timeout(MS(1_030), reader.follow());
     let claim = async {
         sleep(MS(50)).await;
-        scene.frontier.probed(0, Commitment::Confirmed, u64::MAX, Instant::now());
+        scene.frontier.probed(scene.frontier.era(), 0, Commitment::Confirmed, u64::MAX, Instant::now());
     };
     let _ = tokio::join!(followed, claim);
     assert_eq!(scene.node(0).asked("getBlocks"), 9);
@@ -280,7 +280,13 @@ async fn tip_far_behind_for_long_pauses_following() {
         let (scene, mut chain) = Scene::begun(1).await;
         for slot in 101..=112 {
             let behind = if slot == 106 { sixth } else { chain_in_progress::LATE_SLOTS + 1 };
-            scene.frontier.answered(0, Commitment::Confirmed, slot + behind, Instant::now());
+            scene.frontier.answered(
+                scene.frontier.era(),
+                0,
+                Commitment::Confirmed,
+                slot + behind,
+                Instant::now(),
+            );
             scene.add(&Block::after(slot - 1));
             let is_last = slot == 112;
             assert_eq!(scene.advance(&mut chain).await, if is_last { expected } else { Ok(()) }, "{slot}");
@@ -293,7 +299,7 @@ async fn tip_far_behind_for_long_pauses_following() {
 async fn tip_stays_within_the_confirmed_frontier() {
     let (scene, mut chain) = Scene::begun(3).await;
     for node in [1, 2] {
-        scene.frontier.probed(node, Commitment::Confirmed, 100, Instant::now());
+        scene.frontier.probed(scene.frontier.era(), node, Commitment::Confirmed, 100, Instant::now());
     }
     // Node 0 is 90 slots ahead of all others, so the frontier does not believe it.
     scene.add_to(&[0], &Block { slot: 190, ..Block::after(100) });
@@ -301,7 +307,7 @@ async fn tip_stays_within_the_confirmed_frontier() {
     advance(MS(100)).await;
     assert_eq!(scene.advance(&mut chain).await, Ok(()));
     assert_eq!(chain.writer.chain().tip(), began, "neither moved nor renewed");
-    scene.frontier.answered(1, Commitment::Confirmed, 190, Instant::now());
+    scene.frontier.answered(scene.frontier.era(), 1, Commitment::Confirmed, 190, Instant::now());
     chain.turn = 0;
     assert_eq!(scene.advance(&mut chain).await, Ok(()));
     assert_eq!(chain.writer.chain().tip().slot, 190);
@@ -381,7 +387,8 @@ async fn epoch_ends_the_chain() {
 async fn finalized_slot_outside_the_chain_ends_it() {
     let (scene, mut chain) = Scene::begun(1).await;
     scene.add(&Block { slot: 102, ..Block::after(100) });
-    let finalize = |slot| scene.frontier.answered(0, Commitment::Finalized, slot, Instant::now());
+    let finalize =
+        |slot| scene.frontier.answered(scene.frontier.era(), 0, Commitment::Finalized, slot, Instant::now());
     finalize(100);
     assert_eq!(scene.advance(&mut chain).await, Ok(()));
     assert_eq!(chain.writer.chain().target(), Some(100));
@@ -483,7 +490,9 @@ async fn frontiers_are_followed_between_polls() {
         // The next poll is due at 540 ms.
         sleep(MS(450)).await;
         scene.add(&Block::after(100));
-        let answered = |commitment, slot| scene.frontier.answered(0, commitment, slot, Instant::now());
+        let answered = |commitment, slot| {
+            scene.frontier.answered(scene.frontier.era(), 0, commitment, slot, Instant::now())
+        };
         answered(Commitment::Confirmed, 101);
         answered(Commitment::Finalized, 100);
         sleep(MS(1)).await;

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::cluster_mark::ClusterMark;
@@ -51,8 +50,6 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) last_failure: Mutex<Option<(AttemptResult, Instant)>>,
     /// True once there is a task that probes the node.
     pub(in crate::pool) probed: AtomicBool,
-    /// Notified when the node's confirmed slot is wanted before the next probe.
-    pub(in crate::pool) slot_wanted: Notify,
 }
 
 impl NodeState {
@@ -78,7 +75,6 @@ impl NodeState {
             failures: AtomicU64::new(0),
             last_failure: Mutex::default(),
             probed: AtomicBool::new(false),
-            slot_wanted: Notify::new(),
         }
     }
 
