@@ -14,7 +14,6 @@
 mod block;
 mod chain;
 mod cross_check;
-mod epochs;
 mod excluded;
 mod fetch;
 mod follower;
@@ -26,7 +25,7 @@ mod record;
 mod shared_blocks;
 mod state;
 #[cfg(test)]
-pub(crate) mod testing;
+pub(crate) mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -8,7 +8,6 @@
 //! a lower bound of the store's time at which it asked a node for the value. A reader gets the store's time at
 //! which the value was read. The unknown delay of messages therefore makes an answer look older, never younger.
 
-pub mod blocks;
 mod clock;
 mod connection;
 mod connector;
@@ -28,7 +27,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
-use blocks::BlockRecord;
 pub use clock::StoreTime;
 use clock::{StoreClock, read_time};
 use connection::RedisClient;
@@ -38,6 +36,10 @@ use limits::{Booked, Booking, LeaseRequest, Leased};
 
 /// The interval between two checks of the store. Also the time without writes after the store has refused a write.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The text that is stored in place of a block's record while a gateway asks a node for the block. Other gateways then
+/// wait for the record for a moment, instead of asking a node, too.
+pub const CLAIM: &[u8] = b"claim";
 
 /// The error that reports an invalid `shared.url` or certificate.
 #[derive(Debug, thiserror::Error)]
@@ -303,21 +305,16 @@ impl Store {
     }
 
     /// Reads a block's record, which lists the accounts that the block writes: at most its first `max_bytes`
-    /// bytes. If there is no record, stores a claim for the time `life`. The claim announces that this gateway
-    /// will write the record. Counts a failure in the metrics; the caller must count a success. No client's
-    /// request waits for this operation.
+    /// bytes. If there is no record, returns [`CLAIM`] if another gateway has announced to write it. Otherwise returns no
+    /// bytes, and stores such a claim of this gateway for the time `life`. Counts a failure in the metrics; the caller
+    /// must count a success. No client's request waits for this operation.
     ///
     /// # Errors
     /// The operation fails. The error says how.
-    pub async fn claim_block(
-        &self,
-        key: &str,
-        life: Duration,
-        max_bytes: usize,
-    ) -> Result<BlockRecord, Failed> {
+    pub async fn claim_block(&self, key: &str, life: Duration, max_bytes: usize) -> Result<Vec<u8>, Failed> {
         let mut call = self.scripts.claim.key(key);
-        call.arg(blocks::CLAIM).arg(millis(life)).arg(max_bytes);
-        Ok(BlockRecord::read(self.connection.write(SharedOperation::Block, 0, &call).await?))
+        call.arg(CLAIM).arg(millis(life)).arg(max_bytes);
+        self.connection.write(SharedOperation::Block, 0, &call).await
     }
 
     /// Writes a block's record, which lists the accounts that the block writes, and counts the result in the
@@ -328,7 +325,7 @@ impl Store {
         let mut call = self.scripts.set.key(key);
         call.arg(record).arg(millis(life));
         if !is_complete {
-            call.arg(blocks::CLAIM);
+            call.arg(CLAIM);
         }
         let asked_at = Instant::now();
         // The connection has already counted a failure.

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::last_writes::Fingerprint;
+use super::state::{FollowEnd, PauseReason};
 use crate::methods::{Pubkey, Slot};
 
 /// The parts of a block that the follower needs.
@@ -26,21 +27,6 @@ pub(super) struct BlockWrites {
     /// The fingerprints (64-bit hashes) of the accounts that the block may write, in ascending order and
     /// without repetitions.
     pub(super) writes: Vec<Fingerprint>,
-}
-
-/// The reason why the accounts that a block writes cannot be known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum UnreadableBlock {
-    /// The text is not a block with accounts and rewards, or an account of a transaction has an unknown
-    /// member.
-    #[error("the block has an unknown form")]
-    UnknownForm,
-    /// A transaction has no `meta`, so its accounts from lookup tables may be missing.
-    #[error("a transaction has no meta")]
-    NoMeta,
-    /// An account address is invalid.
-    #[error("an account address is invalid")]
-    BadAddress,
 }
 
 #[derive(Deserialize)]
@@ -99,18 +85,20 @@ impl BlockWrites {
     /// Reads a block from its JSON text.
     ///
     /// # Errors
-    /// The accounts that the block writes cannot be known.
-    pub(super) fn parse(result: &[u8]) -> Result<Self, UnreadableBlock> {
-        let block: Block = serde_json::from_slice(result).map_err(|_| UnreadableBlock::UnknownForm)?;
+    /// The accounts that the block writes cannot be known: the text is not a block with accounts and rewards, an account
+    /// of a transaction has an unknown member, or an address is invalid. Without its `meta`, the accounts of a
+    /// transaction from lookup tables may be missing.
+    pub(super) fn parse(result: &[u8]) -> Result<Self, FollowEnd> {
+        let block: Block = serde_json::from_slice(result).map_err(|_| PauseReason::UnknownForm)?;
         let mut writes = Vec::new();
         let mut add = |text: &str| {
-            let address = Pubkey::parse(text).map_err(|_| UnreadableBlock::BadAddress)?;
+            let address = Pubkey::parse(text).map_err(|_| FollowEnd::GAP)?;
             writes.push(Fingerprint::of(&address));
-            Ok(())
+            Ok::<_, FollowEnd>(())
         };
         for transaction in &block.transactions {
             if transaction.meta.is_none() {
-                return Err(UnreadableBlock::NoMeta);
+                return Err(FollowEnd::GAP);
             }
             let keys = transaction.transaction.account_keys.iter();
             keys.filter(|key| key.writable).try_for_each(|key| add(&key.pubkey))?;
@@ -166,7 +154,7 @@ mod tests {
 
     const META: &str = r#"{"err":null,"fee":5000,"postBalances":[],"preBalances":[]}"#;
 
-    fn parse(text: &str) -> Result<BlockWrites, UnreadableBlock> {
+    fn parse(text: &str) -> Result<BlockWrites, FollowEnd> {
         BlockWrites::parse(text.as_bytes())
     }
 
@@ -217,20 +205,20 @@ mod tests {
 
     #[test]
     fn unknown_forms_are_unreadable() {
-        use UnreadableBlock::{BadAddress, NoMeta, UnknownForm};
+        let unknown = FollowEnd::Pause(PauseReason::UnknownForm);
         let bad_key = account(1, true).replace(&key(1).to_string(), "1");
         let member = account(1, false).replace("\"signer\"", "\"delayed\":true,\"signer\"");
         let whole = block(&[transaction(META, &[account(1, true)])], &reward(4, r#""Fee""#), "");
         for (text, expected) in [
-            (block(&[transaction("null", &[account(1, true)])], "", ""), NoMeta),
-            (block(&[transaction(META, &[bad_key])], "", ""), BadAddress),
-            (block(&[transaction(META, &[member])], "", ""), UnknownForm),
-            (whole.replace("\"rewards\"", "\"prizes\""), UnknownForm),
-            (whole.replace("\"transactions\"", "\"signatures\""), UnknownForm),
-            (whole.replace("\"accountKeys\"", "\"message\""), UnknownForm),
-            (whole.replace(",\"writable\":true", ""), UnknownForm),
-            (whole[..whole.len() - 1].to_owned(), UnknownForm),
-            ("null".to_owned(), UnknownForm),
+            (block(&[transaction("null", &[account(1, true)])], "", ""), FollowEnd::GAP),
+            (block(&[transaction(META, &[bad_key])], "", ""), FollowEnd::GAP),
+            (block(&[transaction(META, &[member])], "", ""), unknown),
+            (whole.replace("\"rewards\"", "\"prizes\""), unknown),
+            (whole.replace("\"transactions\"", "\"signatures\""), unknown),
+            (whole.replace("\"accountKeys\"", "\"message\""), unknown),
+            (whole.replace(",\"writable\":true", ""), unknown),
+            (whole[..whole.len() - 1].to_owned(), unknown),
+            ("null".to_owned(), unknown),
         ] {
             assert_eq!(parse(&text), Err(expected), "{text}");
         }

@@ -13,6 +13,7 @@ use super::last_writes::{Bucket, LastWrites};
 use crate::methods::Slot;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Instant, UNDER_SHUTTLE};
+use crate::telemetry::RestartReason;
 
 /// The maximum number of slots of a chain. A chain ends with its epoch, and the longest epoch is shorter than
 /// this.
@@ -172,15 +173,6 @@ impl Chain {
     }
 }
 
-/// The reason why a chain cannot go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChainEnd {
-    /// The chain has no block at the newest finalized slot that nodes report.
-    Fork,
-    /// The next block is [`MAX_SLOTS`] or more above the first slot of the chain.
-    Full,
-}
-
 /// The only writer of a chain, used by the follower.
 pub(super) struct ChainWriter {
     chain: Arc<Chain>,
@@ -210,11 +202,11 @@ impl ChainWriter {
     /// chain's newest block. The time of the last poll stays as it was until [`Self::renew`].
     ///
     /// # Errors
-    /// The chain is full.
-    pub(super) fn add(&mut self, slot: Slot, buckets: Vec<Bucket>) -> Result<(), ChainEnd> {
+    /// [`RestartReason::Full`] if the block is [`MAX_SLOTS`] or more above the chain's first slot.
+    pub(super) fn add(&mut self, slot: Slot, buckets: Vec<Bucket>) -> Result<(), RestartReason> {
         let chain = &*self.chain;
         if slot - chain.first >= MAX_SLOTS {
-            return Err(ChainEnd::Full);
+            return Err(RestartReason::Full);
         }
         for bucket in &buckets {
             chain.writes.note(*bucket, slot);
@@ -237,15 +229,15 @@ impl ChainWriter {
     /// reached this slot.
     ///
     /// # Errors
-    /// The chain has no block at the finalized slot.
-    pub(super) fn finalize(&mut self, finalized: Slot) -> Result<(), ChainEnd> {
+    /// [`RestartReason::Fork`] if the chain has no block at the finalized slot.
+    pub(super) fn finalize(&mut self, finalized: Slot) -> Result<(), RestartReason> {
         let chain = &*self.chain;
         let tip = chain.tip().slot;
         if finalized < chain.first || finalized > tip || chain.target() >= Some(finalized) {
             return Ok(());
         }
         if !chain.has(finalized, tip) {
-            return Err(ChainEnd::Fork);
+            return Err(RestartReason::Fork);
         }
         while let Some((slot, buckets)) = self.pending.pop_front_if(|(slot, _)| *slot <= finalized) {
             for bucket in buckets {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::block::BlockWrites;
 use super::chain::ChainWriter;
-use super::epochs::EpochSchedule;
+use super::fetch::EpochSchedule;
 use super::last_writes::{Bucket, Buckets};
 use super::{Carry, Tip};
 use crate::methods::{Pubkey, Slot};

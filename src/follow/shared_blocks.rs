@@ -15,9 +15,8 @@ use super::block::BlockWrites;
 use super::record;
 use crate::methods::Slot;
 use crate::pool::Pool;
-use crate::redis_store::Store;
-use crate::redis_store::blocks::BlockRecord;
 use crate::redis_store::mac::StoreMac;
+use crate::redis_store::{CLAIM, Store};
 use crate::telemetry::{SharedOperation, SharedResult};
 
 /// The longest wait for a block that another replica has claimed.
@@ -147,10 +146,10 @@ impl BlockStore for StoredBlocks {
         let looked_up = self.store.claim_block(&key, CLAIM_LIFE, record::MAX_RECORD + 1).await;
         // The store has already counted the failure.
         let Ok(looked_up) = looked_up else { return SharedBlock::Absent };
-        let (result, block) = match looked_up {
-            BlockRecord::ClaimedNow => (SharedResult::Miss, SharedBlock::Absent),
-            BlockRecord::ClaimedBefore => (SharedResult::Miss, SharedBlock::Claimed),
-            BlockRecord::Found(bytes) => match record::decode(&self.mac, &key, &bytes) {
+        let (result, block) = match &*looked_up {
+            b"" => (SharedResult::Miss, SharedBlock::Absent),
+            CLAIM => (SharedResult::Miss, SharedBlock::Claimed),
+            bytes => match record::decode(&self.mac, &key, bytes) {
                 None => (SharedResult::Foreign, SharedBlock::Absent),
                 Some(block) if block.lacks_fee_reward => (SharedResult::Miss, SharedBlock::Incomplete),
                 Some(block) => (SharedResult::Hit, SharedBlock::Read(block)),

@@ -1,6 +1,5 @@
 //! The state of the follower, and the reasons for which it pauses.
 
-use super::chain::ChainEnd;
 use crate::telemetry::RestartReason;
 
 /// The state of the follower.
@@ -101,14 +100,5 @@ impl From<PauseReason> for FollowEnd {
 impl From<RestartReason> for FollowEnd {
     fn from(reason: RestartReason) -> Self {
         Self::Restart(reason)
-    }
-}
-
-impl From<ChainEnd> for FollowEnd {
-    fn from(end: ChainEnd) -> Self {
-        match end {
-            ChainEnd::Fork => Self::FORK,
-            ChainEnd::Full => RestartReason::Full.into(),
-        }
     }
 }

@@ -11,7 +11,7 @@ use crate::breaker::BreakerState;
 use crate::config::{Config, GenesisCheck, Secret, Upstream};
 use crate::jsonrpc::Params;
 use crate::methods::{
-    AnyMethod, Commitment, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query, Slot,
+    AnyMethod, Commitment, Method, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query, Slot,
 };
 use crate::node::Fault;
 use crate::telemetry::AttemptResult;

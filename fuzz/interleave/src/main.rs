@@ -44,6 +44,14 @@ pub mod methods {
     }
 }
 
+pub mod telemetry {
+    #[derive(Debug, PartialEq)]
+    pub enum RestartReason {
+        Fork,
+        Full,
+    }
+}
+
 /// Checks that three callers of one key never fetch at the same time, and never get a result from before their call.
 fn one_flight_at_a_time() {
     let tasks = TaskTracker::default();

@@ -12,7 +12,7 @@ use super::*;
 use crate::cache::CacheStatus;
 use crate::cache::model::stepped_cache::AnsweredCaller;
 use crate::config::FollowMode;
-use crate::follow::testing::TestChain;
+use crate::follow::tests::TestChain;
 use AccountQuestion::{Balance, List, Single};
 use cluster::{
     ACCOUNTS, AccountQuestion, Block, CLOCKED, Cluster, HISTORY, LISTS, PLAIN, TOKEN, UNSEEN, asked, pubkey,

@@ -114,7 +114,7 @@ fn finalized_slot_outside_the_chain_is_a_fork() {
     assert_eq!(writer.finalize(FIRST - 1), Ok(()), "from before the chain");
     assert_eq!(writer.finalize(FIRST + 3), Ok(()), "the chain has not reached it");
     assert_eq!(writer.chain().target(), None);
-    assert_eq!(writer.finalize(FIRST + 1), Err(ChainEnd::Fork));
+    assert_eq!(writer.finalize(FIRST + 1), Err(RestartReason::Fork));
 }
 
 #[test]
@@ -156,5 +156,5 @@ fn late_finality_pauses_carrying_to_the_target() {
 fn full_chain_ends() {
     let mut writer = new_chain();
     assert_eq!(writer.add(FIRST + MAX_SLOTS - 1, Vec::new()), Ok(()));
-    assert_eq!(writer.add(FIRST + MAX_SLOTS, Vec::new()), Err(ChainEnd::Full));
+    assert_eq!(writer.add(FIRST + MAX_SLOTS, Vec::new()), Err(RestartReason::Full));
 }
