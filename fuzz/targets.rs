@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use slotfront::cache::derive::{block, list, samples, votes};
+use slotfront::cache::derive::{self, block, list};
 use slotfront::cache::entry::TextParts;
 use slotfront::cache::key::LookupPlan;
 use slotfront::cache::sizes::Sizes;
@@ -159,10 +159,10 @@ pub(crate) fn answer(data: &[u8]) {
             }
         }
     }
-    if let Some(head) = samples::head(&result, u16::from(*shape)) {
+    if let Some(head) = derive::first_samples(&result, u16::from(*shape)) {
         check(&head);
     }
-    if let Some(only) = votes::only(&result, &Pubkey([*shape; 32])) {
+    if let Some(only) = derive::vote_account(&result, &Pubkey([*shape; 32])) {
         check(&only);
     }
     for kept in shapes() {

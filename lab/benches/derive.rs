@@ -13,11 +13,11 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use slotfront::cache::class::Class;
+use slotfront::cache::derive;
 use slotfront::cache::derive::block::{BlockShape, reshape};
 use slotfront::cache::derive::list::{
     SingleAccount, joined, read_list, read_single, write_list, write_single,
 };
-use slotfront::cache::derive::{samples, votes};
 use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
 use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Pubkey,
@@ -156,10 +156,12 @@ fn blocks(c: &mut Criterion, cluster: &Cluster) {
 fn rest(c: &mut Criterion, cluster: &Cluster) {
     let all = result(cluster, "getVoteAccounts", &json!([]));
     let one = cluster.examples().vote_accounts[0];
-    c.bench_function("derive: one vote account", |b| b.iter(|| black_box(votes::only(&all, &one).is_some())));
+    c.bench_function("derive: one vote account", |b| {
+        b.iter(|| black_box(derive::vote_account(&all, &one).is_some()))
+    });
     let all = result(cluster, "getRecentPerformanceSamples", &json!([720]));
     c.bench_function("derive: 4 performance samples", |b| {
-        b.iter(|| black_box(samples::head(&all, 4).is_some()));
+        b.iter(|| black_box(derive::first_samples(&all, 4).is_some()));
     });
 }
 

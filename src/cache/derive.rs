@@ -10,13 +10,13 @@ pub mod block;
 pub mod list;
 mod object;
 #[cfg(test)]
-pub(crate) mod recorded;
-pub mod samples;
-pub mod votes;
+pub(crate) mod tests;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::methods::Pubkey;
+use crate::node::answer::elements;
+use object::{JsonPart, ParseDepth};
 
 /// The derivation of an answer from a stored text.
 pub(super) enum Derivation {
@@ -29,8 +29,52 @@ pub(super) enum Derivation {
 impl Derivation {
     pub(super) fn make(&self, text: &Bytes) -> Option<Bytes> {
         match self {
-            Self::VoteAccount(pubkey) => votes::only(text, pubkey),
+            Self::VoteAccount(pubkey) => vote_account(text, pubkey),
             Self::Block(stored, asked) => block::reshape(text, *stored, *asked),
         }
     }
+}
+
+/// The depth to which a list is parsed: `{"current":[{…}],"delinquent":[{…}]}`.
+const VOTE_LISTS: ParseDepth = {
+    const LIST: ParseDepth = ParseDepth::Each(&ParseDepth::Members(&[]));
+    ParseDepth::Members(&[("current", LIST), ("delinquent", LIST)])
+};
+
+/// Returns `result`, the list of all vote accounts, reduced to the vote account `vote_pubkey`. The members
+/// `current` and `delinquent` may both be empty, as in a node's answer.
+/// The call for one vote account has the same parameters as the call for all, and `votePubkey` besides.
+///
+/// `None` if `result` is not in the format that nodes write. In that case a node is asked.
+pub fn vote_account(result: &Bytes, vote_pubkey: &Pubkey) -> Option<Bytes> {
+    let vote_pubkey = format!("\"{vote_pubkey}\"");
+    let mut lists = JsonPart::read(result, VOTE_LISTS)?;
+    // Unknown members of an account are kept. An unknown member beside the lists may concern all accounts.
+    lists.as_object()?.only(&[&["current", "delinquent"]])?;
+    for list in ["current", "delinquent"] {
+        let list = lists.as_object()?.get(list)?.as_list()?;
+        let mut found = Vec::new();
+        for mut account in std::mem::take(list) {
+            if account.as_object()?.get("votePubkey")?.as_text()? == vote_pubkey {
+                found.push(account);
+            }
+        }
+        *list = found;
+    }
+    Some(lists.write())
+}
+
+/// Returns the first `limit` performance samples of `all`, which nodes list with the newest first. `None` if `all` is not
+/// an array.
+pub fn first_samples(all: &Bytes, limit: u16) -> Option<Bytes> {
+    let elements = elements(all)?;
+    let mut head = BytesMut::from(&b"["[..]);
+    for (i, element) in elements.iter().take(usize::from(limit)).enumerate() {
+        if i > 0 {
+            head.extend_from_slice(b",");
+        }
+        head.extend_from_slice(element);
+    }
+    head.extend_from_slice(b"]");
+    Some(head.freeze())
 }

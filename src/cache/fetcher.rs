@@ -23,7 +23,7 @@ use super::key::{Key, LookupPlan};
 use super::lookup::Lookup;
 use super::placing::{FetchStart, InsertRequest, SingleEntry};
 use super::planned_call::CallOptions;
-use super::renderer::Renderer;
+use super::render::Renderer;
 use super::second_level::{SecondLevel, SharedAnswers};
 use super::store::Insert;
 use super::verify::Verifier;

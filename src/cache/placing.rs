@@ -213,7 +213,7 @@ impl Lookup {
             _ => None,
         };
         for key in [Some(key), alternate_key, before].into_iter().flatten() {
-            self.store.update_weight(key, entry);
+            self.store.replace(key, entry, entry);
         }
     }
 

@@ -1,13 +1,244 @@
-//! The conversion of an entry into the form that a caller asked for, such as another encoding or a slice.
+//! Writing an entry as an answer, in the form and content coding that a caller asked for.
+//!
+//! [`Renderer`] owns the permits that limit how many long texts are written at once, and the [`Compressor`]. The
+//! compressed form of a stored text belongs to the entry and is counted in the entry's weight. A text that is written for
+//! one caller is compressed for that caller only.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::TaskTracker;
 
 use super::derive::account::DeriveError;
-use super::derive::{list, samples};
-use super::entry::{Entry, EntryBody, Payload, TextParts};
-use super::key::ALL_SAMPLES;
+use super::derive::{self, list};
+use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
+use super::freshness::{Limit, ServeRule};
+use super::key::{ALL_SAMPLES, LookupPlan};
+use super::lookup::Lookup;
+use super::planned_call::{MemoryPermit, PlannedCall};
+use crate::coding::{self, CompressedText};
+use crate::config;
+use crate::error::Error;
+use crate::low_priority;
 use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
 use crate::node::OFF_WORKER_BYTES;
+use crate::telemetry::{Compression, Metrics};
+
+/// The length in bytes above which a text is compressed off the async workers, because it would block a worker for
+/// too long.
+const COMPRESS_OFF_WORKER_BYTES: usize = 64 * 1024;
+/// The longest wait of a caller for a compressed text. After that the text goes out uncompressed.
+const COMPRESSION_WAIT: Duration = Duration::from_secs(1);
+
+/// Writes cached entries as answers, in the form that a caller asked for.
+pub(super) struct Renderer {
+    lookup: Arc<Lookup>,
+    /// The permits for writing long texts on blocking threads. They limit how many texts are written at once.
+    render_permits: Arc<Semaphore>,
+    compressor: Arc<Compressor>,
+    request_timeout: Duration,
+    tasks: TaskTracker,
+}
+
+/// The permit to write one long text.
+pub(super) struct WritePermit {
+    permit: OwnedSemaphorePermit,
+    memory: MemoryPermit,
+}
+
+impl Renderer {
+    /// Creates a renderer for the entries of `lookup`. `cores` bounds the number of long texts that are
+    /// written at once.
+    pub(super) fn new(
+        config: &config::Config,
+        cores: usize,
+        lookup: Arc<Lookup>,
+        tasks: TaskTracker,
+    ) -> Self {
+        Self {
+            render_permits: Arc::new(Semaphore::new(cores * 2)),
+            compressor: Arc::new(Compressor::new(cores, Arc::clone(&lookup.metrics))),
+            lookup,
+            request_timeout: config.server.request_timeout,
+            tasks,
+        }
+    }
+
+    pub(super) fn compressor(&self) -> &Arc<Compressor> {
+        &self.compressor
+    }
+
+    /// Takes all permits for writing long texts. Each later caller who needs one waits until the returned
+    /// permits are dropped.
+    #[cfg(test)]
+    pub(super) async fn take_all_permits(&self) -> tokio::sync::OwnedSemaphorePermit {
+        let all = u32::try_from(self.render_permits.available_permits()).unwrap();
+        Arc::clone(&self.render_permits).acquire_many_owned(all).await.unwrap()
+    }
+
+    /// Reserves memory for the text that `entry` becomes for this caller, and waits until the caller's deadline for
+    /// a permit to write it.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`] if memory is short, and [`Error::TimedOut`] if no permit is free in time.
+    pub(super) async fn permit(&self, call: &PlannedCall<'_>, entry: &Entry) -> Result<WritePermit, Error> {
+        // Memory is reserved before the wait, so that a text without memory does not queue.
+        let memory = call.conditions.reserve_memory(max_written_bytes(call.query, entry));
+        let memory = memory.ok_or(Error::Overloaded)?;
+        let permit = Arc::clone(&self.render_permits).acquire_owned();
+        match timeout_at(call.options.deadline, permit).await {
+            Ok(Ok(permit)) => Ok(WritePermit { permit, memory }),
+            _ => Err(Error::TimedOut(self.request_timeout)),
+        }
+    }
+
+    /// Returns `entry` in the form that `query` asks for, and true if it is made from answers to other calls. The
+    /// memory for a long text is handed back with it. Without a permit, the text must be short.
+    ///
+    /// # Errors
+    /// [`Error::NoUpstream`] if the entry is malformed, because such an answer of a node counts as none.
+    pub(super) async fn write(
+        &self,
+        query: &Query,
+        entry: &Arc<Entry>,
+        permit: Option<WritePermit>,
+    ) -> Result<(Payload, bool, Option<MemoryPermit>), Error> {
+        let (written, memory) = if let Some(WritePermit { permit, memory }) = permit {
+            let (query, entry) = (query.clone(), Arc::clone(entry));
+            let work = tokio::task::spawn_blocking(move || {
+                // The permit and the memory are held until the work ends, even if the caller has left.
+                let _permit = permit;
+                (write_for(&query, &entry), Some(memory))
+            });
+            work.await.unwrap_or((Err(DeriveError::Broken), None))
+        } else {
+            (write_for(query, entry), None)
+        };
+        let (payload, derived) = written.map_err(|_| Error::NoUpstream(Vec::new()))?;
+        Ok((payload, derived, memory))
+    }
+
+    /// Makes an answer to `plan` from a stored answer to another call, and stores it. `None` if no stored
+    /// answer is suitable, or if no permit to write a long text is free by the deadline. Also `None` if
+    /// `rule` allows only fresh answers, and the new answer cannot be stored.
+    pub(super) async fn derive(
+        &self,
+        plan: &LookupPlan,
+        rule: ServeRule,
+        deadline: Instant,
+    ) -> Option<Arc<Entry>> {
+        let generation = self.lookup.generation.number();
+        let (source, derivation) = self.lookup.find_source(plan, rule)?;
+        let EntryBody::Verbatim(Payload::Result(TextParts::One(text))) = &source.body else { return None };
+        let text = text.clone();
+        let written = if text.len() > OFF_WORKER_BYTES {
+            let permit = Arc::clone(&self.render_permits).acquire_owned();
+            let permit = timeout_at(deadline, permit).await.ok()?.ok()?;
+            let work = tokio::task::spawn_blocking(move || {
+                // The permit is held until the work ends, even if the caller has left.
+                let _permit = permit;
+                derivation.make(&text)
+            });
+            let text = work.await.ok().flatten();
+            // The stored answer may have expired meanwhile.
+            text.filter(|_| self.lookup.freshness.serves(&rule, &source.meta, Instant::now()).is_yes())
+        } else {
+            derivation.make(&text)
+        };
+        let body = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
+        let meta = EntryMeta { derived: true, ..source.meta };
+        let entry = Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() });
+        let is_stored = self.lookup.insert_derived(plan, &entry, generation);
+        (is_stored || rule.limit > Limit::Fresh).then_some(entry)
+    }
+
+    /// Returns `payload`, which was written from `entry`, in the coding that the caller accepts. `None` if
+    /// the text is not compressed. The second value is true if the call had to wait.
+    pub(super) async fn compress(
+        &self,
+        call: &PlannedCall<'_>,
+        entry: &Arc<Entry>,
+        payload: &Payload,
+    ) -> (Option<Arc<CompressedText>>, bool) {
+        let (Some(coding), Payload::Result(body)) = (call.options.coding, payload) else {
+            return (None, false);
+        };
+        if !coding::is_worth(body.len()) {
+            return (None, false);
+        }
+        let is_kept = is_stored_form(call.query, entry);
+        if is_kept && let Some(compressed) = entry.compressed.made(coding) {
+            return (Some(Arc::clone(compressed)), false);
+        }
+        let until = call.options.deadline.min(Instant::now() + COMPRESSION_WAIT);
+        let (lookup, compressor) = (Arc::clone(&self.lookup), Arc::clone(&self.compressor));
+        let (query, entry, body) = (call.query.clone(), Arc::clone(entry), body.clone());
+        let compressing = async move {
+            let bytes = body.len();
+            let work = move || CompressedText::new(coding, &body.whole()).map(Arc::new);
+            if !is_kept {
+                return compressor.compress(bytes, work).await;
+            }
+            // The form is made once for all callers.
+            let mut is_first = false;
+            let made = entry.compressed.of(coding).get_or_try_init(|| async {
+                is_first = true;
+                compressor.compress(bytes, work).await.ok_or(())
+            });
+            let compressed = made.await.ok().cloned();
+            if is_first {
+                lookup.update_weight(&query, &entry);
+            }
+            compressed
+        };
+        // The task goes on even if the caller leaves, so that the work is not repeated.
+        let compressed = timeout_at(until, self.tasks.spawn(compressing)).await;
+        let compressed = compressed.ok().and_then(Result::ok).flatten();
+        (compressed, true)
+    }
+}
+
+/// Compresses texts, a bounded number of long ones at a time. Long texts are compressed on threads of low
+/// priority.
+///
+/// No call waits for its turn. A long text for which no thread is free goes out uncompressed.
+pub struct Compressor {
+    permits: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+}
+
+impl Compressor {
+    /// Creates a compressor that compresses at most `permits` long texts at once.
+    pub fn new(permits: usize, metrics: Arc<Metrics>) -> Self {
+        Self { permits: Arc::new(Semaphore::new(permits)), metrics }
+    }
+
+    /// Runs `work`, which compresses a text of `bytes` bytes. `None` if too many long texts are being
+    /// compressed, or if the work fails.
+    pub async fn compress<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let count = |what| self.metrics.compressions.at(what).inc();
+        if bytes <= COMPRESS_OFF_WORKER_BYTES {
+            return work().inspect(|_| count(Compression::Done));
+        }
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            count(Compression::Skipped);
+            return None;
+        };
+        let work = low_priority::run(move || {
+            // The permit is held until the work ends, even if the caller has left.
+            let _permit = permit;
+            work()
+        });
+        work.await.flatten().inspect(|_| count(Compression::Done))
+    }
+}
 
 /// Returns the payload of `entry` in the form that `query` asks for. The second value is true if the answer
 /// counts as derived, that is, made from an answer to another call.
@@ -22,7 +253,7 @@ pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool),
         (EntryBody::Verbatim(Payload::Result(TextParts::One(all))), Query::Samples(q))
             if q.limit < ALL_SAMPLES =>
         {
-            let head = samples::head(all, q.limit).ok_or(DeriveError::Broken)?;
+            let head = derive::first_samples(all, q.limit).ok_or(DeriveError::Broken)?;
             return Ok((Payload::Result(head.into()), true));
         }
         (EntryBody::Verbatim(payload), _) => return Ok((payload.clone(), entry.meta.derived)),
@@ -78,64 +309,4 @@ pub(super) fn is_stored_form(query: &Query, entry: &Entry) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use base64::Engine;
-    use base64::engine::general_purpose::STANDARD;
-    use tokio::time::Instant;
-
-    use super::*;
-    use crate::cache::class::Class;
-    use crate::cache::entry::{CompressedForms, EntryMeta};
-    use crate::jsonrpc::Params;
-    use crate::methods::{AccountEncoding, AccountForm, Commitment, Method, Profile, Pubkey};
-    use crate::node::Contextual;
-
-    fn entry(body: EntryBody) -> Entry {
-        let class = Class::Account(Commitment::Confirmed);
-        let meta = EntryMeta { slot: 5, sent_at: Instant::now(), class, derived: false, carried: false };
-        Entry { body, meta, stamp: None, compressed: CompressedForms::default() }
-    }
-
-    fn query(method: Method, address: &str, encoding: AccountEncoding) -> Query {
-        let params = format!(r#"[{address},{{"encoding":"{}"}}]"#, encoding.as_str());
-        Query::parse(method, &Params::Array(params.into()), Profile::Node).unwrap()
-    }
-
-    #[tokio::test]
-    async fn reserved_memory_covers_the_written_text() {
-        const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
-        let address = Pubkey([2; 32]);
-        // The data is longer than all the rest of an answer.
-        let data = STANDARD.encode((0..=255).collect::<Vec<u8>>());
-        let value = format!(
-            r#"{{"data":["{data}","base64"],"executable":false,"lamports":1,"owner":"{address}","rentEpoch":0,"space":256}}"#
-        );
-        let account = Bytes::from(format!(r#"{{"context":{{"slot":5}},"value":{value}}}"#));
-        let account = list::read_single(&account, WHOLE).unwrap();
-        let values: Arc<[_]> = [account.value.clone(), account.value.clone()].into();
-        let context = Bytes::from_static(br#"{"slot":5}"#);
-        let accounts = entry(EntryBody::Accounts { context, values, asked: None });
-        let account = entry(account.into_body(None));
-        let written = |query: &Query, entry: &Entry| match write_for(query, entry).unwrap().0 {
-            Payload::Result(text) => Contextual::split(&text.whole()).unwrap().value.len(),
-            Payload::Error { .. } => panic!("every form can be written"),
-        };
-        // The stored form takes no memory of its own.
-        for (encoding, is_written) in [(AccountEncoding::Base64, false), (AccountEncoding::Base64Zstd, true)]
-        {
-            let one = query(Method::GetAccountInfo, &format!(r#""{address}""#), encoding);
-            let two = query(Method::GetMultipleAccounts, &format!(r#"["{address}","{address}"]"#), encoding);
-            for (query, entry) in [(&one, &account), (&two, &accounts)] {
-                assert_eq!(is_stored_form(query, entry), !is_written, "{encoding:?}");
-                let (bound, bytes) = (max_written_bytes(query, entry), written(query, entry));
-                assert_eq!(bound >= bytes, is_written, "{encoding:?}: {bound} for {bytes}");
-            }
-        }
-        let votes = Query::parse(Method::GetVoteAccounts, &Params::None, Profile::Node).unwrap();
-        let text = Bytes::from_static(b"{}");
-        let verbatim = entry(EntryBody::Verbatim(Payload::Result(text.into())));
-        assert_eq!(max_written_bytes(&votes, &verbatim), 2);
-    }
-}
+mod tests;

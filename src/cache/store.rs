@@ -95,18 +95,11 @@ impl EntryStore {
         outcome
     }
 
-    /// Stores `entry` under `key`, if `stored` is still the entry under `key`.
+    /// Stores `entry` under `key`, if `stored` is still the entry under `key`. An entry that replaces itself tells moka its
+    /// present weight.
     pub fn replace(&self, key: Key, stored: &Arc<Entry>, entry: &Arc<Entry>) {
         self.entries.load().entry(key).and_compute_with(|now| match now {
             Some(now) if Arc::ptr_eq(now.value(), stored) => Op::Put(Arc::clone(entry)),
-            _ => Op::Nop,
-        });
-    }
-
-    /// Tells moka the present weight of `entry` in bytes, if this entry is still stored under `key`.
-    pub fn update_weight(&self, key: Key, entry: &Arc<Entry>) {
-        self.entries.load().entry(key).and_compute_with(|stored| match stored {
-            Some(stored) if Arc::ptr_eq(stored.value(), entry) => Op::Put(stored.into_value()),
             _ => Op::Nop,
         });
     }

@@ -171,7 +171,7 @@ fn apply(store: &EntryStore, step: &StoreStep) {
                 if let Some(coded) = CompressedText::new(Coding::Gzip, &text) {
                     let _ = stored.compressed.of(Coding::Gzip).set(Arc::new(coded));
                 }
-                store.update_weight(Key::NoBlock(*key), &stored);
+                store.replace(Key::NoBlock(*key), &stored, &stored);
             }
         }
         StoreStep::Read { key } => drop(store.get(&Key::NoBlock(*key))),
@@ -252,7 +252,7 @@ fn weighing_does_not_restore_cleared_entries() {
         std::thread::scope(|scope| {
             let weighing = scope.spawn(|| {
                 for key in keys.iter().cycle().take(640) {
-                    store.update_weight(key.clone(), &stored);
+                    store.replace(key.clone(), &stored, &stored);
                 }
             });
             std::thread::yield_now();

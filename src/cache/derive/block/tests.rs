@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde::de::IgnoredAny;
 
-use super::super::recorded::{RecordedCall, load, pairs};
+use super::super::tests::{RecordedCall, load, pairs};
 use super::*;
 use crate::methods::Query;
 use crate::node::NodeReply;

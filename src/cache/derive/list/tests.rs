@@ -7,7 +7,7 @@ use super::super::super::class::Class;
 use super::super::super::entry::CompressedForms;
 use super::super::super::forms;
 use super::super::account::AccountKind;
-use super::super::recorded::{RecordedCall, load};
+use super::super::tests::{RecordedCall, load};
 use super::*;
 use crate::methods::{AccountEncoding, Commitment};
 use crate::methods::{AccountForm as Form, BASE58_TOO_LONG, Query};
