@@ -14,7 +14,6 @@ mod answer;
 mod assembled_lists;
 mod carry;
 mod charge;
-pub mod class;
 pub mod derive;
 pub mod entry;
 mod fetched;
@@ -62,14 +61,13 @@ use second_level::SecondLevel;
 pub use status::{CacheStatus, ForwardReason};
 use verify::Verifier;
 
-use crate::config;
 use crate::error::Error;
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
 use crate::methods::Query;
 use crate::pool::Pool;
-use crate::redis_store;
 use crate::telemetry::Metrics;
+use crate::{config, redis_store};
 
 /// A cache in front of a pool of nodes. `cache/answer.rs` leads each call through these parts.
 pub struct Cache {

@@ -12,13 +12,12 @@ use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use slotfront::cache::class::Class;
 use slotfront::cache::derive;
 use slotfront::cache::derive::block::{BlockShape, reshape};
 use slotfront::cache::derive::list::{
     SingleAccount, joined, read_list, read_single, write_list, write_single,
 };
-use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
+use slotfront::cache::entry::{Class, CompressedForms, Entry, EntryMeta};
 use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Pubkey,
 };

@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use bytes::Bytes;
-use slotfront::cache::class::Class;
 use slotfront::cache::derive::list::read_single;
-use slotfront::cache::entry::{CompressedForms, Entry, EntryMeta};
+use slotfront::cache::entry::{Class, CompressedForms, Entry, EntryMeta};
 use slotfront::cache::key::Key;
 use slotfront::cache::store::EntryStore;
 use slotfront::telemetry::Metrics;

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use slotfront::cache::class::Class;
-use slotfront::cache::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
+use slotfront::cache::entry::{Class, CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use slotfront::cache::key::Key;
 use slotfront::cache::store::EntryStore;
 use slotfront::methods::{AccountEncoding, AccountForm, Commitment, Pubkey};

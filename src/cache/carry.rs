@@ -20,9 +20,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::class::Class;
 use super::derive::list;
-use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
+use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::follow_stamp::FollowStamp;
 use super::forms;
 use super::freshness::{Limit, ServeRule, Verdict};
@@ -281,5 +280,5 @@ fn show_at(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
         EntryBody::Verbatim(_) if !stamp.is_token => Arc::new(stamp.of_token()),
         _ => Arc::clone(stamp),
     });
-    Some(Entry { body, meta, stamp, compressed: CompressedForms::default() })
+    Some(Entry::new(body, meta, stamp))
 }

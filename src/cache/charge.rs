@@ -143,8 +143,7 @@ mod tests {
     use tokio_util::task::TaskTracker;
 
     use super::*;
-    use crate::cache::class::Class;
-    use crate::cache::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
+    use crate::cache::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
     use crate::cache::flight::Flights;
     use crate::cache::status::ForwardReason;
     use crate::error::FailedAttempt;
@@ -187,7 +186,7 @@ mod tests {
         };
         let text = TextParts::One(Bytes::from_static(b"[]"));
         let body = EntryBody::Verbatim(Payload::Result(text));
-        Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() })
+        Arc::new(Entry::new(body, meta, None))
     }
 
     fn failed(reasons: &[AttemptResult]) -> FlightResult {

@@ -7,11 +7,10 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::class::Class;
 use super::derive::account::{AccountValue, ByteSpan};
 use super::follow_stamp::FollowStamp;
 use crate::coding::{Coding, CompressedText};
-use crate::methods::{AccountEncoding, Slot};
+use crate::methods::{AccountEncoding, Commitment, Slot};
 
 /// JSON text in one or several pieces. Where possible, the pieces are slices of a node's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,6 +151,34 @@ impl EntryBody {
     }
 }
 
+/// The class of an answer, which decides how long it may be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Account data, token balances, and errors that depend on an account.
+    Account(Commitment),
+    /// The fee of a message. An answer without a fee is not stored.
+    Fee(Commitment),
+    /// Vote accounts.
+    Votes(Commitment),
+    /// Performance samples.
+    Samples,
+    /// Cluster nodes.
+    ClusterNodes,
+    /// A final block, or the error -32015 (unsupported transaction version) about a final block.
+    BlockFinal,
+    /// A block that is confirmed but not final, or the error -32015 (unsupported transaction version) about such a
+    /// block.
+    BlockConfirmed,
+    /// The error -32004: the block does not exist yet at this commitment. The entry expires when the newest
+    /// known slot reaches the block's slot.
+    NotYet(Slot, Commitment),
+    /// A slot that was certainly skipped: a later block names an earlier slot as its parent's.
+    Skipped,
+    /// A slot that nodes report as skipped. They may only have lost its block. Its TTL is `unconfirmed` in the setting
+    /// `cache.ttl.no_block`.
+    SkippedUnconfirmed,
+}
+
 /// The slot, age and class of an answer, which decide how long it may be served.
 #[derive(Debug, Clone, Copy)]
 pub struct EntryMeta {
@@ -181,6 +208,13 @@ pub struct Entry {
     pub stamp: Option<Arc<FollowStamp>>,
     /// The compressed forms of the text, for callers who accept them.
     pub compressed: CompressedForms,
+}
+
+impl Entry {
+    /// Creates an entry whose text is not compressed yet.
+    pub fn new(body: EntryBody, meta: EntryMeta, stamp: Option<Arc<FollowStamp>>) -> Self {
+        Self { body, meta, stamp, compressed: CompressedForms::default() }
+    }
 }
 
 /// The compressed forms of one text. Each form is made once and shared by all callers who get the text. Most texts

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::carry::TIP_WAIT;
 use super::derive::list;
-use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
+use super::entry::{Entry, EntryBody, EntryMeta, Payload};
 use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::{FlightHandle, Flights};
 use super::follow_stamp::{FollowStamp, StampInput, Stamper};
@@ -275,7 +275,7 @@ impl Fetcher {
         let ParsedAnswer { body, stamp, form_key, singles, spaces } = parsed;
         let meta =
             EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
-        let entry = Arc::new(Entry { body, meta, stamp, compressed: CompressedForms::default() });
+        let entry = Arc::new(Entry::new(body, meta, stamp));
         let key = placement.map(|(key, _)| form_key.unwrap_or(key));
         if entry.stamp.is_some()
             && let Some(stored) = self.lookup.outlived(plan, reply.sent_at)

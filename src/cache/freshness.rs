@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::class::Class;
-use super::entry::EntryMeta;
+use super::entry::{Class, EntryMeta};
 use super::status::CacheStatus;
 use crate::config::{self, Assemble};
 use crate::frontier::Frontier;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::class::Class;
 use super::derive::block::BlockShape;
+use super::entry::Class;
 use super::forms;
 use super::sizes::Sizes;
 use crate::frontier::Frontier;

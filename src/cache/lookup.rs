@@ -9,9 +9,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::carry::Carrier;
-use super::class::Class;
 use super::derive::{Derivation, block};
-use super::entry::{Entry, EntryBody, Payload};
+use super::entry::{Class, Entry, EntryBody, Payload};
 use super::floors::{AccountFloors, NO_ACCOUNTS};
 use super::freshness::{FreshnessPolicy, Limit, ServeRule, Verdict};
 use super::generation::Generation;

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::class::Class;
 use super::derive::block::{self, BlockShape};
-use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload};
+use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload};
 use super::follow_stamp::FollowStamp;
 use super::freshness::{Limit, ServeRule};
 use super::key::{Finality, Key, LookupPlan};
@@ -139,10 +138,7 @@ impl Lookup {
         if !matches!(inserted, Insert::KeptNewer(_)) {
             for SingleEntry { key, body, stamp } in singles {
                 let meta = entry.meta;
-                self.insert(
-                    key,
-                    &Arc::new(Entry { body, meta, stamp, compressed: CompressedForms::default() }),
-                );
+                self.insert(key, &Arc::new(Entry::new(body, meta, stamp)));
             }
         }
         Ok(inserted)
@@ -332,7 +328,7 @@ mod tests {
         let meta = EntryMeta { slot, sent_at, class, derived: false, carried: false };
         let body =
             EntryBody::Verbatim(Payload::Error { code: -32602, body: bytes::Bytes::from_static(b"{}") });
-        Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() })
+        Arc::new(Entry::new(body, meta, None))
     }
 
     #[tokio::test(start_paused = true)]

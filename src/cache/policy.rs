@@ -3,8 +3,7 @@
 //!
 //! The rules are pure functions of the answer, the newest known slots and the stored blocks.
 
-use super::class::Class;
-use super::entry::{Payload, TextParts};
+use super::entry::{Class, Payload, TextParts};
 use super::key::{Key, LookupPlan};
 use crate::frontier::Frontier;
 use crate::methods::{Query, Slot};

@@ -14,18 +14,17 @@ use tokio_util::task::TaskTracker;
 
 use super::derive::account::DeriveError;
 use super::derive::{self, list};
-use super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, Payload, TextParts};
+use super::entry::{Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::freshness::{Limit, ServeRule};
 use super::key::{ALL_SAMPLES, LookupPlan};
 use super::lookup::Lookup;
 use super::planned_call::{MemoryPermit, PlannedCall};
 use crate::coding::{self, CompressedText};
-use crate::config;
 use crate::error::Error;
-use crate::low_priority;
 use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
 use crate::node::OFF_WORKER_BYTES;
 use crate::telemetry::{Compression, Metrics};
+use crate::{config, low_priority};
 
 /// The length in bytes above which a text is compressed off the async workers, because it would block a worker for
 /// too long.
@@ -150,7 +149,7 @@ impl Renderer {
         };
         let body = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
         let meta = EntryMeta { derived: true, ..source.meta };
-        let entry = Arc::new(Entry { body, meta, stamp: None, compressed: CompressedForms::default() });
+        let entry = Arc::new(Entry::new(body, meta, None));
         let is_stored = self.lookup.insert_derived(plan, &entry, generation);
         (is_stored || rule.limit > Limit::Fresh).then_some(entry)
     }

@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::class::Class;
+use super::entry::Class;
 use super::fetched::SlotRequirement;
 use super::key::{Key, LookupPlan};
 use super::lookup::Lookup;

@@ -22,8 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use compare::{compare_states, is_same_state};
 
-use super::class::Class;
-use super::entry::{Entry, Payload};
+use super::entry::{Class, Entry, Payload};
 use super::follow_stamp::{FollowStamp, StampInput, Stamper};
 use super::lookup::Lookup;
 use super::render::write_for;
@@ -272,7 +271,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::super::Cache;
-    use super::super::entry::{CompressedForms, EntryBody, EntryMeta, TextParts};
+    use super::super::entry::{EntryBody, EntryMeta, TextParts};
     use super::*;
     use crate::config::Config;
     use crate::follow::FollowedChain;
@@ -342,7 +341,7 @@ mod tests {
         let (class, sent_at) = (Class::BlockFinal, Instant::now());
         let meta = EntryMeta { slot: 7, sent_at, class, derived: false, carried: false };
         let body = EntryBody::Verbatim(delivered.clone());
-        let entry = Entry { body, meta, stamp: None, compressed: CompressedForms::default() };
+        let entry = Entry::new(body, meta, None);
         for (height, result, is_logged) in
             [(1, VerifyResult::Equal, false), (2, VerifyResult::Mismatch, true)]
         {

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::entry::{CompressedForms, Entry, EntryBody, EntryMeta, TextParts};
+use super::super::entry::{Entry, EntryBody, EntryMeta, TextParts};
 use super::super::follow_stamp;
 use super::account::{AccountFacts, AccountValue, ByteSpan, DeriveError};
 use crate::methods::{AccountEncoding, AccountForm, Slot};
@@ -132,7 +132,7 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     let carried = singles.iter().all(|single| single.meta.carried);
     let meta = EntryMeta { sent_at, derived: true, carried, ..*meta };
     let body = EntryBody::Accounts { context, values, asked: None };
-    Some(Entry { body, meta, stamp, compressed: CompressedForms::default() })
+    Some(Entry::new(body, meta, stamp))
 }
 
 /// Returns the answer `result` about one account in `form`, and true if the returned text differs from

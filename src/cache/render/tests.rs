@@ -5,8 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use tokio::time::Instant;
 
 use super::*;
-use crate::cache::class::Class;
-use crate::cache::entry::{CompressedForms, EntryMeta};
+use crate::cache::entry::{Class, EntryMeta};
 use crate::jsonrpc::Params;
 use crate::methods::{AccountEncoding, AccountForm, Commitment, Method, Profile, Pubkey};
 use crate::node::Contextual;
@@ -14,7 +13,7 @@ use crate::node::Contextual;
 fn entry(body: EntryBody) -> Entry {
     let class = Class::Account(Commitment::Confirmed);
     let meta = EntryMeta { slot: 5, sent_at: Instant::now(), class, derived: false, carried: false };
-    Entry { body, meta, stamp: None, compressed: CompressedForms::default() }
+    Entry::new(body, meta, None)
 }
 
 fn query(method: Method, address: &str, encoding: AccountEncoding) -> Query {

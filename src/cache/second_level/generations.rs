@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::class::Class;
+use super::super::entry::Class;
 use super::super::freshness::FreshnessPolicy;
 use super::super::lookup::Lookup;
 use super::super::purge::Filter;

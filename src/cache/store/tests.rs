@@ -2,8 +2,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-use super::super::class::Class;
-use super::super::entry::{CompressedForms, EntryBody, Payload, TextParts};
+use super::super::entry::{Class, CompressedForms, EntryBody, Payload, TextParts};
 use super::*;
 use crate::coding::{Coding, CompressedText};
 

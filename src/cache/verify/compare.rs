@@ -12,8 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::super::class::Class;
-use super::super::entry::Payload;
+use super::super::entry::{Class, Payload};
 use crate::methods::{AccountEncoding, Commitment, Query, Slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::telemetry::VerifyResult;

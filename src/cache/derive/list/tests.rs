@@ -3,14 +3,12 @@
 
 use tokio::time::Instant;
 
-use super::super::super::class::Class;
-use super::super::super::entry::CompressedForms;
+use super::super::super::entry::{Class, CompressedForms};
 use super::super::super::forms;
 use super::super::account::AccountKind;
 use super::super::tests::{RecordedCall, load};
 use super::*;
-use crate::methods::{AccountEncoding, Commitment};
-use crate::methods::{AccountForm as Form, BASE58_TOO_LONG, Query};
+use crate::methods::{AccountEncoding, AccountForm as Form, BASE58_TOO_LONG, Commitment, Query};
 use crate::node::NodeReply;
 
 const FORM: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
