@@ -21,7 +21,7 @@ mod fetcher;
 mod flight;
 mod floors;
 mod follow_stamp;
-mod forms;
+pub mod forms;
 mod freshness;
 mod generation;
 pub mod key;
@@ -29,13 +29,10 @@ mod lookup;
 #[cfg(test)]
 mod model;
 mod placing;
-mod planned_call;
 mod policy;
 pub mod purge;
-mod purger;
 mod render;
 mod second_level;
-pub mod sizes;
 mod status;
 pub mod store;
 mod verify;
@@ -49,25 +46,27 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use charge::Debt;
 pub use charge::{Charge, Payer, Price};
-use entry::{Entry, Payload};
+use entry::{Entry, EntryMeta, Payload};
 use fetcher::Fetcher;
+use freshness::{Limit, ServeRule};
+use key::LookupPlan;
 use lookup::Lookup;
-use planned_call::PlannedCall;
-pub use planned_call::{CacheAnswer, CallOptions, Conditions, MemoryPermit, NoConditions};
-pub use purger::Purger;
+pub use purge::Purger;
 pub use render::Compressor;
 use render::Renderer;
 use second_level::SecondLevel;
 pub use status::{CacheStatus, ForwardReason};
 use verify::Verifier;
 
+use crate::coding::{Coding, CompressedText};
+use crate::config;
 use crate::error::Error;
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
-use crate::methods::Query;
-use crate::pool::Pool;
-use crate::telemetry::Metrics;
-use crate::{config, redis_store};
+use crate::methods::{Query, Slot};
+use crate::pool::{CallerId, Pool};
+use crate::redis_store;
+use crate::telemetry::{Metrics, Trace};
 
 /// A cache in front of a pool of nodes. `cache/answer.rs` leads each call through these parts.
 pub struct Cache {
@@ -82,6 +81,86 @@ pub struct Cache {
     /// Compares hits with nodes' later answers.
     verifier: Arc<Verifier>,
     request_timeout: Duration,
+}
+
+/// The options of a caller's call, in addition to the query.
+#[derive(Debug, Clone)]
+pub struct CallOptions {
+    /// True if the call goes to a node even if an answer is stored. The node's answer is stored all the same.
+    pub bypass: bool,
+    /// The moment at which the caller stops waiting.
+    pub deadline: Instant,
+    /// The content coding that the caller accepts. The answer may still come uncompressed.
+    pub coding: Option<Coding>,
+    /// The id by which the pool tells callers apart.
+    pub caller: CallerId,
+    /// The call's span context.
+    pub trace: Trace,
+}
+
+/// An answer on its way to a caller.
+#[derive(Debug, Clone)]
+pub struct CacheAnswer {
+    /// The node's result or error.
+    pub payload: Payload,
+    /// The source of the answer, for the `Cache-Status` header, the log and the metrics.
+    pub status: CacheStatus,
+    /// The slot, age and class of the answer.
+    pub meta: EntryMeta,
+    /// The text of `payload` in the caller's coding. `None` if the text is not compressed.
+    pub compressed: Option<Arc<CompressedText>>,
+}
+
+/// The limits of one caller that may change while its call is under way: the lowest slot that it accepts, and the
+/// memory that it may use.
+pub trait Conditions: Send + Sync {
+    /// Returns the slot below which this caller gets no stored answer at present while a node can give a newer one.
+    /// If no node reaches that slot, the caller gets an answer below it, not an error.
+    fn monotonic_slot(&self) -> Option<Slot>;
+
+    /// Reserves memory for `bytes` bytes that are written for this caller only. `None` if memory is short.
+    fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit>;
+}
+
+/// The permit for memory that is reserved for a caller. Dropping the permit frees the memory.
+pub type MemoryPermit = Box<dyn Send + Sync>;
+
+/// A caller without conditions beyond its [`CallOptions`].
+pub struct NoConditions;
+
+impl Conditions for NoConditions {
+    fn monotonic_slot(&self) -> Option<Slot> {
+        None
+    }
+
+    fn reserve_memory(&self, _: usize) -> Option<MemoryPermit> {
+        Some(Box::new(()))
+    }
+}
+
+/// A caller's call with its plan: the keys to look up, and the call to send to a node.
+#[derive(Clone)]
+struct PlannedCall<'a> {
+    query: &'a Query,
+    plan: LookupPlan,
+    options: CallOptions,
+    charge: &'a Charge,
+    conditions: &'a dyn Conditions,
+    /// The moment at which the caller arrived.
+    arrived_at: Instant,
+}
+
+impl PlannedCall<'_> {
+    /// Returns the slot that a stored answer must reach to serve this caller at present: its minContextSlot or the
+    /// slot that its key has seen, whichever is higher.
+    fn min_slot(&self) -> Slot {
+        self.query.min_context_slot().max(self.conditions.monotonic_slot()).unwrap_or(0)
+    }
+
+    /// Returns the rule for an entry that is served to this caller within `limit`.
+    fn rule(&self, limit: Limit) -> ServeRule {
+        ServeRule { limit, min_slot: 0, asked_since: Some(self.arrived_at) }
+    }
 }
 
 impl Cache {

@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::Cache;
 use super::entry::{Entry, EntryBody, EntryMeta, Payload};
 use super::fetched::{Fetched, FlightResult, SlotRequirement};
 use super::flight::FlightHandle;
 use super::freshness::{Limit, ServeRule, Verdict};
 use super::lookup::Stored;
 use super::placing::is_at_processed;
-use super::planned_call::{CacheAnswer, PlannedCall};
 use super::render::is_long_work;
 use super::status::{CacheStatus, ForwardReason};
+use super::{Cache, CacheAnswer, PlannedCall};
 use crate::error::Error;
 use crate::methods::Slot;
 use crate::telemetry::{AttemptResult, StaleCause};

@@ -11,8 +11,7 @@ use bytes::Bytes;
 
 use super::derive::block::BlockShape;
 use super::entry::Class;
-use super::forms;
-use super::sizes::Sizes;
+use super::forms::{self, Sizes};
 use crate::frontier::Frontier;
 use crate::methods::{
     AccountEncoding, AccountForm, AccountQuery, BlockQuery, Commitment, Method, Pubkey, Query, SamplesQuery,

@@ -1,10 +1,26 @@
-//! The filter of a purge.
+//! Purges: which entries a purge removes, from this gateway's cache and from those of the other gateways of a shared
+//! store.
 //!
 //! A filter reads keys only, never answers. An answer that is being fetched during a purge reaches its
 //! callers and is not stored.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
 use super::key::Key;
+use super::lookup::Lookup;
+use super::second_level::SecondLevel;
 use crate::methods::{Method, Pubkey, Slot};
+use crate::pool::Pool;
+
+/// The interval between two reads of the generation in the shared store, which every purge raises.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval between two checks of the pool for the genesis hash of its cluster.
+const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The entries that a purge removes. An entry must match every field that is set. With no field set, all
 /// entries match.
@@ -44,10 +60,109 @@ impl Filter {
     }
 }
 
+/// Removes entries from this gateway's cache and from the shared store.
+pub struct Purger {
+    lookup: Arc<Lookup>,
+    second_level: Option<Arc<SecondLevel>>,
+    /// The pool, whose cluster a purge concerns.
+    pool: Arc<Pool>,
+}
+
+impl Purger {
+    /// Creates a purger of the entries that `lookup` finds, and of those in `second_level`.
+    pub(super) fn new(lookup: Arc<Lookup>, second_level: Option<Arc<SecondLevel>>, pool: Arc<Pool>) -> Self {
+        Self { lookup, second_level, pool }
+    }
+
+    /// Returns true if a shared store is configured and connected, and its generation is known, so that answers can be
+    /// read from it.
+    pub fn shares(&self) -> bool {
+        self.second_level.as_ref().is_some_and(|second_level| second_level.is_available())
+    }
+
+    /// Removes all entries. The answers of fetches under way are not stored and not given to later callers.
+    /// Answers in the shared store that were asked for before this moment are ignored from now on.
+    pub fn clear(&self) {
+        self.lookup.generation.advance();
+        if let Some(second_level) = &self.second_level {
+            second_level.ignore_before(Instant::now());
+        }
+        self.lookup.clear();
+    }
+
+    /// Removes the entries that match `filter`, and returns their number. Walks over all entries, so an async
+    /// worker must not call this. All answers that the shared store has of this cluster are ignored from now on, so that
+    /// nothing has to be remembered about single ones. [`Self::share`] informs the other gateways.
+    pub fn purge(&self, filter: &Filter) -> u64 {
+        if let Some(second_level) = &self.second_level {
+            second_level.generations.purge(self.pool.genesis().as_deref(), *filter);
+        }
+        self.lookup.purge(&[*filter])
+    }
+
+    /// Removes what was stored as final above `slot`, and returns the number of entries. Needed after the nodes went back
+    /// to `slot`, because the cluster may go on with other blocks from there. Walks over all entries, so an async worker
+    /// must not call this. The shared store forgets all answers, and the other replicas their blocks.
+    pub fn purge_above(&self, slot: Slot) -> u64 {
+        if let Some(second_level) = &self.second_level {
+            second_level.generations.purge(self.pool.genesis().as_deref(), Filter::of(Method::GetBlock));
+        }
+        self.lookup.purge_above(slot)
+    }
+
+    /// Removes all entries, and purges the answers of this pool's clusters in the shared store. Needed after a
+    /// node of another Solana cluster was asked, because its answers may have been shared as answers of the
+    /// pool's cluster.
+    pub fn purge_all_clusters(&self) {
+        if let Some(second_level) = &self.second_level {
+            second_level.generations.purge_all_clusters();
+        }
+        self.lookup.purge(&[Filter::default()]);
+    }
+
+    /// Writes this gateway's purges to the shared store and applies those of other gateways. Returns true if
+    /// the store has all of this gateway's purges, and `None` if no store is configured.
+    pub async fn share(&self) -> Option<bool> {
+        let genesis = self.pool.genesis();
+        Some(self.second_level.as_ref()?.share_purges(genesis.as_deref()).await)
+    }
+
+    /// Exchanges purges with the other gateways until `stop` is cancelled.
+    pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+        let (purger, stop) = (Arc::clone(self), stop.clone());
+        tasks.spawn(async move {
+            let watching = async {
+                let Some(second_level) = &purger.second_level else { return };
+                loop {
+                    let is_identified = purger.pool.genesis().is_some();
+                    purger.share().await;
+                    // This gateway reads no answers from the store before it knows the cluster's generation. It
+                    // therefore asks for that of a newly identified cluster at once.
+                    let reason_to_look = async {
+                        tokio::select! {
+                            () = second_level.connected() => {}
+                            () = purger.identified(), if !is_identified => {}
+                        }
+                    };
+                    let _ = tokio::time::timeout(POLL_INTERVAL, reason_to_look).await;
+                }
+            };
+            stop.run_until_cancelled(watching).await;
+        });
+    }
+
+    /// Waits until a node has reported the genesis hash of the pool's cluster.
+    async fn identified(&self) {
+        while self.pool.genesis().is_none() {
+            tokio::time::sleep(GENESIS_POLL_INTERVAL).await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::forms::Sizes;
     use super::super::key::LookupPlan;
-    use super::super::sizes::Sizes;
     use super::*;
     use crate::frontier::Frontier;
     use crate::jsonrpc::Params;

@@ -18,13 +18,14 @@ use super::entry::{Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::freshness::{Limit, ServeRule};
 use super::key::{ALL_SAMPLES, LookupPlan};
 use super::lookup::Lookup;
-use super::planned_call::{MemoryPermit, PlannedCall};
+use super::{MemoryPermit, PlannedCall};
 use crate::coding::{self, CompressedText};
+use crate::config;
 use crate::error::Error;
+use crate::low_priority;
 use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
 use crate::node::OFF_WORKER_BYTES;
 use crate::telemetry::{Compression, Metrics};
-use crate::{config, low_priority};
 
 /// The length in bytes above which a text is compressed off the async workers, because it would block a worker for
 /// too long.
