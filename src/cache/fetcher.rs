@@ -7,29 +7,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
+use super::CallOptions;
 use super::carry::TIP_WAIT;
-use super::derive::list;
-use super::entry::{Entry, EntryBody, EntryMeta, Payload};
-use super::fetched::{Fetched, FlightResult, SlotRequirement};
+use super::entry::EntryMeta;
+use super::fetched::{Fetched, FlightResult, ParsedAnswer, SlotRequirement};
 use super::flight::{FlightHandle, Flights};
-use super::follow_stamp::{FollowStamp, StampInput, Stamper};
+use super::follow_stamp::StampInput;
 use super::freshness::{Limit, ServeRule, Verdict};
 use super::key::{Key, LookupPlan};
 use super::lookup::Lookup;
-use super::placing::{FetchStart, InsertRequest, SingleEntry};
+use super::placing::FetchStart;
 use super::render::Renderer;
 use super::second_level::{SecondLevel, SharedAnswers};
 use super::store::Insert;
 use super::verify::Verifier;
-use super::{CallOptions, forms};
 use crate::config;
 use crate::error::{Error, FailedAttempt};
-use crate::methods::{AccountEncoding, Commitment, Pubkey, Query, Slot};
-use crate::node::{Contextual, NodeReply, OFF_WORKER_BYTES, code};
+use crate::methods::{Commitment, Slot};
+use crate::node::{NodeReply, code};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, UncacheableReason};
 
@@ -265,17 +263,16 @@ impl Fetcher {
         }
         let (payload, placement) = self.lookup.cache_policy(plan, reply);
         let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
+        let meta =
+            EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
         let stamp_input = self.stamp_input(plan, reply, source);
-        let parsed = parse_body(plan, reply, payload, stamp_input).await.ok_or_else(|| {
+        let parsed = ParsedAnswer::of(plan, reply, payload, meta, stamp_input).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
             let reason = AttemptResult::BadJson.to_string();
             Error::NoUpstream(vec![FailedAttempt { upstream, reason, retry_after: None }])
         })?;
-        let ParsedAnswer { body, stamp, form_key, singles, spaces } = parsed;
-        let meta =
-            EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
-        let entry = Arc::new(Entry::new(body, meta, stamp));
-        let key = placement.map(|(key, _)| form_key.unwrap_or(key));
+        let entry = Arc::clone(&parsed.entry);
+        let key = placement.map(|(key, _)| parsed.form_key.clone().unwrap_or(key));
         if entry.stamp.is_some()
             && let Some(stored) = self.lookup.outlived(plan, reply.sent_at)
         {
@@ -284,8 +281,7 @@ impl Fetcher {
             }
             self.verifier.compare_refetched(&plan.upstream, stored, reply);
         }
-        let answer = InsertRequest { plan, key, entry: &entry, singles, spaces, account_floor, generation };
-        let inserted = self.lookup.insert_fetched(answer, |key| {
+        let inserted = self.lookup.insert_fetched(plan, key, parsed, (account_floor, generation), |key| {
             if let (AnswerSource::Node { .. }, Some(second_level)) = (source, &self.second_level) {
                 second_level.queue_write_back(&self.pool, key, reply, class);
             }
@@ -298,102 +294,5 @@ impl Fetcher {
         };
         not_stored(reason);
         Ok(fetched)
-    }
-}
-
-/// Returns the stored form of an answer. Accounts are parsed, so that other forms can be made from them. `None` if
-/// accounts are not in the format that nodes write.
-async fn parse_body(
-    plan: &LookupPlan,
-    reply: &PoolReply,
-    payload: Payload,
-    stamp_input: Option<StampInput>,
-) -> Option<ParsedAnswer> {
-    let (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) = (&reply.body, &plan.upstream)
-    else {
-        let stamp = match (&plan.upstream, &reply.body) {
-            (Query::Balance(query), NodeReply::Result(result)) => stamp_input.and_then(|input| {
-                let context = Contextual::split(result)?.context;
-                Stamper::new(&input, &context)?.balance(&query.pubkey)
-            }),
-            _ => None,
-        };
-        return Some(ParsedAnswer { stamp, ..ParsedAnswer::verbatim(payload) });
-    };
-    let (query, asked) = (plan.upstream.clone(), plan.asked);
-    if result.len() > OFF_WORKER_BYTES {
-        let result = result.clone();
-        tokio::task::spawn_blocking(move || ParsedAnswer::read(&query, asked, &result, stamp_input.as_ref()))
-            .await
-            .ok()?
-    } else {
-        ParsedAnswer::read(&query, asked, result, stamp_input.as_ref())
-    }
-}
-
-/// A parsed answer in its stored form.
-struct ParsedAnswer {
-    body: EntryBody,
-    /// The slot at which the accounts were read, and the run of blocks followed then. They allow the answer to be
-    /// served at later slots. `None` if the answer is served at its own slot only.
-    stamp: Option<Arc<FollowStamp>>,
-    /// The key under which the answer about accounts is stored. Its form may differ from the fetched one,
-    /// because a slice may prove to be the whole account. `None` for other answers.
-    form_key: Option<Key>,
-    /// The accounts of a list, each as an entry of its own. Empty for other answers.
-    singles: Vec<SingleEntry>,
-    /// The sizes of accounts in bytes, as the answer states them.
-    spaces: Vec<(Pubkey, u64)>,
-}
-
-impl ParsedAnswer {
-    /// Returns a parsed answer that is stored exactly as the node sent it.
-    fn verbatim(payload: Payload) -> Self {
-        let (singles, spaces) = (Vec::new(), Vec::new());
-        Self { body: EntryBody::Verbatim(payload), stamp: None, form_key: None, singles, spaces }
-    }
-
-    /// Parses the answer to an account method. `None` if the answer is not in the format that nodes write.
-    fn read(
-        query: &Query,
-        asked: Option<AccountEncoding>,
-        result: &Bytes,
-        stamp_input: Option<&StampInput>,
-    ) -> Option<Self> {
-        let stamper = |context: &[u8]| stamp_input.and_then(|input| Stamper::new(input, context));
-        match query {
-            Query::Account(q) => {
-                let single = list::read_single(result, q.form)?;
-                let spaces = single.facts.space().map(|space| (q.pubkey, space)).into_iter().collect();
-                let (from, to) = single.context;
-                let stamper = stamper(&single.result[from as usize..to as usize]);
-                let stamp = stamper.and_then(|stamper| stamper.account(&q.pubkey, q.form, &single.facts));
-                let form = forms::stored_form(q.form, single.value.kind());
-                let form_key = Some(Key::Account(q.pubkey, form, q.commitment));
-                Some(Self { body: single.into_body(asked), stamp, form_key, singles: Vec::new(), spaces })
-            }
-            Query::Accounts(q) => {
-                let (context, singles) = list::read_list(result, q.form, q.pubkeys.len())?;
-                let stamper = stamper(&context);
-                let stamper = stamper.as_ref();
-                let values: Arc<[_]> = singles.iter().map(|single| single.value.clone()).collect();
-                let form = forms::stored_list_form(q.form, &values);
-                let form_key = Some(Key::Accounts(Arc::clone(&q.pubkeys), form, q.commitment));
-                let mut spaces = Vec::new();
-                let singles = q.pubkeys.iter().zip(singles).map(|(pubkey, single)| {
-                    spaces.extend(single.facts.space().map(|space| (*pubkey, space)));
-                    let stamp = stamper.and_then(|stamper| stamper.account(pubkey, q.form, &single.facts));
-                    let key =
-                        Key::Account(*pubkey, forms::stored_form(q.form, single.value.kind()), q.commitment);
-                    SingleEntry { key, body: single.into_body(asked), stamp }
-                });
-                let singles: Vec<_> = singles.collect();
-                let stamps = singles.iter().map(|single| single.stamp.as_ref());
-                let stamp = stamper.and_then(|stamper| stamper.list(stamps));
-                let body = EntryBody::Accounts { context, values, asked };
-                Some(Self { body, stamp, form_key, singles, spaces })
-            }
-            _ => None,
-        }
     }
 }

@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use super::derive::block::{self, BlockShape};
 use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload};
-use super::follow_stamp::FollowStamp;
+use super::fetched::ParsedAnswer;
 use super::freshness::{Limit, ServeRule};
 use super::key::{Finality, Key, LookupPlan};
 use super::lookup::{Lookup, Stored};
 use super::policy::{Placement, cache_policy};
 use super::purge::Filter;
 use super::store::Insert;
-use crate::methods::{AccountForm, BlockDetails, BlockEncoding, Commitment, Pubkey, Query, Slot};
+use crate::methods::{AccountForm, BlockDetails, BlockEncoding, Commitment, Query, Slot};
 use crate::node::shape::parent_slot;
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
@@ -39,29 +39,6 @@ pub(super) struct FetchStart {
     /// The slot of the last block that may have written one of the call's accounts. `None` if the followed blocks
     /// do not tell, or at other commitments than confirmed.
     pub(super) last_write: Option<Slot>,
-}
-
-/// One account of a fetched list.
-pub(super) struct SingleEntry {
-    pub(super) key: Key,
-    pub(super) body: EntryBody,
-    pub(super) stamp: Option<Arc<FollowStamp>>,
-}
-
-/// A fetched answer, with everything needed to store it.
-pub(super) struct InsertRequest<'a> {
-    pub(super) plan: &'a LookupPlan,
-    /// The key under which the answer is stored, or the reason why it is not stored.
-    pub(super) key: Result<Key, UncacheableReason>,
-    pub(super) entry: &'a Arc<Entry>,
-    /// The accounts of a list, each as an entry of its own. Empty for other answers.
-    pub(super) singles: Vec<SingleEntry>,
-    /// The sizes of accounts in bytes, as the answer states them.
-    pub(super) spaces: Vec<(Pubkey, u64)>,
-    /// The highest slot at which one of the answer's accounts was shown before the node was asked. Except at
-    /// processed, the node was asked for at least this slot.
-    pub(super) account_floor: Slot,
-    pub(super) generation: u64,
 }
 
 impl Lookup {
@@ -102,14 +79,19 @@ impl Lookup {
         Some(found)
     }
 
-    /// Stores a fetched answer, or returns the reason why it is not stored. Calls `on_insert` if the answer
-    /// was inserted. Notes the sizes of accounts in any case.
+    /// Stores a fetched answer under `key`, or returns the reason why it is not stored. Notes the sizes of accounts in any
+    /// case. `account_floor` is the highest slot at which one of the answer's accounts was shown before the node was
+    /// asked, and `generation` the number of purges then. Except at processed, the node was asked for at least this slot.
+    /// Calls `on_insert` if the answer was inserted.
     pub(super) fn insert_fetched(
         &self,
-        answer: InsertRequest<'_>,
+        plan: &LookupPlan,
+        key: Result<Key, UncacheableReason>,
+        answer: ParsedAnswer,
+        (account_floor, generation): (Slot, u64),
         on_insert: impl FnOnce(&Key),
     ) -> Result<Insert, UncacheableReason> {
-        let InsertRequest { plan, key, entry, singles, spaces, account_floor, generation } = answer;
+        let ParsedAnswer { entry, singles, spaces, .. } = answer;
         for (pubkey, space) in spaces {
             self.sizes.note(&pubkey, space);
         }
@@ -131,14 +113,13 @@ impl Lookup {
         // The floors rise before any caller gets the answer, and even if the answer is too large to store.
         // Lower slots are hidden from now on.
         self.raise_floors(&plan.key, slot, Instant::now());
-        let inserted = self.insert(key.clone(), entry);
+        let inserted = self.insert(key.clone(), &entry);
         if matches!(inserted, Insert::Stored | Insert::ReplacedNewer) {
             on_insert(&key);
         }
         if !matches!(inserted, Insert::KeptNewer(_)) {
-            for SingleEntry { key, body, stamp } in singles {
-                let meta = entry.meta;
-                self.insert(key, &Arc::new(Entry::new(body, meta, stamp)));
+            for (key, single) in singles {
+                self.insert(key, &Arc::new(single));
             }
         }
         Ok(inserted)
@@ -316,6 +297,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::frontier::Frontier;
+    use crate::methods::Pubkey;
     use crate::telemetry::Metrics;
 
     fn no_entries() -> Lookup {

@@ -124,7 +124,7 @@ impl SecondLevel {
             self.lookup.metrics.shared_requests.at((SharedOperation::Get, SharedResult::Skipped)).inc();
             return None;
         };
-        let keys: Vec<_> = reads.iter().map(|read| read.name.key().to_owned()).collect();
+        let keys: Vec<_> = reads.iter().map(|(name, _)| name.key().to_owned()).collect();
         let found = self.store.get(&keys).await.ok()?;
         let took = found.asked_at.elapsed();
         let (candidate, foreign) = self.newest_usable(current, reads, found, min_slot).await;
@@ -142,16 +142,20 @@ impl SecondLevel {
         self.store.count(SharedOperation::Get, result, took);
     }
 
-    /// Returns two values: the genesis hash of the cluster; and the keys in the shared store under which an
-    /// answer to `plan` may be found. `None` while the cluster is unknown, or if the answer's time to live is
+    /// Returns two values: the genesis hash of the cluster; and the names in the shared store under which an
+    /// answer to `plan` may be found, each with the plan for that answer. `None` while the cluster is unknown, or if the answer's time to live is
     /// too short for sharing.
-    fn planned_reads(&self, pool: &Pool, plan: &LookupPlan) -> Option<(String, Vec<PlannedRead>)> {
+    fn planned_reads(
+        &self,
+        pool: &Pool,
+        plan: &LookupPlan,
+    ) -> Option<(String, Vec<(SecondLevelKey, LookupPlan)>)> {
         let keys = std::iter::once(&plan.key).chain(&plan.alternate_key);
         if self.lookup.freshness.ttl(plan.class) < WORTH_SHARING {
             return None;
         }
         let genesis = pool.genesis()?;
-        let planned_read = |key: &Key| {
+        let planned = |key: &Key| {
             let name = self.mac.name(self.store.namespace(), &genesis, key)?;
             let mut plan = plan.clone();
             // A stored account is parsed in the form that its key names, even if `plan` asks for another form
@@ -167,9 +171,9 @@ impl SecondLevel {
                 *asked = *stored;
                 plan.alternate_key = Some(std::mem::replace(&mut plan.key, key.clone()));
             }
-            Some(PlannedRead { name, plan })
+            Some((name, plan))
         };
-        let reads = keys.filter_map(planned_read).collect();
+        let reads = keys.filter_map(planned).collect();
         Some((genesis, reads))
     }
 
@@ -178,13 +182,13 @@ impl SecondLevel {
     async fn newest_usable(
         &self,
         current: u64,
-        reads: Vec<PlannedRead>,
+        reads: Vec<(SecondLevelKey, LookupPlan)>,
         found: StoredValues,
         min_slot: Slot,
     ) -> (Option<SharedAnswer>, bool) {
         let StoredValues { values, read_at, asked_at } = found;
         let (mut best, mut foreign): (Option<SharedAnswer>, _) = (None, false);
-        for (PlannedRead { name, plan }, bytes) in reads.into_iter().zip(values) {
+        for ((name, plan), bytes) in reads.into_iter().zip(values) {
             let Some(bytes) = bytes else { continue };
             let Some(value) = self.read(&name, bytes).await else {
                 foreign = true;
@@ -268,12 +272,6 @@ impl SecondLevel {
             self.lookup.metrics.shared_requests.at((SharedOperation::Put, SharedResult::Dropped)).inc();
         }
     }
-}
-
-/// A key in the shared store under which an answer may be found, with the plan for that answer.
-struct PlannedRead {
-    name: SecondLevelKey,
-    plan: LookupPlan,
 }
 
 /// An answer from the shared store, with the plan for the key under which it was found.
