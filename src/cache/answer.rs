@@ -1,8 +1,7 @@
 //! The way of one call through the cache: look up, fetch, and serve an older stored entry if the fetch fails.
 //!
 //! The answer of a flight may be no good for this caller, because the flight began before the caller arrived, or
-//! because another caller was shown a higher slot meanwhile. Then another flight follows: at most three in all, four
-//! with minContextSlot.
+//! because another caller was shown a higher slot meanwhile. Then another flight follows, at most three in all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +24,10 @@ use crate::telemetry::{AttemptResult, StaleCause};
 /// The longest time that a fetched answer may wait to be written. If the time to live of the answer is longer, it is
 /// the limit instead.
 const LONGEST_RENDER_WAIT: Duration = Duration::from_millis(400);
+
+/// The highest number of flights for one call. A call that shares no flight, or whose minContextSlot no node has reached,
+/// has one less.
+const FLIGHTS: usize = 3;
 
 /// Answers `call`. Its charge is shared with the flights that are made for it.
 pub(super) async fn answer_call(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Error> {
@@ -106,18 +109,6 @@ async fn fetch_retrying_smaller(
     answer
 }
 
-/// The slot that one of a call's flights must reach.
-#[derive(Clone, Copy)]
-enum Reach {
-    /// Any. The answer serves the caller if it happens to reach the caller's slots.
-    Any,
-    /// The newest known slot. All callers for whom the slot of the first answer was too low share this flight.
-    Frontier,
-    /// The caller's own slot. The answer serves the caller at any slot, because no node gives a higher one, and a
-    /// node that has not reached minContextSlot refuses the call itself.
-    Caller,
-}
-
 /// Fetches an answer. `None` if each answer came too late to be served.
 async fn fetch(
     cache: &Cache,
@@ -129,22 +120,24 @@ async fn fetch(
     // to have reached it.
     let is_reached = |slot: &Slot| commitment.is_some_and(|c| cache.lookup.frontier.slot(c) >= *slot);
     let monotonic_slot = call.conditions.monotonic_slot().filter(is_reached);
-    let flights: &[Reach] = match min_context_slot.zip(commitment) {
-        _ if call.options.bypass => &[Reach::Caller; 2],
-        None => &[Reach::Any, Reach::Caller, Reach::Caller],
-        Some((slot, commitment)) if cache.fetcher.await_frontier(&call.plan, slot, commitment).await => {
-            &[Reach::Any, Reach::Frontier, Reach::Caller, Reach::Caller]
-        }
-        Some(_) => &[Reach::Caller; 2],
-    };
+    let shares = !call.options.bypass
+        && match min_context_slot.zip(commitment) {
+            Some((slot, commitment)) => cache.fetcher.await_frontier(&call.plan, slot, commitment).await,
+            None => true,
+        };
+    let first = usize::from(!shares);
     let mut is_last = false;
-    for (number, reach) in flights.iter().enumerate() {
-        is_last |= number + 1 == flights.len();
-        let (requirement, min_slot) = match (*reach, min_context_slot, commitment) {
-            (Reach::Any, ..) => (SlotRequirement::None, min_context_slot.max(monotonic_slot)),
-            (Reach::Frontier, _, Some(c)) => {
+    for number in first..FLIGHTS {
+        is_last |= number + 1 == FLIGHTS;
+        let (requirement, min_slot) = match (number, min_context_slot, commitment) {
+            // Any answer serves the caller if it happens to reach the caller's slots.
+            (0, ..) => (SlotRequirement::None, min_context_slot.max(monotonic_slot)),
+            // All callers for whom the slot of the first answer was too low share the second flight.
+            (1, Some(_), Some(c)) if shares => {
                 (SlotRequirement::AtLeast(cache.lookup.frontier.slot(c)), min_context_slot)
             }
+            // The answer serves the caller at any slot, because no node gives a higher one, and a node that has not
+            // reached minContextSlot refuses the call itself.
             (_, Some(slot), _) => (SlotRequirement::CallerMinimum(slot), None),
             (_, None, _) => (SlotRequirement::at_least(monotonic_slot), None),
         };
@@ -153,7 +146,7 @@ async fn fetch(
         let fetched = flight.result().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))?;
         let limit = match &fetched {
             Fetched::AlreadyFresh(..) => Limit::Stale,
-            Fetched::KeptNewer(..) if is_leader || number > 0 => Limit::InFault,
+            Fetched::KeptNewer(..) if is_leader || number > first => Limit::InFault,
             Fetched::New(..) | Fetched::KeptNewer(..) => Limit::Fresh,
         };
         let rule = call.rule(limit).at_least(min_slot.unwrap_or(0));
