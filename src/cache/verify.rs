@@ -159,14 +159,11 @@ impl Verifier {
         let result = self.compare(&cached, &again).await;
         self.count(&cached, result);
         if result == VerifyResult::Mismatch {
-            tracing::error!(
-                rpc.method = cached.query.method().as_str(),
-                rpc.params = cached.query.params_json(),
-                cache.slot = cached.slot,
-                upstream.slot = again.slot,
-                upstream.name = self.pool.name_of(again.node),
+            self.report(
+                &cached,
+                &again,
                 "a cached answer and a node's later answer to the same call contradict each other: \
-                 purge the cached answer, and ask every node to find out which answer is wrong"
+                 purge the cached answer, and ask every node to find out which answer is wrong",
             );
             if cached.stamp.is_some() {
                 self.confirm(&cached, again.slot).await;
@@ -180,16 +177,24 @@ impl Verifier {
         let Some(third) = self.ask(cached, slot, false).await else { return };
         if self.compare(cached, &third).await == VerifyResult::Mismatch {
             self.lookup.carrier.followed.contradict();
-            tracing::error!(
-                rpc.method = cached.query.method().as_str(),
-                rpc.params = cached.query.params_json(),
-                cache.slot = cached.slot,
-                upstream.slot = third.slot,
-                upstream.name = self.pool.name_of(third.node),
+            self.report(
+                cached,
+                &third,
                 "an account has changed although no followed block has written it: \
-                 until a restart, cached answers are no longer served at newer slots"
+                 until a restart, cached answers are no longer served at newer slots",
             );
         }
+    }
+
+    fn report(&self, cached: &CachedAnswer, again: &PoolReply, what: &str) {
+        tracing::error!(
+            rpc.method = cached.query.method().as_str(),
+            rpc.params = cached.query.params_json(),
+            cache.slot = cached.slot,
+            upstream.slot = again.slot,
+            upstream.name = self.pool.name_of(again.node),
+            "{what}"
+        );
     }
 
     /// Compares a cached answer with a node's later answer. Answers of different states of the cluster contradict each
