@@ -12,26 +12,29 @@ mod clock;
 mod connection;
 mod connector;
 pub mod generation;
-mod health_task;
 pub mod limits;
 pub mod mac;
 
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use redis::{Script, Value};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::breaker::Breaker;
 use crate::config;
 use crate::telemetry::{Metrics, SharedOperation, SharedResult};
 pub use clock::StoreTime;
 use clock::{StoreClock, read_time};
-use connection::RedisClient;
+use connection::{HealthTask, breaker_settings};
+use connector::{Connector, StoreLink};
 use generation::StoreGeneration;
-use health_task::HealthTask;
 use limits::{Booked, Booking, LeaseRequest, Leased};
 
 /// The interval between two checks of the store. Also the time without writes after the store has refused a write.
@@ -46,12 +49,26 @@ pub const CLAIM: &[u8] = b"claim";
 #[error("shared.url: {0}")]
 pub struct SharedError(String);
 
-/// The connection of this gateway to the shared store, and the operations on it.
+/// The shared store as this gateway uses it: its connection, if there is one, with a circuit breaker, and the operations.
 pub struct Store {
-    connection: RedisClient,
+    dial: Connector,
+    link: ArcSwapOption<StoreLink>,
+    breaker: Mutex<Breaker>,
+    /// True if the breaker has opened since the last check.
+    has_failed: AtomicBool,
+    timeout: Duration,
+    is_cluster: bool,
+    /// The time until which no writes are sent, because the store has refused one. In milliseconds after `started`.
+    no_writes_until: AtomicU64,
+    started: Instant,
+    /// Notified when the connection is lost.
+    lost: Notify,
+    /// Notified when there is a new connection.
+    back: Notify,
     clock: StoreClock,
     namespace: String,
     scripts: Scripts,
+    metrics: Arc<Metrics>,
     tasks: TaskTracker,
 }
 
@@ -105,9 +122,17 @@ impl Store {
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
     ) -> Result<Arc<Self>, SharedError> {
-        let connection = RedisClient::new(settings, metrics)?;
         Ok(Arc::new(Self {
-            connection,
+            dial: Connector::new(settings).map_err(SharedError)?,
+            link: ArcSwapOption::empty(),
+            breaker: Mutex::new(Breaker::new(breaker_settings())),
+            has_failed: AtomicBool::new(false),
+            timeout: settings.timeout,
+            is_cluster: settings.cluster,
+            no_writes_until: AtomicU64::new(0),
+            started: Instant::now(),
+            lost: Notify::new(),
+            back: Notify::new(),
             clock: StoreClock::new(settings.cluster),
             namespace: settings.namespace.clone(),
             scripts: Scripts {
@@ -119,6 +144,7 @@ impl Store {
                 claim: Script::new(include_str!("redis_store/claim.lua")),
                 set: Script::new(include_str!("redis_store/set.lua")),
             },
+            metrics,
             tasks,
         }))
     }
@@ -153,30 +179,14 @@ impl Store {
         &self.namespace
     }
 
-    /// Returns true while there is a connection to the store.
-    pub fn is_there(&self) -> bool {
-        self.connection.is_there()
-    }
-
-    /// Returns true if the store is expected to accept writes: it is connected, and has refused no write within the
-    /// last second.
-    pub fn takes_writes(&self) -> bool {
-        self.connection.takes_writes()
-    }
-
     /// Waits for the next new connection to the store.
     pub async fn connected(&self) {
-        self.connection.back.notified().await;
+        self.back.notified().await;
     }
 
     /// Returns a lower bound of the store's time at the moment `at`. `None` while the store's clock is unknown.
     pub fn time_of(&self, at: Instant) -> Option<StoreTime> {
         self.clock.time_of(at)
-    }
-
-    /// Counts a finished operation in the metrics, and records its duration.
-    pub fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
-        self.connection.count(operation, result, took);
     }
 
     /// Reads the values of `keys`, which must be on one node of a Redis cluster. Counts a failure in the metrics; the
@@ -190,7 +200,7 @@ impl Store {
         for key in keys {
             call.key(key);
         }
-        let reply: Vec<Value> = self.connection.read(operation, &call).await?;
+        let reply: Vec<Value> = self.read(operation, &call).await?;
         let mut reply = reply.into_iter();
         let read_at = read_time(reply.next(), reply.next());
         let value = |value| match value {
@@ -200,7 +210,7 @@ impl Store {
         };
         let values: Vec<_> = reply.map(value).collect();
         let (Some(read_at), true) = (read_at, values.len() == keys.len()) else {
-            return Err(self.connection.failed(operation, SharedResult::Refused));
+            return Err(self.failed(operation, SharedResult::Refused));
         };
         self.clock.heard(read_at);
         Ok(StoredValues { values, read_at, asked_at })
@@ -216,20 +226,14 @@ impl Store {
     pub async fn put(&self, put: &PutRequest) -> Result<(), Failed> {
         let operation = SharedOperation::Put;
         let Some(shows) = self.clock.shows(Instant::now()) else {
-            return Err(self.connection.failed(operation, SharedResult::Skipped));
+            return Err(self.failed(operation, SharedResult::Skipped));
         };
         let mut call = self.scripts.put.key(&put.key);
         call.arg(&put.value[..]).arg(put.sent_at).arg(micros(put.life)).arg(shows);
         let asked_at = Instant::now();
-        let kept: String = self.connection.write(operation, put.value.len(), &call).await?;
+        let kept: String = self.write(operation, put.value.len(), &call).await?;
         self.count(operation, written(&kept), asked_at.elapsed());
         Ok(())
-    }
-
-    /// Deletes `key`, and counts the result in the metrics. Does nothing while the store is not expected to accept
-    /// writes. No client's request waits for this operation.
-    pub async fn forget(&self, key: &str) {
-        self.connection.remove(SharedOperation::Put, key).await;
     }
 
     /// Reads the generation of the answers of the cluster with the genesis hash `genesis`, and raises it if there is a
@@ -256,11 +260,11 @@ impl Store {
         let asked_at = Instant::now();
         // A store that is too full for new values still tells the generation.
         let (number, purges): (String, String) = match purge {
-            Some(_) => self.connection.write(operation, 0, &call).await?,
-            None => self.connection.read(operation, &call).await?,
+            Some(_) => self.write(operation, 0, &call).await?,
+            None => self.read(operation, &call).await?,
         };
         let Some(found) = StoreGeneration::read(&number, &purges) else {
-            return Err(self.connection.failed(operation, SharedResult::Refused));
+            return Err(self.failed(operation, SharedResult::Refused));
         };
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
         Ok(found)
@@ -280,7 +284,7 @@ impl Store {
         let micros = request.cell.as_nanos() as f64 / 1000.0;
         call.arg(request.used).arg(request.want).arg(micros).arg(request.burst);
         let asked_at = Instant::now();
-        let (calls, left, wait): (u32, i64, u64) = self.connection.write(operation, 0, &call).await?;
+        let (calls, left, wait): (u32, i64, u64) = self.write(operation, 0, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
         Ok(Leased { calls, left, wait: Duration::from_micros(wait) })
     }
@@ -299,7 +303,7 @@ impl Store {
         call.arg(windows).arg(units).arg(known).arg(format!("{who:x}")).arg(number);
         let asked_at = Instant::now();
         let (day, day_units, month, month_units): (u16, u64, u16, u64) =
-            self.connection.write(operation, 0, &call).await?;
+            self.write(operation, 0, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
         Ok(Booked { windows: [day, month], units: [day_units, month_units] })
     }
@@ -314,7 +318,7 @@ impl Store {
     pub async fn claim_block(&self, key: &str, life: Duration, max_bytes: usize) -> Result<Vec<u8>, Failed> {
         let mut call = self.scripts.claim.key(key);
         call.arg(CLAIM).arg(millis(life)).arg(max_bytes);
-        self.connection.write(SharedOperation::Block, 0, &call).await
+        self.write(SharedOperation::Block, 0, &call).await
     }
 
     /// Writes a block's record, which lists the accounts that the block writes, and counts the result in the
@@ -329,7 +333,7 @@ impl Store {
         }
         let asked_at = Instant::now();
         // The connection has already counted a failure.
-        if let Ok(kept) = self.connection.write::<String>(operation, record.len(), &call).await {
+        if let Ok(kept) = self.write::<String>(operation, record.len(), &call).await {
             self.count(operation, written(&kept), asked_at.elapsed());
         }
     }

@@ -1,22 +1,19 @@
-//! The connection to the store, and its circuit breaker.
+//! The connection to the store, its circuit breaker, and the background task that checks whether the store is reachable.
 //!
 //! There is one breaker, for a server as for a Redis cluster. While it is open, only the checks of the health task are sent.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use redis::{ErrorKind, FromRedisValue, RedisError, ScriptInvocation, ServerErrorKind, Value};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::clock::{StoreTime, read_time};
-use super::connector::{Connector, StoreConnection, StoreLink};
-use super::{CHECK_INTERVAL, Failed, SharedError, lock, millis};
-use crate::breaker::Breaker;
+use super::connector::{StoreConnection, StoreLink};
+use super::{CHECK_INTERVAL, Failed, Store, lock, millis};
 use crate::config;
-use crate::telemetry::{Metrics, SharedOperation, SharedResult};
+use crate::telemetry::{SharedOperation, SharedResult};
 
 /// The assumed transfer rate in bytes per millisecond. The timeout of a write grows with the length of its value
 /// at this rate.
@@ -27,68 +24,39 @@ const MAX_FAILURES: u32 = 3;
 /// failures rarely come one after the other.
 const MAX_FAILURE_RATE: f64 = 0.2;
 
-/// The client of the store: its connection, if there is one, and its breaker.
-pub(super) struct RedisClient {
-    dial: Connector,
-    link: ArcSwapOption<StoreLink>,
-    breaker: Mutex<Breaker>,
-    /// True if the breaker has opened since the last check.
-    has_failed: AtomicBool,
-    timeout: Duration,
-    is_cluster: bool,
-    /// The time until which no writes are sent, because the store has refused one. In milliseconds after `started`.
-    no_writes_until: AtomicU64,
-    started: Instant,
-    /// Notified when the connection is lost.
-    pub(super) lost: Notify,
-    /// Notified when there is a new connection.
-    pub(super) back: Notify,
-    metrics: Arc<Metrics>,
+/// The time for which checks may find failures before a new connection is opened. Another server may be the primary by
+/// then, or the Redis cluster may have another topology.
+const CONNECT_ANEW_AFTER: Duration = Duration::from_secs(3);
+
+/// Returns the settings of the store's breaker. It never becomes half-open: the health task closes it.
+pub(super) fn breaker_settings() -> config::BreakerSettings {
+    config::BreakerSettings {
+        failures: MAX_FAILURES,
+        failure_rate: MAX_FAILURE_RATE,
+        slow: 1000.0,
+        open: Duration::MAX,
+    }
 }
 
-impl RedisClient {
-    /// Prepares connections to the store of `settings`, without connecting.
-    pub(super) fn new(settings: &config::SharedSettings, metrics: Arc<Metrics>) -> Result<Self, SharedError> {
-        // The breaker never becomes half-open: the health task closes it.
-        let breaker = config::BreakerSettings {
-            failures: MAX_FAILURES,
-            failure_rate: MAX_FAILURE_RATE,
-            slow: 1000.0,
-            open: Duration::MAX,
-        };
-        Ok(Self {
-            dial: Connector::new(settings).map_err(SharedError)?,
-            link: ArcSwapOption::empty(),
-            breaker: Mutex::new(Breaker::new(breaker)),
-            has_failed: AtomicBool::new(false),
-            timeout: settings.timeout,
-            is_cluster: settings.cluster,
-            no_writes_until: AtomicU64::new(0),
-            started: Instant::now(),
-            lost: Notify::new(),
-            back: Notify::new(),
-            metrics,
-        })
-    }
-
+impl Store {
     /// Returns true while requests may be sent: there is a connection, and the breaker is closed.
-    pub(super) fn is_there(&self) -> bool {
+    pub fn is_there(&self) -> bool {
         self.is_connected() && lock(&self.breaker).is_closed()
     }
 
     /// Returns true while there is a connection, whether it answers or not.
-    pub(super) fn is_connected(&self) -> bool {
+    fn is_connected(&self) -> bool {
         self.link.load().is_some()
     }
 
     /// Returns true if the store is expected to accept writes: it is there, and has refused no write within the last
     /// second.
-    pub(super) fn takes_writes(&self) -> bool {
+    pub fn takes_writes(&self) -> bool {
         self.is_there() && millis(self.started.elapsed()) >= self.no_writes_until.load(Ordering::Relaxed)
     }
 
     /// Returns true if the breaker has opened since the last call of this function, or is still open.
-    pub(super) fn take_failed(&self) -> bool {
+    fn take_failed(&self) -> bool {
         self.has_failed.swap(false, Ordering::Relaxed) || !lock(&self.breaker).is_closed()
     }
 
@@ -100,7 +68,7 @@ impl RedisClient {
     }
 
     /// Counts a finished operation and its duration in the metrics.
-    pub(super) fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
+    pub fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
         self.metrics.shared_requests.at((operation, result)).inc();
         self.metrics.shared_request_duration.at((operation, result)).observe(took.as_secs_f64());
     }
@@ -161,27 +129,28 @@ impl RedisClient {
         answer.map_err(|error| self.note_error(operation, &error))
     }
 
-    /// Deletes `key`. No client's request waits for this operation.
-    pub(super) async fn remove(&self, operation: SharedOperation, key: &str) {
+    /// Deletes `key`, and counts the result in the metrics. Does nothing while the store is not expected to accept
+    /// writes. No client's request waits for this operation.
+    pub async fn forget(&self, key: &str) {
         if !self.takes_writes() {
             return;
         }
         let Some(mut wire) = self.link.load().as_deref().map(|link| link.writes.clone()) else { return };
-        let (asked_at, mut command) = (Instant::now(), redis::cmd("DEL"));
+        let (operation, asked_at, mut command) = (SharedOperation::Put, Instant::now(), redis::cmd("DEL"));
         let done = self.in_time(operation, self.timeout, command.arg(key).exec_async(&mut wire)).await;
         self.count(operation, done.err().unwrap_or(SharedResult::Ok), asked_at.elapsed());
     }
 
-    /// Opens a new connection, which replaces the old one. Returns the store's time, or `None` if its reply has no
-    /// valid time. The error says if the store refused, did not answer in time, or was unreachable.
-    pub(super) async fn connect(&self) -> Result<Option<StoreTime>, SharedResult> {
+    /// Opens a new connection, which replaces the old one. The error says if the store refused, did not answer in time, or
+    /// was unreachable.
+    async fn connect(&self) -> Result<(), SharedResult> {
         let connected = async {
             let mut link = self.dial.connect().await?;
             // A connection slower than a request's timeout is useless to requests.
             let shown = tokio::time::timeout(self.timeout, ask_time(&mut link.reads)).await;
             Ok::<_, RedisError>((link, shown.map_err(std::io::Error::from)??))
         };
-        let (link, shown) = connected.await.map_err(|error| match error.kind() {
+        let (link, time) = connected.await.map_err(|error| match error.kind() {
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
                 SharedResult::Refused
             }
@@ -189,23 +158,20 @@ impl RedisClient {
             _ => SharedResult::Unreachable,
         })?;
         self.link.store(Some(Arc::new(link)));
-        self.note_answer();
+        self.note_answer(time);
         self.back.notify_one();
-        Ok(shown)
+        Ok(())
     }
 
-    /// Asks the store for its time, which also keeps an idle connection open and closes the breaker. `None` if there is
-    /// no connection or no valid answer.
-    pub(super) async fn beat(&self) -> Option<StoreTime> {
-        let mut wire = self.link.load().as_deref().map(|link| link.reads.clone())?;
+    /// Asks the store for its time, which also keeps an idle connection open and closes the breaker.
+    async fn beat(&self) {
+        let Some(mut wire) = self.link.load().as_deref().map(|link| link.reads.clone()) else { return };
         let asked_at = Instant::now();
         let time = self.in_time(SharedOperation::Get, self.timeout, ask_time(&mut wire)).await;
-        if time.is_ok() {
-            self.note_answer();
+        if let Ok(time) = time {
+            self.note_answer(time);
         }
-        let result = time.err().unwrap_or(SharedResult::Ok);
-        self.count(SharedOperation::Connect, result, asked_at.elapsed());
-        time.ok().flatten()
+        self.count(SharedOperation::Connect, time.err().unwrap_or(SharedResult::Ok), asked_at.elapsed());
     }
 
     /// Handles an error of the store, and returns the result under which the metrics count the operation.
@@ -253,8 +219,12 @@ impl RedisClient {
         self.no_writes_until.store(millis(until), Ordering::Relaxed);
     }
 
-    /// Closes the breaker, because the store has answered a check.
-    fn note_answer(&self) {
+    /// Notes the time that the store has shown in its answer to a check, and closes the breaker. `None` if the answer has
+    /// no valid time.
+    fn note_answer(&self, time: Option<StoreTime>) {
+        if let Some(time) = time {
+            self.clock.heard(time);
+        }
         let mut breaker = lock(&self.breaker);
         if !breaker.is_closed() {
             tracing::info!("the shared store answers again");
@@ -285,4 +255,66 @@ fn warn_alone(why: &'static str) {
 async fn ask_time(wire: &mut StoreConnection) -> Result<Option<StoreTime>, RedisError> {
     let mut shown = redis::cmd("TIME").query_async::<Vec<Value>>(wire).await?.into_iter();
     Ok(read_time(shown.next(), shown.next()))
+}
+
+/// The state of the background task that checks whether the store is reachable.
+pub(super) struct HealthTask {
+    store: Arc<Store>,
+    /// The result of the last attempt to connect. The same failure is not logged twice in a row.
+    reported: Option<SharedResult>,
+    /// The first of the checks without a calm one between them. `None` while all is well.
+    failing_since: Option<Instant>,
+}
+
+impl HealthTask {
+    pub(super) fn new(store: Arc<Store>) -> Self {
+        Self { store, reported: None, failing_since: None }
+    }
+
+    /// Opens the connection, keeps it alive, and keeps the estimate of the store's clock up to date. Never
+    /// returns.
+    pub(super) async fn run(mut self) {
+        loop {
+            self.check().await;
+            let _ = tokio::time::timeout(CHECK_INTERVAL, self.store.lost.notified()).await;
+        }
+    }
+
+    /// Checks the store once if it is connected, and connects if it is not or has failed for too long.
+    pub(super) async fn check(&mut self) {
+        let (store, now) = (&self.store, Instant::now());
+        let since = self.failing_since.unwrap_or(now);
+        self.failing_since = store.take_failed().then_some(since);
+        if store.is_connected() && now.duration_since(since) < CONNECT_ANEW_AFTER {
+            return store.beat().await;
+        }
+        self.failing_since = None;
+        let result = store.connect().await.err().unwrap_or(SharedResult::Ok);
+        store.count(SharedOperation::Connect, result, now.elapsed());
+        if self.reported != Some(result) {
+            if result == SharedResult::Ok {
+                tracing::info!("the shared store is connected");
+            } else {
+                tracing::warn!(
+                    why = hint(result),
+                    "the shared store cannot be used; this replica works alone until the store can be used"
+                );
+            }
+        }
+        self.reported = Some(result);
+    }
+
+    pub(super) fn why_not(&self) -> &'static str {
+        hint(self.reported.unwrap_or(SharedResult::Unreachable))
+    }
+}
+
+fn hint(result: SharedResult) -> &'static str {
+    match result {
+        SharedResult::Refused => {
+            "it refuses the connection; check user, password and permissions of shared.url"
+        }
+        SharedResult::Timeout => "it does not answer",
+        _ => "it cannot be reached",
+    }
 }
