@@ -9,7 +9,6 @@
 mod attempt;
 mod budget;
 mod call;
-mod caller;
 mod cluster;
 mod followed_node;
 pub mod health;
@@ -37,7 +36,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use budget::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
-pub use caller::CallContext;
 use cluster::ClusterIdentity;
 pub use followed_node::FollowedNode;
 use member::Member;
@@ -48,6 +46,7 @@ use peak_ewma::Latencies;
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
 use select::Unusable;
+pub use upstream_call::CallContext;
 
 use crate::config;
 use crate::error::Error;

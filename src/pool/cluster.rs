@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::health::Health;
 use super::lock;
-use super::member::{Member, NodeUsage};
+use super::member::Member;
 use super::members::Members;
 use super::probe::Genesis;
 use super::select::Unusable;
@@ -30,6 +30,38 @@ enum PoolGenesis {
     /// The nodes report different hashes. No node gets calls.
     Disputed,
     Known(String),
+}
+
+/// What is known of one node's genesis hash.
+#[derive(Debug, Default)]
+pub(super) struct ClusterMark {
+    /// True if the node has reported the pool's genesis hash, and no later answer puts that in doubt.
+    pub(super) is_identified: bool,
+    /// True once the node was asked for its genesis hash and has answered, or did not answer in time.
+    is_asked: bool,
+    /// The valid genesis hash that the node reported last, however long ago.
+    reported: Option<String>,
+    /// The calls up to the last report of the pool's hash, or up to the last check for new calls. The connections up to
+    /// the last report, or up to the last answer that the node does not serve `getGenesisHash`.
+    pub(super) used: NodeUsage,
+}
+
+/// The numbers, up to some time, of the calls sent to a node and of the node's connections that have brought an
+/// answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct NodeUsage {
+    pub(super) calls: u64,
+    /// The number of connections. `None` if the node must be asked for its genesis hash even without a new
+    /// connection.
+    pub(super) connections: Option<u64>,
+}
+
+impl ClusterMark {
+    /// Notes that the node has reported the pool's genesis hash. `used` counts the calls and connections of the
+    /// node up to the request for the hash.
+    pub(super) fn identify(&mut self, used: NodeUsage) {
+        (self.is_identified, self.used) = (true, used);
+    }
 }
 
 /// The identity of the Solana cluster that the nodes of the pool must belong to.
@@ -92,17 +124,17 @@ impl ClusterIdentity {
         let mut genesis = lock(&self.genesis);
         // An invalid hash is never adopted, because the genesis hash is a part of keys in the shared store.
         if let Some(theirs) = theirs.hash().filter(|theirs| is_hash(theirs)) {
-            member.state.cluster.set_reported(theirs);
+            member.cluster().reported = Some(theirs.clone());
         }
-        member.state.cluster.set_asked();
+        member.cluster().is_asked = true;
         self.decide_locked(&mut genesis, members);
         match (theirs, &*genesis) {
             (Genesis::Hash(theirs), PoolGenesis::Known(ours)) if *ours == theirs => {
-                member.state.cluster.set_identified(used);
+                member.cluster().identify(used);
                 return None;
             }
             (Genesis::Hash(theirs), PoolGenesis::Known(ours)) => {
-                member.state.cluster.set_unidentified();
+                member.cluster().is_identified = false;
                 return Some(Health::Foreign { theirs, ours: ours.clone() });
             }
             (Genesis::Hash(theirs), PoolGenesis::Disputed) => return Some(Health::Disputed { theirs }),
@@ -110,10 +142,10 @@ impl ClusterIdentity {
             // refuses now.
             (Genesis::Unsupported, _) if member.is_of_cluster() && !member.has_new_connections() => {}
             (Genesis::Unsupported, _) => {
-                member.state.cluster.set_unidentified();
+                member.cluster().is_identified = false;
                 // The node would answer the same again. Only another node at its address may answer otherwise, and
                 // that takes new connections.
-                member.state.cluster.set_asked_over(used);
+                member.cluster().used.connections = used.connections;
             }
             _ => {}
         }
@@ -129,13 +161,11 @@ impl ClusterIdentity {
 
     fn decide_locked(&self, genesis: &mut PoolGenesis, members: &Members) {
         let checked = || members.iter().filter(|member| member.is_checked());
-        if matches!(genesis, PoolGenesis::Known(_))
-            || checked().any(|member| !member.state.cluster.is_asked())
-        {
+        if matches!(genesis, PoolGenesis::Known(_)) || checked().any(|member| !member.cluster().is_asked) {
             return;
         }
         let reports: Vec<_> =
-            checked().filter_map(|member| Some((member, member.state.cluster.reported()?))).collect();
+            checked().filter_map(|member| Some((member, member.cluster().reported.clone()?))).collect();
         let decided = match reports.as_slice() {
             [] => PoolGenesis::Unreported,
             [(_, first), others @ ..] if others.iter().all(|(_, other)| other == first) => {
@@ -149,7 +179,7 @@ impl ClusterIdentity {
                 tracing::info!(genesis = ours, "the upstreams agree on the genesis hash of the pool");
                 // The nodes were asked some time ago, so their next probes ask again.
                 for (member, _) in &reports {
-                    member.state.cluster.set_identified(NodeUsage::default());
+                    member.cluster().identify(NodeUsage::default());
                 }
             }
             PoolGenesis::Disputed if before != PoolGenesis::Disputed => {
@@ -182,7 +212,7 @@ impl ClusterIdentity {
         if before == PoolGenesis::Known(ours.clone()) {
             return;
         }
-        members.iter().for_each(|member| member.state.cluster.set_unidentified());
+        members.iter().for_each(|member| member.cluster().is_identified = false);
         match before {
             PoolGenesis::Unasked | PoolGenesis::Unreported => return,
             PoolGenesis::Disputed => {}
@@ -192,7 +222,8 @@ impl ClusterIdentity {
             ),
         }
         for member in members.iter().filter(|member| member.is_checked()) {
-            let health = match (&*member.health(), member.state.cluster.reported()) {
+            let reported = member.cluster().reported.clone();
+            let health = match (&*member.health(), reported) {
                 (Health::Unprobed | Health::NoGenesisHash, _) | (_, None) => continue,
                 (_, Some(theirs)) if theirs == ours => Health::Unprobed,
                 (_, Some(theirs)) => Health::Foreign { theirs, ours: ours.clone() },
@@ -216,7 +247,7 @@ impl ClusterIdentity {
         // A node that need not report a hash, or does not report one, is left out. But a node stays in if the last
         // hash that it reported is the pool's: it then still belongs to the pool's cluster.
         let has_say = |member: &&Arc<Member>| {
-            let reported_ours = || member.state.cluster.reported().as_ref() == Some(ours);
+            let reported_ours = || member.cluster().reported.as_ref() == Some(ours);
             member.is_checked() && (*member.health() != Health::NoGenesisHash || reported_ours())
         };
         let agreed = members.iter().filter(has_say).map(|member| match &*member.health() {

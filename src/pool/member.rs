@@ -2,23 +2,23 @@
 //!
 //! State that changes is atomic, or behind a lock that is held for nanoseconds and never across an await.
 
-mod cluster_mark;
 mod in_flight;
 mod quiet;
 mod state;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::caller::CallContext;
+use super::cluster::{ClusterMark, NodeUsage};
 use super::health::Health;
 use super::lock;
 use super::peak_ewma::PeakEwma;
 use super::rate::NodeRate;
 use super::select::Unusable;
+use super::upstream_call::CallContext;
 use crate::breaker::BreakerState;
 use crate::config;
 use crate::fair::CallerId;
@@ -26,7 +26,6 @@ use crate::frontier::{Frontier, NodeSlots};
 use crate::methods::{AnyMethod, Commitment, Method, Slot};
 use crate::node::Client;
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
-pub(super) use cluster_mark::NodeUsage;
 pub(super) use in_flight::InFlight;
 use state::NodeState;
 
@@ -118,7 +117,7 @@ impl Member {
 
     /// Returns the reasons why the node is not usable now for any call, by its health, breaker, limits and draining.
     pub(super) fn reasons(&self, now: Instant) -> impl Iterator<Item = Unusable> + use<> {
-        let health = match **self.state.health() {
+        let health = match **self.state.health.load() {
             Health::Healthy => None,
             Health::Unhealthy(_) => Some(Unusable::Unhealthy),
             Health::Unprobed => Some(Unusable::Unprobed),
@@ -193,7 +192,7 @@ impl Member {
     /// Returns true if the node may answer `method`, now or later. False if the node is drained, is known to lack
     /// the method, or does not report the pool's genesis hash.
     pub(super) fn serves(&self, method: AnyMethod) -> bool {
-        let foreign = matches!(**self.state.health(), Health::Foreign { .. } | Health::NoGenesisHash);
+        let foreign = matches!(**self.state.health.load(), Health::Foreign { .. } | Health::NoGenesisHash);
         !foreign && !self.is_drained() && !self.lacks_any(method)
     }
 
@@ -214,12 +213,13 @@ impl Member {
 
     /// Returns the node's health, as its last probe found it.
     pub fn health(&self) -> Arc<Health> {
-        Arc::clone(&self.state.health())
+        self.state.health.load_full()
     }
 
     /// Sets the health that a probe has found. Returns the previous health, or `None` if it is the same.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
-        self.state.set_health(health)
+        let state = &self.state;
+        (**state.health.load() != health).then(|| state.health.swap(Arc::new(health)))
     }
 
     /// Returns true if the node must report the pool's genesis hash, by the setting `upstream.genesis`.
@@ -229,7 +229,12 @@ impl Member {
 
     /// Returns true if the node has reported the pool's genesis hash, or need not report it.
     pub(super) fn is_of_cluster(&self) -> bool {
-        !self.is_checked() || self.state.cluster.is_identified()
+        !self.is_checked() || self.cluster().is_identified
+    }
+
+    /// Returns what is known of the node's genesis hash. The guard must be dropped before the next call of this function.
+    pub(super) fn cluster(&self) -> MutexGuard<'_, ClusterMark> {
+        lock(&self.state.cluster)
     }
 
     /// Returns the number of calls sent to the node so far, and the number of connections that have brought an
@@ -240,13 +245,14 @@ impl Member {
 
     /// Returns true if the node may have new connections since its last answer about its genesis hash.
     pub(super) fn has_new_connections(&self) -> bool {
-        !self.state.cluster.was_asked_over(self.client.connections())
+        self.cluster().used.connections != Some(self.client.connections())
     }
 
     /// Returns true if calls were sent to the node since the last call of this function. Only calls after the
     /// node's last report of the pool's genesis hash count.
     pub(super) fn take_unidentified_calls(&self) -> bool {
-        self.state.cluster.take_unidentified_calls(self.counts().0)
+        let calls = self.counts().0;
+        std::mem::replace(&mut self.cluster().used.calls, calls) != calls
     }
 
     /// Counts a call against the node's rate limit. Returns false if the limit is reached.

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
 use super::reply::{Meaning, PoolReply};
-use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
+use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;

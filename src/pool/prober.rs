@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
+use super::cluster::NodeUsage;
 use super::health::Health;
-use super::member::{Member, NodeUsage};
+use super::member::Member;
 use super::nodes::Nodes;
 use super::probe::{self, Genesis, identity};
 use crate::methods::Commitment;
@@ -135,7 +136,7 @@ async fn ask_cluster_again(nodes: &Nodes, member: &Member, used: NodeUsage) -> O
     if let Ok(theirs) = probe::genesis(&member.client).await {
         return nodes.cluster.identify(&nodes.load(), member, used, theirs);
     }
-    member.state.cluster.ask_again();
+    member.cluster().used.connections = None;
     None
 }
 

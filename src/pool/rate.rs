@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::budget::Budget;
-use super::caller::CallContext;
 use super::lock;
+use super::upstream_call::CallContext;
 use crate::fair::CallerId;
 
 /// The lowest number of calls that may wait before another call, however low the rate is. With fewer places, a caller

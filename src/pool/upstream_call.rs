@@ -1,4 +1,4 @@
-//! The trait of the calls that the pool sends: typed queries and passthrough methods.
+//! The trait of the calls that the pool sends, typed queries and passthrough methods, and the context of a call.
 //!
 //! `call.rs` has the loop over nodes, which is the same for both. The trait covers the request's text, the
 //! meaning of an answer, and what the pool may assume about the call.
@@ -8,15 +8,37 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::caller::CallContext;
 use super::member::Member;
 use super::members::Members;
 use super::reply::{Meaning, PoolReply};
 use crate::config;
 use crate::error::FailedAttempt;
+use crate::fair::CallerId;
 use crate::frontier::{Era, Frontier};
 use crate::methods::{AnyMethod, Commitment, Method, Slot};
 use crate::node::{Fault, NodeReply};
+use crate::telemetry::Trace;
+
+/// The context of a call: its caller, and that caller's deadline and trace.
+#[derive(Debug, Clone)]
+pub struct CallContext {
+    /// The time at which the caller stops waiting.
+    pub deadline: Instant,
+    /// The caller. If several callers share the call, this is the caller that has waited longest.
+    pub caller: CallerId,
+    /// The caller's trace, to which every attempt adds a span.
+    pub trace: Trace,
+    /// True if no caller waits for the answer. The call then uses a node's rate limit only while no caller's call wants
+    /// it.
+    pub is_background: bool,
+}
+
+impl CallContext {
+    /// Returns the context of a call that the gateway makes on its own, with this deadline. No caller waits for it.
+    pub fn own(deadline: Instant) -> Self {
+        Self { deadline, caller: CallerId::default(), trace: Trace::default(), is_background: true }
+    }
+}
 
 /// A call that the pool sends to nodes until one answers.
 pub(super) trait UpstreamCall: Sync {

@@ -75,11 +75,11 @@ async fn calls_wait_for_the_first_probe() {
     let set_unprobed = || {
         node.set_health(Health::Unprobed);
         pool.nodes.cluster.identify(&members, node, node.used(), genesis());
-        node.state.cluster.set_unidentified();
+        node.cluster().is_identified = false;
     };
     set_unprobed();
     let probe = async {
-        node.state.cluster.set_identified(node.used());
+        node.cluster().identify(node.used());
         node.set_health(Health::Healthy);
         pool.nodes.note_probed();
     };

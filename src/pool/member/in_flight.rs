@@ -1,5 +1,6 @@
 //! One call under way at a node, and the effect of its end on the node's state.
 
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -109,5 +110,33 @@ impl Drop for InFlight<'_> {
         if self.trial && !self.settled {
             state.breaker().trial_was_vain(Instant::now());
         }
+    }
+}
+
+/// The last caller for which a node was slow.
+///
+/// A slow call counts against its node only if the previous slow call had another caller. Without this rule, one
+/// caller's heavy calls could make a node look dead.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct SlowCalls(Mutex<Option<CallerId>>);
+
+impl SlowCalls {
+    /// Notes a slow call, and returns true if it counts against the node.
+    pub(in crate::pool) fn counts(&self, caller: CallerId) -> bool {
+        let before = lock(&self.0).replace(caller);
+        before.is_some_and(|before| before != caller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slowness_counts_by_turns_only() {
+        let slow_calls = SlowCalls::default();
+        let (one, other) = (CallerId::numbered(1), CallerId::numbered(2));
+        let slow = [one, one, other, other, one];
+        assert_eq!(slow.map(|caller| slow_calls.counts(caller)), [false, false, true, false, true]);
     }
 }

@@ -1,19 +1,19 @@
 //! The changing state of one node: health, breaker, load, capabilities, and counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::time::Instant;
 
-use super::cluster_mark::ClusterMark;
+use super::in_flight::SlowCalls;
 use super::quiet::QuietCalls;
 use crate::breaker::Breaker;
 use crate::config;
 use crate::fair::CallerHoldings;
 use crate::methods::AnyMethod;
-use crate::pool::caller::SlowCalls;
+use crate::pool::cluster::ClusterMark;
 use crate::pool::health::Health;
 use crate::pool::lock;
 use crate::pool::peak_ewma::PeakEwma;
@@ -26,7 +26,7 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) slow_calls: SlowCalls,
     pub(in crate::pool) latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,
-    health: ArcSwap<Health>,
+    pub(in crate::pool) health: ArcSwap<Health>,
     /// The methods that the node does not serve, as a set with one bit for each
     /// [`Method::index`](crate::methods::Method::index).
     pub(in crate::pool) incapable: AtomicU8,
@@ -44,7 +44,7 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) quiet_for_follower: QuietCalls<()>,
     pub(in crate::pool) drained: AtomicBool,
     pub(in crate::pool) version: ArcSwapOption<String>,
-    pub(in crate::pool) cluster: ClusterMark,
+    pub(in crate::pool) cluster: Mutex<ClusterMark>,
     pub(in crate::pool) requests: AtomicU64,
     pub(in crate::pool) failures: AtomicU64,
     pub(in crate::pool) last_failure: Mutex<Option<(AttemptResult, Instant)>>,
@@ -70,7 +70,7 @@ impl NodeState {
             quiet_for_follower: QuietCalls::new(Duration::from_secs(1), Duration::from_mins(1)),
             drained: AtomicBool::new(false),
             version: ArcSwapOption::empty(),
-            cluster: ClusterMark::default(),
+            cluster: Mutex::default(),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             last_failure: Mutex::default(),
@@ -80,14 +80,5 @@ impl NodeState {
 
     pub(in crate::pool) fn breaker(&self) -> MutexGuard<'_, Breaker> {
         lock(&self.breaker)
-    }
-
-    pub(in crate::pool) fn health(&self) -> Guard<Arc<Health>> {
-        self.health.load()
-    }
-
-    /// Sets the health that a probe has found. Returns the previous health, or `None` if it is the same.
-    pub(in crate::pool) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
-        (**self.health.load() != health).then(|| self.health.swap(Arc::new(health)))
     }
 }
