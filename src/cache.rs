@@ -11,7 +11,6 @@
 //! that was stored before the call says if the answer is past its limits of age and lag.
 
 mod answer;
-mod assembled_lists;
 mod carry;
 mod charge;
 pub mod derive;
@@ -29,7 +28,6 @@ mod lookup;
 #[cfg(test)]
 mod model;
 mod placing;
-mod policy;
 pub mod purge;
 mod render;
 mod second_level;

@@ -8,22 +8,25 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::derive::block::{self, BlockShape};
-use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload};
+use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::fetched::ParsedAnswer;
 use super::freshness::{Limit, ServeRule};
 use super::key::{Finality, Key, LookupPlan};
 use super::lookup::{Lookup, Stored};
-use super::policy::{Placement, cache_policy};
 use super::purge::Filter;
 use super::store::Insert;
 use crate::methods::{AccountForm, BlockDetails, BlockEncoding, Commitment, Query, Slot};
 use crate::node::shape::parent_slot;
+use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
 
 /// The number of slots after a skipped one that are searched for a stored block. A leader has four slots in a row, and
 /// may miss all of them.
 const LONGEST_SKIP: u64 = 8;
+
+/// The key and class under which an answer is stored, or the reason why it is not stored.
+type Placement = Result<(Key, Class), UncacheableReason>;
 
 /// The state of the cache when a fetch begins.
 pub(super) struct FetchStart {
@@ -194,10 +197,57 @@ impl Lookup {
         }
     }
 
-    /// Returns the payload of a node's answer, and the key and class under which it is stored, or the reason why it is
-    /// not stored.
+    /// Returns the payload of `reply`, a node's answer to the upstream call of the look-up `plan`. The second value is the
+    /// key and class under which it is stored, or the reason why it is not. Accounts are stored under the key of the form
+    /// that the answer has (`cache/forms.rs`). If the node says that a block is missing, the key and class depend on the
+    /// newest known slots and the stored blocks.
     pub(super) fn cache_policy(&self, plan: &LookupPlan, reply: &PoolReply) -> (Payload, Placement) {
-        cache_policy(plan, reply, &self.frontier, |slot| self.proves_skip(slot))
+        let keep = |class| Ok((plan.key.clone(), class));
+        let absent = |class| Ok((plan.alternate_key.clone().unwrap_or_else(|| plan.key.clone()), class));
+        match &reply.body {
+            NodeReply::Result(result) => {
+                let placement = match plan.upstream {
+                    // Null from getBlock proves nothing, and a fee's null may become a number at any slot.
+                    Query::Block(_) if result.as_ref() == b"null" => Err(UncacheableReason::Null),
+                    Query::Fee(_)
+                        if Contextual::split(result).is_none_or(|fee| fee.value.as_ref() == b"null") =>
+                    {
+                        Err(UncacheableReason::Null)
+                    }
+                    _ => keep(plan.class),
+                };
+                (Payload::Result(TextParts::One(result.clone())), placement)
+            }
+            NodeReply::Error { code, body } => {
+                let placement = match (&plan.upstream, *code) {
+                    // An error that depends on an account or a block is stored for as long as the account or block
+                    // would be.
+                    (Query::Account(_) | Query::Accounts(_), code::INVALID_REQUEST)
+                    | (Query::Balance(_), code::INVALID_PARAMS)
+                    | (Query::Block(_), code::UNSUPPORTED_TRANSACTION_VERSION) => keep(plan.class),
+                    (Query::Block(q), code::SLOT_SKIPPED | code::LONG_TERM_STORAGE_SLOT_SKIPPED)
+                        if matches!(plan.alternate_key, Some(Key::NoBlock(_))) =>
+                    {
+                        // All nodes may have lost the same block, and long-term storage is filled with a delay.
+                        absent(if self.proves_skip(q.slot) {
+                            Class::Skipped
+                        } else {
+                            Class::SkippedUnconfirmed
+                        })
+                    }
+                    // At or below the frontier the block exists or the slot was skipped, so a node's "not yet" is
+                    // out of date.
+                    (Query::Block(q), code::BLOCK_NOT_AVAILABLE)
+                        if matches!(plan.alternate_key, Some(Key::NotYet(..)))
+                            && q.slot > self.frontier.slot(q.commitment) =>
+                    {
+                        absent(Class::NotYet(q.slot, q.commitment))
+                    }
+                    _ => Err(UncacheableReason::Transient),
+                };
+                (Payload::Error { code: *code, body: body.clone() }, placement)
+            }
+        }
     }
 
     /// Returns true if an answer from the shared store may be used here: it must be fresh, at least at `min_slot`, not
