@@ -102,14 +102,9 @@ impl CompressedText {
         self.coding
     }
 
-    /// Returns the length of the compressed text, in bytes.
-    pub fn len(&self) -> usize {
+    /// Returns the length of the compressed text.
+    pub fn bytes(&self) -> usize {
         self.blocks.len()
-    }
-
-    /// Returns true if the compressed text has no bytes, which never happens.
-    pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
     }
 }
 
@@ -371,7 +366,7 @@ mod tests {
         let text = r#"{"pubkey":"11111111111111111111111111111111","lamports":1}"#.repeat(1000);
         for coding in Coding::ALL {
             assert!(
-                CompressedText::new(coding, text.as_bytes()).unwrap().len() < text.len() / 20,
+                CompressedText::new(coding, text.as_bytes()).unwrap().bytes() < text.len() / 20,
                 "{coding:?}"
             );
         }

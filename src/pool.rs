@@ -7,7 +7,6 @@
 //! block: each node holds its own part of history.
 
 mod attempt;
-mod budget;
 mod call;
 mod cluster;
 mod followed_node;
@@ -35,7 +34,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use budget::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 use cluster::ClusterIdentity;
 pub use followed_node::FollowedNode;
 use member::Member;
@@ -43,6 +41,7 @@ pub use members::{Members, Prepared};
 use nodes::Nodes;
 pub use passthrough::PassthroughRequest;
 use peak_ewma::Latencies;
+use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
 use select::Unusable;

@@ -236,14 +236,7 @@ impl CompressedForms {
     /// Returns the memory that the forms hold, in bytes.
     pub fn weight(&self) -> usize {
         let forms = self.0.get().into_iter().flat_map(|forms| forms.iter());
-        forms.filter_map(OnceCell::get).map(|coded| coded.len()).sum()
-    }
-}
-
-impl EntryMeta {
-    /// Returns true if the answer's slot is at least `slot`, or if `slot` is `None`.
-    pub fn reaches(&self, slot: Option<Slot>) -> bool {
-        slot.is_none_or(|slot| self.slot >= slot)
+        forms.filter_map(OnceCell::get).map(|coded| coded.bytes()).sum()
     }
 }
 
@@ -258,7 +251,7 @@ mod tests {
         assert_eq!(forms.weight(), 0);
         for coding in [Coding::Gzip, Coding::Zstd] {
             let compressed = Arc::new(CompressedText::new(coding, &text).unwrap());
-            expected += compressed.len();
+            expected += compressed.bytes();
             forms.of(coding).set(compressed).unwrap();
             assert_eq!(forms.weight(), expected, "{coding:?}");
         }

@@ -196,11 +196,11 @@ impl BlockNodes for PoolNodes<'_> {
 
 impl BlockNode for FollowedNode {
     fn id(&self) -> usize {
-        self.id()
+        self.member.id
     }
 
     fn tier(&self) -> u8 {
-        self.tier()
+        self.member.tier
     }
 
     async fn ask(&self, method: &'static str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {

@@ -26,8 +26,6 @@ const IDLE: Duration = Duration::from_secs(50);
 /// The maximum length, in bytes, of a 501 response's body that is read to its end. Only after the whole body was
 /// read can the connection be reused.
 const MAX_REFUSAL_BYTES: usize = 16 * 1024;
-/// The maximum length of an answer to a probe, in bytes. Such answers are numbers and short texts.
-const MAX_PROBE_BYTES: usize = 64 * 1024;
 
 /// The maximum length, in bytes, of a block that the gateway requests for itself. The largest main-net blocks are
 /// several times shorter.
@@ -218,14 +216,6 @@ impl Client {
         let buffered = Buffered::new(&self.budget, caller);
         let read = self.exchange(request.body(body), self.max_response, buffered, heard);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
-    }
-
-    /// Sends one request of a probe.
-    ///
-    /// # Errors
-    /// As for [`Client::ask`].
-    pub async fn probe(&self, body: Bytes, timeout: Duration) -> Result<RawAnswer, Fault> {
-        self.ask(body, timeout, MAX_PROBE_BYTES).await
     }
 
     /// Sends one request of the gateway itself, and reads an answer of at most `limit` bytes. The answer does not count

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::Pool;
 use super::attempt::attempt;
-use super::budget::Budget;
 use super::member::Member;
+use super::rate::Budget;
 use super::reply::{Best, Meaning, PoolReply};
 use super::select::Unusable;
 use super::upstream_call::{MinSlotUse, UpstreamCall};

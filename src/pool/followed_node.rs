@@ -18,24 +18,14 @@ use crate::node::{Fault, NodeReply, code};
 /// A node of the pool that is asked for blocks, to learn which accounts each block writes.
 #[derive(Clone)]
 pub struct FollowedNode {
-    member: Arc<Member>,
+    /// The node in the pool.
+    pub member: Arc<Member>,
     pool: Arc<Pool>,
 }
 
 impl FollowedNode {
     pub(super) fn new(member: Arc<Member>, pool: Arc<Pool>) -> Self {
         Self { member, pool }
-    }
-
-    /// Returns the node's id in the pool and in [`Frontier`](crate::frontier::Frontier), which tracks the
-    /// nodes' slots.
-    pub fn id(&self) -> usize {
-        self.member.id
-    }
-
-    /// Returns the node's tier.
-    pub fn tier(&self) -> u8 {
-        self.member.tier
     }
 
     /// Sends one request to the node, without retries. While the node wants none of these requests, or at most half of its

@@ -11,6 +11,8 @@ use crate::node::{Client, Fault, NodeReply, code};
 
 /// The longest time for one request. A slower node counts as unreachable.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum length of an answer to a probe, in bytes. Such answers are numbers and short texts.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// The number of performance samples from which the length of a slot is computed. Each sample covers one minute.
 const SLOT_TIME_SAMPLES: u64 = 3;
 /// The maximum number of bytes that are kept of a text from a node. Such texts go into logs and onto admin pages.
@@ -155,7 +157,7 @@ fn time_of_samples(samples: &Value) -> Option<Duration> {
 /// # Errors
 /// The request brought no JSON-RPC answer.
 pub async fn question(client: &Client, method: &str, params: &Value) -> Result<NodeReply, Fault> {
-    client.probe(body(method, params), TIMEOUT).await?.reply(0)
+    client.ask(body(method, params), TIMEOUT, MAX_ANSWER_BYTES).await?.reply(0)
 }
 
 /// Returns a node's time: the header `date` of its answer to `getSlot`. `None` if the answer has no such header.

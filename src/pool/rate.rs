@@ -1,4 +1,5 @@
-//! The rate limit of a node, `upstream.rps`: a token bucket, and a short fair queue of the calls that find it empty.
+//! Token buckets: the budget for retries, and the rate limit of a node, `upstream.rps`, with a short fair queue of the
+//! calls that find it empty. Without a budget, retries would triple the load of a pool that is down.
 //!
 //! Without a queue, each new token goes to whoever asks next. A caller that asks a hundred times a second then leaves
 //! almost nothing to one that asks once. In the queue, each token goes to the waiting caller that has had least. This
@@ -18,7 +19,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::budget::Budget;
 use super::lock;
 use super::upstream_call::CallContext;
 use crate::fair::CallerId;
@@ -32,6 +32,12 @@ const MANY: usize = 256;
 /// once. A caller that was away for longer begins with the same number.
 const CREDIT: u64 = 8;
 const CALLERS: usize = 1024;
+
+/// The number of retries a second that are always allowed, so that a quiet pool can retry at all.
+pub(super) const RETRIES_PER_SECOND: f64 = 10.0;
+/// The highest number of tokens in a budget for retries. A busy pool uses up this number of tokens in
+/// about a second.
+pub(super) const MAX_TOKENS: f64 = 100.0;
 
 /// The rate limit of one node.
 #[derive(Debug)]
@@ -217,6 +223,67 @@ impl Drop for WaitingCall<'_> {
             }
             queue.wake_first();
         }
+    }
+}
+
+/// A token bucket. Time and [`Budget::deposit`] add tokens, and [`Budget::withdraw`] takes them.
+#[derive(Debug)]
+pub(super) struct Budget {
+    per_second: f64,
+    max_tokens: f64,
+    tokens: Mutex<Tokens>,
+}
+
+#[derive(Debug)]
+struct Tokens {
+    /// The part of a token that each call adds.
+    share: f64,
+    left: f64,
+    refilled: Option<Instant>,
+}
+
+impl Budget {
+    /// Creates a budget that starts with `per_second` tokens. Each call adds `share` tokens, and each second adds
+    /// `per_second` tokens, up to `max_tokens` in total.
+    pub(super) fn new(share: f64, per_second: f64, max_tokens: f64) -> Self {
+        let tokens = Tokens { share, left: per_second, refilled: None };
+        Self { per_second, max_tokens, tokens: Mutex::new(tokens) }
+    }
+
+    pub(super) fn set_share(&self, share: f64) {
+        lock(&self.tokens).share = share;
+    }
+
+    pub(super) fn deposit(&self, now: Instant) {
+        self.update(now, |tokens| tokens.left += tokens.share);
+    }
+
+    /// Takes one token. If less than one token is left, returns false and takes nothing.
+    pub(super) fn withdraw(&self, now: Instant) -> bool {
+        self.update(now, |tokens| {
+            let enough = tokens.left >= 1.0;
+            tokens.left -= if enough { 1.0 } else { 0.0 };
+            enough
+        })
+    }
+
+    fn left(&self, now: Instant) -> f64 {
+        self.update(now, |tokens| tokens.left)
+    }
+
+    /// Gives back the token of an attempt that was not made.
+    fn give_back(&self, now: Instant) {
+        self.update(now, |tokens| tokens.left += 1.0);
+    }
+
+    fn update<T>(&self, now: Instant, change: impl FnOnce(&mut Tokens) -> T) -> T {
+        let mut tokens = lock(&self.tokens);
+        let since =
+            tokens.refilled.replace(now).map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
+        tokens.left = (tokens.left + since * self.per_second).min(self.max_tokens);
+        let result = change(&mut tokens);
+        tokens.left = tokens.left.min(self.max_tokens);
+        result
     }
 }
 

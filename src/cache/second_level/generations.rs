@@ -169,7 +169,7 @@ impl Generations {
             {
                 // Until this gateway's own cache is purged and the new number is published, nothing is read or written. A
                 // value of the old number could be read after the purge otherwise, and stay in the purged cache.
-                self.set_unknown(genesis);
+                self.lock().known.entry(genesis.to_owned()).or_default().read_at = None;
                 // The purge that this call has sent was applied here when it began.
                 let (found, from) = (without_own(&found, text.is_some()), number);
                 apply(lookup, &found, from, |line| mac.verify_line(genesis, line).and_then(read)).await;
@@ -181,12 +181,6 @@ impl Generations {
             if cluster.pending.is_empty() || sent.is_none() {
                 return cluster.pending.is_empty();
             }
-        }
-    }
-
-    fn set_unknown(&self, genesis: &str) {
-        if let Some(cluster) = self.lock().known.get_mut(genesis) {
-            cluster.read_at = None;
         }
     }
 

@@ -218,3 +218,31 @@ async fn memory_for_callers_is_bounded() {
     let places = (1..=FEW).map(|nth| FEW.div_ceil(nth)).sum::<usize>();
     assert!(lock(&rate.queue).waiting.len() <= places, "{}", lock(&rate.queue).waiting.len());
 }
+
+#[tokio::test]
+async fn retries_are_a_share_with_a_minimum() {
+    let budget = Budget::new(0.25, RETRIES_PER_SECOND, MAX_TOKENS);
+    let start = Instant::now();
+    let take = |now| std::iter::from_fn(|| budget.withdraw(now).then_some(())).count();
+    assert_eq!(take(start), 10, "what is always there");
+    assert_eq!(take(start + Duration::from_secs(1)), 10, "a second later again");
+    for _ in 0..40 {
+        budget.deposit(start + Duration::from_secs(1));
+    }
+    assert_eq!(take(start + Duration::from_secs(1)), 10, "a quarter of forty calls");
+}
+
+#[tokio::test]
+async fn without_a_minimum_the_share_decides() {
+    let budget = Budget::new(0.05, 0.0, MAX_TOKENS);
+    let now = Instant::now();
+    let mut taken = 0;
+    for call in 1..=1000 {
+        budget.deposit(now);
+        taken += u32::from(budget.withdraw(now));
+        assert!(f64::from(taken) <= f64::from(call) * 0.05);
+    }
+    assert!(taken >= 49, "{taken}");
+    budget.give_back(now);
+    assert!(budget.withdraw(now));
+}
