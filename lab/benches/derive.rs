@@ -156,7 +156,7 @@ fn rest(c: &mut Criterion, cluster: &Cluster) {
     let all = result(cluster, "getVoteAccounts", &json!([]));
     let one = cluster.examples().vote_accounts[0];
     c.bench_function("derive: one vote account", |b| {
-        b.iter(|| black_box(derive::vote_account(&all, &one).is_some()))
+        b.iter(|| black_box(derive::vote_account(&all, &one).is_some()));
     });
     let all = result(cluster, "getRecentPerformanceSamples", &json!([720]));
     c.bench_function("derive: 4 performance samples", |b| {

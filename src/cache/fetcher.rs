@@ -131,18 +131,13 @@ impl Fetcher {
     /// reached it. In that case, if a stored answer to the call of `plan` can be carried, first waits for the
     /// followed chain to reach `slot`, too. That wait does not change the result.
     pub(super) async fn await_frontier(&self, plan: &LookupPlan, slot: Slot, commitment: Commitment) -> bool {
-        if slot
-            > self
-                .lookup
-                .frontier
-                .slot(commitment)
-                .saturating_add(self.lookup.freshness.max_lag_slots(commitment))
-        {
+        let frontier = &self.lookup.frontier;
+        let max_lag = self.lookup.freshness.max_lag_slots(commitment);
+        if slot > frontier.slot(commitment).saturating_add(max_lag) {
             return false;
         }
-        let wait = self.lookup.frontier.slot_time().min(LONGEST_FRONTIER_WAIT);
-        let until = Instant::now() + wait;
-        if timeout_at(until, self.lookup.frontier.reached(commitment, slot)).await.is_err() {
+        let until = Instant::now() + frontier.slot_time().min(LONGEST_FRONTIER_WAIT);
+        if timeout_at(until, frontier.reached(commitment, slot)).await.is_err() {
             return false;
         }
         if let Some(chain) = self.lookup.chain_that_carries(plan, slot) {

@@ -491,7 +491,7 @@ async fn frontiers_are_followed_between_polls() {
         sleep(MS(450)).await;
         scene.add(&Block::after(100));
         let answered = |commitment, slot| {
-            scene.frontier.answered(scene.frontier.era(), 0, commitment, slot, Instant::now())
+            scene.frontier.answered(scene.frontier.era(), 0, commitment, slot, Instant::now());
         };
         answered(Commitment::Confirmed, 101);
         answered(Commitment::Finalized, 100);
