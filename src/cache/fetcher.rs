@@ -222,7 +222,7 @@ impl Fetcher {
         self.store_answer(plan, &reply, account_floor, generation, AnswerSource::Node { chain }).await
     }
 
-    /// Returns the data from which the answer's [`FollowStamp`] is made. `None` if the answer is never served
+    /// Returns the data from which the answer's stamp is made. `None` if the answer is never served
     /// at slots other than its own.
     fn stamp_input(&self, plan: &LookupPlan, reply: &PoolReply, source: AnswerSource) -> Option<StampInput> {
         let AnswerSource::Node { chain } = source else { return None };
