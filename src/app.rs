@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Controls, ReloadRequest};
+use crate::admin::{self, AdminState, ReloadRequest};
 use crate::cache::Cache;
 use crate::config::reload::{Changes, ConfigSource};
 use crate::config::{Config, FollowMode};
@@ -43,9 +43,7 @@ use signals::{HangupSignal, Signals};
 
 mod clock;
 mod gauges;
-mod nodes;
 pub mod signals;
-mod status;
 
 /// The longest wait for background tasks once all connections are closed. The tasks may be writing the usage file or
 /// serving open status pages.
@@ -203,12 +201,8 @@ impl App {
         }
         gauges::feed_metrics(&front);
         set_loaded_now(&metrics);
-        let source = status::AppStatus::new(Arc::clone(&front), ending.public.notice.clone());
         let (reloads, reload_requests) = mpsc::channel(1);
-        let token = front.config.auth.admin_token.clone();
-        let controls = Controls { token, gateway, reloads };
-        let state = admin::AdminState::new(metrics, source, controls, tasks.clone(), stop.clone());
-        state.watch();
+        let state = AdminState::new(Arc::clone(&front), reloads, ending.public.notice.clone());
         let (router, ended) = (admin::router(state), stop.clone().cancelled_owned());
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
         connections.spawn(listener::run(

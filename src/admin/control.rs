@@ -27,7 +27,7 @@ pub(super) async fn require_token(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(expected) = &state.controls.token else {
+    let Some(expected) = &state.front.config.auth.admin_token else {
         return refuse(
             StatusCode::FORBIDDEN,
             "admin actions are disabled; set auth.admin_token to enable them",
@@ -56,7 +56,7 @@ pub(super) async fn purge(Extract(state): Extract<Arc<AdminState>>, RawQuery(que
         Err(why) => return refuse(StatusCode::BAD_REQUEST, &why),
     };
     // The purge is a task of its own, so that it reaches the other gateways even if the caller disconnects.
-    let purging = state.tasks.spawn(purge_everywhere(Arc::clone(&state), filter));
+    let purging = state.front.tasks.spawn(purge_everywhere(Arc::clone(&state), filter));
     purging.await.unwrap_or_else(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE))
 }
 
@@ -65,7 +65,7 @@ async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
     // Purging a million entries takes long, so it must not block an async worker.
     let here = Arc::clone(&state);
     let purged = tokio::task::spawn_blocking(move || {
-        let entries = here.source.purge(&filter);
+        let entries = here.front.cache.purger().purge(&filter);
         tracing::info!(
             audit.action = "cache.purge",
             purge.method = filter.method.map(Method::as_str),
@@ -79,7 +79,7 @@ async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
     let Ok(entries) = purged.await else {
         return refuse(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE);
     };
-    let shared = state.source.share_purges().await;
+    let shared = state.front.cache.purger().share().await;
     if shared == Some(false) {
         tracing::warn!(
             "a purge has not reached the whole shared store, so other replicas may still serve purged answers; \
@@ -139,9 +139,11 @@ pub(super) async fn restore(Extract(state): Extract<Arc<AdminState>>, Path(name)
 }
 
 fn set_drained(state: &AdminState, name: &str, drained: bool) -> Response {
-    if !state.source.set_drained(name, drained) {
+    let members = state.front.pool.members();
+    let Some(member) = members.named(name) else {
         return refuse(StatusCode::NOT_FOUND, "no upstream has this name; GET /api/upstreams lists them");
-    }
+    };
+    member.set_drained(drained);
     let (action, done_to) =
         if drained { ("upstream.drain", "drained") } else { ("upstream.restore", "restored") };
     tracing::info!(audit.action = action, upstream.name = name, "an admin request {done_to} an upstream");

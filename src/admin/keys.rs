@@ -116,7 +116,7 @@ pub(super) async fn create(
     if !is_name(&name) {
         return Err(AdminError::new(StatusCode::BAD_REQUEST, format!("name: {NAME_RULE}")));
     }
-    let plans = state.controls.gateway.plans();
+    let plans = state.front.gateway.plans();
     if !plans.contains(&plan) {
         let why = format!("plan: expected one of {}, found {plan:?}", plans.join(", "));
         return Err(AdminError::new(StatusCode::BAD_REQUEST, why));
@@ -154,8 +154,8 @@ pub(super) async fn revoke(
 ) -> Result<Response, AdminError> {
     let revoked = on_file(state, move |state, file| {
         let id = file.revoke(&wanted, Timestamp::now()).map_err(|e| refused(&e))?;
-        state.controls.gateway.take_keys();
-        let in_force = state.controls.gateway.is_revoked(&id);
+        state.front.gateway.take_keys();
+        let in_force = state.front.gateway.is_revoked(&id);
         tracing::info!(audit.action = "key.revoke", key.id = id, in_force, "an admin request revoked a key");
         Ok(serde_json::json!({ "id": id, "in_force": in_force }))
     });
@@ -215,7 +215,7 @@ pub(super) async fn usage(
     Extract(state): Extract<Arc<AdminState>>,
     Path(id): Path<String>,
 ) -> Result<Response, AdminError> {
-    let Some(usage) = state.controls.gateway.usage_of(&id) else {
+    let Some(usage) = state.front.gateway.usage_of(&id) else {
         return Err(AdminError::new(
             StatusCode::NOT_FOUND,
             "no key in force has this id; GET /api/keys lists them",
@@ -229,8 +229,8 @@ pub(super) async fn usage(
 /// Makes the gateway read the key file again. Returns true if the new secret `issued` is then valid. The secret is
 /// not valid if the file is faulty, because the gateway then takes only revocations from it.
 fn reload_and_check(state: &AdminState, issued: &IssuedKey) -> bool {
-    state.controls.gateway.take_keys();
-    state.controls.gateway.holds(issued.key.expose())
+    state.front.gateway.take_keys();
+    state.front.gateway.holds(issued.key.expose())
 }
 
 /// Runs `work` on the key file in a blocking task, which finishes even if the caller disconnects. Refuses the request
@@ -240,7 +240,7 @@ async fn on_file(
     work: impl FnOnce(&AdminState, &KeyFile) -> Result<serde_json::Value, AdminError> + Send + 'static,
 ) -> Result<Response, AdminError> {
     let done = tokio::task::spawn_blocking(move || {
-        let Some(file) = state.controls.gateway.key_file() else {
+        let Some(file) = state.front.gateway.key_file() else {
             let why = "there is no key file: auth.mode is \"open\", or auth.keys_file is not set";
             return Err(AdminError::new(StatusCode::CONFLICT, why));
         };

@@ -1,10 +1,9 @@
-//! The answer of `/api/upstreams`: the state of every node.
+//! The state of every node, as `/api/status` and `/api/upstreams` show it.
 //!
 //! No text in the answer contains an upstream's address or the text of a transport error, because these may hold
 //! secrets. The order of the JSON members is part of the API.
 
-use serde::ser::SerializeStruct;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::breaker::BreakerState;
 use crate::methods::{PerCommitment, Slot};
@@ -25,15 +24,11 @@ pub(crate) struct NodeView {
     /// The configured tier. Lower tiers are asked first.
     pub tier: u8,
     /// True if the node answers probes.
-    #[serde(skip)]
     pub up: bool,
     /// True if the node gets calls, because it has no `reasons` against it.
     pub usable: bool,
-    /// The reasons why the node gets no calls, as text. Empty if it gets calls.
+    /// The reasons why the node gets no calls, as text, the most severe first. Empty if it gets calls.
     pub reasons: Vec<String>,
-    /// The index of the most severe reason in `reasons`. `None` without reasons.
-    #[serde(skip)]
-    pub worst: Option<usize>,
     /// The newest slot that the node has reported, at each commitment. `None` before the first report.
     pub slots: PerCommitment<Option<Slot>>,
     /// The number of slots by which the node is behind the newest known slot, at each commitment. `None` before the
@@ -70,37 +65,4 @@ pub(crate) struct FailureView {
     /// The kind of failure, as in the label `result` of the metric `slotfront_upstream_requests_total`.
     pub kind: &'static str,
     pub age_ms: u64,
-}
-
-/// Serializes nodes with the members that `/api/status` shows.
-pub(super) fn serialize_summaries<S: Serializer>(
-    nodes: &[NodeView],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(nodes.iter().map(NodeSummary))
-}
-
-struct NodeSummary<'a>(&'a NodeView);
-
-impl Serialize for NodeSummary<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let node = self.0;
-        let mut object = serializer.serialize_struct("Summary", 14)?;
-        object.serialize_field("name", &node.name)?;
-        object.serialize_field("tier", &node.tier)?;
-        object.serialize_field("up", &node.up)?;
-        object.serialize_field("usable", &node.usable)?;
-        object.serialize_field("reason", &node.worst.and_then(|worst| node.reasons.get(worst)))?;
-        object.serialize_field("slots", &node.slots)?;
-        object.serialize_field("lag_slots", &node.lag_slots.processed)?;
-        // Before the first call the latency is only assumed, so it is not shown.
-        object.serialize_field("latency_ms", &(node.requests > 0).then_some(node.latency_ms))?;
-        object.serialize_field("in_flight", &node.in_flight)?;
-        object.serialize_field("breaker", &node.breaker)?;
-        object.serialize_field("first_available_block", &node.first_available_block)?;
-        object.serialize_field("version", &node.version)?;
-        object.serialize_field("requests", &node.requests)?;
-        object.serialize_field("failures", &node.failures)?;
-        object.end()
-    }
 }

@@ -23,7 +23,7 @@ pub(super) async fn reload(Extract(state): Extract<Arc<AdminState>>) -> Result<R
     tracing::info!(audit.action = "reload", "an admin request reloads the configuration");
     let (reply, answer) = oneshot::channel();
     let asked = async {
-        state.controls.reloads.send(reply).await.ok()?;
+        state.reloads.send(reply).await.ok()?;
         answer.await.ok()
     };
     match tokio::time::timeout(RELOAD_TIMEOUT, asked).await {

@@ -35,7 +35,6 @@ pub(super) fn all() -> Vec<Route> {
         route("get", "/readyz", Anyone, get(super::readyz)),
         route("get", "/api/status", Anyone, get(super::api_status)),
         route("get", "/api/upstreams", Anyone, get(super::api_upstreams)),
-        route("get", "/api/events", Anyone, get(page::events)),
         route("get", "/api/openapi.json", Anyone, get(super::openapi)),
         route("post", "/api/cache/purge", Token, post(control::purge)),
         route("post", "/api/upstreams/{name}/drain", Token, post(control::drain)),

@@ -1,33 +1,20 @@
-//! The state that the status page and `/api/status` show, and the trait that provides it.
+//! The state that the status page and `/api/status` show, and the readiness that `/readyz` answers.
 //!
 //! The members of the JSON have the names of the fields here.
 
-use std::pin::Pin;
+use std::sync::Arc;
 
 use serde::Serialize;
+use tokio::time::Instant;
 
-use super::node_view::{NodeView, UpstreamsView, serialize_summaries};
-use crate::breaker::BreakerState;
-use crate::cache::purge::Filter;
-use crate::methods::{PerCommitment, Slot};
-
-/// The access of the admin listener to the gateway. The gateway's state is read several times a second while a page is
-/// open, and by each readiness probe.
-pub(crate) trait StatusSource: Send + Sync + 'static {
-    fn status(&self) -> Status;
-    /// Returns the state of every upstream node, and for each method the latest recorded choice of a node for a
-    /// call.
-    fn upstreams(&self) -> UpstreamsView;
-    fn readiness(&self) -> Readiness;
-    /// Removes the cached answers that `filter` matches, and returns their number. May block for long.
-    fn purge(&self, filter: &Filter) -> u64;
-    /// Writes to the shared store the purges that this gateway has begun. Returns true if the store has all of
-    /// them. `None` if no shared store is configured.
-    fn share_purges(&self) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>>;
-    /// Drains the upstream with the name `upstream`, or restores it if `drained` is false. Returns false if no upstream
-    /// has that name.
-    fn set_drained(&self, upstream: &str, drained: bool) -> bool;
-}
+use super::node_view::NodeView;
+use super::{AdminState, nodes};
+use crate::config::FollowMode;
+use crate::follow::{Chain, FollowState};
+use crate::http::Front;
+use crate::methods::{Commitment, PerCommitment, Slot};
+use crate::pool::member::Member;
+use crate::pool::select::Unusable;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
@@ -53,20 +40,8 @@ pub(crate) struct Status {
     /// The mean duration of a slot over the last minute, in milliseconds. 400 until a minute has been measured.
     pub slot_time_ms: f64,
     /// The configured upstreams, in the order of the configuration.
-    #[serde(serialize_with = "serialize_summaries")]
     pub upstreams: Vec<NodeView>,
     pub cache: CacheView,
-}
-
-/// The health of a node, in three values: true if the node answers probes; true if the node gets calls; the state
-/// of its circuit breaker. Open status pages are updated soon after the health has changed.
-pub(super) type NodeHealth = (bool, bool, BreakerState);
-
-impl Status {
-    /// Returns the health of each node, in the order of the configuration.
-    pub(super) fn health(&self) -> Vec<NodeHealth> {
-        self.upstreams.iter().map(|node| (node.up, node.usable, node.breaker)).collect()
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -100,4 +75,71 @@ pub(crate) struct FollowView {
     /// The number of slots by which the newest followed slot is behind the newest confirmed slot. `None` while no
     /// blocks are followed.
     pub lag_slots: Option<u64>,
+}
+
+impl AdminState {
+    pub(super) fn status(&self) -> Status {
+        let front = &self.front;
+        let (bytes, entries) = front.cache.usage();
+        Status {
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_s: self.started.elapsed().as_secs(),
+            frontier: nodes::frontier(front),
+            follow: follow_view(front),
+            slot_time_ms: front.frontier.slot_time().as_secs_f64() * 1000.0,
+            upstreams: nodes::node_views(front, Instant::now()),
+            cache: CacheView { bytes, entries, capacity_bytes: front.config.cache.capacity },
+        }
+    }
+
+    pub(super) fn readiness(&self) -> Readiness {
+        if self.draining.is_triggered() {
+            return Readiness::Unready { reasons: vec!["draining before a stop".to_owned()] };
+        }
+        let now = Instant::now();
+        if !self.front.frontier.is_settled(now) {
+            let reason =
+                "the newest slot is not certain yet: no two upstreams report slots close to each other";
+            return Readiness::Unready { reasons: vec![reason.to_owned()] };
+        }
+        let standing = self.front.pool.standing(now);
+        if standing.iter().any(|(_, unusable)| unusable.is_none()) {
+            return Readiness::Ready;
+        }
+        let reason = |(member, unusable): &(Arc<Member>, Option<Unusable>)| {
+            format!("upstream {}: {}", member.name, unusable.map_or("usable", Unusable::as_str))
+        };
+        let undecided = self.front.pool.undecided_cluster();
+        let reasons = standing.iter().map(reason).chain(undecided.map(str::to_owned)).collect();
+        let never_heard = |(_, unusable): &(Arc<Member>, Option<Unusable>)| {
+            matches!(
+                unusable,
+                Some(Unusable::Unprobed | Unusable::Unreachable | Unusable::Unidentified | Unusable::Foreign)
+            )
+        };
+        let known = self.front.frontier.slot(Commitment::Processed) > 0;
+        // Before any node has answered there is nothing to serve. Later the cache or an unhealthy node can answer.
+        if undecided.is_some() || (standing.iter().all(never_heard) && !known) {
+            Readiness::Unready { reasons }
+        } else {
+            Readiness::Degraded { reasons }
+        }
+    }
+}
+
+/// Returns the state of following the cluster's blocks, for the status page. `None` if `follow.mode` is off.
+fn follow_view(front: &Front) -> Option<FollowView> {
+    let (mode, followed) = (front.config.follow.mode, &front.followed);
+    let (state, contradicted) = (followed.state(), followed.is_contradicted());
+    let chain = followed.current();
+    let tip = chain.as_deref().map(|chain| chain.tip().slot);
+    (mode != FollowMode::Off).then(|| FollowView {
+        serves: mode == FollowMode::On && !contradicted,
+        contradicted,
+        state: state.as_str(),
+        reason: if let FollowState::Paused(reason) = state { Some(reason.as_str()) } else { None },
+        tip,
+        finalized: chain.as_deref().and_then(Chain::target),
+        lag_slots: tip.map(|tip| front.frontier.slot(Commitment::Confirmed).saturating_sub(tip)),
+    })
 }

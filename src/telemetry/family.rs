@@ -152,9 +152,9 @@ impl<S: Series, L: Labels> Family<S, L> {
         self.handle(labels.place())
     }
 
-    /// Returns the series in use, each with its position ([`Labels::place`]).
-    pub fn used(&self) -> impl Iterator<Item = (usize, &S)> {
-        self.handles.iter().enumerate().filter_map(|(position, handle)| Some((position, handle.get()?)))
+    /// Returns the series in use, each with its label texts.
+    pub fn used(&self) -> impl Iterator<Item = (Vec<&'static str>, &S)> {
+        self.handles.iter().enumerate().filter_map(|(at, handle)| Some((L::texts(at), handle.get()?)))
     }
 
     fn handle(&self, position: usize) -> &S {

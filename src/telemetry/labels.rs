@@ -145,18 +145,6 @@ label! {
     }
 }
 
-impl Outcome {
-    /// Returns true if the call was answered, from the cache or by a node.
-    pub const fn is_answer(self) -> bool {
-        self.is_hit() || matches!(self, Self::Collapsed | Self::Miss | Self::Bypass)
-    }
-
-    /// Returns true if the call was answered from the cache without waiting for a node.
-    pub const fn is_hit(self) -> bool {
-        matches!(self, Self::Hit | Self::Carried | Self::Stale | Self::Derived)
-    }
-}
-
 label! {
     /// The result of an attempt on an upstream. The member `data.attempts` of an error uses the same words.
     AttemptResult is "result" {

@@ -205,6 +205,41 @@ class Page(unittest.TestCase):
         self.check_layout(browser, "none-usable")
         self.assertEqual(browser.logged_problems(), [])
 
+    def test_page_computes_rates_and_quantiles_from_totals(self):
+        [(_, port, name)] = self.nodes("only")
+        _, _, url = self.serve([(port, name)])
+        browser = self.browser(url)
+        # A steady load of 8 hits and 1 miss a second, each of 50 to 100 µs, and 1 refusal, in the words of /api/status.
+        found = browser.run("""
+            const bounds_s = [0.00005, 0.0001, 0.00015];
+            const snapshot = (s) => ({ at_ms: s * 1000, status: { uptime_s: 100 + s, frontier: {}, upstreams: [{ name: "n", requests: 2 * s }] }, totals: {
+                calls: { getBlock: { hit: 8 * s, miss: s, limited: s } }, upstream_calls: s, carried: 3 * s,
+                durations: { bounds_s, counts: { hit: [0, 100 * s, s, 0] } }, keys: { k1: { calls: 10 * s, limited: s }, idle: { calls: 0, limited: 0 } } } });
+            [points, readings] = [[], []];
+            const all = [];
+            for (let s = 1000; s <= 1400; s += 1) {
+                const now = snapshot(s);
+                record(now);
+                nodeRates(now);
+                if ([1001, 1400].includes(s)) all.push([traffic(now), points.at(-1), now.status.upstreams[0].per_s]);
+            }
+            const after = { ...snapshot(5), at_ms: 1401000, status: { ...snapshot(5).status, uptime_s: 1 } };
+            record(after);
+            return [all, points.length, readings.length, traffic(after).calls_per_s, quantile([0, 0, 0, 1], bounds_s, 0.5), quantile([], bounds_s, 0.5)];
+        """)
+        measured, points, readings, restarted, above, nothing = found
+        self.assertEqual((points, readings, restarted, nothing), (300, 1, 50, None))
+        self.assertAlmostEqual(above, 0.15)
+        for (shown, point, per_s), window_s in zip(measured, (1, 60)):
+            self.assertEqual((shown["window_s"], shown["calls_per_s"], per_s), (window_s, 10, 2))
+            self.assertEqual([point[k] for k in ("kept", "hits", "asked", "refused", "failed", "upstream")], [8, 8, 1, 1, 0, 1])
+            self.assertAlmostEqual(shown["hit_ratio"], 8 / 9)
+            self.assertAlmostEqual(shown["carried_ratio"], 3 / 9)
+            self.assertEqual([(row["method"], row["calls_per_s"]) for row in shown["methods"]], [("getBlock", 10)])
+            self.assertEqual([(row["key"], row["calls_per_s"], row["limited_per_s"]) for row in shown["keys"]], [("k1", 10, 1)])
+            [hit] = shown["outcomes"]
+            self.assertAlmostEqual(hit["p50_ms"], 0.05 + 0.05 * 0.505)
+
     def test_page_reports_lost_connection_and_reconnects(self):
         [(_, port, name)] = self.nodes("only")
         admin = free_port()

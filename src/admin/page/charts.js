@@ -1,12 +1,10 @@
 // The charts over time, and the answer times. One chart unit is one pixel, so that text keeps its size.
 
-const POINTS = 300; // five minutes, as in the server's history
 const CHAIN_SECONDS = 60; // short enough to show each slot as a step
 const SMOOTH = 10; // seconds over which the hit ratio is averaged
 const GUTTER = 46; // pixels for the labels of a vertical axis
 const CHAIN_GUTTER = 84; // pixels for slot labels of nine digits
 
-let points = [];
 const cursorTimes = {}; // chart id → Unix time in ms that the pointer or the arrow keys select
 
 /** Empties a chart, sets its height, and returns it with its width. */
@@ -137,9 +135,7 @@ function drawChain() {
 /** Returns the hit ratio of the `SMOOTH` seconds up to point `i`; null without answers. */
 function hitRatio(i) {
   const some = points.slice(Math.max(0, i - SMOOTH + 1), i + 1);
-  const sum = (value) => some.reduce((total, p) => total + value(p), 0);
-  const answers = sum((p) => p.kept + p.asked);
-  return answers ? sum((p) => p.hits) / answers : null;
+  return share(sum(some.map((p) => p.hits)), sum(some.map((p) => p.kept + p.asked)));
 }
 
 function drawTraffic() {

@@ -71,14 +71,14 @@ function drawFlow(upstreams) {
   if (!total) svg.append(svgElement("text", { class: "halo", x: middle + post + 8, y: top + 24 }, "no calls now"));
 
   // Each node has a line of its own, the last at the lower edge.
-  const sum = nodes.reduce((n, node) => n + node.per_s, 0);
+  const toNodes = sum(nodes.map((node) => node.per_s));
   let out = asked?.y;
   nodes.forEach((node, i) => {
     const y = bottom - 12 - 34 * (nodes.length - 1 - i);
     if (asked && node.per_s > 0) {
-      const thick = Math.max(1.5, (node.per_s / sum) * asked.thick);
+      const thick = Math.max(1.5, (node.per_s / toNodes) * asked.thick);
       svg.append(svgElement("path", { class: "band c-asked", d: band(middle + post, out, end, Math.min(y - thick / 2, bottom - thick), thick) }));
-      out += (node.per_s / sum) * asked.thick;
+      out += (node.per_s / toNodes) * asked.thick;
     }
     svg.append(svgElement("circle", { class: node.usable ? "lamp good" : "lamp bad", cx: end + 6, cy: y, r: 5 }));
     const name = svgElement("text", { class: "strong", x: end + 17, y: y - 1 }, clip(node.name, narrow ? 10 : 18));

@@ -1,32 +1,17 @@
-// Shows the events of /api/events. Loaded last, because it calls the other files.
+// Asks /api/status for snapshots and shows them. Loaded last, because it calls the other files.
 
-const STALE_MS = 4000; // the page reports lost contact after this time without an event
-const RATE_MS = 10000; // the window of a node's calls a second
+const POLL_MS = 500; // a failed node shows soon
+const STALE_MS = 4000; // the page reports lost contact after this time without an answer
 
 let latest = null; // the newest snapshot
 let heard = 0; // the time at which `latest` came
 let fresh = false; // true while a new point is drawn
-let counted = []; // readings [time, calls of each node since start], oldest first
 
-/** Sets the calls a second of each node. At first they are the mean since the start. */
-function nodeRates(snapshot) {
-  const { at_ms, status } = snapshot;
-  const now = new Map(status.upstreams.map((node) => [node.name, node.requests]));
-  // After a restart of slotfront the counters begin at zero.
-  if (counted.length && [...now].some(([name, calls]) => calls < (counted.at(-1)[1].get(name) ?? 0))) counted = [];
-  counted.push([at_ms, now]);
-  while (counted.length > 2 && counted[1][0] <= at_ms - RATE_MS) counted.shift();
-  const [then, before] = counted[0];
-  const known = at_ms - then >= 1000; // less than a second is too short for a rate
-  for (const node of status.upstreams) {
-    const calls = known ? node.requests - (before.get(node.name) ?? node.requests) : node.requests;
-    node.per_s = calls / Math.max(1, known ? (at_ms - then) / 1000 : status.uptime_s);
-  }
-}
-
-function show() {
+/** Shows the newest snapshot. Without a new point the charts over time stay, so that they glide to their end. */
+function show(all = true) {
   if (!latest || document.hidden) return;
-  const { status, traffic, readiness } = latest;
+  const { status, readiness } = latest;
+  const now = traffic(latest);
   const out = status.upstreams.filter((node) => !node.usable).length;
   const tone = { ready: "good", degraded: "warn", unready: "bad" }[readiness.state];
   $("state").className = "pill " + tone;
@@ -34,34 +19,33 @@ function show() {
   reasons(readiness, tone);
   setText("build", `version ${status.version} · up ${ago(status.uptime_s)}`);
   document.title = (readiness.state === "ready" ? (out ? `${plural(out, "node", "nodes")} out · ` : "") : $("state").textContent + " · ") +
-    `${rate(traffic.calls_per_s)}/s · slotfront`;
+    `${rate(now.calls_per_s)}/s · slotfront`;
 
   setText("slot-time", String(Math.round(status.slot_time_ms)));
-  figures(status, traffic);
+  figures(status, now);
   drawFlow(status.upstreams);
-  drawChain();
-  followLine(status.follow, traffic.carried_ratio);
-  drawTraffic();
-  drawTimes(traffic.outcomes);
+  followLine(status.follow, now.carried_ratio);
+  if (all) {
+    drawChain();
+    drawTraffic();
+  }
+  drawTimes(now.outcomes);
   $("nodes").classList.toggle("dense", status.upstreams.length > 8);
   fill("nodes", status.upstreams.map((node) => nodeRow(node, status.frontier.processed)), "No node is configured.");
   const busiest = (rows) => Math.max(...rows.map((row) => row.calls_per_s), 1e-9);
-  fill("methods", traffic.methods.map((m) => barRow(m.method, m.calls_per_s, busiest(traffic.methods), percent(m.hit_ratio))),
+  fill("methods", now.methods.map((m) => barRow(m.method, m.calls_per_s, busiest(now.methods), percent(m.hit_ratio))),
     "No calls in the last minute. Send calls to POST /v3/<API_KEY> on the public listener.");
-  fill("keys", traffic.keys.map((k) => barRow(k.key, k.calls_per_s, busiest(traffic.keys), rate(k.limited_per_s))),
+  fill("keys", now.keys.map((k) => barRow(k.key, k.calls_per_s, busiest(now.keys), rate(k.limited_per_s))),
     "No calls with a key in the last minute.");
 }
 
-function take(snapshot, all) {
+function take(snapshot) {
+  fresh = record(snapshot);
   nodeRates(snapshot);
   latest = snapshot;
   heard = Date.now();
-  const newest = all ? 0 : (points.at(-1)?.at_ms ?? 0); // a tick may repeat a point of the first event
-  const added = snapshot.points.filter((p) => p.at_ms > newest);
-  points = (all ? [] : points).concat(added).slice(-POINTS);
   showLost(false);
-  fresh = !all && added.length > 0;
-  show();
+  show(fresh);
   fresh = false;
 }
 
@@ -111,22 +95,17 @@ let kept = null;
 try { kept = localStorage.getItem("theme"); } catch { /* as above */ }
 theme(new URLSearchParams(location.search).get("theme") ?? kept);
 
-// ---- updates: events, or polling if events do not arrive
+// ---- updates
 
-let source = null;
-let tried = 0; // the time of the last attempt to open the event stream
-function listen() {
-  tried = Date.now();
-  source = new EventSource("/api/events");
-  source.addEventListener("all", (event) => take(JSON.parse(event.data), true));
-  source.addEventListener("tick", (event) => take(JSON.parse(event.data), false));
-}
-
+let asking = false;
 async function poll() {
+  if (asking) return; // a slow answer delays the next question
+  asking = true;
   try {
-    const answer = await fetch("/api/status", { cache: "no-store" });
-    if (answer.ok) take(await answer.json(), true);
+    const answer = await fetch("/api/status", { cache: "no-store", signal: AbortSignal.timeout(STALE_MS) });
+    if (answer.ok) take(await answer.json());
   } catch { /* the page reports lost contact */ }
+  asking = false;
 }
 
 /** Shows that updates have stopped or resumed. The text changes only then, because a screen reader reads it aloud. */
@@ -141,17 +120,14 @@ function showLost(whether) {
 }
 
 setInterval(() => {
-  const silent = Date.now() - heard;
-  if (heard ? silent > STALE_MS : Date.now() - opened > STALE_MS) {
+  if (Date.now() - (heard || opened) > STALE_MS) {
     if (heard) showLost(true);
     else setText("state", "No answer yet");
   }
-  if (silent < 1500) return; // events arrive each second
   poll();
-  if (source.readyState === EventSource.CLOSED && Date.now() - tried > 5000) listen();
-}, 2000);
+}, POLL_MS);
 const opened = Date.now();
-for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", show);
-document.addEventListener("visibilitychange", show);
-addEventListener("resize", show);
-listen();
+for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", () => show());
+document.addEventListener("visibilitychange", () => show());
+addEventListener("resize", () => show());
+poll();

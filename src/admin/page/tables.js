@@ -26,11 +26,11 @@ function nodeRow(node, frontier) {
   const failed = node.requests ? node.failures / node.requests : 0;
   const cells = [
     element("th", { scope: "row" }, element("b", {}, node.name), element("small", {}, about)),
-    element("td", {}, element(`span.pill.${tone}`, {}, word), element("small", {}, node.reason ?? "")),
+    element("td", {}, element(`span.pill.${tone}`, {}, word), element("small", {}, node.reasons[0] ?? "")),
     element("td.n", {}, slot(node.slots.processed)),
-    element(node.lag_slots > 5 ? "td.n.warn" : "td.n", {}, slot(node.lag_slots)),
+    element(node.lag_slots.processed > 5 ? "td.n.warn" : "td.n", {}, slot(node.lag_slots.processed)),
     element("td", {}, track(node, frontier)),
-    element("td.n", {}, millis(node.latency_ms)),
+    element("td.n", {}, millis(node.requests ? node.latency_ms : null)),
     element("td.n", {}, rate(node.per_s)),
     element("td.n", {}, whole.format(node.in_flight)),
     element(breaker, {}, node.breaker),

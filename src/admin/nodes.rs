@@ -1,10 +1,11 @@
-//! The state of the upstream nodes, as the admin listener shows it.
+//! Makes the views of the upstream nodes.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::admin::node_view::{FailureView, NodeView, UpstreamsView};
+use super::node_view::{FailureView, NodeView, UpstreamsView};
 use crate::http::Front;
 use crate::methods::{Commitment, Method, PerCommitment, Slot};
 use crate::pool::health::Health;
@@ -29,13 +30,13 @@ pub(super) fn node_views(front: &Front, now: Instant) -> Vec<NodeView> {
 
 fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
     let (requests, failures) = member.counts();
-    let reasons = front.pool.reasons(member, now);
+    let mut reasons = front.pool.reasons(member, now);
+    reasons.sort_unstable_by_key(|reason| Reverse(*reason));
     NodeView {
         name: member.name.clone(),
         tier: member.tier,
         up: matches!(*member.health(), Health::Healthy | Health::Unhealthy(_)),
         usable: reasons.is_empty(),
-        worst: (0..reasons.len()).max_by_key(|at| reasons[*at]),
         reasons: reasons.iter().map(|reason| describe(front, member, *reason)).collect(),
         slots: PerCommitment::from_fn(|c| member.slot(c)),
         lag_slots: PerCommitment::from_fn(|c| front.frontier.lag(&member.slots, c)),
