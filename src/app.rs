@@ -147,7 +147,7 @@ impl App {
         let ending = Ending { public: Phases::new(periods), over: CancellationToken::new() };
         let stop = &ending.over;
         let config = Arc::new(config);
-        let metrics = Metrics::new();
+        let metrics = Arc::clone(gateway.metrics());
         let frontier = Arc::new(Frontier::new(config.upstreams.len()));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics))?);
         let shared = config.shared.as_ref();
@@ -185,7 +185,6 @@ impl App {
             outgoing,
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
-        gateway.report_to(&metrics);
         pool.probe(&tasks, stop);
         follow_chain(&front, shared.as_ref(), &tasks, stop);
         purge_on_cluster_change(&front, &tasks, stop);

@@ -27,7 +27,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -85,7 +85,7 @@ pub struct Gateway {
     superseded: Mutex<Vec<Arc<KeySnapshot>>>,
     clock: Arc<WallClock>,
     ledger: Arc<Ledger>,
-    registry: Arc<OnceLock<Arc<Metrics>>>,
+    metrics: Arc<Metrics>,
     /// The watched key file. `None` if none is configured. The lock is held while a new snapshot of the keys is built.
     keys_file: Mutex<Option<Watched>>,
     /// True if the last attempt to write the usage file failed.
@@ -96,20 +96,19 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Creates the gateway that `config` describes. In the mode `keys`, every request is refused while the key file is
-    /// missing.
+    /// Creates the gateway that `config` describes, which counts in `metrics`. In the mode `keys`, every request is
+    /// refused while the key file is missing.
     ///
     /// # Errors
     /// The key file or the usage file exists and is invalid or unreadable.
-    pub fn new(config: &Config) -> Result<Self, GatewayError> {
+    pub fn new(config: &Config, metrics: Arc<Metrics>) -> Result<Self, GatewayError> {
         let clock = Arc::new(WallClock::new(Timestamp::now()));
         let ledger = Arc::new(Ledger::open(config.auth.usage_file.as_deref())?);
-        let registry = Arc::default();
         let leases = config.shared.as_ref().map(|_| LeaseClient::new(&clock));
         let context = PrincipalContext {
             clock: Arc::clone(&clock),
             ledger: Arc::clone(&ledger),
-            registry: Arc::clone(&registry),
+            metrics: Arc::clone(&metrics),
             max_batch: config.server.max_batch,
             units: config.units.clone(),
             lease_client: leases.as_ref().map(|(client, _)| Arc::clone(client)),
@@ -125,16 +124,16 @@ impl Gateway {
             superseded: Mutex::default(),
             clock,
             ledger,
-            registry,
+            metrics,
             keys_file: Mutex::new(watched),
             unsaved: AtomicBool::new(false),
             leases: Mutex::new(leases),
         })
     }
 
-    /// Sets the metrics to report to. Only the first call has an effect.
-    pub fn report_to(&self, metrics: &Arc<Metrics>) {
-        let _ = self.registry.set(Arc::clone(metrics));
+    /// Returns the metrics of the process.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// Starts background tasks that share rates and quotas with all gateways that use `store`. The tasks run until
@@ -279,28 +278,22 @@ impl Gateway {
         checked.map_err(|failure| {
             let per_minute = snapshot.failed_per_minute;
             let make = || Limiter::new(Rate::new(per_minute, MINUTE, per_minute));
-            if let Err(retry_after) = snapshot.failed.get(client, make).take(self.clock.steady(now)) {
-                let limit = format!("{per_minute} failed API keys a minute");
-                let error = Error::Limited { limit, reason: "failed_keys", retry_after };
-                return self.fail(AuthFailure::Limited, error);
-            }
-            let error = match failure {
-                AuthFailure::Origin => Error::Forbidden("this origin".to_owned()),
-                AuthFailure::Address if client.is_some() => Error::Forbidden("this address".to_owned()),
-                AuthFailure::Address => Error::Forbidden("an unknown client address".to_owned()),
-                AuthFailure::Unknown | AuthFailure::Expired | AuthFailure::Revoked | AuthFailure::Limited => {
-                    Error::Unauthorized
+            let taken = snapshot.failed.get(client, make).take(self.clock.steady(now));
+            let failure = if taken.is_ok() { failure } else { AuthFailure::Limited };
+            self.metrics.auth_failures.at(failure).inc();
+            match (taken, failure) {
+                (Err(retry_after), _) => {
+                    let limit = format!("{per_minute} failed API keys a minute");
+                    Error::Limited { limit, reason: "failed_keys", retry_after }
                 }
-            };
-            self.fail(failure, error)
+                (Ok(()), AuthFailure::Origin) => Error::Forbidden("this origin".to_owned()),
+                (Ok(()), AuthFailure::Address) if client.is_some() => {
+                    Error::Forbidden("this address".to_owned())
+                }
+                (Ok(()), AuthFailure::Address) => Error::Forbidden("an unknown client address".to_owned()),
+                (Ok(()), _) => Error::Unauthorized,
+            }
         })
-    }
-
-    fn fail(&self, failure: AuthFailure, error: Error) -> Error {
-        if let Some(metrics) = self.registry.get() {
-            metrics.auth_failures.at(failure).inc();
-        }
-        error
     }
 
     /// Starts a background task with one round each second. A round reads the wall clock and a changed key file, and
@@ -371,11 +364,11 @@ impl Gateway {
                 let snapshot = old.with_keys(keys);
                 let count = snapshot.keys();
                 self.put(snapshot);
-                self.count_read(ReloadResult::Applied);
+                self.metrics.key_file_reads.at(ReloadResult::Applied).inc();
                 tracing::info!(keys_file = %watched.path().display(), keys = count, "key file loaded");
             }
             Err(error) => {
-                self.count_read(ReloadResult::Rejected);
+                self.metrics.key_file_reads.at(ReloadResult::Rejected).inc();
                 let revocations =
                     text.ok().flatten().map(|text| Revocations::read(&text)).unwrap_or_default();
                 let mut revoked = 0;
@@ -389,12 +382,6 @@ impl Gateway {
                     "key file refused: the previous keys stay in force, except those that the refused file revokes"
                 );
             }
-        }
-    }
-
-    fn count_read(&self, result: ReloadResult) {
-        if let Some(metrics) = self.registry.get() {
-            metrics.key_file_reads.at(result).inc();
         }
     }
 }

@@ -17,6 +17,7 @@ use slotfront::config::Config;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::KeyHash;
 use slotfront::low_priority::lower_priority;
+use slotfront::telemetry::Metrics;
 use tokio::time::Instant;
 
 const KEYS: usize = 100_000;
@@ -58,7 +59,7 @@ fn benches(c: &mut Criterion) {
     let mut config = Config::dev(any, any, Vec::new());
     config.auth.keys_file = Some(dir.path().join("keys.toml"));
     std::fs::write(dir.path().join("keys.toml"), key_file()).expect("a key file");
-    let gateway = Gateway::new(&config).expect("a gateway");
+    let gateway = Gateway::new(&config, Metrics::new()).expect("a gateway");
     let now = Instant::now();
 
     // `STEP` shares no factor with the number of keys, so the calls use all keys. The gateway's entries for two

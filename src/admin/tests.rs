@@ -13,7 +13,7 @@ use crate::app::{App, Listeners};
 use crate::config::{Config, Secret, Upstream};
 use crate::gateway::Gateway;
 use crate::methods::{Commitment, Method};
-use crate::telemetry::Outcome;
+use crate::telemetry::{Metrics, Outcome};
 
 const TOKEN: &str = "token";
 
@@ -22,7 +22,7 @@ async fn state() -> Arc<AdminState> {
     let node = Upstream::plain("validator-1".to_owned(), Secret::new("http://127.0.0.1:1"));
     let mut config = Config::dev(any, any, vec![node]);
     config.auth.admin_token = Some(Secret::new(TOKEN));
-    let (gateway, listeners) = (Gateway::new(&config).unwrap(), Listeners::bind(&config).await.unwrap());
+    let (gateway, listeners) = (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
     let app = App::start(config, gateway, listeners).unwrap();
     AdminState::new(Arc::clone(app.front()), mpsc::channel(1).0, Signal::default())
 }

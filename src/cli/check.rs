@@ -55,7 +55,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     }
     let file = world.config_file(args.config);
     let config = world.config(file.clone())?;
-    Gateway::new(&config).map_err(Failure::usage)?;
+    Gateway::new(&config, Metrics::new()).map_err(Failure::usage)?;
     Tls::of(&config).map_err(Failure::usage)?;
     let budget = Arc::new(BufferBudget::new(config.pool.max_buffered));
     let client = |upstream| Client::new(upstream, &config.pool, Arc::clone(&budget));

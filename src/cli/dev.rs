@@ -13,7 +13,7 @@ use crate::app::{self, Listeners};
 use crate::config::reload::ConfigSource;
 use crate::config::{Config, DEV_KEY, FollowMode, Secret, Upstream};
 use crate::gateway::Gateway;
-use crate::telemetry;
+use crate::telemetry::{self, Metrics};
 
 /// Run a simulated cluster and a gateway in front of it, without setup
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     config.passthrough = passthrough_methods();
     config.follow.mode = FollowMode::On;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
-    let gateway = Gateway::new(&config).map_err(Failure::runtime)?;
+    let gateway = Gateway::new(&config, Metrics::new()).map_err(Failure::runtime)?;
 
     let settings = Settings { seed: args.seed, nodes: nodes.len(), ..Settings::default() };
     let cluster = Cluster::new(settings.with_newest_slot_at(jiff::Timestamp::now().as_second()));

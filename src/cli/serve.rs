@@ -9,7 +9,7 @@ use crate::app::{self, Listeners};
 use crate::config::{self, AuthMode, Config, reload::ConfigSource};
 use crate::gateway::{Gateway, UsageError, UsageLock};
 use crate::http::tls::Tls;
-use crate::telemetry;
+use crate::telemetry::{self, Metrics};
 
 /// The time after its drain in which another process ends, and gives back its usage file.
 const AFTER_DRAIN: Duration = Duration::from_secs(3);
@@ -45,7 +45,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         locked = lock_usage_file(&mut config) => locked.map_err(Failure::runtime)?,
         () = signals.stop.received() => return Ok(()),
     };
-    let gateway = Gateway::new(&config).map_err(Failure::usage)?;
+    let gateway = Gateway::new(&config, Metrics::new()).map_err(Failure::usage)?;
     let scheme = Tls::of(&config).map_err(Failure::usage)?.map_or("http", |_| "https");
     let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
     let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);

@@ -4,6 +4,7 @@
 //! file. A check costs one `stat`; the content is read if the result differs.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -152,18 +153,8 @@ impl FileStamp {
         let modified = meta.modified().ok();
         let age = modified.and_then(|at| at.elapsed().ok());
         let young = age.is_none_or(|age| age.as_secs() < TICK_SECONDS);
-        Self { modified, len: meta.len(), inode: inode(meta), young }
+        Self { modified, len: meta.len(), inode: meta.ino(), young }
     }
-}
-
-#[cfg(unix)]
-fn inode(meta: &std::fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(meta)
-}
-
-#[cfg(not(unix))]
-fn inode(_: &std::fs::Metadata) -> u64 {
-    0
 }
 
 #[cfg(test)]
@@ -252,7 +243,6 @@ mod tests {
         assert_eq!(restless.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
     }
 
-    #[cfg(unix)]
     #[test]
     fn swapped_symlinks_are_changes() {
         let dir = tempfile::tempdir().unwrap();

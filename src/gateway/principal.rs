@@ -21,7 +21,7 @@ use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::methods::{AnyMethod, PassthroughCall, Query};
 use crate::pool::CallerId;
-use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Metrics, Outcome};
+use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
 const CALLS_END: Duration = Duration::from_secs(1);
@@ -298,9 +298,7 @@ impl Principal {
     }
 
     fn limited(&self, reason: LimitReason, limit: String, retry_after: Duration) -> Error {
-        if let Some(metrics) = self.metrics() {
-            metrics.limited.at(reason).inc();
-        }
+        self.metrics().limited.at(reason).inc();
         Error::Limited { limit, reason: reason.as_str(), retry_after }
     }
 
@@ -309,9 +307,7 @@ impl Principal {
         if let Some(limits) = &self.limits {
             limits.used.book(Period::of(self.context.clock.wall(Instant::now())), units);
         }
-        if let Some(metrics) = self.metrics() {
-            metrics.units.at(()).inc_by(units);
-        }
+        self.metrics().units.at(()).inc_by(units);
     }
 
     /// Returns true if the caller has a plan. Without a plan nothing is charged.
@@ -320,13 +316,12 @@ impl Principal {
     }
 
     /// Counts a finished call in the key's metrics.
-    pub fn count(&self, metrics: &Metrics, outcome: Outcome) {
-        self.metrics.get_or_init(|| metrics.key(&self.id)).requests.at(outcome).inc();
+    pub fn count(&self, outcome: Outcome) {
+        self.metrics().requests.at(outcome).inc();
     }
 
-    fn metrics(&self) -> Option<&Arc<KeyMetrics>> {
-        let registry = self.context.registry.get()?;
-        Some(self.metrics.get_or_init(|| registry.key(&self.id)))
+    fn metrics(&self) -> &KeyMetrics {
+        self.metrics.get_or_init(|| self.context.metrics.key(&self.id))
     }
 
     /// Returns the value of the header `RateLimit-Policy`. `None` for a caller without a plan.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::GatewayError;
 use super::address::PerAddress;
@@ -193,8 +193,7 @@ pub(crate) struct KeyTable {
 pub(crate) struct PrincipalContext {
     pub(crate) clock: Arc<WallClock>,
     pub(crate) ledger: Arc<Ledger>,
-    /// Empty until [`Gateway::report_to`](super::Gateway::report_to).
-    pub(crate) registry: Arc<OnceLock<Arc<Metrics>>>,
+    pub(crate) metrics: Arc<Metrics>,
     /// The server's limit on the calls in a batch.
     pub(crate) max_batch: usize,
     pub(crate) units: Units,

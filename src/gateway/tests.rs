@@ -46,7 +46,7 @@ impl TestKeys {
     }
 
     fn gateway(&self) -> Gateway {
-        Gateway::new(&self.config).unwrap()
+        Gateway::new(&self.config, Metrics::new()).unwrap()
     }
 }
 
@@ -162,8 +162,7 @@ async fn keys_used_from_wrong_addresses_count_as_failed() {
         + "addresses = [\"192.0.2.0/24\"]\norigins = [\"https://a.example\"]\n";
     std::fs::write(keys.keys_file(), text).unwrap();
     let gateway = keys.gateway();
-    let metrics = Metrics::new();
-    gateway.report_to(&metrics);
+    let metrics = gateway.metrics();
     let authenticate_from = |key: &str, client: &str, origin| {
         gateway.authenticate(key, client.parse().ok(), origin, Instant::now())
     };
@@ -327,7 +326,7 @@ async fn open_mode_accepts_any_key_or_none() {
 #[tokio::test(start_paused = true)]
 async fn dev_config_has_the_dev_key() {
     let any = "127.0.0.1:0".parse().unwrap();
-    let gateway = Gateway::new(&Config::dev(any, any, vec![])).unwrap();
+    let gateway = Gateway::new(&Config::dev(any, any, vec![]), Metrics::new()).unwrap();
     let principal = authenticate(&gateway, "dev").unwrap();
     assert_eq!((principal.id(), principal.bypass_cache(), principal.has_plan()), ("dev", true, true));
     assert_eq!(authenticate(&gateway, "prod").unwrap_err(), Error::Unauthorized);
@@ -339,8 +338,7 @@ async fn refusals_and_units_are_counted() {
     keys.plan("small", |plan| plan.burst = 1);
     let key = keys.key("small");
     let gateway = keys.gateway();
-    let metrics = Metrics::new();
-    gateway.report_to(&metrics);
+    let metrics = gateway.metrics();
     assert!(authenticate(&gateway, "wrong").is_err());
     let principal = authenticate(&gateway, &key).unwrap();
     assert!(principal.take(Instant::now()).is_ok() && principal.take(Instant::now()).is_err());

@@ -102,7 +102,7 @@ impl<'a> RequestContext<'a> {
     pub(super) fn count(&self, response: CallResponse) -> CallResponse {
         let (CallOutcome { method, commitment, outcome }, bytes) = (response.outcome, response.body.len());
         self.front.metrics.call(method, commitment, outcome, self.started.elapsed(), bytes);
-        self.principal.count(&self.front.metrics, outcome);
+        self.principal.count(outcome);
         // The access log has one line for a batch, so each call has a line at trace level.
         tracing::trace!(
             rpc.method = method.map_or("other", Method::as_str),

@@ -19,7 +19,6 @@ use super::fields::{Fields, elements};
 use super::openrpc;
 use super::reply::{HttpReply, JSON};
 use super::request_head::ClientInfo;
-use crate::coding::Coding;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
@@ -48,29 +47,12 @@ async fn health(State(front): State<Arc<Front>>) -> &'static str {
     }
 }
 
-/// The `OpenRPC` document, uncompressed and in each content coding. The document is made only once, so that many
-/// requests by callers without a key cost little.
-static DOCUMENT: LazyLock<StaticDocument> = LazyLock::new(|| {
-    let plain = Bytes::from(format!("{:#}\n", openrpc::document("/v3/${apiKey}")));
-    let coded = Coding::ALL.map(|coding| coding.encode(&plain));
-    StaticDocument { plain, coded }
-});
+/// The `OpenRPC` document. It is made only once, so that many requests by callers without a key cost little.
+static DOCUMENT: LazyLock<Bytes> =
+    LazyLock::new(|| Bytes::from(format!("{:#}\n", openrpc::document("/v3/${apiKey}"))));
 
-struct StaticDocument {
-    plain: Bytes,
-    /// The compressed texts, indexed by `Coding as usize`. `None` if the compression failed.
-    coded: [Option<Bytes>; Coding::ALL.len()],
-}
-
-async fn openrpc_document(Extension(client): Extension<ClientInfo>) -> Response {
-    let mut reply = HttpReply::json(StatusCode::OK, DOCUMENT.plain.clone().into());
-    reply.varies = true;
-    if let Some((coding, coded)) =
-        client.accepts.best().and_then(|coding| Some((coding, DOCUMENT.coded[coding as usize].clone()?)))
-    {
-        (reply.body, reply.coding) = (coded.into(), Some(coding));
-    }
-    reply.into_response()
+async fn openrpc_document() -> Response {
+    HttpReply::json(StatusCode::OK, DOCUMENT.clone().into()).into_response()
 }
 
 /// The body of the response to a WebSocket handshake. Client libraries show this text in their errors.

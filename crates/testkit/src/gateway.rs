@@ -145,7 +145,7 @@ impl<'a> TestGatewayBuilder<'a> {
         if let Some(change) = self.periods {
             change(&mut periods);
         }
-        let gateway = Gateway::new(&config).expect("a gateway");
+        let gateway = Gateway::new(&config, Metrics::new()).expect("a gateway");
         let listeners = Listeners::bind(&config).await.expect("free ports");
         let app = App::start_with(config, gateway, listeners, periods).expect("an app");
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");

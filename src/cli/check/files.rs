@@ -1,6 +1,7 @@
 //! The problems that `check` finds in keys, files and the limit of open files, each with a fix.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
@@ -84,20 +85,10 @@ pub(super) fn files(config: &Config, file: Option<&Path>) -> Vec<CheckedFile> {
     .into_iter()
     .filter_map(|(what, path, secret)| {
         let path = path?.to_owned();
-        Some(CheckedFile { what, mode: mode(&path)?, path, secret })
+        let mode = std::fs::metadata(&path).ok()?.mode() & 0o777;
+        Some(CheckedFile { what, path, mode, secret })
     })
     .collect()
-}
-
-#[cfg(unix)]
-fn mode(path: &Path) -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
-    Some(std::fs::metadata(path).ok()?.mode() & 0o777)
-}
-
-#[cfg(not(unix))]
-fn mode(_: &Path) -> Option<u32> {
-    None
 }
 
 pub(super) fn of_files(files: &[CheckedFile]) -> Vec<Finding> {

@@ -414,7 +414,6 @@ mod tests {
         assert_eq!(names.join(""), "01234567");
     }
 
-    #[cfg(unix)]
     #[test]
     fn new_files_are_private_and_symlinks_are_kept() {
         use std::os::unix::fs::PermissionsExt;

@@ -26,7 +26,7 @@ async fn key_file_is_followed_and_faulty_ones_refused() {
         settle(&gateway);
         assert!(authenticate(&gateway, &key).is_ok(), "an invalid file changes nothing");
         assert!(gateway.replace(&keys.config).is_err());
-        let error = Gateway::new(&keys.config).err().unwrap().to_string();
+        let error = Gateway::new(&keys.config, Metrics::new()).err().unwrap().to_string();
         assert!(error.starts_with("auth.keys_file: ") && error.contains("key "), "{error}");
     }
     std::fs::remove_file(keys.keys_file()).unwrap();
@@ -120,8 +120,7 @@ async fn blank_key_files_remove_no_keys() {
     let keys = TestKeys::new();
     let key = keys.key("standard");
     let gateway = keys.gateway();
-    let metrics = Metrics::new();
-    gateway.report_to(&metrics);
+    let metrics = gateway.metrics();
     let good = std::fs::read_to_string(keys.keys_file()).unwrap();
     for blank in ["", "\n", "# keys follow\n"] {
         std::fs::write(keys.keys_file(), blank).unwrap();
