@@ -8,32 +8,22 @@
 //! Requests are checked in a node's order: verb, content type, size, UTF-8, then JSON-RPC. A request that a node would
 //! refuse gets the node's status and text.
 
-mod accept_encoding;
 pub mod access;
-mod body;
-mod body_parts;
 mod call;
 mod client_ip;
 mod connection_activity;
-mod connection_permits;
 mod connection_service;
-mod context;
 mod cors;
-mod fields;
 #[cfg(feature = "h1-fast-path")]
 mod h1;
 mod in_flight;
-mod lazy_timer;
-mod lingering_close;
 pub mod listener;
 pub(crate) mod openrpc;
-mod outgoing;
 mod passthrough;
 mod proxy_protocol;
 mod reply;
 mod request;
 mod request_head;
-mod request_id;
 mod responses;
 mod routes;
 pub mod shutdown;
@@ -44,6 +34,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use axum::body::Body;
+use bytes::Bytes;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -51,11 +43,12 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-pub use outgoing::Outgoing;
+pub use in_flight::Outgoing;
 use reply::HttpReply;
-use request_head::{RequestHead, Wants};
+use request_head::{REQUEST_ID, RequestHead, Wants};
 
 use crate::cache::Cache;
+use crate::chunks::{BodyBuffer, OverLimit};
 use crate::config::Config;
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
@@ -101,7 +94,7 @@ async fn serve(
     let started = Instant::now();
     // A body that the route does not need is read as well. If it stayed unread, hyper would close the connection without
     // notice. The TCP reset might then reach the client before the response.
-    let body = body::read(front, body).await;
+    let body = read_body(front, body).await;
     let is_last = body.is_err();
     let mut response = match (wants, body) {
         (Wants::Call { is_json: false, .. }, _) => {
@@ -121,10 +114,35 @@ async fn serve(
     if is_last {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    headers.insert(request_id::NAME, client.id.header());
+    headers.insert(REQUEST_ID, client.id.header());
     let origin = client.origin.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
     cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, headers);
     response
+}
+
+/// Reads the whole body of a request, within `server.max_body` bytes and `server.body_timeout`.
+///
+/// # Errors
+/// The body is too long, ends early, or takes too long. The error is a refusal that closes the connection, because the
+/// start of the next request is unknown.
+async fn read_body(front: &Front, mut body: Incoming) -> Result<Bytes, Box<HttpReply>> {
+    let server = &front.config.server;
+    let mut buffer = BodyBuffer::new(server.max_body);
+    let refusal = |status, why: &'static str| Box::new(HttpReply::text(status, why).last());
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let early = |_| refusal(StatusCode::BAD_REQUEST, "the request body ended early\n");
+            if let Ok(chunk) = frame.map_err(early)?.into_data() {
+                buffer.push(chunk).map_err(|OverLimit| {
+                    refusal(StatusCode::PAYLOAD_TOO_LARGE, "request body size exceeds allowed maximum")
+                })?;
+            }
+        }
+        Ok(buffer.finish())
+    };
+    tokio::time::timeout(server.body_timeout, reading)
+        .await
+        .unwrap_or_else(|_| Err(Box::new(request::late_body())))
 }
 
 /// Returns the API key in a path `/v3/<API_KEY>`, to which JSON-RPC calls are sent. `None` for any other path. In the

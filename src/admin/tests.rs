@@ -22,7 +22,8 @@ async fn state() -> Arc<AdminState> {
     let node = Upstream::plain("validator-1".to_owned(), Secret::new("http://127.0.0.1:1"));
     let mut config = Config::dev(any, any, vec![node]);
     config.auth.admin_token = Some(Secret::new(TOKEN));
-    let (gateway, listeners) = (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
+    let (gateway, listeners) =
+        (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
     let app = App::start(config, gateway, listeners).unwrap();
     AdminState::new(Arc::clone(app.front()), mpsc::channel(1).0, Signal::default())
 }

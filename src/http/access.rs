@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use tokio::time::Instant;
 
-use super::request_id::RequestId;
+use super::request_head::RequestId;
 use crate::methods::{Commitment, Method};
 use crate::telemetry::trace::{RequestAttributes, RequestSpan};
 use crate::telemetry::{Outcome, Trace};

@@ -16,7 +16,7 @@ use hyper::Response;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::connection_permits::Http2Permit;
+use super::connection_service::Http2Permit;
 use super::in_flight::InFlightPermit;
 
 /// The maximum length of a frame given to hyper over HTTP/2, in bytes. hyper queues a frame even if the client reads

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Front;
-use super::lingering_close::linger;
 use super::shutdown::Phases;
+use super::timed_socket::linger;
 use connection::H1Connection;
 pub(super) use connection::Left;
 

@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::connection_activity::{ConnectionActivity, IdleAction};
-use super::connection_permits::{ConnectionPermit, ConnectionPermits, ShareExhausted};
 use super::connection_service::ConnectionService;
+use super::connection_service::{ConnectionPermit, ConnectionPermits, ShareExhausted};
 #[cfg(feature = "h1-fast-path")]
 use super::h1;
 use super::proxy_protocol::{self, NamedClient};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::access::CallOutcome;
-use super::context::RequestContext;
+use super::call::RequestContext;
 use super::responses::{CallResponse, node_error, spliced_result};
 use crate::cache::{CacheStatus, Debt};
 use crate::error::Error;

@@ -8,15 +8,14 @@ use futures_util::future::join_all;
 use hyper::StatusCode;
 use tokio::time::{Instant, timeout};
 
+use super::Front;
 use super::access::{AccessLine, CallOutcome, Calls};
-use super::body_parts::BodyParts;
-use super::call::{self, Admission};
-use super::context::{RequestContext, outcome};
+use super::call::{self, Admission, RequestContext, outcome};
 use super::in_flight::InFlightPermit;
+use super::reply::BodyParts;
 use super::reply::HttpReply;
 use super::request_head::ClientInfo;
 use super::responses::{CallResponse, Responses};
-use super::{Front, body};
 use crate::coding::{self, Coding};
 use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
@@ -36,7 +35,7 @@ pub(super) async fn serve(
     body: &Bytes,
     started: Instant,
 ) -> HttpReply {
-    if let Some(refusal) = body::refuse_invalid_utf8(body) {
+    if let Some(refusal) = refuse_invalid_utf8(body) {
         return refusal;
     }
     let principal = match front.gateway.authenticate(key, client.address, client.origin.as_deref(), started) {
@@ -206,4 +205,16 @@ fn refuse_unknown(
     line.write(&front.access, RequestSpan::default());
     reply.body = Bytes::from(text).into();
     reply
+}
+
+/// Returns the refusal that a node sends for a body that is not UTF-8. `None` if the body is UTF-8.
+fn refuse_invalid_utf8(body: &[u8]) -> Option<HttpReply> {
+    let at = str::from_utf8(body).err()?.valid_up_to();
+    let why = format!("utf-8 encoding error at byte {at} in request body");
+    Some(HttpReply::text(StatusCode::BAD_REQUEST, why))
+}
+
+/// Returns the refusal of a body that took too long.
+pub(super) fn late_body() -> HttpReply {
+    HttpReply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
 }

@@ -3,17 +3,19 @@
 //! A parsed head may take many times the memory of its bytes: over HTTP/2 one byte may stand for a whole header
 //! field. While the body is awaited, only the fields that slotfront needs are therefore kept, each up to a bound.
 
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::body::Body;
-use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method as Verb, Request, Response, Uri};
 
-use super::accept_encoding::Accepted;
-use super::fields::{FIELD_BYTES, Fields, cut, elements};
-use super::request_id::RequestId;
 use super::{Front, client_ip, route, routes};
+use crate::coding::Coding;
 use crate::gateway::MAX_KEY;
 use crate::telemetry::Trace;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE};
@@ -109,4 +111,268 @@ pub(super) fn is_json(media_type: &[u8]) -> bool {
     ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"]
         .iter()
         .any(|accepted| media_type.eq_ignore_ascii_case(accepted.as_bytes()))
+}
+
+/// The length in bytes to which copied values of header fields are cut. Origins are shorter, and so are the lists
+/// of header names that browsers send.
+pub(super) const FIELD_BYTES: usize = 1024;
+
+/// A request's header fields, as hyper or the fast path has parsed them.
+pub(super) trait Fields {
+    /// Returns the values of all fields called `name`, in order. `name` must be in lower case.
+    fn all<'a>(&'a self, name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]>;
+
+    fn first<'a>(&'a self, name: &'static str) -> Option<&'a [u8]> {
+        self.all(name).next()
+    }
+}
+
+impl Fields for HeaderMap {
+    fn all<'a>(&'a self, name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
+        self.get_all(name).iter().map(HeaderValue::as_bytes)
+    }
+}
+
+/// Returns the elements of a list field (RFC 9110, 5.6.1), without the whitespace around them.
+pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+/// Returns the start of `text`, at most `most` bytes, without splitting a character.
+pub(super) fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
+}
+
+pub(super) const REQUEST_ID: &str = "x-request-id";
+/// The maximum length of a caller's id, in bytes. A new id replaces a longer one, which would fill the logs.
+/// Tracing systems use shorter ids.
+const MAX_ID_LEN: usize = 128;
+/// The number of low bits in a new id that count the ids of one thread. The bits above them identify the thread.
+/// No thread serves 2^40 requests.
+const BLOCK_BITS: u32 = 40;
+
+/// The first half of each new id, random for each process.
+static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
+static BLOCKS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The second half of this thread's next id. Each thread has its own range, because cores would contend for a
+    /// shared counter.
+    static NEXT: Cell<u64> = Cell::new(BLOCKS.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS);
+}
+
+/// The `X-Request-Id` of a request: the caller's id, or a new one. The id connects the log lines of different services.
+///
+/// Every response of slotfront has the id. hyper's refusals of malformed or too long heads have none.
+#[derive(Debug, Clone)]
+pub(super) enum RequestId {
+    /// The id that the caller sent.
+    Sent(Box<str>),
+    /// An id made by slotfront, in hexadecimal.
+    Made([u8; 32]),
+}
+
+impl RequestId {
+    /// Returns the id that the caller sent if it is 1 to 128 visible ASCII characters, otherwise a new id.
+    pub(super) fn of(fields: &(impl Fields + ?Sized)) -> Self {
+        let sent = fields.first(REQUEST_ID).filter(|value| is_token(value));
+        sent.and_then(|id| str::from_utf8(id).ok()).map_or_else(Self::fresh, |id| Self::Sent(id.into()))
+    }
+
+    /// Makes an id that is unique in this process and, very probably, among processes. The id is predictable,
+    /// because its second half is a counter.
+    fn fresh() -> Self {
+        let number = NEXT.replace(NEXT.get().wrapping_add(1));
+        let bytes = (u128::from(*PROCESS) << 64 | u128::from(number)).to_be_bytes();
+        let mut text = [0; 32];
+        for (digits, byte) in text.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+            *digits = [hex(byte >> 4), hex(byte & 15)];
+        }
+        Self::Made(text)
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            Self::Sent(id) => id,
+            Self::Made(id) => str::from_utf8(id).unwrap_or_default(),
+        }
+    }
+
+    pub(super) fn header(&self) -> HeaderValue {
+        HeaderValue::from_str(self.as_str()).unwrap_or_else(|_| HeaderValue::from_static("none"))
+    }
+}
+
+const fn hex(digit: u8) -> u8 {
+    if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
+}
+
+fn is_token(value: &[u8]) -> bool {
+    (1..=MAX_ID_LEN).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
+}
+
+/// The weight of a coding in thousandths, 0 to 1000. Weight 0 refuses the coding.
+type Weight = u16;
+/// The weight of a coding that is named without a weight.
+const FULL: Weight = 1000;
+
+/// The content codings that a client accepts, of those that slotfront supports (`Accept-Encoding`: RFC 9110, 12.5.3).
+///
+/// A client that refuses `identity` still gets short responses uncompressed, as RFC 9110, 12.1, permits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Accepted {
+    /// The weights, indexed by `Coding as usize`. 0 if the client does not accept the coding, or prefers `identity`.
+    weights: [Weight; Coding::ALL.len()],
+}
+
+impl Accepted {
+    /// Parses all `Accept-Encoding` fields as one list. Without such a field no coding is accepted.
+    pub(super) fn of(fields: &(impl Fields + ?Sized)) -> Self {
+        let (mut named, mut identity, mut star) = ([None; Coding::ALL.len()], None, None);
+        for (name, weight) in fields.all("accept-encoding").flat_map(elements).filter_map(element) {
+            let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+            let known = if let Some(coding) = Coding::ALL.into_iter().find(|coding| is(coding.as_str())) {
+                &mut named[coding as usize]
+            } else if is("x-gzip") {
+                &mut named[Coding::Gzip as usize]
+            } else if is("identity") {
+                &mut identity
+            } else if name == b"*" {
+                &mut star
+            } else {
+                continue;
+            };
+            // If a coding is named twice, the lower weight counts.
+            *known = Some(known.map_or(weight, |before: Weight| before.min(weight)));
+        }
+        let plain = identity.or(star).unwrap_or(0);
+        let weights = named.map(|own| own.or(star).unwrap_or(0)).map(|own| if own < plain { 0 } else { own });
+        Self { weights }
+    }
+
+    /// Returns the accepted coding with the highest weight. On a tie it is zstd, which is faster and compresses better.
+    /// `None` if the client accepts no coding.
+    pub(super) fn best(self) -> Option<Coding> {
+        let weight = |coding: &Coding| self.weights[*coding as usize];
+        let taken = [Coding::Gzip, Coding::Zstd].into_iter().filter(|coding| weight(coding) > 0);
+        taken.max_by_key(weight)
+    }
+
+    /// Returns true if the client accepts `coding`, even if it prefers another.
+    pub(super) fn takes(self, coding: Coding) -> bool {
+        self.weights[coding as usize] > 0
+    }
+}
+
+/// Parses an element such as `gzip;q=0.5` into its name and weight. `None` if it is malformed.
+fn element(text: &[u8]) -> Option<(&[u8], Weight)> {
+    let mut parts = text.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let name = parts.next().filter(|name| !name.is_empty())?;
+    let weight = match parts.next() {
+        None => FULL,
+        Some([b'q' | b'Q', b'=', digits @ ..]) => weight(digits)?,
+        Some(_) => return None,
+    };
+    parts.next().is_none().then_some((name, weight))
+}
+
+/// Parses a weight such as `0`, `0.25` or `1.000`. `None` if it is malformed, above 1, or has over three decimals.
+fn weight(text: &[u8]) -> Option<Weight> {
+    let (whole, fraction) = match text {
+        [whole] => (whole, &[][..]),
+        [whole, b'.', fraction @ ..] if fraction.len() <= 3 => (whole, fraction),
+        _ => return None,
+    };
+    let digits = (0..3).map(|place| fraction.get(place).copied().unwrap_or(b'0'));
+    let all = std::iter::once(*whole).chain(digits).try_fold(0, |weight, digit| {
+        digit.is_ascii_digit().then(|| weight * 10 + Weight::from(digit - b'0'))
+    })?;
+    (all <= FULL).then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::ACCEPT_ENCODING;
+
+    use super::*;
+
+    #[test]
+    fn a_sane_id_is_kept_and_another_replaced() {
+        let (long, longer) = ("x".repeat(128), "x".repeat(129));
+        for (sent, kept) in [
+            ("4bf92f3577b34da6a3ce929d0e0e4736", true),
+            ("!a-b_c/d~", true),
+            (&long, true),
+            (&longer, false),
+            ("", false),
+            ("two words", false),
+            ("caf\u{e9}", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_bytes(sent.as_bytes()).unwrap());
+            let id = RequestId::of(&headers);
+            assert_eq!(id.as_str() == sent, kept, "{sent:?}");
+            assert!((1..=128).contains(&id.as_str().len()));
+        }
+    }
+
+    #[test]
+    fn no_two_made_here_are_the_same() {
+        let fresh = || RequestId::of(&HeaderMap::new()).as_str().to_owned();
+        let elsewhere = std::thread::spawn(move || [fresh(), fresh()]).join().unwrap();
+        let ids: std::collections::BTreeSet<_> = [fresh(), fresh()].into_iter().chain(elsewhere).collect();
+        assert_eq!(ids.len(), 4);
+        assert!(ids.iter().all(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())), "{ids:?}");
+    }
+
+    #[test]
+    fn the_client_chooses() {
+        for (header, expected) in [
+            ("", None),
+            ("br", None),
+            ("identity", None),
+            ("gzip, deflate", Some(Coding::Gzip)),
+            ("GZIP;q=0.5", Some(Coding::Gzip)),
+            ("x-gzip", Some(Coding::Gzip)),
+            ("gzip, zstd", Some(Coding::Zstd)),
+            ("ZSTD ; Q=0.001 , br", Some(Coding::Zstd)),
+            // A weight of zero refuses the coding in any notation.
+            ("gzip;q=0", None),
+            ("gzip;Q=0", None),
+            ("gzip; q=0.000", None),
+            ("gzip ;\tq=0.", None),
+            ("zstd;q=0, gzip", Some(Coding::Gzip)),
+            // The higher weight wins; `identity` competes, too.
+            ("zstd;q=0.2, gzip;q=0.9", Some(Coding::Gzip)),
+            ("zstd;q=0.9, gzip;q=1.000", Some(Coding::Gzip)),
+            ("identity, gzip;q=0.5", None),
+            ("identity;q=0.5, gzip;q=0.5", Some(Coding::Gzip)),
+            ("identity;q=0, gzip", Some(Coding::Gzip)),
+            ("identity;q=0", None),
+            // The star stands for all codings that are not named.
+            ("*", Some(Coding::Zstd)),
+            ("*;q=0", None),
+            ("gzip, *;q=0", Some(Coding::Gzip)),
+            ("zstd;q=0, *", Some(Coding::Gzip)),
+            ("*;q=0.1, gzip;q=0", Some(Coding::Zstd)),
+            ("gzip;q=0, zstd;q=0, *", None),
+            // Elements with invalid weights or unknown parameters are ignored.
+            ("gzip;q=2", None),
+            ("gzip;q=-1", None),
+            ("gzip;q=0.0001", None),
+            ("gzip;q=", None),
+            ("gzip;level=1", None),
+            ("gzip;q=1;q=0", None),
+            (",, ,gzip,", Some(Coding::Gzip)),
+            // If a coding is named twice, the lower weight counts.
+            ("gzip, gzip;q=0", None),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(header))]);
+            assert_eq!(Accepted::of(&headers).best(), expected, "{header}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.append(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.append(ACCEPT_ENCODING, HeaderValue::from_static("*;q=0"));
+        assert_eq!(Accepted::of(&headers).best(), Some(Coding::Gzip), "several fields are one list");
+    }
 }

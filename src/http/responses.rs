@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::access::{CallOutcome, Calls};
-use super::body_parts::BodyParts;
+use super::reply::BodyParts;
 use crate::cache::CacheStatus;
 use crate::coding::{self, Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::error::Error;

@@ -15,10 +15,10 @@ use hyper::{Method as Verb, Request};
 use tokio::time::Instant;
 
 use super::Front;
-use super::fields::{Fields, elements};
 use super::openrpc;
 use super::reply::{HttpReply, JSON};
 use super::request_head::ClientInfo;
+use super::request_head::{Fields, elements};
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 

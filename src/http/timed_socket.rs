@@ -1,22 +1,21 @@
 //! A client's socket with the timeouts that hyper lacks: for a request head, for an idle connection, and for a client
-//! that does not read a response.
+//! that does not read a response. Its timers and its lingering close serve the fast path, too.
 //!
 //! hyper's `header_read_timeout` runs from the end of the previous response, so it cannot be shorter than the time for
 //! which a connection may be idle.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::pin::Pin;
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use super::connection_activity::ConnectionActivity;
-use super::lazy_timer::{LazyTimer, StallTimer};
-use super::lingering_close::LingeringClose;
 
 /// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -177,133 +176,127 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use axum::body::Body;
-    use hyper::Response;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+/// A timer that costs little if it rarely fires, although its deadline often changes. The caller keeps the deadline, so setting it only stores a time. The runtime's
+/// timer is reset only if it fires too early or would fire too late.
+pub(super) struct LazyTimer {
+    sleep: Pin<Box<Sleep>>,
+    /// The deadline of `sleep`, so that its memory need not be read.
+    pub(super) sleeps_until: Instant,
+}
 
-    use super::*;
-
-    const HEAD: Duration = Duration::from_secs(10);
-    const IDLE: Duration = Duration::from_mins(2);
-    const WRITE: Duration = Duration::from_secs(30);
-    const LINGER: Duration = Duration::from_secs(1);
-
-    fn pair() -> (DuplexStream, TimedSocket<DuplexStream>, Arc<ConnectionActivity>) {
-        let (client, socket) = tokio::io::duplex(16);
-        let activity = Arc::new(ConnectionActivity::default());
-        let timeouts = Timeouts { head: HEAD, idle: IDLE, write: WRITE, linger: LINGER };
-        (client, TimedSocket::new(socket, Arc::clone(&activity), timeouts, Bytes::new()), activity)
+impl LazyTimer {
+    pub(super) fn new(deadline: Instant) -> Self {
+        Self { sleep: Box::pin(tokio::time::sleep_until(deadline)), sleeps_until: deadline }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_head_that_trickles_in_is_given_up() {
-        for kept_alive in [false, true] {
-            let (mut client, mut stream, activity) = pair();
-            let mut byte = [0];
-            if kept_alive {
-                client.write_all(b"x").await.unwrap();
-                stream.read_exact(&mut byte).await.unwrap();
-                drop(activity.begin().answer(Response::new(Body::empty())));
-                // The idle timeout is longer than the head timeout.
-                let idle = tokio::time::timeout(HEAD * 6, stream.read(&mut byte)).await;
-                assert!(idle.is_err(), "{idle:?}");
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
+        loop {
+            if self.sleeps_until > deadline || self.sleep.is_elapsed() {
+                self.sleep.as_mut().reset(deadline);
+                self.sleeps_until = deadline;
             }
-            let begun = Instant::now();
-            let late = loop {
-                let _ = client.write_all(b"x").await;
-                stream.read_exact(&mut byte).await.unwrap();
-                if let Ok(late) = tokio::time::timeout(Duration::from_secs(3), stream.read(&mut byte)).await {
-                    break late;
-                }
-            };
-            assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
-            assert_eq!(begun.elapsed(), HEAD);
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_idle_connection_ends_like_a_closed_one() {
-        let (mut client, mut stream, activity) = pair();
-        for _ in 0..2 {
-            client.write_all(b"x").await.unwrap();
-            stream.read_exact(&mut [0]).await.unwrap();
-            drop(activity.begin().answer(Response::new(Body::empty())));
-            assert!(tokio::time::timeout(IDLE / 2, stream.read(&mut [0])).await.is_err());
-        }
-        let begun = Instant::now();
-        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
-        assert_eq!(begun.elapsed(), IDLE / 2, "since the last response");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_head_is_late_during_an_answer() {
-        let (mut client, mut stream, activity) = pair();
-        client.write_all(b"x").await.unwrap();
-        stream.read_exact(&mut [0]).await.unwrap();
-        let _turn = activity.begin();
-        let waited = tokio::time::timeout(HEAD * 6, stream.read(&mut [0])).await;
-        assert!(waited.is_err(), "{waited:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn first_bytes_tell_the_protocol() {
-        let get = &b"GET / HTTP/1.1\r\n\r\n"[..];
-        for (name, sent, expected) in [
-            ("HTTP/2", PREFACE, true),
-            ("HTTP/2 and more", &[PREFACE, b"frame"].concat()[..], true),
-            ("HTTP/1.1", get, false),
-            ("a word that begins alike", b"PRINT / HTTP/1.1\r\n\r\n", false),
-            ("cut off", &PREFACE[..9], false),
-            ("nothing", b"", false),
-        ] {
-            let (mut client, mut stream, _exchange) = pair();
-            let all = async {
-                for byte in sent {
-                    client.write_all(&[*byte]).await.unwrap();
-                }
-                drop(client);
-            };
-            let read = async {
-                let http2 = stream.opens_with_http2().await.unwrap();
-                let mut all = Vec::new();
-                stream.read_to_end(&mut all).await.unwrap();
-                (http2, all)
-            };
-            let (read, ()) = tokio::join!(read, all);
-            assert_eq!(read, (expected, sent.to_vec()), "{name}");
-        }
-        let (_client, mut stream, _exchange) = pair();
-        let late = stream.opens_with_http2().await.unwrap_err();
-        assert_eq!(late.kind(), ErrorKind::TimedOut, "a client that says nothing");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_client_that_takes_nothing_times_out() {
-        let (mut client, mut stream, _exchange) = pair();
-        let slow = async {
-            for _ in 0..4 {
-                tokio::time::sleep(WRITE / 2).await;
-                client.read_exact(&mut [0; 16]).await.unwrap();
+            // Without `unconstrained`, a task that has used up its coop budget would not register with the sleep.
+            let sleep = tokio::task::coop::unconstrained(self.sleep.as_mut());
+            ready!(pin!(sleep).poll(cx));
+            if Instant::now() >= deadline {
+                return Poll::Ready(());
             }
-        };
-        let (written, ()) = tokio::join!(stream.write_all(&[0; 5 * 16]), slow);
-        written.unwrap();
-        let begun = Instant::now();
-        let stalled = stream.write_all(&[0; 32]).await.unwrap_err();
-        assert_eq!((stalled.kind(), begun.elapsed()), (ErrorKind::TimedOut, WRITE));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_stays_is_left_after_the_close() {
-        let (mut client, mut stream, _exchange) = pair();
-        stream.write_all(b"answer").await.unwrap();
-        let begun = Instant::now();
-        stream.shutdown().await.unwrap();
-        assert_eq!(begun.elapsed(), LINGER);
-        let mut seen = Vec::new();
-        client.read_to_end(&mut seen).await.unwrap();
-        assert_eq!(seen, b"answer");
+        }
     }
 }
+
+/// Limits the time for which the writes to a client stay pending.
+#[derive(Default)]
+pub(super) struct StallTimer(Option<Pin<Box<Sleep>>>);
+
+impl StallTimer {
+    /// Returns `written`, the result of polling a write.
+    ///
+    /// # Errors
+    /// `written` is an error, or writes have been pending for `timeout` ([`ErrorKind::TimedOut`]).
+    pub(super) fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        timeout: Duration,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.0 = None;
+            return written;
+        }
+        let timer = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client has stopped reading the answer")))
+    }
+}
+
+/// The maximum number of bytes that one lingering close reads and discards. This is many times the default limit on a
+/// request's length.
+const MAX_BYTES: usize = 4 << 20;
+/// The maximum number of bytes that one read discards.
+const READ_BYTES: usize = 8 << 10;
+
+/// The lingering close, by which every connection ends that slotfront closes (RFC 9112, 9.6).
+///
+/// The kernel sends a TCP reset if a socket is closed while bytes are unread, or if more bytes arrive after the
+/// close. The reset may discard an answer that the client has not read yet. Therefore slotfront first shuts down
+/// only the writing half of the socket. It then reads and discards the client's bytes until the client closes.
+/// Both the time for this and the number of bytes are bounded.
+pub(super) struct LingeringClose {
+    clock: Pin<Box<Sleep>>,
+    bytes_left: usize,
+    is_shut: bool,
+}
+
+impl LingeringClose {
+    pub(super) fn new(time: Duration) -> Self {
+        Self { clock: Box::pin(tokio::time::sleep(time)), bytes_left: MAX_BYTES, is_shut: false }
+    }
+
+    /// Shuts down the writing half of `socket`, then reads until the client closes or a bound is reached. Once the poll
+    /// is ready, the socket may be closed. An error also makes the poll ready, because the answer is already written.
+    pub(super) fn poll<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        socket: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let mut socket = Pin::new(socket);
+        // The shutdown comes before the clock, so that even without time a client is told of the end. Over TLS it sends
+        // `close_notify`, without which a client would suspect that data was cut off.
+        if !self.is_shut
+            && let Poll::Ready(shut) = socket.as_mut().poll_shutdown(cx)
+        {
+            if shut.is_err() {
+                return Poll::Ready(());
+            }
+            self.is_shut = true;
+        }
+        if self.clock.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if !self.is_shut {
+            return Poll::Pending;
+        }
+        let mut buffer = [MaybeUninit::uninit(); READ_BYTES];
+        loop {
+            let mut read = ReadBuf::uninit(&mut buffer);
+            let result = ready!(socket.as_mut().poll_read(cx, &mut read));
+            let bytes = read.filled().len();
+            if result.is_err() || bytes == 0 || bytes >= self.bytes_left {
+                return Poll::Ready(());
+            }
+            self.bytes_left -= bytes;
+        }
+    }
+}
+
+/// Closes `socket` lingeringly: shuts down the writing half, then reads and discards the client's bytes for at most
+/// `time`.
+#[cfg(any(test, feature = "h1-fast-path"))]
+pub(super) async fn linger<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, time: Duration) {
+    let mut close = LingeringClose::new(time);
+    std::future::poll_fn(|cx| close.poll(socket, cx)).await;
+}
+
+#[cfg(test)]
+mod tests;

@@ -295,7 +295,8 @@ async fn admin_reload_applies_good_and_refuses_bad_settings() {
     // The configuration file is not watched, so only the API call reads it again.
     let source = ConfigSource::new(load, None);
     let config = source.load().unwrap();
-    let (gateway, listeners) = (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
+    let (gateway, listeners) =
+        (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
     let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
     let running = app::run(config, gateway, listeners, source, Signals::catch().unwrap());
     let other = TestGateway::builder().nodes(1).start().await;

@@ -115,7 +115,8 @@ async fn open_connections_survive_reloads() {
     // change. The key file is watched.
     let source = ConfigSource::new(load, None);
     let config = source.load().unwrap();
-    let (gateway, listeners) = (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
+    let (gateway, listeners) =
+        (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
     let public = listeners.public.local_addr().unwrap();
     let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
     let running = app::run(config, gateway, listeners, source, Signals::catch().unwrap());
@@ -220,7 +221,8 @@ async fn slow_reload_blocks_no_request() {
         },
         None,
     );
-    let (gateway, listeners) = (Gateway::new(&served, Metrics::new()).unwrap(), Listeners::bind(&served).await.unwrap());
+    let (gateway, listeners) =
+        (Gateway::new(&served, Metrics::new()).unwrap(), Listeners::bind(&served).await.unwrap());
     let public = listeners.public.local_addr().unwrap();
     let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
     let running = app::run(served, gateway, listeners, source, Signals::catch().unwrap());

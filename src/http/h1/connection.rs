@@ -13,9 +13,9 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::Instant;
 
-use super::super::lazy_timer::LazyTimer;
 use super::super::shutdown::{IDLE_TIMEOUT, Phases, Wait};
-use super::super::{Front, body, request};
+use super::super::timed_socket::LazyTimer;
+use super::super::{Front, request};
 use super::head::{Head, MAX_BODY, Plain};
 use super::writer::ResponseWriter;
 
@@ -133,7 +133,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
             }
             // The client has closed before the end of the body. hyper will notice this, and answers the request.
             Ok(false) => return Ok(Some(Next::HandOver)),
-            Err(error) if error.kind() == ErrorKind::TimedOut => body::late(),
+            Err(error) if error.kind() == ErrorKind::TimedOut => request::late_body(),
             Err(error) => return Err(error),
         };
         reply.last |= self.phases.notice.is_triggered();

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::super::fields::Fields;
+use super::super::request_head::Fields;
 use super::super::request_head::{ClientInfo, is_json};
 use super::super::{Front, route};
 

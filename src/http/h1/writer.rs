@@ -11,10 +11,10 @@ use hyper::StatusCode;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
-use super::super::body_parts::JOINED_BYTES;
-use super::super::lazy_timer::StallTimer;
+use super::super::reply::JOINED_BYTES;
 use super::super::reply::{HttpReply, Value};
-use super::super::request_id::{self, RequestId};
+use super::super::request_head::{REQUEST_ID, RequestId};
+use super::super::timed_socket::StallTimer;
 
 /// The maximum number of body pieces that one vectored write sends.
 const VECTORS: usize = 16;
@@ -123,7 +123,7 @@ fn write_head(out: &mut Vec<u8>, reply: &HttpReply, id: &RequestId) {
         out.extend_from_slice(b"\r\n");
     };
     reply.fields().for_each(|(name, value)| field(name, value));
-    field(request_id::NAME, Value::Text(id.as_str()));
+    field(REQUEST_ID, Value::Text(id.as_str()));
     if reply.last {
         field("connection", Value::Text("close"));
     }
