@@ -7,7 +7,8 @@
 //! enough is given back.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The maximum number of units that one key or caller may have, as a multiple of the free units. With 8, a
 /// single caller gets 8/9 of all, and two that want everything get 8/17 each. The other 1/9 or 1/17 stays
@@ -20,14 +21,56 @@ pub(crate) fn may_hold(all: usize, free: usize) -> bool {
     all <= free.saturating_mul(WEIGHT)
 }
 
+/// The share of one key or client address in one supply. Clones stand for the same share.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Share(Arc<AtomicUsize>);
+
+impl Share {
+    /// Takes `units` of the supply, of which `free` are free. `None` if that would exceed the fair share.
+    pub(crate) fn hold(&self, units: usize, free: usize) -> Option<Held> {
+        let before = self.0.fetch_add(units, Ordering::Relaxed);
+        let held = Held { of: Some(self.clone()), units };
+        may_hold(before.saturating_add(units), free).then_some(held)
+    }
+}
+
+/// Units that count towards a share. Dropping the value gives them back.
+#[derive(Debug)]
+pub struct Held {
+    of: Option<Share>,
+    units: usize,
+}
+
+impl Held {
+    /// Returns a value that counts nothing, for a caller without a plan.
+    pub(crate) fn uncounted() -> Self {
+        Self { of: None, units: 0 }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(Share(held)) = &self.of {
+            held.fetch_sub(self.units, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A caller, identified by a number that no other caller has at the same time. The default stands for no
 /// particular caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CallerId(usize);
 
 impl CallerId {
+    /// Returns an id that no caller has had in this process.
+    pub fn fresh() -> Self {
+        static CALLERS: AtomicUsize = AtomicUsize::new(1);
+        Self(CALLERS.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Returns the caller with this number. 0 stands for no particular caller.
-    pub fn numbered(number: usize) -> Self {
+    #[cfg(test)]
+    pub(crate) fn numbered(number: usize) -> Self {
         Self(number)
     }
 }
@@ -114,5 +157,63 @@ mod tests {
         assert_eq!(holdings.lock().iter().collect::<Vec<_>>(), [(&one, &2)]);
         holdings.remove(one, 2);
         assert!(holdings.lock().is_empty() && !holdings.may_add(one, 1, 9, 0));
+    }
+
+    /// Lets `keys` keys take permits in turn until no key gets another. `places` is the number of all permits.
+    /// Returns the number of permits of each key, and the number of free permits.
+    fn filled(keys: usize, places: usize) -> (Vec<usize>, usize) {
+        let shares: Vec<_> = (0..keys).map(|_| Share::default()).collect();
+        let mut held: Vec<Vec<Held>> = (0..keys).map(|_| Vec::new()).collect();
+        let (mut taken, mut moved) = (0, true);
+        while moved {
+            moved = false;
+            for (key, share) in shares.iter().enumerate() {
+                if let Some(place) = share.hold(1, places - taken) {
+                    held[key].push(place);
+                    (taken, moved) = (taken + 1, true);
+                }
+            }
+        }
+        (held.iter().map(Vec::len).collect(), places - taken)
+    }
+
+    #[test]
+    fn greedy_keys_get_equal_shares_and_leave_some() {
+        for (keys, places, each, left) in [
+            (1, 10_000, 8_889, 1_111),
+            (2, 10_000, 4_706, 588),
+            (8, 10_000, 1_231, 152),
+            (1, 9, 9, 0),
+            (1, 1, 1, 0),
+        ] {
+            let (held, free) = filled(keys, places);
+            assert!(held.iter().all(|n| n.abs_diff(each) <= 1), "{keys} keys, {places} places: {held:?}");
+            assert!(free.abs_diff(left) <= keys, "{keys} keys, {places} places: {free} free");
+        }
+    }
+
+    #[test]
+    fn one_key_takes_eight_times_the_free_bytes() {
+        let (hog, other) = (Share::default(), Share::default());
+        let held = hog.hold(800, 900);
+        assert!(held.is_some() && hog.hold(1, 100).is_none());
+        assert!(other.hold(100, 100).is_some());
+        drop(held);
+        assert!(hog.hold(100, 100).is_some());
+    }
+
+    #[test]
+    fn holders_above_their_share_get_nothing_more() {
+        let (hog, other) = (Share::default(), Share::default());
+        let mut held: Vec<_> = (0..18).map(|taken| hog.hold(1, 20 - taken)).collect();
+        assert!(held.iter().all(Option::is_some) && hog.hold(1, 2).is_none());
+        let mut theirs = vec![other.hold(1, 2), other.hold(1, 1)];
+        assert!(theirs.iter().all(Option::is_some));
+        for free in 1..=5 {
+            held.pop();
+            assert!(hog.hold(1, 1).is_none(), "place {free} that came free is not the hog's");
+            theirs.push(other.hold(1, 1));
+            assert!(theirs.iter().all(Option::is_some));
+        }
     }
 }

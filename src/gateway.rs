@@ -15,7 +15,6 @@ mod monotonic_slot;
 mod plan;
 mod principal;
 mod quota;
-mod share;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -55,8 +54,6 @@ pub(crate) use address::PerAddress;
 pub use monotonic_slot::MonotonicSlot;
 pub use principal::Principal;
 pub use quota::UsageError;
-pub use share::Held;
-pub(crate) use share::{Share, Supply};
 pub use usage::Usage;
 pub use usage_lock::UsageLock;
 pub(crate) use write::check_writable;

@@ -12,7 +12,6 @@ pub(crate) mod otlp;
 pub(crate) mod sharded;
 pub(crate) mod totals;
 pub(crate) mod trace;
-pub(crate) mod trace_context;
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

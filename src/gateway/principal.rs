@@ -15,12 +15,11 @@ use super::limit::{Limiter, Rate, Remaining};
 use super::monotonic_slot::{MonotonicSlot, ShownSlots};
 use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
-use super::share::{Held, Share, Supply};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
+use crate::fair::{CallerId, Held, Share};
 use crate::methods::{AnyMethod, PassthroughCall, Query};
-use crate::pool::CallerId;
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -47,7 +46,12 @@ pub(crate) struct PlanLimits {
     /// The calls that this gateway has taken in advance from the shared rate. `None` if no shared store is configured.
     lease: Option<Arc<Lease>>,
     used: Arc<Used>,
-    share: Share,
+    /// The id by which the pool tells callers apart.
+    caller: CallerId,
+    /// The permits for requests in flight that the caller holds.
+    permits: Share,
+    /// The bytes of answers that are not sent yet.
+    unsent: Share,
     /// The highest slots that answers have shown to this caller. Used only if the plan is `monotonic`.
     shown: ShownSlots,
 }
@@ -116,13 +120,15 @@ impl PlanLimits {
     ) -> Self {
         let rate = Rate::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst);
         let lease = || context.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client));
-        if let Some(Self { rate: old, lease: leased, share, shown, .. }) = before {
-            let rate = Limiter::after(old, rate, context.clock.steady(Instant::now()));
-            let (share, shown) = (share.clone(), shown.clone());
-            return Self { terms, rate, lease: leased.clone().or_else(lease), used, share, shown };
+        if let Some(old) = before {
+            let rate = Limiter::after(&old.rate, rate, context.clock.steady(Instant::now()));
+            let (permits, unsent, shown) = (old.permits.clone(), old.unsent.clone(), old.shown.clone());
+            let (caller, lease) = (old.caller, old.lease.clone().or_else(lease));
+            return Self { terms, rate, lease, used, caller, permits, unsent, shown };
         }
-        let (rate, share, shown) = (Limiter::new(rate), Share::default(), ShownSlots::default());
-        Self { terms, rate, lease: lease(), used, share, shown }
+        let (permits, unsent, shown) = (Share::default(), Share::default(), ShownSlots::default());
+        let (rate, lease, caller) = (Limiter::new(rate), lease(), CallerId::fresh());
+        Self { terms, rate, lease, used, caller, permits, unsent, shown }
     }
 
     pub(crate) fn forget_shown_slots(&self) {
@@ -196,23 +202,21 @@ impl Principal {
 
     /// Returns the id by which the pool tells callers apart. The id stays the same after a reload.
     pub fn caller(&self) -> CallerId {
-        self.limits
-            .as_ref()
-            .map_or_else(CallerId::default, |limits| CallerId::numbered(limits.share.holder()))
+        self.limits.as_ref().map(|limits| limits.caller).unwrap_or_default()
     }
 
     /// Takes one of the `free` permits for requests in flight. `None` if that would exceed the key's fair share, or if
     /// no permit is free. A caller without a plan may take any free permit.
     pub fn hold(&self, free: usize) -> Option<Held> {
         let Some(limits) = &self.limits else { return (free > 0).then(Held::uncounted) };
-        limits.share.hold(Supply::Permits, 1, free)
+        limits.permits.hold(1, free)
     }
 
     /// Takes `bytes` of the `free` bytes for unsent answers. Dropping the result gives them back. `None` if the
     /// bytes would exceed the key's fair share. The bytes of a caller without a plan are not counted.
     pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<Held> {
         let Some(limits) = &self.limits else { return Some(Held::uncounted()) };
-        limits.share.hold(Supply::Bytes, bytes, free)
+        limits.unsent.hold(bytes, free)
     }
 
     /// Checks that the plan and the key allow a call, and reserves its price.

@@ -16,7 +16,8 @@ use super::connection_activity::{ConnectionActivity, PacedBody, RequestGuard};
 use super::request_head::{RequestHead, Wants};
 use super::shutdown::Phases;
 use super::{Front, serve};
-use crate::gateway::{Held, PerAddress, Share, Supply};
+use crate::fair::{Held, Share};
+use crate::gateway::PerAddress;
 
 /// The maximum number of concurrent requests on an HTTP/2 connection that has not yet sent a valid key. After a valid
 /// key only HTTP/2's own limit on streams applies.
@@ -149,6 +150,6 @@ impl ConnectionPermits {
     /// Takes one of the permits that the address `client` may hold, for a permit that is already acquired. `None` if
     /// the address holds as many as it may. Clients without a known address have one share together.
     pub(super) fn share_of(&self, client: Option<IpAddr>) -> Option<Held> {
-        self.shares.get(client, Share::default).hold(Supply::Permits, 1, self.all.available_permits() + 1)
+        self.shares.get(client, Share::default).hold(1, self.all.available_permits() + 1)
     }
 }

@@ -17,7 +17,8 @@ use bytes::Bytes;
 
 use super::Front;
 use super::reply::{BodyParts, JOINED_BYTES};
-use crate::gateway::{Held, Principal};
+use crate::fair::Held;
+use crate::gateway::Principal;
 
 /// A request's permit to be in flight. There are `server.max_in_flight` such permits. Dropping the value frees the
 /// permit, unless a call that outlives the request shares it.

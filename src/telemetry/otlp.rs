@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::trace_context::{SpanId, TraceContext, TraceId};
+use super::trace::{SpanId, TraceContext, TraceId};
 use super::{Metrics, SpanResult};
 use crate::config::{Secret, Telemetry};
 

@@ -1,10 +1,17 @@
-//! The trace context of a request. It is read from the request's headers, and sent with every attempt on a node.
+//! The trace context of a request (W3C Trace Context). It is read from the request's headers, and sent with every attempt
+//! on a node.
 //!
 //! Without an exporter (`telemetry.otlp`) the caller's context passes through to the nodes. With an exporter, a sampled
 //! trace gets a span for the request and one for each attempt. An attempt then sends its own span as the parent. A
 //! fetch shared by several callers carries the context of the caller that started it. A request without a trace
 //! allocates nothing.
+//!
+//! An invalid `traceparent` is ignored, and a `tracestate` counts only beside a valid `traceparent`. If the caller
+//! sends a later version, the first four fields are read, and version 00 is sent to the node.
+//!
+//! Source: <https://www.w3.org/TR/trace-context-2/>, sections 3.2 and 3.3.
 
+use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -12,7 +19,6 @@ use tokio::time::Instant;
 
 use super::AttemptResult;
 use super::otlp::{Exporter, OpenSpan, SpanKind};
-use super::trace_context::{PARENT_LEN, TraceContext, TraceId, trace_state};
 
 /// The header with the trace id and the parent span.
 pub(crate) const TRACEPARENT: &str = "traceparent";
@@ -200,37 +206,172 @@ impl Drop for RequestSpan {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The length of a `traceparent` of version 00, in bytes.
+pub(crate) const PARENT_LEN: usize = 55;
+const SAMPLED: u8 = 0b01;
+/// The flag of a trace id whose last 7 bytes are random. The flag is passed on with the id.
+const RANDOM: u8 = 0b10;
+/// The maximum length of a `tracestate` that is passed on, in bytes (section 3.3.1.5).
+const MAX_STATE_BYTES: usize = 512;
+/// The maximum number of members of a `tracestate` (section 3.3.1.1).
+const MAX_STATE_MEMBERS: usize = 32;
+/// The maximum length of a member's key and of its value, each in bytes.
+const MAX_STATE_WORD: usize = 256;
 
-    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+/// The id of a trace. Never zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceId([u8; 16]);
 
-    fn of(parents: &[&str], states: &[&str]) -> Trace {
-        Trace::of_caller(parents.iter().map(|p| p.as_bytes()), || states.iter().map(|s| s.as_bytes()))
+/// The id of a span within its trace. Never zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SpanId([u8; 8]);
+
+/// The content of a `traceparent`: a trace, a span in it, and flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TraceContext {
+    pub trace: TraceId,
+    /// The span that is the parent of the receiver's span.
+    pub span: SpanId,
+    flags: u8,
+}
+
+impl TraceId {
+    pub fn new(bytes: [u8; 16]) -> Option<Self> {
+        (bytes != [0; 16]).then_some(Self(bytes))
     }
 
-    #[test]
-    fn callers_context_passes_through_without_exporter() {
-        for (parents, states, expected) in [
-            (&[PARENT][..], &["a=1", "b=2"][..], Some((PARENT, Some("a=1,b=2")))),
-            (&[PARENT], &["broken"], Some((PARENT, None))),
-            (&[PARENT], &[], Some((PARENT, None))),
-            // A `tracestate` without a `traceparent`, with an invalid one, and with two.
-            (&[], &["a=1"], None),
-            (&["00-x"], &["a=1"], None),
-            (&[PARENT, PARENT], &["a=1"], None),
-        ] {
-            let (trace, _) = Tracer::default().begin(of(parents, states), Instant::now());
-            let attempt = trace.attempt("a", "getBlock");
-            let sent = attempt.headers();
-            assert_eq!(
-                sent.as_ref().map(|(parent, state)| (parent.as_str(), *state)),
-                expected,
-                "{parents:?} {states:?}"
-            );
-            assert_eq!(trace.id().map(|id| id.to_string()), expected.map(|(p, _)| p[3..35].to_owned()));
-            attempt.end(AttemptResult::Ok);
-        }
+    /// Returns the last seven bytes as a number, from 0 to 2^56 - 1. Sampling compares it with a threshold.
+    pub fn randomness(self) -> u64 {
+        let mut last = [0; 8];
+        last[1..].copy_from_slice(&self.0[9..]);
+        u64::from_be_bytes(last)
     }
 }
+
+impl SpanId {
+    pub(crate) fn new(bytes: [u8; 8]) -> Option<Self> {
+        (bytes != [0; 8]).then_some(Self(bytes))
+    }
+}
+
+impl TraceContext {
+    /// Creates the context of a new trace. The last seven bytes of `trace` must be random.
+    pub(crate) fn root(trace: TraceId, span: SpanId, sampled: bool) -> Self {
+        Self { trace, span, flags: RANDOM | if sampled { SAMPLED } else { 0 } }
+    }
+
+    /// Parses a `traceparent`. `None` if it is invalid.
+    pub(crate) fn parse(header: &[u8]) -> Option<Self> {
+        let (head, rest) = header.split_at_checked(PARENT_LEN)?;
+        let [version] = hex(&head[..2])?;
+        // Version 00 ends here. A later version may continue after a dash. Version ff is forbidden.
+        let ends = match version {
+            0 => rest.is_empty(),
+            0xff => false,
+            _ => rest.first().is_none_or(|b| *b == b'-'),
+        };
+        if !ends || [head[2], head[35], head[52]] != *b"---" {
+            return None;
+        }
+        let [flags] = hex(&head[53..])?;
+        Some(Self {
+            trace: TraceId::new(hex(&head[3..35])?)?,
+            span: SpanId::new(hex(&head[36..52])?)?,
+            // Other flags are dropped, because their meaning is unknown.
+            flags: flags & (SAMPLED | RANDOM),
+        })
+    }
+
+    /// Returns true if the trace is sampled, so that its spans should be recorded.
+    pub(crate) fn is_sampled(self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    /// Returns the context of `span` in this trace.
+    #[must_use]
+    pub(crate) fn within(self, span: SpanId) -> Self {
+        Self { span, ..self }
+    }
+}
+
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{}-{}-{:02x}", self.trace, self.span, self.flags)
+    }
+}
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", u64::from_be_bytes(self.0))
+    }
+}
+
+/// Decodes `N` bytes in lower-case hex. `None` if `text` is anything else. Upper case is invalid (section 3.2.2.3).
+fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+    let digit = |b: u8| match b {
+        b'0'..=b'9' => Some(b - b'0'),
+        b'a'..=b'f' => Some(b - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; N];
+    let (pairs, []) = text.as_chunks::<2>() else { return None };
+    if pairs.len() != N {
+        return None;
+    }
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    Some(bytes)
+}
+
+/// Joins the `tracestate` header lines of a request into one. `None` if there are none, or if they break a rule of the
+/// specification. The `traceparent` is then sent alone.
+pub(crate) fn trace_state<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Box<str>> {
+    let mut state = String::new();
+    for line in lines {
+        let line = str::from_utf8(line).ok()?;
+        for member in line.split(',').map(|member| member.trim_matches([' ', '\t'])) {
+            // Empty members are allowed and have no meaning.
+            if member.is_empty() {
+                continue;
+            }
+            if !is_member(member) {
+                return None;
+            }
+            if !state.is_empty() {
+                state.push(',');
+            }
+            state.push_str(member);
+            if state.len() > MAX_STATE_BYTES {
+                return None;
+            }
+        }
+    }
+    let members = state.split(',').filter(|member| !member.is_empty());
+    let keys: Vec<&str> = members.filter_map(|member| Some(member.split_once('=')?.0)).collect();
+    let twice = || (1..keys.len()).any(|i| keys[..i].contains(&keys[i]));
+    (!keys.is_empty() && keys.len() <= MAX_STATE_MEMBERS && !twice()).then(|| state.into_boxed_str())
+}
+
+/// Returns true if `member` is a valid `key=value` (section 3.3.1.3).
+fn is_member(member: &str) -> bool {
+    let Some((key, value)) = member.split_once('=') else { return false };
+    let starts = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let in_key = |b: &u8| starts(b) || b"_-*/@".contains(b);
+    let in_value = |b: &u8| (0x20..=0x7e).contains(b) && *b != b'=';
+    key.len() <= MAX_STATE_WORD
+        && key.as_bytes().first().is_some_and(starts)
+        && key.as_bytes().iter().all(in_key)
+        && key.bytes().filter(|b| *b == b'@').count() <= 1
+        && (1..=MAX_STATE_WORD).contains(&value.len())
+        && value.as_bytes().iter().all(in_value)
+}
+
+#[cfg(test)]
+mod tests;

@@ -68,7 +68,7 @@ fn text(key: &str, value: &str) -> Json {
 mod tests {
     use std::borrow::Cow;
 
-    use super::super::super::trace_context::TraceContext;
+    use super::super::super::trace::TraceContext;
     use super::*;
 
     #[test]

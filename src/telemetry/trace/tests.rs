@@ -128,3 +128,33 @@ proptest! {
         }
     }
 }
+
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+fn of(parents: &[&str], states: &[&str]) -> Trace {
+    Trace::of_caller(parents.iter().map(|p| p.as_bytes()), || states.iter().map(|s| s.as_bytes()))
+}
+
+#[test]
+fn callers_context_passes_through_without_exporter() {
+    for (parents, states, expected) in [
+        (&[PARENT][..], &["a=1", "b=2"][..], Some((PARENT, Some("a=1,b=2")))),
+        (&[PARENT], &["broken"], Some((PARENT, None))),
+        (&[PARENT], &[], Some((PARENT, None))),
+        // A `tracestate` without a `traceparent`, with an invalid one, and with two.
+        (&[], &["a=1"], None),
+        (&["00-x"], &["a=1"], None),
+        (&[PARENT, PARENT], &["a=1"], None),
+    ] {
+        let (trace, _) = Tracer::default().begin(of(parents, states), Instant::now());
+        let attempt = trace.attempt("a", "getBlock");
+        let sent = attempt.headers();
+        assert_eq!(
+            sent.as_ref().map(|(parent, state)| (parent.as_str(), *state)),
+            expected,
+            "{parents:?} {states:?}"
+        );
+        assert_eq!(trace.id().map(|id| id.to_string()), expected.map(|(p, _)| p[3..35].to_owned()));
+        attempt.end(AttemptResult::Ok);
+    }
+}
