@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::methods::{AnyMethod, Method};
 
-use super::problem::{Problem, ValueOrigin};
+use super::problem::Problem;
 use super::reader::Findings;
 use super::sections::pool::has_default_timeout;
 use super::value::ByteSize;
@@ -16,8 +16,7 @@ use super::{AuthMode, Config, KEYS_FILE, Plan, Upstream};
 /// Checks the rules that several settings must fulfil together. If a default conflicts with a setting, the
 /// default is adjusted, and nothing is reported.
 pub(super) fn check(config: &mut Config, found: &mut Findings) {
-    let warnings = client_ip_header(config, found).into_iter().chain(repeated_urls(config, found));
-    let warnings: Vec<_> = warnings.collect();
+    let warnings = repeated_urls(config, found);
     config.warnings.extend(warnings);
     let mut rules = CrossChecks { found, problems: Vec::new() };
     listeners(config, &mut rules);
@@ -66,21 +65,6 @@ impl CrossChecks<'_> {
     fn is_set(&self, path: &str) -> bool {
         self.found.origins.contains_key(path)
     }
-}
-
-/// Warns if trusted proxies are configured but not the header that they write.
-fn client_ip_header(config: &Config, found: &Findings) -> Option<Problem> {
-    const PATH: &str = "server.client_ip_header";
-    let server = &config.server;
-    // A balancer that speaks the PROXY protocol writes neither `X-Forwarded-For` nor `Forwarded`.
-    if server.trusted_proxies.is_empty() || server.proxy_protocol || found.origins.contains_key(PATH) {
-        return None;
-    }
-    let rule =
-        "is not set, so X-Forwarded-For from server.trusted_proxies is trusted and Forwarded is ignored";
-    let fix = "set \"x-forwarded-for\" or \"forwarded\", whichever your proxies write; they must replace or extend \
-               what a client sends in it";
-    Some(Problem::new(PATH, ValueOrigin::Default, rule, fix))
 }
 
 /// Warns about each upstream that has the same URL and headers as an earlier one.

@@ -15,7 +15,7 @@ struct Removed {
     fix: &'static str,
 }
 
-const REMOVED: [Removed; 2] = [
+const REMOVED: [Removed; 3] = [
     Removed {
         table: "pool",
         key: "hedge",
@@ -27,6 +27,12 @@ const REMOVED: [Removed; 2] = [
         key: "merge",
         as_now: "false",
         fix: "remove it: each miss is a call of its own, and simultaneous callers with one question share one",
+    },
+    Removed {
+        table: "server",
+        key: "client_ip_header",
+        as_now: "x-forwarded-for",
+        fix: "remove it, and let the proxies write X-Forwarded-For: Forwarded (RFC 7239) is not read",
     },
 ];
 

@@ -20,7 +20,7 @@ pub use auth::{Auth, AuthMode, KEYS_FILE, Plan, STANDARD_PLAN, Units};
 pub use cache::{Assemble, CacheSettings, StaleIfError, Ttl};
 pub use follow::{FollowMode, FollowSettings, Verify};
 pub use pool::{BreakerSettings, PoolSettings};
-pub use server::{ClientIpHeader, Server, TlsFiles};
+pub use server::{Server, TlsFiles};
 pub use shared::SharedSettings;
 pub use telemetry::{LogFormat, Telemetry};
 pub use upstreams::{GenesisCheck, Upstream};

@@ -176,21 +176,6 @@ fn misspelt_names_get_a_suggestion() {
 }
 
 #[test]
-fn trusted_proxies_without_header_give_a_warning() {
-    let warned = |text: &str, env: &[(&str, &str)]| {
-        let config = valid(&format!("{ONE}[server]\n{text}"), env);
-        config.warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>()
-    };
-    let (trust, none) = ("trusted_proxies = [\"10.0.0.0/8\"]\n", [""; 0]);
-    assert_eq!(warned(trust, &[]), ["server.client_ip_header"]);
-    assert_eq!(warned("", &[("SLOTFRONT_SERVER__TRUSTED_PROXIES", "10.0.0.1")]), ["server.client_ip_header"]);
-    assert_eq!(warned(&format!("{trust}client_ip_header = \"x-forwarded-for\""), &[]), none);
-    assert_eq!(warned(trust, &[("SLOTFRONT_SERVER__CLIENT_IP_HEADER", "forwarded")]), none);
-    assert_eq!(warned(&format!("{trust}proxy_protocol = true"), &[]), none);
-    assert_eq!(warned("", &[]), none);
-}
-
-#[test]
 fn removed_settings_warn_or_say_what_to_do() {
     let paths = |config: Config| config.warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>();
     for (text, env, path) in [
@@ -198,6 +183,7 @@ fn removed_settings_warn_or_say_what_to_do() {
         ("", &[("SLOTFRONT_POOL__MERGE", "false")][..], "pool.merge"),
         ("[pool]\nhedge = \"off\"\n", &[][..], "pool.hedge"),
         ("", &[("SLOTFRONT_POOL__HEDGE", "off")][..], "pool.hedge"),
+        ("[server]\nclient_ip_header = \"x-forwarded-for\"\n", &[][..], "server.client_ip_header"),
     ] {
         assert_eq!(paths(valid(&format!("{ONE}{text}"), env)), [path], "{text} {env:?}");
     }
@@ -205,6 +191,12 @@ fn removed_settings_warn_or_say_what_to_do() {
         ("[pool]\nmerge = true\n", &[][..], "pool.merge = true", "fix: remove it: each miss"),
         ("[pool]\nhedge = { quantile = 0.95 }\n", &[][..], "pool.hedge", "fix: remove it: pool.breaker.slow"),
         ("[pool.hedge]\nbudget = 0.05\n", &[][..], "pool.hedge", "fix: remove it: pool.breaker.slow"),
+        (
+            "[server]\nclient_ip_header = \"forwarded\"\n",
+            &[][..],
+            "server.client_ip_header = \"forwarded\"",
+            "write X-Forwarded-For",
+        ),
         (
             "",
             &[("SLOTFRONT_POOL__HEDGE", "on")][..],

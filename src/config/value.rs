@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Profile};
 
 use super::raw::Raw;
-use super::{Assemble, AuthMode, ClientIpHeader, FollowMode, GenesisCheck, LogFormat};
+use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat};
 
 /// A type that settings can have.
 pub(super) trait Setting: Sized {
@@ -75,7 +75,6 @@ macro_rules! words {
 words!(Profile: "node" = Node or "spec" = Spec);
 words!(GenesisCheck: "checked" = Checked or "unchecked" = Unchecked);
 words!(AuthMode: "keys" = Keys or "open" = Open);
-words!(ClientIpHeader: "x-forwarded-for" = XForwardedFor or "forwarded" = Forwarded);
 words!(Assemble: "same-slot" = SameSlot or "off" = Off);
 words!(FollowMode: "off" = Off, "shadow" = Shadow or "on" = On);
 words!(LogFormat: "auto" = Auto, "pretty" = Pretty or "json" = Json);

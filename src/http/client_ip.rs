@@ -1,5 +1,5 @@
-//! Finds the address of a client behind proxies: the rightmost address in `X-Forwarded-For` or `Forwarded` that
-//! belongs to no trusted proxy.
+//! Finds the address of a client behind proxies: the rightmost address in `X-Forwarded-For` that belongs to no trusted
+//! proxy.
 //!
 //! Each proxy appends the address of its peer to the header. The header is therefore read from its right end, up to the
 //! first address that is not trusted. Elements further left may come from the client and are never read. A malformed
@@ -9,14 +9,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Front;
 use super::request_head::Fields;
-use crate::config::{ClientIpHeader, Server};
+use crate::config::Server;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
-/// The standard header with the addresses of the client and its proxies (RFC 7239).
+/// The header of RFC 7239 for the same purpose. It is not read, because few proxies write it, and one that does not would
+/// pass on what a client has written.
 const FORWARDED: &str = "forwarded";
 
 /// Returns the client's address. If the address is unknown, returns `None`. Counts a request whose address is unknown, or
-/// that a trusted proxy sent without naming one. `peer` is the address at the other end of the connection, or the address in the connection's PROXY header.
+/// that a trusted proxy sent without naming one. `peer` is the address at the other end of the connection, or the
+/// address in the connection's PROXY header.
 pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
     let server = &front.config.server;
     let client = client_ip(peer, fields, server);
@@ -25,7 +27,6 @@ pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?S
     } else if !server.proxy_protocol
         && peer.is_some_and(|peer| server.trusts(peer))
         && fields.first(X_FORWARDED_FOR).is_none()
-        && fields.first(FORWARDED).is_none()
     {
         front.metrics.client_addresses_missing.at(()).inc();
     }
@@ -34,31 +35,19 @@ pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?S
 
 /// Returns the client's address. `None` if it is unknown.
 ///
-/// An untrusted `peer` is the client itself. A trusted peer that sends neither `Forwarded` nor `X-Forwarded-For` is the
-/// client as well. If a trusted peer sends only one of these headers, and the other is configured, the address is
-/// unknown.
+/// An untrusted `peer` is the client itself. A trusted peer that sends neither `X-Forwarded-For` nor `Forwarded` is the
+/// client as well. If it sends only `Forwarded`, the address is unknown.
 fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
     let peer = peer?.to_canonical();
     if !server.trusts(peer) {
         return Some(peer);
     }
-    let (name, other) = match server.client_ip_header {
-        ClientIpHeader::XForwardedFor => (X_FORWARDED_FOR, FORWARDED),
-        ClientIpHeader::Forwarded => (FORWARDED, X_FORWARDED_FOR),
-    };
-    if fields.first(name).is_none() {
-        return fields.first(other).is_none().then_some(peer);
+    if fields.first(X_FORWARDED_FOR).is_none() {
+        return fields.first(FORWARDED).is_none().then_some(peer);
     }
-    let values = fields.all(name).rev();
-    match server.client_ip_header {
-        ClientIpHeader::XForwardedFor => {
-            let hops = values.flat_map(|value| value.rsplit(|byte| *byte == b','));
-            last_untrusted(hops.map(plain), server)
-        }
-        ClientIpHeader::Forwarded => {
-            last_untrusted(values.flat_map(|value| forwarded(value).into_iter().rev()), server)
-        }
-    }
+    let values = fields.all(X_FORWARDED_FOR).rev();
+    let hops = values.flat_map(|value| value.rsplit(|byte| *byte == b','));
+    last_untrusted(hops.map(hop), server)
 }
 
 /// Returns the first of `hops` that is not a trusted proxy, or the last hop if all are trusted. `hops` are the
@@ -76,46 +65,8 @@ fn last_untrusted(hops: impl Iterator<Item = Option<IpAddr>>, server: &Server) -
 }
 
 /// Parses an element of `X-Forwarded-For`, which has no quoting. `None` if it is not an address.
-fn plain(element: &[u8]) -> Option<IpAddr> {
+fn hop(element: &[u8]) -> Option<IpAddr> {
     address(str::from_utf8(element).ok()?.trim())
-}
-
-/// Parses the elements of a `Forwarded` header, from left to right. An element without a valid address is `None`.
-fn forwarded(value: &[u8]) -> Vec<Option<IpAddr>> {
-    let elements = str::from_utf8(value).ok().and_then(|text| split_unquoted(text, ','));
-    // An unterminated quoted string may hide elements that proxies appended, so the whole value is malformed.
-    elements.map_or_else(|| vec![None], |elements| elements.into_iter().map(forwarded_for).collect())
-}
-
-/// Returns the address in an element such as `for="[2001:db8::1]:80";proto=https`. `None` if the element is
-/// malformed, has no `for` parameter, or has two.
-fn forwarded_for(element: &str) -> Option<IpAddr> {
-    let mut named = None;
-    for pair in split_unquoted(element, ';')? {
-        let (name, value) = pair.split_once('=')?;
-        if name.trim().eq_ignore_ascii_case("for") && named.replace(value.trim()).is_some() {
-            return None;
-        }
-    }
-    let value = named?;
-    let node = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
-    address(node)
-}
-
-/// Splits `text` at `separator` outside of quoted strings (RFC 9110, 5.6.4). `None` if a quoted string has no end.
-fn split_unquoted(text: &str, separator: char) -> Option<Vec<&str>> {
-    let (mut quoted, mut escaped) = (false, false);
-    let separates = |c: char| {
-        let plain = !std::mem::take(&mut escaped);
-        match c {
-            '"' if plain => quoted = !quoted,
-            '\\' if plain && quoted => escaped = true,
-            _ => return c == separator && !quoted,
-        }
-        false
-    };
-    let parts = text.split(separates).collect();
-    (!quoted).then_some(parts)
 }
 
 /// Parses an address in any form that proxies write: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `fe80::1%eth0` or
@@ -145,12 +96,8 @@ fn v6(text: &str) -> Option<Ipv6Addr> {
     ip.parse().ok().filter(|_| zone.is_none_or(is_zone))
 }
 
-/// Returns true for a port: digits, or an underscore and a name that the proxy has chosen (RFC 7239, 6.3).
 fn is_port(port: &str) -> bool {
-    match port.strip_prefix('_') {
-        Some(name) => !name.is_empty() && name.bytes().all(is_name_byte),
-        None => (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit()),
-    }
+    (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn is_name_byte(byte: u8) -> bool {
@@ -169,11 +116,10 @@ mod tests {
 
     /// Returns the client's address for a request from `peer` with `headers`. The networks 10.0.0.0/8 and
     /// `2001:db8:ff::/48` are trusted.
-    fn client(header: ClientIpHeader, peer: &str, headers: &[(&'static str, &[u8])]) -> Option<IpAddr> {
+    fn client(peer: &str, headers: &[(&'static str, &[u8])]) -> Option<IpAddr> {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut server = Config::dev(any, any, Vec::new()).server;
         server.trusted_proxies = vec!["10.0.0.0/8".parse().unwrap(), "2001:db8:ff::/48".parse().unwrap()];
-        server.client_ip_header = header;
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_bytes(value).unwrap());
@@ -181,22 +127,17 @@ mod tests {
         client_ip(Some(peer.parse().unwrap()), &map, &server)
     }
 
-    /// Checks that the client's address is `expected` when the trusted proxy 10.0.0.1 sends each of `values` as a
-    /// header. If `expected` is empty, the address must be unknown.
+    /// Checks that the client's address is `expected` when the trusted proxy 10.0.0.1 sends each of `values` in an
+    /// `X-Forwarded-For`. If `expected` is empty, the address must be unknown.
     #[track_caller]
-    fn check(header: ClientIpHeader, values: &[&str], expected: &str) {
-        let name = match header {
-            ClientIpHeader::XForwardedFor => X_FORWARDED_FOR,
-            ClientIpHeader::Forwarded => FORWARDED,
-        };
-        let headers: Vec<_> = values.iter().map(|value| (name, value.as_bytes())).collect();
+    fn check(values: &[&str], expected: &str) {
+        let headers: Vec<_> = values.iter().map(|value| (X_FORWARDED_FOR, value.as_bytes())).collect();
         let expected = (!expected.is_empty()).then(|| expected.parse::<IpAddr>().unwrap());
-        assert_eq!(client(header, "10.0.0.1", &headers), expected, "{values:?}");
+        assert_eq!(client("10.0.0.1", &headers), expected, "{values:?}");
     }
 
     #[test]
     fn the_rightmost_untrusted_address_is_the_client() {
-        let check = |values: &[&str], expected: &str| check(ClientIpHeader::XForwardedFor, values, expected);
         // One proxy, two proxies, several headers. Elements further left may be forged and are ignored.
         check(&["198.51.100.1"], "198.51.100.1");
         check(&["203.0.113.9, 198.51.100.1"], "198.51.100.1");
@@ -219,7 +160,6 @@ mod tests {
 
     #[test]
     fn a_chain_that_breaks_is_unknown() {
-        let check = |values: &[&str], expected: &str| check(ClientIpHeader::XForwardedFor, values, expected);
         for broken in [
             "",
             " ",
@@ -252,48 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_is_read_with_its_quotes() {
-        let check = |values: &[&str], expected: &str| check(ClientIpHeader::Forwarded, values, expected);
-        check(&["for=198.51.100.1;proto=https;by=10.0.0.1"], "198.51.100.1");
-        check(&["for=203.0.113.9, proto=https; For=\"[2001:db8::1]:80\""], "2001:db8::1");
-        check(&["for=198.51.100.1;by=\"a,b;for=1.1.1.1\", for=10.0.0.2"], "198.51.100.1");
-        check(&["for=198.51.100.1;by=\"a\\\",for=1.1.1.1\""], "198.51.100.1");
-        check(&["for=\"198.51.100.1:_port\""], "198.51.100.1");
-        check(&["for=\"", "for=198.51.100.1"], "198.51.100.1");
-        for broken in [
-            "",
-            "for=_hidden",
-            "for=unknown",
-            "for=\"_hidden:80\"",
-            "proto=https",
-            "198.51.100.1",
-            "for=198.51.100.1;for=203.0.113.9",
-            "for=198.51.100.1,",
-            "for=\", for=198.51.100.1",
-            "for=\"x, for=\"[2001:db8::1]\"",
-            "for=\"\\\", for=\"[2001:db8::1]\"",
-            "for=\"[2001:db8::1]",
-            "for=[2001:db8::1]\"",
-        ] {
-            check(&[broken], "");
-        }
-    }
-
-    #[test]
-    fn only_trusted_peers_and_only_the_configured_header() {
+    fn only_trusted_peers_and_only_x_forwarded_for() {
         let (x, f): (&[u8], &[u8]) = (b"198.51.100.1", b"for=203.0.113.9");
         let ip = |text: &str| Some(text.parse().unwrap());
-        for (header, own, other) in [
-            (ClientIpHeader::XForwardedFor, ip("198.51.100.1"), f),
-            (ClientIpHeader::Forwarded, ip("203.0.113.9"), x),
-        ] {
-            let both = [(X_FORWARDED_FOR, x), (FORWARDED, f)];
-            assert_eq!(client(header, "10.0.0.1", &both), own);
-            assert_eq!(client(header, "::ffff:10.0.0.1", &both), own);
-            assert_eq!(client(header, "192.0.2.1", &both), ip("192.0.2.1"), "no proxy of ours");
-            assert_eq!(client(header, "10.0.0.1", &[]), ip("10.0.0.1"), "its own call");
-            let foreign = if other == f { FORWARDED } else { X_FORWARDED_FOR };
-            assert_eq!(client(header, "10.0.0.1", &[(foreign, other)]), None);
-        }
+        let both = [(X_FORWARDED_FOR, x), (FORWARDED, f)];
+        assert_eq!(client("10.0.0.1", &both), ip("198.51.100.1"));
+        assert_eq!(client("::ffff:10.0.0.1", &both), ip("198.51.100.1"));
+        assert_eq!(client("192.0.2.1", &both), ip("192.0.2.1"), "no proxy of ours");
+        assert_eq!(client("10.0.0.1", &[]), ip("10.0.0.1"), "its own call");
+        assert_eq!(client("10.0.0.1", &[(FORWARDED, f)]), None);
     }
 }

@@ -171,8 +171,7 @@ metrics! {
         /// Requests that came through a trusted proxy and had no readable client address. Keys with an address
         /// list refuse them.
         client_addresses_unknown: Counters<()> = "client_addresses_unknown_total",
-        /// Requests that came from a trusted proxy with neither X-Forwarded-For nor Forwarded. They count as the
-        /// proxy's own.
+        /// Requests that came from a trusted proxy without X-Forwarded-For. They count as the proxy's own.
         client_addresses_missing: Counters<()> = "client_addresses_missing_total",
         /// Requests refused, by reason: the key is unknown, expired or revoked; it may not be used from the request's
         /// web origin or client address; or the client address sent too many refused keys.

@@ -34,7 +34,7 @@ ALL = {
     "adminToken": {"name": "admin", "key": "token"},
     "sharedSecret": {"name": "valkey", "key": "url"},
     "config": "[plans.standard]\nrps = 50\n\n[passthrough]\nmethods = [\"getSlot\"]\n",
-    "server": {"trustedProxies": ["10.0.0.0/8"], "clientIpHeader": "forwarded", "drainSeconds": 40},
+    "server": {"trustedProxies": ["10.0.0.0/8"], "drainSeconds": 40},
     "autoscaling": {"enabled": True, "cpu": 70, "inFlight": 150},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "networkPolicy": {"callers": [{"podSelector": {}}], "egress": [{"ports": [{"port": 8899}]}]},
@@ -80,7 +80,6 @@ class Chart(unittest.TestCase):
         config, said = self.configuration(documents)
         self.assertIn("upstreams  a", said)
         self.assertEqual(config["server"]["drain_timeout"], "20s")
-        self.assertNotIn("client_ip_header", config["server"], "slotfront warns if it is needed")
         self.assertNotIn("warning", said)
         self.assertIn("rel-slotfront.ns.svc", notes)
         self.assertIn("counts limits and quotas for itself", notes)
@@ -247,7 +246,7 @@ class ReverseProxies(unittest.TestCase):
         config = self.folder / "slotfront.toml"
         config.write_text(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n"
-            "trusted_proxies = [\"127.0.0.1/32\"]\nclient_ip_header = \"x-forwarded-for\"\n"
+            "trusted_proxies = [\"127.0.0.1/32\"]\n"
             f"[[upstream]]\nurl = \"{node}\"\n")
         self.gateway = self.enterContext(Serve(config)).ready().public
 

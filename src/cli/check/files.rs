@@ -38,7 +38,7 @@ pub(super) fn of_keys(path: &Path, keys: &[ApiKey], trusted: &[IpNet]) -> Vec<Fi
                     "{id} in {path} may be used from {network}, and server.trusted_proxies has addresses of it: \
                      a request that such a proxy sends without a client address counts as the proxy's own"
                 ),
-                "leave the proxies out of the key's addresses, and make each of them write server.client_ip_header \
+                "leave the proxies out of the key's addresses, and make each of them write X-Forwarded-For \
                  (slotfront_client_addresses_missing_total counts requests without it)",
             ));
         }

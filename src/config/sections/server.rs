@@ -57,13 +57,10 @@ section! {
         /// Origins of web pages that may call: "*", or for example `https://app.example`.
         // Every origin, as a node allows it. Access depends on the API key, not on the origin.
         cors_origins: Vec<String> = with(cors_origins),
-        /// Addresses and networks of proxies whose statements about client addresses are trusted.
-        trusted_proxies: Vec<IpNet> = list(&[]),
-        /// The header in which trusted proxies give the client address: "x-forwarded-for" or "forwarded" (RFC 7239).
-        /// The other header is ignored. If the header cannot be read, the client address is unknown: it matches no
+        /// Addresses and networks of proxies whose statements about client addresses are trusted. They must replace or
+        /// extend the X-Forwarded-For of their clients. If it cannot be read, the client address is unknown: it matches no
         /// address list, and all unknown clients share one limit for failed keys and `open_plan`.
-        // The header that nginx, Caddy and cloud balancers write.
-        client_ip_header: ClientIpHeader = get("x-forwarded-for"),
+        trusted_proxies: Vec<IpNet> = list(&[]),
         /// True if every connection begins with a PROXY protocol v2 header from a trusted proxy, as TCP balancers send
         /// it.
         proxy_protocol: bool = get(false),
@@ -79,13 +76,6 @@ impl Server {
         let ip = ip.to_canonical();
         self.trusted_proxies.iter().any(|network| network.contains(&ip))
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientIpHeader {
-    XForwardedFor,
-    /// RFC 7239.
-    Forwarded,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

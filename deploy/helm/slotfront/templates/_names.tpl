@@ -29,9 +29,6 @@ max_in_flight = {{ int .Values.server.maxInFlight }}
 max_connections = {{ int .Values.server.maxConnections }}
 drain_timeout = "{{ int .Values.server.drainSeconds }}s"
 trusted_proxies = {{ toJson .Values.server.trustedProxies }}
-{{- with .Values.server.clientIpHeader }}
-client_ip_header = {{ . | quote }}
-{{- end }}
 cors_origins = {{ toJson .Values.server.corsOrigins }}
 
 [auth]
