@@ -10,7 +10,6 @@ mod host;
 mod keys;
 mod nodes;
 mod page;
-mod process;
 mod routes;
 mod status;
 

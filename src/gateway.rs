@@ -6,7 +6,6 @@
 //! by their SHA-256, so the time of a lookup reveals nothing about a key.
 
 mod address;
-mod clock;
 mod global_rate;
 pub mod keys;
 mod lease;
@@ -41,10 +40,10 @@ use crate::error::Error;
 use crate::low_priority;
 use crate::redis_store::Store;
 use crate::telemetry::{AuthFailure, Metrics, ReloadResult};
-use clock::WallClock;
 use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash, Revocations};
 use lease::{LeaseClient, LeaseQueue};
+use limit::WallClock;
 use limit::{Limiter, Rate};
 use principal::PlanLimits;
 use quota::{Ledger, Period};
@@ -102,14 +101,14 @@ impl Gateway {
         let clock = Arc::new(WallClock::new(Timestamp::now()));
         let ledger = Arc::new(Ledger::open(config.auth.usage_file.as_deref())?);
         let leases = config.shared.as_ref().map(|_| LeaseClient::new(&clock));
-        let context = PrincipalContext {
-            clock: Arc::clone(&clock),
-            ledger: Arc::clone(&ledger),
-            metrics: Arc::clone(&metrics),
-            max_batch: config.server.max_batch,
-            units: config.units.clone(),
-            lease_client: leases.as_ref().map(|(client, _)| Arc::clone(client)),
-        };
+        let client = leases.as_ref().map(|(client, _)| Arc::clone(client));
+        let context = PrincipalContext::new(
+            config,
+            Arc::clone(&clock),
+            Arc::clone(&ledger),
+            Arc::clone(&metrics),
+            client,
+        );
         let read = |path: &Path| {
             let mut file = Watched::new(path);
             let text = file.look();
@@ -160,8 +159,7 @@ impl Gateway {
     fn replace_settled(&self, config: &Config, pause: impl FnMut()) -> Result<(), GatewayError> {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.snapshot.load();
-        let (max_batch, units) = (config.server.max_batch, config.units.clone());
-        let context = PrincipalContext { max_batch, units, ..(*old.context).clone() };
+        let context = old.context.with(config);
         let before = keys_file.as_ref();
         let read = |path: &Path| {
             let known = before.filter(|before| before.path() == path);
@@ -205,7 +203,7 @@ impl Gateway {
 
     /// Returns the names of the plans in force, in alphabetical order.
     pub(crate) fn plans(&self) -> Vec<String> {
-        self.snapshot.load().plans.keys().cloned().collect()
+        self.snapshot.load().context.plans.keys().cloned().collect()
     }
 
     /// Returns true if `key` is in the key table, even if it is expired or revoked.
@@ -273,9 +271,9 @@ impl Gateway {
         });
         // Failures do not count towards the key's rate. Otherwise a stolen key could exhaust its owner's rate.
         checked.map_err(|failure| {
-            let per_minute = snapshot.failed_per_minute;
+            let per_minute = snapshot.context.failed_per_minute;
             let make = || Limiter::new(Rate::new(per_minute, MINUTE, per_minute));
-            let taken = snapshot.failed.get(client, make).take(self.clock.steady(now));
+            let taken = snapshot.context.failed.get(client, make).take(self.clock.steady(now));
             let failure = if taken.is_ok() { failure } else { AuthFailure::Limited };
             self.metrics.auth_failures.at(failure).inc();
             match (taken, failure) {
@@ -355,7 +353,7 @@ impl Gateway {
         let Some(watched) = keys_file.as_mut() else { return };
         let old = self.snapshot.load();
         let text = look(watched);
-        match read_keys(&text, watched.path(), &old.plans, old.keys_of_file()) {
+        match read_keys(&text, watched.path(), &old.context.plans, old.keys_of_file()) {
             Ok(None) => {}
             Ok(Some(keys)) => {
                 let snapshot = old.with_keys(keys);

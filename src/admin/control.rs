@@ -1,21 +1,28 @@
-//! The operator actions on the cache and the upstreams, and the check of the bearer token `auth.admin_token`.
+//! The operator actions on the cache, the upstreams and the process, and the check of the bearer token `auth.admin_token`.
 //!
 //! Without a configured token every action is refused with 403. Each action writes an audit line to the log.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::{MatchedPath, Path, RawQuery, Request, State as Extract};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
 use url::form_urlencoded;
 
 use super::{AdminState, json_response};
 use crate::cache::purge::Filter;
 use crate::methods::{Method, Pubkey};
 use crate::sha256::sha256;
+use crate::telemetry;
 
+/// The longest wait for the result of a reload of the configuration.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The text of a response to a purge that panicked.
 const STOPPED_PURGE: &str =
     "an internal error stopped the purge, so some entries may remain; send the request again";
@@ -50,18 +57,18 @@ pub(super) async fn require_token(
 }
 
 /// Purges the answers that match the filter in the query string, or the whole cache without a filter.
-pub(super) async fn purge(Extract(state): Extract<Arc<AdminState>>, RawQuery(query): RawQuery) -> Response {
-    let filter = match parse_filter(query.as_deref().unwrap_or_default()) {
-        Ok(filter) => filter,
-        Err(why) => return refuse(StatusCode::BAD_REQUEST, &why),
-    };
+pub(super) async fn purge(
+    Extract(state): Extract<Arc<AdminState>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, AdminError> {
+    let filter = parse_filter(query.as_deref().unwrap_or_default())?;
     // The purge is a task of its own, so that it reaches the other gateways even if the caller disconnects.
     let purging = state.front.tasks.spawn(purge_everywhere(Arc::clone(&state), filter));
-    purging.await.unwrap_or_else(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE))
+    purging.await.unwrap_or_else(|_| Err(AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE)))
 }
 
 /// Purges the cache of this process, and writes the purge to the shared store. Returns the response.
-async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
+async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Result<Response, AdminError> {
     // Purging a million entries takes long, so it must not block an async worker.
     let here = Arc::clone(&state);
     let purged = tokio::task::spawn_blocking(move || {
@@ -76,9 +83,8 @@ async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
         );
         entries
     });
-    let Ok(entries) = purged.await else {
-        return refuse(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE);
-    };
+    let stopped = |_| AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE);
+    let entries = purged.await.map_err(stopped)?;
     let shared = state.front.cache.purger().share().await;
     if shared == Some(false) {
         tracing::warn!(
@@ -87,7 +93,7 @@ async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Response {
         );
     }
     let shared = shared.map(|shared| format!(r#","shared":{shared}"#)).unwrap_or_default();
-    json_response(StatusCode::OK, format!(r#"{{"done":true,"entries":{entries}{shared}}}"#))
+    Ok(json_response(StatusCode::OK, format!(r#"{{"done":true,"entries":{entries}{shared}}}"#)))
 }
 
 /// Parses a purge filter from the query string. An unknown parameter is refused, because ignoring it would purge more
@@ -154,6 +160,57 @@ fn done() -> Response {
     json_response(StatusCode::OK, r#"{"done":true}"#.to_owned())
 }
 
+/// Reloads the configuration, as SIGHUP does. Answers with the sections whose changes apply at once, and those
+/// whose changes need a restart. A refused configuration gives 409 with all of its problems.
+pub(super) async fn reload(Extract(state): Extract<Arc<AdminState>>) -> Result<Response, AdminError> {
+    tracing::info!(audit.action = "reload", "an admin request reloads the configuration");
+    let (reply, answer) = oneshot::channel();
+    let asked = async {
+        state.reloads.send(reply).await.ok()?;
+        answer.await.ok()
+    };
+    match tokio::time::timeout(RELOAD_TIMEOUT, asked).await {
+        Ok(Some(Ok(changes))) => {
+            let (at_once, after_restart) = (changes.at_once, changes.after_restart);
+            let answer = serde_json::json!({ "at_once": at_once, "after_restart": after_restart });
+            Ok(json_response(StatusCode::OK, answer.to_string()))
+        }
+        // The text of the problems contains no secret.
+        Ok(Some(Err(problems))) => Err(AdminError::new(StatusCode::CONFLICT, problems)),
+        Ok(None) | Err(_) => Err(AdminError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the reload did not finish in time, or slotfront is stopping; the log shows the result",
+        )),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogFilter {
+    filter: String,
+}
+
+/// Answers with the log filter in force.
+pub(super) async fn log() -> Result<Response, AdminError> {
+    tracing::info!(audit.action = "log.read", "an admin request read the log filter");
+    filter_response(telemetry::filter())
+}
+
+/// Changes the log filter until the next start, or until a reload changes `telemetry.log`. Answers with the new filter.
+pub(super) async fn set_log(text: Bytes) -> Result<Response, AdminError> {
+    let LogFilter { filter } = body(&text)?;
+    // Logged before the change, because the new filter may hide it.
+    tracing::info!(audit.action = "log.set", log.filter = filter, "an admin request changes the log filter");
+    telemetry::set_filter(&filter).map_err(|error| error.to_string())?;
+    filter_response(telemetry::filter())
+}
+
+fn filter_response(filter: Option<String>) -> Result<Response, AdminError> {
+    let none = || AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "logging is not set up in this process");
+    let filter = filter.ok_or_else(none)?;
+    Ok(json_response(StatusCode::OK, serde_json::json!({ "filter": filter }).to_string()))
+}
+
 /// The refusal of an admin request: the HTTP status and the reason.
 pub(super) struct AdminError {
     status: StatusCode,
@@ -163,6 +220,13 @@ pub(super) struct AdminError {
 impl AdminError {
     pub(super) fn new(status: StatusCode, why: impl Into<String>) -> Self {
         Self { status, why: why.into() }
+    }
+}
+
+/// A reason alone is that of a request with a mistake.
+impl From<String> for AdminError {
+    fn from(why: String) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, why)
     }
 }
 
@@ -178,8 +242,7 @@ impl IntoResponse for AdminError {
 /// The text is not a `T` in JSON. The error is a 400 with the reason. Types with `deny_unknown_fields` also refuse
 /// unknown members.
 pub(super) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T, AdminError> {
-    serde_json::from_slice(text)
-        .map_err(|error| AdminError::new(StatusCode::BAD_REQUEST, format!("body: {error}")))
+    Ok(serde_json::from_slice(text).map_err(|error| format!("body: {error}"))?)
 }
 
 fn refuse(status: StatusCode, why: &str) -> Response {

@@ -94,14 +94,13 @@ fn parse_restriction<T>(
     name: &str,
     list: Option<Vec<String>>,
     read: impl Fn(&str) -> Result<T, &'static str>,
-) -> Result<Option<Vec<T>>, AdminError> {
-    let wrong = |why: String| AdminError::new(StatusCode::BAD_REQUEST, format!("{name}{why}"));
+) -> Result<Option<Vec<T>>, String> {
     let Some(list) = list else { return Ok(None) };
     if list.is_empty() {
-        return Err(wrong(": expected at least one entry; omit the member for no restriction".to_owned()));
+        return Err(format!("{name}: expected at least one entry; omit the member for no restriction"));
     }
     let item = |(i, text): (usize, &String)| {
-        read(text).map_err(|rule| wrong(format!("[{i}]: {rule}, found {text:?}")))
+        read(text).map_err(|rule| format!("{name}[{i}]: {rule}, found {text:?}"))
     };
     list.iter().enumerate().map(item).collect::<Result<_, _>>().map(Some)
 }
@@ -114,18 +113,17 @@ pub(super) async fn create(
     let NewKeyRequest { name, plan, expires, origins, addresses, methods } = body(&text)?;
     let plan = plan.unwrap_or_else(|| STANDARD_PLAN.to_owned());
     if !is_name(&name) {
-        return Err(AdminError::new(StatusCode::BAD_REQUEST, format!("name: {NAME_RULE}")));
+        return Err(format!("name: {NAME_RULE}").into());
     }
     let plans = state.front.gateway.plans();
     if !plans.contains(&plan) {
-        let why = format!("plan: expected one of {}, found {plan:?}", plans.join(", "));
-        return Err(AdminError::new(StatusCode::BAD_REQUEST, why));
+        return Err(format!("plan: expected one of {}, found {plan:?}", plans.join(", ")).into());
     }
     let now = Timestamp::now();
     let end = expires.as_ref().and_then(|text| text.parse().ok()).filter(|end| *end > now);
     if let (Some(text), None) = (expires, end) {
         let why = format!("expires: expected a future time, like \"2027-01-31T12:00:00Z\", found {text:?}");
-        return Err(AdminError::new(StatusCode::BAD_REQUEST, why));
+        return Err(why.into());
     }
     let scope = Scope {
         origins: parse_restriction("origins", origins, scope::origin)?,
@@ -182,7 +180,7 @@ pub(super) async fn rotate(
         humantime::parse_duration(&grace).ok().and_then(|grace: Duration| now.checked_add(grace).ok());
     let Some(until) = until else {
         let why = format!("grace: expected a duration such as \"24h\" or \"0s\", found {grace:?}");
-        return Err(AdminError::new(StatusCode::BAD_REQUEST, why));
+        return Err(why.into());
     };
     let issued = on_file(state, move |state, file| {
         let issued = file.rotate(&wanted, until, now).map_err(|e| refused(&e))?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::routing::{MethodRouter, get, post, put};
 
-use super::{AdminState, control, keys, page, process};
+use super::{AdminState, control, keys, page};
 
 /// The callers that a route accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,9 +44,9 @@ pub(super) fn all() -> Vec<Route> {
         route("post", "/api/keys/{id}/revoke", Token, post(keys::revoke)),
         route("post", "/api/keys/{id}/rotate", Token, post(keys::rotate)),
         route("get", "/api/keys/{id}/usage", Token, get(keys::usage)),
-        route("post", "/api/reload", Token, post(process::reload)),
-        route("get", "/api/log", Token, get(process::log)),
-        route("put", "/api/log", Token, put(process::set_log)),
+        route("post", "/api/reload", Token, post(control::reload)),
+        route("get", "/api/log", Token, get(control::log)),
+        route("put", "/api/log", Token, put(control::set_log)),
     ]
 }
 

@@ -76,7 +76,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let probed = join_all(examined.map(|(client, upstream)| examine::examine(client, upstream.rps))).await;
     writeln!(world.out, "\n{}", table(&config.upstreams, &probed))?;
     findings.extend(doctor::of_upstreams(&config, &probed));
-    findings.extend(files::of_files(&files::files(&config, file.as_deref())));
+    findings.extend(files::of_files(&config, file.as_deref()));
     // The gateway keeps the usage of keys only, so the usage file matters only in the mode `keys`.
     if let (AuthMode::Keys, Some(path)) = (config.auth.mode, &config.auth.usage_file) {
         findings.extend(files::of_usage_file(path));

@@ -1,8 +1,6 @@
 //! The configuration of `slotfront dev` and of tests, without files.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
 
 use super::reader::Section;
 use super::{Config, Plan, Upstream, load};
@@ -19,10 +17,7 @@ impl Config {
     /// # Panics
     /// Never: a test checks that the defaults are valid.
     pub fn dev(listen: SocketAddr, admin_listen: SocketAddr, upstreams: Vec<Upstream>) -> Self {
-        // A configuration needs an upstream. This one is replaced below.
-        let text = "[[upstream]]\nurl = \"http://upstream.invalid\"";
-        let parsed = load::parse(text, &BTreeMap::new(), Path::new(""));
-        let (mut config, _) = parsed.expect("the defaults are valid, as a test holds");
+        let (mut config, _) = load::defaults();
         let plan = Plan { rps: DEV_RPS, burst: DEV_RPS, bypass_cache: true, ..Plan::defaults() };
         config.plans.insert(DEV_KEY.to_owned(), plan);
         config.auth.dev_key = Some(DEV_KEY.to_owned());

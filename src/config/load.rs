@@ -56,6 +56,15 @@ pub(super) fn parse(
     if found.problems.is_empty() { Ok((config, found)) } else { Err(found.problems) }
 }
 
+/// Loads the configuration without any setting but one upstream, which a configuration needs.
+///
+/// # Panics
+/// Never: a test checks that the defaults are valid.
+pub(super) fn defaults() -> (Config, Findings) {
+    let text = "[[upstream]]\nurl = \"http://upstream.invalid\"";
+    parse(text, &BTreeMap::new(), Path::new("")).expect("the defaults are valid, as a test holds")
+}
+
 fn unreadable_file(e: &std::io::Error) -> Problem {
     let fix = "name a readable file, such as a copy of config/example.toml";
     Problem::new("", ValueOrigin::Default, format!("cannot be read: {}", e.kind()), fix)

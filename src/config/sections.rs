@@ -10,7 +10,10 @@ mod telemetry;
 mod upstreams;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
 
 use super::setting::section;
 use super::{Problem, Secret};
@@ -60,10 +63,24 @@ const SHARE: RangeInclusive<f64> = 0.0..=1.0;
 const MAX_NAME: usize = 64;
 const NAME_RULE: &str = "expected letters, digits, '-', '_' and '.', at most 64 of them";
 
-/// Returns true for a valid name of a plan, upstream or namespace: letters, digits, `-`, `_` and `.`.
+/// Returns true for a valid name of a plan, upstream or namespace, and for the id of a key: letters, digits, `-`, `_` and `.`.
 pub fn is_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain)
+}
+
+/// Returns true for a web origin in the form in which browsers send it: scheme, host, and a port that is not the scheme's
+/// default. The origins of requests are compared byte by byte.
+pub fn is_origin(text: &str) -> bool {
+    url::Url::parse(text).is_ok_and(|url| {
+        let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        url.host_str().is_some_and(|host| format!("{}://{host}{port}", url.scheme()) == text)
+    })
+}
+
+/// Parses a network of addresses, or a single address.
+pub fn network(text: &str) -> Option<IpNet> {
+    text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
 /// Returns the fault of an HTTP URL, without showing the URL. `None` for a valid URL. Also `None` for an

@@ -1,6 +1,6 @@
 //! The types of settings and their syntax: `"400ms"`, `"512MiB"`, `"forever"`, `100`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Profile};
 
 use super::raw::Raw;
-use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat};
+use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat, network};
 
 /// A type that settings can have.
 pub(super) trait Setting: Sized {
@@ -139,8 +139,7 @@ impl Setting for IpNet {
     const EXAMPLE: &'static str = r#""10.0.0.0/8" or "192.0.2.7""#;
 
     fn read(raw: &Raw) -> Option<Self> {
-        let text = raw.text()?.trim();
-        text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(Self::from))
+        network(raw.text()?.trim())
     }
 }
 

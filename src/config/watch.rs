@@ -56,7 +56,7 @@ impl Watched {
     /// The file exists, but cannot be read or is not UTF-8. Each error is reported once until the file can be read
     /// again.
     pub(crate) fn look(&mut self) -> io::Result<Option<String>> {
-        self.read_reporting_once(false)?.map(text).transpose()
+        self.read_reporting_once(false)
     }
 
     /// Works like [`Self::look`], but reports a recently written file only after two checks found the same content,
@@ -65,20 +65,7 @@ impl Watched {
     /// # Errors
     /// As for [`Self::look`].
     pub(crate) fn look_twice(&mut self) -> io::Result<Option<String>> {
-        self.read_reporting_once(true)?.map(text).transpose()
-    }
-
-    /// Works like [`Self::look_twice`] for a file that need not be text. Returns true if the content has changed.
-    ///
-    /// # Errors
-    /// The file exists and cannot be read. Each error is reported once until the file can be read again.
-    pub(crate) fn changes(&mut self) -> io::Result<bool> {
-        Ok(self.read_reporting_once(true)?.is_some())
-    }
-
-    /// Returns true if the last check found new content that is not reported yet, because it may be half written.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.unsettled.is_some() && self.unsettled != self.content
+        self.read_reporting_once(true)
     }
 
     /// Creates a second watch of the file that `before` watches. If the file still has the content that `before`
@@ -104,11 +91,12 @@ impl Watched {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    fn read_reporting_once(&mut self, twice: bool) -> io::Result<Option<Vec<u8>>> {
+    fn read_reporting_once(&mut self, twice: bool) -> io::Result<Option<String>> {
         match self.read(twice) {
             Ok(bytes) => {
                 self.last_error = None;
-                Ok(bytes)
+                let text = bytes.map(String::from_utf8).transpose();
+                text.map_err(|_| io::ErrorKind::InvalidData.into())
             }
             Err(e) => {
                 self.unsettled = None;
@@ -141,11 +129,6 @@ impl Watched {
         let same = self.content.replace(hash) == Some(hash);
         Ok((!same).then_some(bytes))
     }
-}
-
-/// Decodes the content of a text file as UTF-8.
-fn text(bytes: Vec<u8>) -> io::Result<String> {
-    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 impl FileStamp {

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::clock::WallClock;
 use super::lease::{Lease, LeaseQueue};
+use super::limit::WallClock;
 use super::quota::{Ledger, Period, Used};
 use crate::redis_store::Store;
 use crate::redis_store::limits::Booker;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::config::Secret;
+use crate::config::{self, Secret};
 use crate::sha256::sha256;
 use scope::Scope;
 
@@ -170,7 +170,7 @@ pub(crate) fn parse(text: &str, is_plan: impl Fn(&str) -> bool) -> Result<Vec<Ap
     let mut keys = Vec::with_capacity(raw.key.len());
     for (i, raw) in raw.key.into_iter().enumerate() {
         let mut reader = KeyReader { id: raw.id.clone(), problems: &mut problems };
-        if !is_id(&raw.id) {
+        if !config::is_name(&raw.id) {
             reader.id = format!("number {}", i + 1);
             reader.wrong("id: expected 1 to 64 letters, digits, '-', '_' or '.'");
         }
@@ -238,11 +238,6 @@ impl Revocations {
 /// Returns true if the key file `text` is valid TOML and has no content, not even an empty list of keys.
 pub(crate) fn is_blank(text: &str) -> bool {
     toml::from_str::<toml::Table>(text).is_ok_and(|table| table.is_empty())
-}
-
-fn is_id(id: &str) -> bool {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-    (1..=64).contains(&id.len()) && id.bytes().all(plain)
 }
 
 struct KeyReader<'a> {

@@ -189,10 +189,9 @@ impl Principal {
         &self.id
     }
 
-    /// Returns the maximum number of calls in a batch: the lower of the plan's limit and the server's.
-    pub fn max_batch(&self) -> usize {
-        let own = self.limits.as_ref().and_then(|limits| limits.terms.plan.max_batch);
-        own.map_or(self.context.max_batch, |own| own.min(self.context.max_batch))
+    /// Returns the plan's limit on the calls in a batch, beside the server's own. `None` without one.
+    pub fn max_batch(&self) -> Option<usize> {
+        self.limits.as_ref()?.terms.plan.max_batch
     }
 
     /// Returns true if the caller may bypass the cache with `Cache-Control: no-cache`.

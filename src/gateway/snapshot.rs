@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use super::GatewayError;
 use super::address::PerAddress;
-use super::clock::WallClock;
 use super::keys::{self, ApiKey, KeyFileError, KeyHash, Revocations};
 use super::lease::LeaseClient;
 use super::limit::Limiter;
+use super::limit::WallClock;
 use super::plan::{self, PlanTerms, Plans};
 use super::principal::{KeyValidity, PlanLimits, Principal};
 use super::quota::Ledger;
@@ -19,12 +19,8 @@ use crate::config::{AuthMode, Config, Units};
 use crate::telemetry::Metrics;
 
 pub(crate) struct KeySnapshot {
-    pub(crate) plans: Plans,
     pub(crate) access: AccessMode,
     pub(crate) context: Arc<PrincipalContext>,
-    pub(crate) dev_key: Option<String>,
-    pub(crate) failed_per_minute: u32,
-    pub(crate) failed: Arc<PerAddress<Limiter>>,
 }
 
 /// The callers that are accepted, by the setting `auth.mode`.
@@ -41,31 +37,14 @@ impl KeySnapshot {
     /// Returns a copy of this snapshot with the keys `keys`. Keys that are also in this snapshot keep the state of
     /// their limits.
     pub(crate) fn with_keys(&self, keys: Vec<ApiKey>) -> Self {
-        let dev_key = self.dev_key.as_deref();
-        self.with_access(AccessMode::Keys(KeyTable::new(
-            keys,
-            dev_key,
-            &self.plans,
-            Some(self),
-            &self.context,
-        )))
+        let table = KeyTable::new(keys, Some(self), &self.context);
+        Self { access: AccessMode::Keys(table), context: Arc::clone(&self.context) }
     }
 
     /// Returns a copy of this snapshot without the keys in `revocations`. `None` if the snapshot has no such key.
     pub(crate) fn without_keys(&self, revocations: &Revocations) -> Option<Self> {
-        let rest = self.table()?.without(revocations, self.dev_key.as_deref())?;
-        Some(self.with_access(AccessMode::Keys(rest)))
-    }
-
-    fn with_access(&self, access: AccessMode) -> Self {
-        Self {
-            plans: self.plans.clone(),
-            access,
-            context: Arc::clone(&self.context),
-            dev_key: self.dev_key.clone(),
-            failed_per_minute: self.failed_per_minute,
-            failed: Arc::clone(&self.failed),
-        }
+        let rest = self.table()?.without(revocations, self.context.dev_key.as_deref())?;
+        Some(Self { access: AccessMode::Keys(rest), context: Arc::clone(&self.context) })
     }
 
     /// Returns the key table. `None` if callers need no key.
@@ -80,7 +59,7 @@ impl KeySnapshot {
 
     /// Returns the number of keys that come from the key file.
     pub(crate) fn keys_of_file(&self) -> usize {
-        self.keys().saturating_sub(usize::from(self.dev_key.is_some()))
+        self.keys().saturating_sub(usize::from(self.context.dev_key.is_some()))
     }
 }
 
@@ -96,7 +75,7 @@ pub(crate) fn take_snapshot(
     read: impl FnOnce(&Path) -> (Watched, io::Result<Option<String>>),
 ) -> Result<(KeySnapshot, Option<Watched>), GatewayError> {
     let auth = &config.auth;
-    let plans = plan::plans(config);
+    let plans = &context.plans;
     let mut watched = None;
     let access = match (auth.mode, auth.open_plan.as_ref().and_then(|plan| plans.get(plan))) {
         (AuthMode::Open, None) => AccessMode::Open(Arc::new(Principal::anonymous(None, &context))),
@@ -107,18 +86,15 @@ pub(crate) fn take_snapshot(
                 let (file, text) = read(path);
                 watched = Some(file);
                 let in_force = old.map_or(0, KeySnapshot::keys_of_file);
-                match read_keys(&text, path, &plans, in_force)? {
+                match read_keys(&text, path, plans, in_force)? {
                     Some(read) => keys = read,
                     None => missing(path, in_force)?,
                 }
             }
-            AccessMode::Keys(KeyTable::new(keys, auth.dev_key.as_deref(), &plans, old, &context))
+            AccessMode::Keys(KeyTable::new(keys, old, &context))
         }
     };
-    let failed = old.filter(|old| old.failed_per_minute == auth.failed_per_minute);
-    let failed = failed.map_or_else(|| Arc::new(PerAddress::new()), |old| Arc::clone(&old.failed));
-    let (dev_key, failed_per_minute) = (auth.dev_key.clone(), auth.failed_per_minute);
-    Ok((KeySnapshot { plans, access, context, dev_key, failed_per_minute, failed }, watched))
+    Ok((KeySnapshot { access, context }, watched))
 }
 
 /// Parses `text`, the result of reading the key file at `path`. `None` if the file is missing or has not changed.
@@ -145,7 +121,7 @@ pub(crate) fn read_keys(
 }
 
 /// Returns the mode that accepts all callers and applies the plan `terms` to each client address. Addresses keep
-/// the state of their limits from `old`, unless the plan, the prices or the limit on batches have changed.
+/// the state of their limits from `old`, unless the plan or the prices have changed.
 fn open_plan(
     terms: &Arc<PlanTerms>,
     context: &Arc<PrincipalContext>,
@@ -153,7 +129,6 @@ fn open_plan(
 ) -> AccessMode {
     if let Some(KeySnapshot { access: AccessMode::OpenPlan(known, clients), context: before, .. }) = old
         && known.plan == terms.plan
-        && before.max_batch == context.max_batch
         && before.units == context.units
     {
         return AccessMode::OpenPlan(Arc::clone(known), Arc::clone(clients));
@@ -194,24 +169,51 @@ pub(crate) struct PrincipalContext {
     pub(crate) clock: Arc<WallClock>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) metrics: Arc<Metrics>,
-    /// The server's limit on the calls in a batch.
-    pub(crate) max_batch: usize,
-    pub(crate) units: Units,
     /// The client that reserves calls in advance from the rates that all gateways share. `None` if no shared store
     /// is configured.
     pub(crate) lease_client: Option<Arc<LeaseClient>>,
+    pub(crate) plans: Plans,
+    pub(crate) units: Units,
+    pub(crate) dev_key: Option<String>,
+    pub(crate) failed_per_minute: u32,
+    /// The failed keys of each client address.
+    pub(crate) failed: Arc<PerAddress<Limiter>>,
+}
+
+impl PrincipalContext {
+    pub(crate) fn new(
+        config: &Config,
+        clock: Arc<WallClock>,
+        ledger: Arc<Ledger>,
+        metrics: Arc<Metrics>,
+        lease_client: Option<Arc<LeaseClient>>,
+    ) -> Self {
+        Self {
+            clock,
+            ledger,
+            metrics,
+            lease_client,
+            plans: plan::plans(config),
+            units: config.units.clone(),
+            dev_key: config.auth.dev_key.clone(),
+            failed_per_minute: config.auth.failed_per_minute,
+            failed: Arc::new(PerAddress::new()),
+        }
+    }
+
+    /// Returns the context of a new configuration. Failed keys stay counted, unless their limit has changed.
+    pub(crate) fn with(&self, config: &Config) -> Self {
+        let Self { clock, ledger, metrics, lease_client, failed_per_minute, failed, .. } = self.clone();
+        let new = Self::new(config, clock, ledger, metrics, lease_client);
+        if new.failed_per_minute == failed_per_minute { Self { failed, ..new } } else { new }
+    }
 }
 
 impl KeyTable {
     /// Builds the table of `keys` and the dev key. A key that is also in `old` keeps the state of its rate and its
     /// requests in flight. It also keeps the highest slots that answers have shown to its callers.
-    fn new(
-        keys: Vec<ApiKey>,
-        dev_key: Option<&str>,
-        plans: &Plans,
-        old: Option<&KeySnapshot>,
-        context: &Arc<PrincipalContext>,
-    ) -> Self {
+    fn new(keys: Vec<ApiKey>, old: Option<&KeySnapshot>, context: &Arc<PrincipalContext>) -> Self {
+        let plans = &context.plans;
         let (none, mut table) = (Self::default(), Self::default());
         let old = old.and_then(KeySnapshot::table).unwrap_or(&none);
         table.by_hash.reserve(keys.len());
@@ -228,7 +230,7 @@ impl KeyTable {
             };
             table.add(&key.id, validity, terms, old, context);
         }
-        if let Some((key, terms)) = dev_key.and_then(|key| Some((key, plans.get(key)?))) {
+        if let Some((key, terms)) = context.dev_key.as_deref().and_then(|key| Some((key, plans.get(key)?))) {
             let validity = KeyValidity { hash: KeyHash::of(key), ..KeyValidity::default() };
             table.add(key, validity, terms, old, context);
         }

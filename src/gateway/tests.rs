@@ -205,7 +205,7 @@ async fn limits_and_headers_follow_the_plan() {
         principal.write_left(&mut left, Instant::now());
         String::from_utf8(left).unwrap()
     };
-    assert_eq!((principal.max_batch(), principal.bypass_cache()), (7, false));
+    assert_eq!((principal.max_batch(), principal.bypass_cache()), (Some(7), false));
     assert_eq!(principal.policy(), Some(r#""rate";q=5;w=3, "day";q=10;w=86400, "month";q=20"#));
     let take = || principal.take(Instant::now());
     assert_eq!((0..20).filter(|_| take().is_ok()).count(), 5, "20 calls against a burst of 5");

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::request_head::RequestId;
 use crate::methods::{Commitment, Method};
-use crate::telemetry::trace::{RequestAttributes, RequestSpan};
+use crate::telemetry::trace::RequestSpan;
 use crate::telemetry::{Outcome, Trace};
 
 /// The duration from which a request counts as slow. Even five attempts to get an answer from a usual node take
@@ -141,16 +141,21 @@ impl AccessLine<'_> {
         } else {
             say!(debug);
         }
-        span.end(&RequestAttributes {
+        span.end(
             method,
-            commitment,
-            outcome,
-            calls,
-            status: self.status.as_u16(),
-            key: self.key,
-            request: self.request.as_str(),
-            failed: failed_here,
-        });
+            failed_here,
+            &[
+                ("rpc.method", method),
+                ("rpc.commitment", commitment),
+                ("cache.outcome", outcome),
+                ("key.id", self.key),
+                ("request.id", self.request.as_str()),
+            ],
+            &[
+                ("rpc.calls", i64::try_from(calls).unwrap_or(i64::MAX)),
+                ("http.response.status_code", self.status.as_u16().into()),
+            ],
+        );
     }
 }
 

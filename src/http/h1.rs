@@ -16,21 +16,30 @@
 //! 5. An idle connection has neither a buffer nor the future of a request. While a call waits, reading
 //!    ahead stops once [`head::MAX_BODY`] bytes are read.
 
-mod connection;
 mod head;
 mod writer;
 
-use std::io;
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::mem;
 use std::net::IpAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::Instant;
 
-use super::Front;
-use super::shutdown::Phases;
-use super::timed_socket::linger;
-use connection::H1Connection;
-pub(super) use connection::Left;
+use super::shutdown::{IDLE_TIMEOUT, Phases, Wait};
+use super::timed_socket::{LazyTimer, linger};
+use super::{Front, request};
+use head::{Head, MAX_BODY, Plain};
+use writer::ResponseWriter;
+
+/// The capacity for one read, in bytes. Most requests fit.
+const READ_BYTES: usize = 4096;
 
 /// Serves plain requests (usual POSTs of JSON-RPC calls) until the connection closes or gets any other request. `peer`
 /// is the client's address. Returns the connection if hyper has to serve its next request, and all later ones.
@@ -48,4 +57,251 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     }
     Box::pin(linger(&mut socket, phases.periods.linger)).await;
     Ok(None)
+}
+
+/// What a connection has left when hyper takes it over.
+pub(super) struct Left {
+    /// The bytes that were read from the socket and belong to no served request.
+    pub(super) read: Bytes,
+    /// True if no request was served yet. The client may then speak HTTP/2.
+    pub(super) is_first: bool,
+}
+
+/// A connection on the fast path.
+///
+/// An idle connection has no buffer. The connections of a thread share the thread's buffers, because a connection's own
+/// buffer would leave the processor's caches while the connection is idle.
+struct H1Connection<'a, S> {
+    front: &'a Arc<Front>,
+    socket: &'a mut S,
+    peer: Option<IpAddr>,
+    /// The bytes that were read from the socket and belong to no served request. While there are none, the
+    /// connection has no buffer.
+    read: BytesMut,
+    /// True if the client has closed its sending half and waits for answers.
+    is_read_closed: bool,
+    is_first: bool,
+    phases: &'a Phases,
+    timer: ReadTimer,
+}
+
+/// What follows a request that was read.
+enum Next {
+    Serve(Plain),
+    /// hyper has to serve the request, and all later ones.
+    HandOver,
+    /// The client has closed the connection or was idle for too long, a shutdown closes idle connections, or the last
+    /// answer was given.
+    Close,
+}
+
+thread_local! {
+    /// The read buffer that the connections of this thread share. A connection holds the buffer only while the
+    /// buffer contains bytes of requests that are not served yet.
+    static READ_BUFFER: Cell<BytesMut> = Cell::default();
+}
+
+impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
+    /// Creates the connection. The timeout for a request head runs from now, so it also applies to a client that sends
+    /// nothing.
+    fn new(front: &'a Arc<Front>, socket: &'a mut S, peer: Option<IpAddr>, phases: &'a Phases) -> Self {
+        let timer =
+            ReadTimer::new(front.config.server.header_timeout, phases.idle_close.wait().with_last_look());
+        let (read, is_read_closed, is_first) = (BytesMut::new(), false, true);
+        Self { front, socket, peer, read, is_read_closed, is_first, phases, timer }
+    }
+
+    /// Serves requests until the connection ends, or until hyper has to serve it.
+    ///
+    /// # Errors
+    /// Errors of the socket, or [`ErrorKind::TimedOut`] if a head takes too long or the client stops reading an answer.
+    async fn run(mut self) -> io::Result<Option<Left>> {
+        loop {
+            let mut next = self.read_head().await?;
+            if let Next::Serve(plain) = next {
+                // Boxed, so that an idle connection takes little memory.
+                match Box::pin(self.answer(plain)).await? {
+                    None => continue,
+                    Some(end) => next = end,
+                }
+            }
+            let left = Left { read: mem::take(&mut self.read).freeze(), is_first: self.is_first };
+            return Ok(matches!(next, Next::HandOver).then_some(left));
+        }
+    }
+
+    /// Waits for the head of the next request, or for the connection's end.
+    async fn read_head(&mut self) -> io::Result<Next> {
+        let mut is_idle = !self.is_first;
+        loop {
+            match Head::parse(&self.read, self.front, self.peer) {
+                Head::Plain(plain) => return Ok(Next::Serve(plain)),
+                Head::Other => return Ok(Next::HandOver),
+                Head::Partial => {}
+            }
+            // Once the head has begun, the head timeout replaces the idle timeout.
+            if is_idle && !self.read.is_empty() {
+                is_idle = false;
+                self.timer.start(self.front.config.server.header_timeout);
+            }
+            if !self.read_more().await? {
+                return Ok(Next::Close);
+            }
+        }
+    }
+
+    /// Answers the request with the head `plain`. `None` if the connection waits for the next request.
+    async fn answer(&mut self, plain: Plain) -> io::Result<Option<Next>> {
+        let started = self.timer.since;
+        let mut reply = match self.read_body(&plain).await {
+            Ok(true) => {
+                let read = self.read.split_to(plain.body.end).freeze();
+                let key = str::from_utf8(&read[plain.key.clone()]).unwrap_or_default();
+                let body = read.slice(plain.body.clone());
+                // Pinned in place, because the future is large and a move would copy it.
+                let reply = pin!(request::serve(self.front, &plain.client, key, &body, started));
+                let Some(reply) = self.unless_gone(reply).await else { return Ok(Some(Next::Close)) };
+                reply
+            }
+            // The client has closed before the end of the body. hyper will notice this, and answers the request.
+            Ok(false) => return Ok(Some(Next::HandOver)),
+            Err(error) if error.kind() == ErrorKind::TimedOut => request::late_body(),
+            Err(error) => return Err(error),
+        };
+        reply.last |= self.phases.notice.is_triggered();
+        let is_last = reply.last;
+        let mut writer = ResponseWriter::new(reply, &plain.client.id);
+        writer.write_all(self.socket, self.front.config.server.write_timeout).await?;
+        // Frees the request's permit, because the kernel now has the whole response.
+        drop(writer);
+        self.is_first = false;
+        self.timer.start(IDLE_TIMEOUT);
+        Ok(is_last.then_some(Next::Close))
+    }
+
+    /// Reads until the whole body of the request `plain` has arrived. Returns false if the client closes the connection
+    /// first.
+    ///
+    /// # Errors
+    /// Errors of the socket; [`ErrorKind::TimedOut`] if the body takes too long.
+    async fn read_body(&mut self, plain: &Plain) -> io::Result<bool> {
+        if self.read.len() < plain.body.end {
+            self.timer.start(self.front.config.server.body_timeout);
+        }
+        while self.read.len() < plain.body.end {
+            if !self.read_more().await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads more bytes from the client. Returns false if the client has closed the connection or, while no byte of a
+    /// request has arrived, if the timer fires or a shutdown closes idle connections.
+    ///
+    /// # Errors
+    /// Errors of the socket; [`ErrorKind::TimedOut`] if the timer fires after a request has begun.
+    async fn read_more(&mut self) -> io::Result<bool> {
+        // A wait that has only begun was not woken by the timer or a shutdown.
+        let mut is_woken = false;
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(bytes) = self.poll_read(cx)? {
+                self.timer.since = Instant::now();
+                return Poll::Ready(Ok(bytes > 0));
+            }
+            let is_idle = self.read.is_empty();
+            ready!(self.timer.poll(cx, is_idle, mem::replace(&mut is_woken, true)));
+            if is_idle {
+                return Poll::Ready(Ok(false));
+            }
+            Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the request took too long")))
+        })
+        .await
+    }
+
+    /// Reads from the socket into the thread's shared buffer, and returns the number of bytes read. The connection
+    /// keeps the buffer while it contains bytes of requests that are not served yet.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.read.is_empty() {
+            if self.read.capacity() == 0 {
+                self.read = READ_BUFFER.take();
+            }
+            // Reuses the memory of earlier requests once nothing refers to it.
+            self.read.reserve(READ_BYTES);
+        } else if self.read.capacity() - self.read.len() < READ_BYTES / 4 {
+            self.read.reserve(READ_BYTES);
+        }
+        let read = pin!(self.socket.read_buf(&mut self.read)).poll(cx);
+        if self.read.is_empty() {
+            let room = mem::take(&mut self.read);
+            // The buffer of a long request is not kept.
+            if room.capacity() <= 4 * READ_BYTES {
+                READ_BUFFER.set(room);
+            }
+        }
+        read
+    }
+
+    /// Returns the output of `serving`, or `None` if the client disconnects first.
+    async fn unless_gone<T>(&mut self, mut serving: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(served) = serving.as_mut().poll(cx) {
+                return Poll::Ready(Some(served));
+            }
+            // Meanwhile reads the bytes of later requests, up to a bound.
+            while !self.is_read_closed && self.read.len() < MAX_BODY {
+                match ready!(self.poll_read(cx)) {
+                    // A client that sent more requests before it closed still waits for the answers.
+                    Ok(0) if !self.read.is_empty() => self.is_read_closed = true,
+                    Ok(0) | Err(_) => return Poll::Ready(None),
+                    Ok(_) => {}
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The timer of a connection's reads. It also wakes the connection when a shutdown closes idle connections.
+struct ReadTimer {
+    /// The time of the last read, or the start of the current wait if that was later. So it is also the arrival time of
+    /// the request at the front of the buffer.
+    since: Instant,
+    deadline: Instant,
+    sleep: LazyTimer,
+    idle_close: Wait,
+    /// True if `sleep` and `idle_close` have been polled, so that they wake the connection's task.
+    is_registered: bool,
+}
+
+impl ReadTimer {
+    fn new(time: Duration, idle_close: Wait) -> Self {
+        let since = Instant::now();
+        let deadline = since + time;
+        Self { since, deadline, sleep: LazyTimer::new(deadline), idle_close, is_registered: false }
+    }
+
+    /// Starts a wait of `time` for a request, or for the rest of one.
+    fn start(&mut self, time: Duration) {
+        self.since = Instant::now();
+        self.deadline = self.since + time;
+    }
+
+    /// Waits until the deadline. If `is_idle` is true, the wait also ends when a shutdown closes idle connections.
+    /// `is_woken` is false at the first poll of a wait.
+    fn poll(&mut self, cx: &mut Context<'_>, is_idle: bool, is_woken: bool) -> Poll<()> {
+        // At the first poll of a wait neither the sleep nor the shutdown has woken the task, so both still can. The
+        // shutdown is looked at nevertheless, because it may have woken the task while that was writing a response.
+        let until = self.sleep.sleeps_until;
+        let sleep_covers = until <= self.deadline && self.since < until;
+        if !is_woken && self.is_registered && sleep_covers && !self.idle_close.is_triggered() {
+            return Poll::Pending;
+        }
+        self.is_registered = true;
+        if Pin::new(&mut self.idle_close).poll(cx).is_ready() && is_idle {
+            return Poll::Ready(());
+        }
+        self.sleep.poll(cx, self.deadline)
+    }
 }

@@ -48,7 +48,8 @@ pub(super) async fn serve(
         principal.note_call(started);
         return refuse_unknown(front, client, started, body, &Error::Overloaded);
     };
-    let limit = front.config.server.max_batch.min(principal.max_batch());
+    let limit = front.config.server.max_batch;
+    let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
     let parsed = envelope::parse_within(body, limit);
     let calls = if let Ok(Request::Batch(elements)) = &parsed { elements.len() } else { 1 };
     let (trace, span) = front.tracer.begin(client.trace.clone(), started);

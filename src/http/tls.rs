@@ -2,9 +2,9 @@
 //! change.
 //!
 //! A handshake uses the pair that is in force at its start. Open connections keep the pair of their handshake. While
-//! only one file is replaced, the two files do not match, and the previous pair stays in force. A changed file is used
-//! only after two checks have found the same content. Without this rule, a half-written certificate chain could be
-//! used, because it looks like a complete one.
+//! only one file is replaced, the two files do not match, and the previous pair stays in force. A changed pair is used
+//! only after two checks have found it. Without this rule, a half-written certificate chain could be used, because it
+//! looks like a complete one.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -21,7 +21,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::watch::Watched;
 use crate::config::{self, Config};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,19 +36,26 @@ pub struct TlsError(String);
 /// The certificate and key in force, and the files that they are read from.
 pub struct Tls {
     files: config::TlsFiles,
-    watched: Mutex<WatchedFiles>,
+    found: Mutex<FoundPairs>,
     in_force: ArcSwap<ServerConfig>,
     /// The keys of session tickets. A new certificate does not change them, so that clients can resume their sessions.
     tickets: Arc<dyn ProducesTickets>,
 }
 
-struct WatchedFiles {
-    /// The certificate, then the key.
-    files: [Watched; 2],
-    /// True if a file has changed, or could not be read, since a pair was last put in force.
-    is_due: bool,
+/// What the checks of the files have found.
+struct FoundPairs {
+    in_force: PemPair,
+    /// The pair at the last check.
+    last: PemPair,
     /// The reason why the last pair was refused. A repeated reason is not logged again.
     refused: Option<String>,
+}
+
+/// The contents of the file of the certificate, and of the file of its key.
+#[derive(Clone, PartialEq, Eq)]
+struct PemPair {
+    cert: Vec<u8>,
+    key: Vec<u8>,
 }
 
 impl Tls {
@@ -62,15 +68,10 @@ impl Tls {
         let tickets = ring::Ticketer::new().map_err(|error| {
             TlsError(format!(": the system gives no random numbers for session tickets: {error}"))
         })?;
-        let mut checked = [Watched::new(&files.cert), Watched::new(&files.key)];
-        // The files are checked before they are read, so that the next check finds a change that happens in
-        // between.
-        for file in &mut checked {
-            let _ = file.look();
-        }
-        let in_force = ArcSwap::new(read(&files, &tickets)?);
-        let watched = Mutex::new(WatchedFiles { files: checked, is_due: false, refused: None });
-        Ok(Some(Arc::new(Self { files, watched, in_force, tickets })))
+        let pair = read(&files)?;
+        let in_force = ArcSwap::new(server_config(&pair, &files, &tickets)?);
+        let found = Mutex::new(FoundPairs { in_force: pair.clone(), last: pair, refused: None });
+        Ok(Some(Arc::new(Self { files, found, in_force, tickets })))
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
@@ -89,50 +90,53 @@ impl Tls {
         });
     }
 
-    /// Puts the certificate and key of the files in force if a file has changed and the two match. A refused pair
-    /// is tried again at each check, because its fault may end without a change of the files. For example, an
-    /// operator may grant the permission to read them.
+    /// Puts the pair of the files in force if it is another one, the check before has found it, too, and the two match. A
+    /// refused pair is tried again at each check, because its fault may end without a change of the files. For example,
+    /// an operator may grant the permission to read them.
     fn check_files(&self) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let WatchedFiles { files, is_due, refused } = &mut *watched;
-        // Both files are checked each time, so that a change of both files counts as one change.
-        let changes = files.each_mut().map(Watched::changes);
-        *is_due |= changes.iter().any(|change| matches!(change, Ok(true) | Err(_)));
-        if !*is_due || files.iter().any(Watched::is_unsettled) {
-            return;
-        }
-        match read(&self.files, &self.tickets) {
-            Ok(pair) => {
-                self.in_force.store(pair);
-                (*is_due, *refused) = (false, None);
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let FoundPairs { in_force, last, refused } = &mut *found;
+        let taken = read(&self.files).and_then(|pair| {
+            let is_settled = std::mem::replace(last, pair.clone()) == pair;
+            if is_settled && pair != *in_force {
+                self.in_force.store(server_config(&pair, &self.files, &self.tickets)?);
+                (*in_force, *refused) = (pair, None);
                 tracing::info!(cert = %self.files.cert.display(), "new certificate in force");
             }
-            Err(error) => {
-                let error = error.to_string();
-                if refused.as_ref() != Some(&error) {
-                    tracing::error!(
-                        error,
-                        "certificate refused: the previous one stays in force, and the files are checked again each second"
-                    );
-                    *refused = Some(error);
-                }
-            }
+            Ok(())
+        });
+        if let Err(error) = taken.map_err(|error| error.to_string())
+            && refused.as_ref() != Some(&error)
+        {
+            tracing::error!(
+                error,
+                "certificate refused: the previous one stays in force, and the files are checked again each second"
+            );
+            *refused = Some(error);
         }
     }
 }
 
-fn read(files: &config::TlsFiles, tickets: &Arc<dyn ProducesTickets>) -> Result<Arc<ServerConfig>, TlsError> {
-    let fault = |setting: &str, path: &Path, what: &dyn Display| {
-        TlsError(format!(".{setting}: {}: {what}", path.display()))
-    };
-    let text = |setting, path: &Path| std::fs::read(path).map_err(|cause| fault(setting, path, &cause));
-    let (cert, key) = (text("cert", &files.cert)?, text("key", &files.key)?);
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&cert).collect();
+fn fault(setting: &str, path: &Path, what: &dyn Display) -> TlsError {
+    TlsError(format!(".{setting}: {}: {what}", path.display()))
+}
+
+fn read(files: &config::TlsFiles) -> Result<PemPair, TlsError> {
+    let content = |setting, path: &Path| std::fs::read(path).map_err(|cause| fault(setting, path, &cause));
+    Ok(PemPair { cert: content("cert", &files.cert)?, key: content("key", &files.key)? })
+}
+
+fn server_config(
+    pair: &PemPair,
+    files: &config::TlsFiles,
+    tickets: &Arc<dyn ProducesTickets>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pair.cert).collect();
     let chain = chain
         .ok()
         .filter(|chain| !chain.is_empty())
         .ok_or_else(|| fault("cert", &files.cert, &"expected certificates in PEM, the server's own first"))?;
-    let key = PrivateKeyDer::from_pem_slice(&key)
+    let key = PrivateKeyDer::from_pem_slice(&pair.key)
         .map_err(|_| fault("key", &files.key, &"expected a private key in PEM that is not encrypted"))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -89,10 +89,6 @@ macro_rules! label {
                 self as usize
             }
 
-            /// Returns the value with the text `name`. `None` if there is none.
-            pub fn from_name(name: &str) -> Option<Self> {
-                Self::ALL.into_iter().find(|value| value.as_str() == name)
-            }
         }
 
         impl Label for $name {
@@ -446,7 +442,6 @@ mod tests {
     fn label_positions_match_texts() {
         for outcome in Outcome::ALL {
             assert_eq!(Outcome::text(outcome.position()), outcome.as_str());
-            assert_eq!(Outcome::from_name(outcome.as_str()), Some(outcome));
         }
         assert_eq!(<Option<Method>>::text(None::<Method>.position()), "other");
         assert_eq!(<Option<Commitment>>::text(None::<Commitment>.position()), "none");

@@ -163,37 +163,21 @@ pub struct RequestSpan {
     span: Option<OpenSpan>,
 }
 
-/// The attributes of a request's span. The values are those of the access log.
-#[derive(Debug, Clone, Copy)]
-pub struct RequestAttributes<'a> {
-    /// The method, `other` if it is not one of [`Method`](crate::methods::Method), or `mixed` in a batch of several
-    /// methods.
-    pub method: &'static str,
-    /// The commitment, `none` if the call has none, or `mixed` in a batch of several commitments.
-    pub commitment: &'static str,
-    /// The outcome, or `mixed` in a batch of several outcomes.
-    pub outcome: &'static str,
-    pub calls: usize,
-    pub status: u16,
-    pub key: &'a str,
-    pub request: &'a str,
-    /// True if the request failed through a fault of slotfront or of the nodes.
-    pub failed: bool,
-}
-
 impl RequestSpan {
-    /// Ends the span of an answered request, and queues it for export.
-    pub fn end(mut self, attributes: &RequestAttributes<'_>) {
+    /// Ends the span of an answered request, and queues it for export. `failed` is true if the request failed through a
+    /// fault of slotfront or of the nodes.
+    pub fn end(
+        mut self,
+        name: &'static str,
+        failed: bool,
+        texts: &[(&'static str, &str)],
+        numbers: &[(&'static str, i64)],
+    ) {
         let Some(mut span) = self.span.take() else { return };
-        span.name(attributes.method);
-        span.text("rpc.method", attributes.method);
-        span.text("rpc.commitment", attributes.commitment);
-        span.text("cache.outcome", attributes.outcome);
-        span.number("rpc.calls", i64::try_from(attributes.calls).unwrap_or(i64::MAX));
-        span.number("http.response.status_code", attributes.status.into());
-        span.text("key.id", attributes.key.to_owned());
-        span.text("request.id", attributes.request.to_owned());
-        span.close(attributes.failed);
+        span.name(name);
+        texts.iter().for_each(|(key, value)| span.text(key, (*value).to_owned()));
+        numbers.iter().for_each(|(key, value)| span.number(key, *value));
+        span.close(failed);
     }
 }
 

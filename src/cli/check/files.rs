@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ipnet::IpNet;
 
@@ -62,52 +62,35 @@ fn repeated_names(path: &Path, keys: &[ApiKey]) -> Vec<Finding> {
     ids.into_iter().filter(|(_, ids)| ids.len() > 1).map(finding).collect()
 }
 
-/// A file whose permissions are checked, and its permission bits.
-pub(super) struct CheckedFile {
-    /// The setting that names the file.
-    pub(super) what: &'static str,
-    pub(super) path: PathBuf,
-    pub(super) mode: u32,
-    /// True if other users must not read the file.
-    pub(super) secret: bool,
-}
-
-/// Returns the configuration file `file`, and the key file, the usage file and the TLS key that `config` names, if
-/// they exist.
-pub(super) fn files(config: &Config, file: Option<&Path>) -> Vec<CheckedFile> {
+/// Returns the problems with the permissions of the configuration file `file`, and of the key file, the usage file and the
+/// TLS key that `config` names. A missing file has none.
+pub(super) fn of_files(config: &Config, file: Option<&Path>) -> Vec<Finding> {
     let tls = config.server.tls.as_ref();
-    [
+    let files = [
         ("the configuration", file, false),
         ("auth.keys_file", config.auth.keys_file.as_deref(), true),
         ("auth.usage_file", config.auth.usage_file.as_deref(), false),
         ("server.tls.key", tls.map(|tls| tls.key.as_path()), true),
-    ]
-    .into_iter()
-    .filter_map(|(what, path, secret)| {
-        let path = path?.to_owned();
-        let mode = std::fs::metadata(&path).ok()?.mode() & 0o777;
-        Some(CheckedFile { what, path, mode, secret })
-    })
-    .collect()
+    ];
+    let finding = |(what, path, is_secret): (&str, Option<&Path>, bool)| {
+        let mode = std::fs::metadata(path?).ok()?.mode() & 0o777;
+        of_mode(what, path?, mode, is_secret)
+    };
+    files.into_iter().filter_map(finding).collect()
 }
 
-pub(super) fn of_files(files: &[CheckedFile]) -> Vec<Finding> {
-    let finding = |file: &CheckedFile| {
-        let CheckedFile { what, path, mode, secret } = file;
-        let (path, shown) = (path.display(), format!("{mode:03o}"));
-        if mode & 0o022 != 0 {
-            let fix = format!("chmod go-w {path}");
-            return Some(Finding::fault(
-                format!("{what} ({path}, mode {shown}) can be changed by other users"),
-                fix,
-            ));
-        }
-        (*secret && mode & 0o004 != 0).then(|| {
-            let fix = format!("chmod o-r {path}");
-            Finding::warning(format!("{what} ({path}, mode {shown}) can be read by every user"), fix)
-        })
-    };
-    files.iter().filter_map(finding).collect()
+/// Returns the problem with the permission bits `mode` of the file `path`, which the setting `what` names. Other users must
+/// not read a secret file.
+fn of_mode(what: &str, path: &Path, mode: u32, is_secret: bool) -> Option<Finding> {
+    let (path, shown) = (path.display(), format!("{mode:03o}"));
+    if mode & 0o022 != 0 {
+        let what = format!("{what} ({path}, mode {shown}) can be changed by other users");
+        return Some(Finding::fault(what, format!("chmod go-w {path}")));
+    }
+    (is_secret && mode & 0o004 != 0).then(|| {
+        let what = format!("{what} ({path}, mode {shown}) can be read by every user");
+        Finding::warning(what, format!("chmod o-r {path}"))
+    })
 }
 
 /// Returns a warning if the limit `open_files` is too low for the connections that the settings allow. `None` if it is
@@ -234,7 +217,6 @@ mod tests {
 
     #[test]
     fn exposed_files_are_reported() {
-        let file = |mode, secret| CheckedFile { what: "auth.keys_file", path: "k.toml".into(), mode, secret };
         for (mode, secret, expected) in [
             (0o600, true, None),
             (0o640, true, None),
@@ -243,8 +225,8 @@ mod tests {
             (0o620, false, Some((true, "chmod go-w k.toml"))),
             (0o666, true, Some((true, "chmod go-w k.toml"))),
         ] {
-            let findings = of_files(&[file(mode, secret)]);
-            let found = findings.first().map(|finding| (finding.fault, finding.fix.as_str()));
+            let finding = of_mode("auth.keys_file", Path::new("k.toml"), mode, secret);
+            let found = finding.as_ref().map(|finding| (finding.fault, finding.fix.as_str()));
             assert_eq!(found, expected, "{mode:o}");
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{MAX_NAME, SHARE, is_name};
+use super::{NAME_RULE, SHARE, is_name};
 use crate::config::Secret;
 use crate::config::setting::{Field, section};
 use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod};
@@ -85,9 +85,7 @@ pub(super) fn plans(f: &Field<'_, '_>) -> BTreeMap<String, Plan> {
     let mut plans = BTreeMap::new();
     for name in names {
         if !is_name(&name) {
-            let rule =
-                format!("expected a name of letters, digits, '-', '_' and '.', at most {MAX_NAME} of them");
-            r.problem(&name, None, rule, "rename the plan");
+            r.problem(&name, None, NAME_RULE, "rename the plan");
         }
         let plan = r.section(&name);
         plans.insert(name, plan);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::TIMEOUT;
+use super::{TIMEOUT, is_origin};
 use crate::config::setting::{Field, section};
 
 section! {
@@ -102,9 +102,7 @@ fn tls(f: &Field<'_, '_>) -> Option<TlsFiles> {
 fn cors_origins(f: &Field<'_, '_>) -> Vec<String> {
     let origins: Vec<String> = f.list(&["*"]);
     for origin in &origins {
-        let as_browser = |url: &url::Url| url.origin().ascii_serialization() == *origin;
-        let fine = origin == "*" || url::Url::parse(origin).is_ok_and(|url| as_browser(&url));
-        if !fine {
+        if origin != "*" && !is_origin(origin) {
             let rule = "expected \"*\" or an origin as a browser sends it: scheme and host, no path";
             f.problem(Some(format!("{origin:?}")), rule, "write it like \"https://app.example\"");
         }

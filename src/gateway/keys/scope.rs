@@ -1,10 +1,8 @@
 //! The restrictions of a key beyond those of its plan: its web origins, client addresses and methods.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
-use url::Url;
 
+use crate::config::{is_origin, network};
 use crate::methods::AnyMethod;
 
 /// The restrictions of a key. `None` means no restriction.
@@ -24,12 +22,7 @@ pub struct Scope {
 /// # Errors
 /// `text` is not an origin in this form. The error describes the form.
 pub fn origin(text: &str) -> Result<String, &'static str> {
-    let sent = || {
-        let url = Url::parse(text).ok()?;
-        let port = url.port().map_or_else(String::new, |port| format!(":{port}"));
-        Some(format!("{}://{}{port}", url.scheme(), url.host_str()?))
-    };
-    sent().filter(|sent| sent == text).ok_or(
+    is_origin(text).then(|| text.to_owned()).ok_or(
         "expected an origin as a browser sends it, like https://app.example or http://localhost:3000: \
          lower case, no path, no default port",
     )
@@ -40,8 +33,7 @@ pub fn origin(text: &str) -> Result<String, &'static str> {
 /// # Errors
 /// `text` is neither a network nor an address. The error describes the expected form.
 pub fn address(text: &str) -> Result<IpNet, &'static str> {
-    let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-    network.ok_or("expected an address or a network, like 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32")
+    network(text).ok_or("expected an address or a network, like 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32")
 }
 
 /// Parses the name of a cached or passthrough method.
