@@ -175,8 +175,12 @@ impl RequestSpan {
     ) {
         let Some(mut span) = self.span.take() else { return };
         span.name(name);
-        texts.iter().for_each(|(key, value)| span.text(key, (*value).to_owned()));
-        numbers.iter().for_each(|(key, value)| span.number(key, *value));
+        for (key, value) in texts {
+            span.text(key, (*value).to_owned());
+        }
+        for (key, value) in numbers {
+            span.number(key, *value);
+        }
         span.close(failed);
     }
 }

@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::app::signals::Signals;
 use slotfront::app::{self, Listeners};
+use slotfront::config::Config;
 use slotfront::config::reload::ConfigSource;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
@@ -244,4 +245,15 @@ async fn slow_reload_blocks_no_request() {
         ended = running => panic!("{:?}", ended.err()),
         () = calls => {}
     }
+}
+
+#[tokio::test]
+async fn a_new_limit_of_batches_needs_a_restart() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut new = Config::clone(&gateway.front().config);
+    new.server.max_batch = 2;
+    let changes = gateway.app.reload(&new).unwrap();
+    assert_eq!((changes.at_once, changes.after_restart), (vec![], vec!["server"]));
+    let reply = gateway.batch([gateway.get_nodes(), gateway.get_nodes(), gateway.get_nodes()]).send().await;
+    assert_eq!(reply.json().as_array().map(Vec::len), Some(3), "{}", reply.text);
 }
