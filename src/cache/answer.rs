@@ -1,7 +1,8 @@
 //! The way of one call through the cache: look up, fetch, and serve an older stored entry if the fetch fails.
 //!
 //! The answer of a flight may be no good for this caller, because the flight began before the caller arrived, or
-//! because another caller was shown a higher slot meanwhile. Then another flight follows, at most three in all.
+//! because another caller was shown a higher slot meanwhile. Then another flight follows: at most three in all, four
+//! with minContextSlot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +26,10 @@ use crate::telemetry::{AttemptResult, StaleCause};
 /// the limit instead.
 const LONGEST_RENDER_WAIT: Duration = Duration::from_millis(400);
 
-/// The highest number of flights for one call. A call that shares no flight, or whose minContextSlot no node has reached,
-/// has one less.
-const FLIGHTS: usize = 3;
+/// The highest number of flights for one call, and for one with minContextSlot. A call that shares no flight, or whose
+/// minContextSlot no node has reached, has no first flight. The last flight has the requirement of the one before it, so it
+/// always begins after the call, and its answer is new enough.
+const FLIGHTS: [usize; 2] = [3, 4];
 
 /// Answers `call`. Its charge is shared with the flights that are made for it.
 pub(super) async fn answer_call(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Error> {
@@ -125,10 +127,10 @@ async fn fetch(
             Some((slot, commitment)) => cache.fetcher.await_frontier(&call.plan, slot, commitment).await,
             None => true,
         };
-    let first = usize::from(!shares);
+    let (first, flights) = (usize::from(!shares), FLIGHTS[usize::from(shares && min_context_slot.is_some())]);
     let mut is_last = false;
-    for number in first..FLIGHTS {
-        is_last |= number + 1 == FLIGHTS;
+    for number in first..flights {
+        is_last |= number + 1 == flights;
         let (requirement, min_slot) = match (number, min_context_slot, commitment) {
             // Any answer serves the caller if it happens to reach the caller's slots.
             (0, ..) => (SlotRequirement::None, min_context_slot.max(monotonic_slot)),
