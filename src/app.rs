@@ -39,6 +39,7 @@ use crate::pool::Pool;
 use crate::redis_store::mac::StoreMac;
 use crate::redis_store::{SharedError, Store};
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
+use crate::tip::Tip;
 use signals::{HangupSignal, Signals};
 
 mod clock;
@@ -175,6 +176,7 @@ impl App {
             gateway: Arc::clone(&gateway),
             cache,
             pool: Arc::clone(&pool),
+            tip: Tip::new(Arc::clone(&frontier)),
             frontier,
             followed,
             metrics: Arc::clone(&metrics),

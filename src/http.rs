@@ -55,6 +55,7 @@ use crate::frontier::Frontier;
 use crate::gateway::Gateway;
 use crate::pool::Pool;
 use crate::telemetry::{Metrics, Tracer};
+use crate::tip::Tip;
 
 /// The parts of the program that requests need.
 pub struct Front {
@@ -68,6 +69,8 @@ pub struct Front {
     pub pool: Arc<Pool>,
     /// The newest slots of the cluster, at each commitment.
     pub frontier: Arc<Frontier>,
+    /// The slots that callers were shown, and the reads that never go back behind them.
+    pub tip: Arc<Tip>,
     /// The run of blocks that is followed, for the status page.
     pub followed: Arc<FollowedChain>,
     /// The metrics.

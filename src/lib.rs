@@ -13,6 +13,8 @@ pub mod http;
 pub mod gateway;
 pub use slotfront_rpc::{jsonrpc, methods};
 
+pub mod tip;
+
 pub mod cache;
 pub mod follow;
 pub mod pool;

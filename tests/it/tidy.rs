@@ -176,8 +176,20 @@ fn codes_of_ours_are_born_in_one_place() {
 }
 
 /// The layers, in the order in which a request passes them.
-const LAYERS: [&str; 11] =
-    ["cli", "app", "admin", "http", "gateway", "cache", "follow", "pool", "frontier", "node", "redis_store"];
+const LAYERS: [&str; 12] = [
+    "cli",
+    "app",
+    "admin",
+    "http",
+    "gateway",
+    "tip",
+    "cache",
+    "follow",
+    "pool",
+    "frontier",
+    "node",
+    "redis_store",
+];
 
 /// The modules that every layer may use. Each comes before those that it uses.
 const FOUNDATIONS: [&str; 10] =

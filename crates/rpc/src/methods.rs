@@ -21,6 +21,7 @@ mod get_vote_accounts;
 mod params;
 mod passthrough;
 mod pubkey;
+mod signature;
 
 #[cfg(test)]
 mod properties;
@@ -39,6 +40,7 @@ pub use get_vote_accounts::VotesQuery;
 pub use params::ParamError;
 pub use passthrough::{AnyMethod, PassthroughCall, PassthroughMethod, write_method};
 pub use pubkey::{Pubkey, PubkeyError};
+pub use signature::Signature;
 
 use crate::jsonrpc::Params;
 

@@ -61,7 +61,7 @@ impl Pubkey {
 }
 
 /// The value of each base58 character. `None` is for other bytes.
-const DIGITS: [Option<u8>; 256] = {
+pub(super) const DIGITS: [Option<u8>; 256] = {
     let alphabet = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
     let mut digits = [None; 256];
     let mut value = 0_u8;
