@@ -167,6 +167,7 @@ impl App {
             tasks.clone(),
             shared.as_ref(),
         );
+        let tip = Tip::new(Arc::clone(&pool), Arc::clone(&frontier), Arc::clone(&followed), tasks.clone());
         let gateway = Arc::new(gateway);
         let tracer = tracer(&config, &metrics, &tasks, stop)?;
         tasks.spawn(telemetry::report_folds(stop.clone()));
@@ -176,7 +177,7 @@ impl App {
             gateway: Arc::clone(&gateway),
             cache,
             pool: Arc::clone(&pool),
-            tip: Tip::new(Arc::clone(&frontier)),
+            tip,
             frontier,
             followed,
             metrics: Arc::clone(&metrics),

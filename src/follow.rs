@@ -17,6 +17,7 @@ mod cross_check;
 mod excluded;
 mod fetch;
 mod follower;
+mod heads;
 mod last_writes;
 #[cfg(test)]
 mod model;
@@ -37,6 +38,7 @@ pub use chain::{Carry, Chain, Tip};
 pub use excluded::{is_excluded_address, is_excluded_owner};
 pub use fetch::block_params;
 pub use follower::Follower;
+pub use heads::{Head, Heads};
 pub use last_writes::Bucket;
 use last_writes::Buckets;
 pub use reader::calls_per_slot;
@@ -51,6 +53,8 @@ pub use crate::node::version::{EXACT_FINALIZED, NodeVersion};
 pub struct FollowedChain {
     buckets: Buckets,
     chain: ArcSwapOption<Chain>,
+    /// The newest blocks of the chain. `None` while following pauses.
+    heads: watch::Sender<Option<Arc<Heads>>>,
     /// Notifies waiting tasks that the chain has a newer block, or that a chain has begun or ended.
     moved: watch::Sender<()>,
     last_number: AtomicU64,
@@ -95,6 +99,11 @@ impl FollowedChain {
             }
             moved.changed().await.ok()?;
         }
+    }
+
+    /// Returns a receiver of the newest blocks of the chain. It has `None` while following pauses.
+    pub fn heads(&self) -> watch::Receiver<Option<Arc<Heads>>> {
+        self.heads.subscribe()
     }
 
     /// Wakes the tasks that wait for a newer block, or for the end of the chain.
@@ -161,6 +170,7 @@ struct PublishedChain<'a>(&'a FollowedChain);
 impl Drop for PublishedChain<'_> {
     fn drop(&mut self) {
         self.0.chain.store(None);
+        self.0.heads.send_replace(None);
         self.0.note_move();
     }
 }

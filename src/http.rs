@@ -28,6 +28,7 @@ mod responses;
 mod routes;
 pub mod shutdown;
 mod timed_socket;
+mod tip;
 pub mod tls;
 
 use std::sync::Arc;

@@ -24,6 +24,7 @@ mod request;
 pub mod select;
 #[cfg(test)]
 mod tests;
+mod tip_request;
 mod upstream_call;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +46,7 @@ use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
 use select::Unusable;
+pub use tip_request::TipRequest;
 pub use upstream_call::CallContext;
 
 use crate::config;
@@ -123,6 +125,14 @@ impl Pool {
     /// # Errors
     /// As for [`Pool::call`].
     pub async fn pass_through(&self, request: &PassthroughRequest) -> Result<NodeReply, Error> {
+        call::run(self, request).await
+    }
+
+    /// Sends a read of the tip to nodes until one answers at or above the tip.
+    ///
+    /// # Errors
+    /// As for [`Pool::call`]. An attempt failed as `behind` if its node is below the tip.
+    pub async fn read_tip(&self, request: &TipRequest) -> Result<PoolReply, Error> {
         call::run(self, request).await
     }
 

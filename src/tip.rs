@@ -5,34 +5,73 @@
 //! comes from below it, and a height is shown only once every signature that is watched was asked for at its slot.
 //!
 //! The tip is everybody's, not each key's: a key may belong to a balancer in front of many callers.
+//!
+//! `kept` has the last answer of a node at a commitment, `statuses` merges the questions for statuses, and `watch` asks
+//! for the signatures that are watched.
 
+mod kept;
+mod read;
+mod statuses;
 mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
+
+use crate::error::{Error, FailedAttempt};
+use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
-use crate::methods::{Commitment, Signature, Slot};
+use crate::methods::{Commitment, Signature, Slot, TipQuery};
+use crate::node::NodeReply;
+use crate::pool::{CallContext, Pool, PoolReply, TipRequest};
+use crate::telemetry::AttemptResult;
+use read::Reads;
+pub use read::TipAnswer;
+use statuses::Merger;
 use watch::Watches;
 pub use watch::{Landed, Watch};
 
+/// The part of a slot for which a read pauses if no node has reached the tip.
+const PAUSE_PART: u32 = 4;
+/// The longest wait for a node that has reached the tip, or for the signatures that are watched. A caller who polls asks
+/// again before that.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// The tip of the cluster as callers have seen it.
 pub struct Tip {
+    pool: Arc<Pool>,
     frontier: Arc<Frontier>,
+    followed: Arc<FollowedChain>,
+    tasks: TaskTracker,
     /// The highest slot that was shown at each commitment, by [`Commitment::index`]. 0 before the first.
     shown: [AtomicU64; 3],
     /// The newest known slot at each commitment when the tip last looked. If it is lower now, no node reaches it any more.
     known: [AtomicU64; 3],
+    reads: Reads,
+    merger: Merger,
     watches: Arc<Watches>,
 }
 
 impl Tip {
     /// Creates a tip that nobody was shown anything of.
-    pub fn new(frontier: Arc<Frontier>) -> Arc<Self> {
+    pub fn new(
+        pool: Arc<Pool>,
+        frontier: Arc<Frontier>,
+        followed: Arc<FollowedChain>,
+        tasks: TaskTracker,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            pool,
             frontier,
+            followed,
+            tasks,
             shown: Default::default(),
             known: Default::default(),
+            reads: Reads::default(),
+            merger: Merger::default(),
             watches: Arc::default(),
         })
     }
@@ -46,17 +85,31 @@ impl Tip {
     /// Notes that a caller is shown `slot`. A slot that is confirmed is processed, too, so the tip rises at all weaker
     /// commitments. A slot that a single node invents would stop all answers, so it does not count.
     pub fn raise(&self, commitment: Commitment, slot: Slot) {
-        self.follow_falls();
-        if self.frontier.believes(commitment, slot) {
-            for shown in &self.shown[..=commitment.index()] {
-                shown.fetch_max(slot, Ordering::AcqRel);
-            }
-        }
+        self.raise_from(commitment, slot);
     }
 
-    /// Waits for the end of a signature: until it is at `commitment`. Dropping the watch ends it.
-    pub fn watch(&self, signature: Signature, commitment: Commitment) -> Watch {
-        self.watches.add(signature, commitment)
+    /// Raises the tip as [`Self::raise`] does, and returns the highest slot that was shown before.
+    fn raise_from(&self, commitment: Commitment, slot: Slot) -> Slot {
+        self.follow_falls();
+        let mut before = 0;
+        if self.frontier.believes(commitment, slot) {
+            for shown in &self.shown[..=commitment.index()] {
+                before = shown.fetch_max(slot, Ordering::AcqRel);
+            }
+        }
+        before
+    }
+
+    /// Waits for the end of a signature: until it is at `commitment`. Dropping the watch ends it. One node call a slot
+    /// for each 256 watched signatures, whoever watches. An already landed signature is reported at once.
+    pub fn watch(self: &Arc<Self>, signature: Signature, commitment: Commitment) -> Watch {
+        let watch = self.watches.add(signature, commitment);
+        self.ask_for_watched();
+        watch
+    }
+
+    fn floors(&self) -> [Slot; 3] {
+        Commitment::ALL.map(|commitment| self.slot(commitment))
     }
 
     /// Lowers the tip with a frontier that has fallen, as after the restart of a cluster: no node could answer otherwise.
@@ -69,36 +122,56 @@ impl Tip {
             }
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use tokio::time::Instant;
-
-    use super::*;
-    use Commitment::{Confirmed, Finalized, Processed};
-
-    fn slots(tip: &Tip) -> [Slot; 3] {
-        Commitment::ALL.map(|commitment| tip.slot(commitment))
+    /// Shows `slot` to a caller, once every signature that is watched by now was asked for at it. Returns false if a
+    /// higher slot was shown meanwhile.
+    ///
+    /// # Errors
+    /// No node says in time how far the signatures are.
+    async fn show(
+        self: &Arc<Self>,
+        commitment: Commitment,
+        slot: Slot,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        self.settle(commitment, slot, deadline).await?;
+        Ok(self.raise_from(commitment, slot) <= slot)
     }
 
-    #[tokio::test]
-    async fn tip_rises_with_what_is_shown_and_falls_with_the_frontier() {
-        let frontier = Arc::new(Frontier::new(1));
-        let tip = Tip::new(Arc::clone(&frontier));
-        frontier.set_usable(0, true, Instant::now());
-        for commitment in Commitment::ALL {
-            frontier.probed(0, commitment, 1_000, Instant::now());
+    /// Asks nodes until one answers at or above the tip.
+    ///
+    /// # Errors
+    /// No node has reached the tip in time, or none answers.
+    async fn ask(&self, query: &TipQuery, context: &CallContext) -> Result<PoolReply, Error> {
+        let until = context.deadline.min(Instant::now() + PATIENCE);
+        let commitment = query.commitment().unwrap_or(Commitment::Processed);
+        let is_current = |reply: &PoolReply, era| {
+            let is_result = matches!(reply.body, NodeReply::Result(_));
+            let is_believed = self.frontier.believes(commitment, reply.slot);
+            !is_result || era == self.frontier.era() && reply.slot >= self.slot(commitment) && is_believed
+        };
+        let is_behind = |attempt: &FailedAttempt| attempt.reason == AttemptResult::Behind.as_str();
+        loop {
+            let (floors, era) = (self.floors(), self.frontier.era());
+            let request = TipRequest { query: query.clone(), floors, context: context.clone() };
+            let answer = self.pool.read_tip(&request).await;
+            let error = match answer {
+                Ok(reply) if is_current(&reply, era) => return Ok(reply),
+                // The cluster has changed meanwhile, or the tip has risen.
+                Ok(_) => Error::NoUpstream(Vec::new()),
+                Err(Error::NoUpstream(attempts)) if attempts.iter().any(is_behind) => {
+                    Error::NoUpstream(attempts)
+                }
+                Err(error) => return Err(error),
+            };
+            if Instant::now() >= until {
+                return Err(error);
+            }
+            sleep(self.pause()).await;
         }
-        assert_eq!(slots(&tip), [0; 3], "nothing was shown");
-        tip.raise(Confirmed, 1_001);
-        assert_eq!(slots(&tip), [1_001, 1_001, 0]);
-        tip.raise(Processed, 999);
-        tip.raise(Finalized, 990);
-        assert_eq!(slots(&tip), [1_001, 1_001, 990]);
-        tip.raise(Processed, 1_000_000);
-        assert_eq!(slots(&tip), [1_001, 1_001, 990], "a slot that no other node is near");
-        frontier.forget();
-        assert_eq!(slots(&tip), [0; 3]);
+    }
+
+    fn pause(&self) -> Duration {
+        self.frontier.slot_time() / PAUSE_PART
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn check(config: &mut Config, found: &mut Findings) {
     timeouts(config, &mut rules);
     sizes(config, &mut rules);
     auth(config, &mut rules);
-    follow(config, &mut rules);
+    names_of_upstreams(config, &mut rules);
     for (name, plan) in &config.plans {
         self::plan(name, plan, config, &mut rules);
     }
@@ -228,15 +228,18 @@ fn auth(config: &Config, rules: &mut CrossChecks<'_>) {
     }
 }
 
-fn follow(config: &Config, rules: &mut CrossChecks<'_>) {
+/// Checks the lists of upstreams' names.
+fn names_of_upstreams(config: &Config, rules: &mut CrossChecks<'_>) {
     let names: Vec<_> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
-    for name in config.follow.upstreams.iter().filter(|name| !names.contains(&name.as_str())) {
+    let lists = [("follow.upstreams", &config.follow.upstreams), ("send.upstreams", &config.send.upstreams)];
+    let listed = lists.into_iter().flat_map(|(path, list)| list.iter().map(move |name| (path, name)));
+    for (path, name) in listed.filter(|(_, name)| !names.contains(&name.as_str())) {
         rules.report(
-            "follow.upstreams",
+            path,
             "upstream",
             format!("{name:?}"),
             "is not the name of an upstream",
-            format!("name some of {}, or remove follow.upstreams to allow all", names.join(", ")),
+            format!("name some of {}, or remove {path} to allow all", names.join(", ")),
         );
     }
 }

@@ -5,6 +5,7 @@
 
 use super::problem::Problem;
 use super::reader::TableReader;
+use crate::methods::TipMethod;
 
 struct Removed {
     table: &'static str,
@@ -37,9 +38,26 @@ const REMOVED: [Removed; 3] = [
 ];
 
 /// Reads every removed setting, so that none is reported as unknown. Returns a warning for each one that is set to
-/// what slotfront does anyway, and records a problem for any other value.
+/// what slotfront does anyway, and records a problem for any other value. Also warns of methods that need no listing.
 pub(super) fn read(root: &TableReader<'_>) -> Vec<Problem> {
-    REMOVED.iter().filter_map(|removed| removed.read(root)).collect()
+    REMOVED.iter().filter_map(|removed| removed.read(root)).chain(built_in(root)).collect()
+}
+
+/// Returns the warning about methods in `passthrough.methods` that slotfront answers itself.
+fn built_in(root: &TableReader<'_>) -> Option<Problem> {
+    let table = root.table("passthrough");
+    let written = table.written("methods")?;
+    let shown = written.raw.show();
+    let names =
+        shown.split(|c: char| !c.is_alphanumeric()).filter(|name| TipMethod::from_name(name).is_some());
+    let names = names.collect::<Vec<_>>().join(", ");
+    (!names.is_empty()).then(|| Problem {
+        path: table.path("methods"),
+        value: None,
+        origin: written.origin,
+        rule: format!("lists methods that are built in, and answered without it: {names}"),
+        fix: "remove them from the list".to_owned(),
+    })
 }
 
 impl Removed {

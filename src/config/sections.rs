@@ -4,6 +4,7 @@ mod auth;
 mod cache;
 mod follow;
 pub(super) mod pool;
+mod send;
 mod server;
 mod shared;
 mod telemetry;
@@ -15,7 +16,8 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use super::setting::section;
+use super::setting::{Field, section};
+use super::value::Forwardable;
 use super::{Problem, Secret};
 use crate::methods::{PassthroughMethod, Profile};
 
@@ -23,6 +25,7 @@ pub use auth::{Auth, AuthMode, KEYS_FILE, Plan, STANDARD_PLAN, Units};
 pub use cache::{Assemble, CacheSettings, StaleIfError, Ttl};
 pub use follow::{FollowMode, FollowSettings, Verify};
 pub use pool::{BreakerSettings, PoolSettings};
+pub use send::SendSettings;
 pub use server::{Server, TlsFiles};
 pub use shared::SharedSettings;
 pub use telemetry::{LogFormat, Telemetry};
@@ -44,15 +47,21 @@ section! {
         cache: CacheSettings = section(),
         follow: FollowSettings = section(),
         shared: Option<SharedSettings> = with(shared::shared),
-        /// Further read methods, such as "getSlot" or "getLatestBlockhash", that pass through to a node without
+        /// Further read methods, such as "getBalance" or "simulateTransaction", that pass through to a node without
         /// caching. Methods that write are refused. `[units]` sets their prices by name; plans and keys can be
         /// restricted to them.
-        passthrough["passthrough.methods"]: Vec<PassthroughMethod> = list(&[]),
+        passthrough["passthrough.methods"]: Vec<PassthroughMethod> = with(forwarded),
+        send: SendSettings = section(),
         verify: Verify = section(),
         telemetry: Telemetry = section(),
         /// The settings that are valid but probably unintended. Reported at the start.
         warnings: Vec<Problem> = fixed(Vec::new()),
     }
+}
+
+/// Reads the methods to forward. Those that slotfront answers itself are left out, and [`super::removed`] warns of them.
+fn forwarded(f: &Field<'_, '_>) -> Vec<PassthroughMethod> {
+    f.list::<Forwardable>(&[]).into_iter().filter_map(|Forwardable(method)| method).collect()
 }
 
 /// The bounds of timeouts. Timers have a resolution of a millisecond, and an hour is as good as unlimited.

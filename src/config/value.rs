@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Profile};
+use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Profile, TipMethod};
 
 use super::raw::Raw;
 use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat, network};
@@ -145,7 +145,7 @@ impl Setting for IpNet {
 
 impl Setting for AnyMethod {
     const EXPECTED: &'static str =
-        "an exact method name: one of the eight methods, or any that passthrough.methods accepts";
+        "an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts";
     const EXAMPLE: &'static str = r#""getBlock""#;
 
     fn read(raw: &Raw) -> Option<Self> {
@@ -154,24 +154,34 @@ impl Setting for AnyMethod {
 
     fn schema() -> Value {
         let own = Method::ALL.into_iter().map(Method::as_str);
-        json!({ "enum": own.chain(passthrough_names()).collect::<Vec<_>>() })
+        let others = tip_names().chain(passthrough_names()).chain([Self::Send.as_str()]);
+        json!({ "enum": own.chain(others).collect::<Vec<_>>() })
     }
+}
+
+fn tip_names() -> impl Iterator<Item = &'static str> {
+    TipMethod::ALL.into_iter().map(TipMethod::as_str)
 }
 
 fn passthrough_names() -> impl Iterator<Item = &'static str> {
     PassthroughMethod::all().map(PassthroughMethod::as_str)
 }
 
-impl Setting for PassthroughMethod {
+/// A method that `passthrough.methods` may list. `None` is one that slotfront answers itself by now.
+pub(super) struct Forwardable(pub(super) Option<PassthroughMethod>);
+
+impl Setting for Forwardable {
     const EXPECTED: &'static str = "the exact name of a read method that slotfront does not cache; methods that write are never forwarded";
-    const EXAMPLE: &'static str = r#""getSlot""#;
+    const EXAMPLE: &'static str = r#""getBalance""#;
 
     fn read(raw: &Raw) -> Option<Self> {
-        Self::from_name(raw.text()?.trim())
+        let name = raw.text()?.trim();
+        let forwarded = PassthroughMethod::from_name(name);
+        (forwarded.is_some() || TipMethod::from_name(name).is_some()).then_some(Self(forwarded))
     }
 
     fn schema() -> Value {
-        json!({ "enum": passthrough_names().collect::<Vec<_>>() })
+        json!({ "enum": tip_names().chain(passthrough_names()).collect::<Vec<_>>() })
     }
 }
 

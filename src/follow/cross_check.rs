@@ -67,7 +67,7 @@ impl CrossCheck {
         let others: Vec<_> = nodes.iter().filter(|node| Some(node.id()) != self.given_by).collect();
         if !others.is_empty() && self.ask_at <= Instant::now() {
             let (node, slot) = (others[self.attempts as usize % others.len()].clone(), self.slot);
-            let asked = tasks.spawn(async move { fetch::blockhash(&node, slot).await });
+            let asked = tasks.spawn(async move { fetch::blockhash(&node, slot).await.map(|(hash, _)| hash) });
             self.answer = Some(AbortOnDropHandle::new(asked));
         }
         Ok(false)

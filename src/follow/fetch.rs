@@ -97,11 +97,13 @@ pub(super) async fn slots(node: &impl BlockNode, first: Slot, last: Slot) -> Opt
     (is_ascending && slots.last().is_none_or(|newest| *newest <= last)).then_some(slots)
 }
 
-/// Asks a node for the hash of the block at `slot`. `None` if the node does not give the block now.
-pub(super) async fn blockhash(node: &impl BlockNode, slot: Slot) -> Option<String> {
+/// Asks a node for the hash and the height of the block at `slot`. `None` if the node does not give the block now.
+pub(super) async fn blockhash(node: &impl BlockNode, slot: Slot) -> Option<(String, Option<u64>)> {
     #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
     struct HashOnly {
         blockhash: String,
+        block_height: Option<u64>,
     }
     let config = json!({
         "commitment": "confirmed",
@@ -110,7 +112,7 @@ pub(super) async fn blockhash(node: &impl BlockNode, slot: Slot) -> Option<Strin
         "maxSupportedTransactionVersion": MAX_TRANSACTION_VERSION,
     });
     let block = result(node.ask("getBlock", json!([slot, config]), SHORT_TIMEOUT).await)?;
-    serde_json::from_slice::<HashOnly>(&block).ok().map(|block| block.blockhash)
+    serde_json::from_slice::<HashOnly>(&block).ok().map(|block| (block.blockhash, block.block_height))
 }
 
 /// Returns the params of the getBlock call that asks for the accounts that a block may write.

@@ -22,6 +22,7 @@ use super::FollowedChain;
 use super::chain::ChainWriter;
 use super::cross_check::CrossCheck;
 use super::fetch::{self, BlockNode, BlockNodes, FetchedBlock};
+use super::heads::HeadsWriter;
 use super::shared_blocks::{BlockStore, SharedBlocks};
 use super::state::{FollowEnd, FollowState, PauseReason};
 use crate::frontier::Frontier;
@@ -91,6 +92,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         };
         let _published = self.followed.publish(chain.writer.chain());
         self.followed.set_state(FollowState::Following);
+        self.publish_heads(&chain);
         loop {
             if let Err(end) = self.advance(&mut chain).await {
                 return end;
@@ -111,7 +113,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         let mut newer = pin!(self.frontier.reached(Commitment::Confirmed, known.saturating_add(1)));
         loop {
             let finalized = self.frontier.slot(Commitment::Finalized);
-            chain.writer.finalize(finalized)?;
+            self.finalize(chain)?;
             tokio::select! {
                 () = &mut due => return Ok(()),
                 () = &mut newer => return Ok(()),
@@ -152,9 +154,10 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
             }
             None
         };
-        let tip_hash = timeout(GAP_AFTER, first).await.ok().flatten().ok_or(PauseReason::NoNode)?;
+        let (tip_hash, height) = timeout(GAP_AFTER, first).await.ok().flatten().ok_or(PauseReason::NoNode)?;
         Ok(ChainInProgress {
             writer: ChainWriter::new(self.followed.next_number(), slot, polled_at),
+            heads: HeadsWriter::new(slot, height, &tip_hash),
             tip_hash,
             schedule,
             queue: VecDeque::new(),
@@ -211,7 +214,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
                 }
             }
         }
-        chain.writer.finalize(self.frontier.slot(Commitment::Finalized))?;
+        self.finalize(chain)?;
         chain.cross_check(&nodes, self.tasks)?;
         if chain.found_at.elapsed() > STALLED_AFTER {
             return Err(RestartReason::Stalled.into());
@@ -333,6 +336,20 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         }
     }
 
+    /// Records the newest finalized slot in the chain.
+    fn finalize(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
+        let before = chain.writer.chain().target();
+        chain.writer.finalize(self.frontier.slot(Commitment::Finalized))?;
+        if chain.writer.chain().target() != before {
+            self.publish_heads(chain);
+        }
+        Ok(())
+    }
+
+    fn publish_heads(&self, chain: &ChainInProgress) {
+        self.followed.heads.send_replace(Some(chain.heads.of(chain.writer.chain())));
+    }
+
     fn add(&self, chain: &mut ChainInProgress, block: ReadBlock) -> Result<(), FollowEnd> {
         let ReadBlock { slot, writes, node, .. } = block;
         let tip = chain.writer.chain().tip().slot;
@@ -356,6 +373,8 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         let buckets = writes.writes.iter().map(|write| self.followed.buckets.of_fingerprint(*write));
         chain.writer.add(slot, buckets.collect())?;
         self.followed.note_move();
+        chain.heads.add(slot, &writes.blockhash);
+        self.publish_heads(chain);
         (chain.tip_hash, chain.found_at) = (writes.blockhash, chain.polled_at);
         chain.added += 1;
         if chain.added.is_multiple_of(CROSS_CHECK_EVERY) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cache::Price;
 use crate::config::{Config, Plan, Units};
 use crate::error::Error;
-use crate::methods::{AnyMethod, Commitment, PassthroughCall, Query};
+use crate::methods::{AnyMethod, Commitment, PassthroughCall, Query, TipMethod};
 
 /// The maximum number of accounts that a node accepts in one list.
 const FULL_LIST: u64 = 100;
@@ -77,6 +77,29 @@ pub(crate) fn admit_method(
         return Err(Error::Forbidden(format!("commitment {commitment}")));
     }
     Ok(())
+}
+
+/// Checks that `plan` and `methods`, the key's own list of methods, allow to send a transaction.
+///
+/// # Errors
+/// As for [`admit`].
+pub(crate) fn admit_send(plan: &Plan, methods: Option<&[AnyMethod]>) -> Result<(), Error> {
+    if plan.send && methods.is_none_or(|list| list.contains(&AnyMethod::Send)) {
+        return Ok(());
+    }
+    Err(Error::Write(AnyMethod::Send.as_str()))
+}
+
+/// Returns the price of a read of the tip.
+pub(crate) fn tip_price(units: &Units, method: TipMethod) -> Price {
+    let miss = to_f64(units.by_tip[method.index()]);
+    Price { hit: miss * units.hit_factor, miss }
+}
+
+/// Returns the price of a transaction.
+pub(crate) fn send_price(units: &Units) -> Price {
+    let price = to_f64(units.send);
+    Price { hit: price, miss: price }
 }
 
 /// Returns the price of a passthrough call, which is never a hit.
@@ -159,6 +182,8 @@ mod tests {
         let prices = Units {
             default: 1,
             by_method: [10, 5, 1, 5, 1, 1, 1, 1],
+            by_tip: [1; 6],
+            send: 1,
             by_passthrough: [1; PassthroughMethod::COUNT],
             hit_factor: 0.25,
         };
@@ -183,6 +208,8 @@ mod tests {
             let prices = Units {
                 default: 1,
                 by_method: [price; 8],
+                by_tip: [1; 6],
+                send: 1,
                 by_passthrough: [1; PassthroughMethod::COUNT],
                 hit_factor: 1.0,
             };

@@ -19,7 +19,7 @@ use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
-use crate::methods::{AnyMethod, PassthroughCall, Query};
+use crate::methods::{AnyMethod, PassthroughCall, Query, TipQuery};
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -251,6 +251,28 @@ impl Principal {
         }
         let charge = self.reserve(plan::passthrough_price(&self.context.units, &call))?;
         Ok((call, charge))
+    }
+
+    /// Checks that the plan and the key allow a read of the tip, and reserves its price.
+    ///
+    /// # Errors
+    /// As for [`Self::admit`].
+    pub fn admit_tip(self: &Arc<Self>, query: &TipQuery) -> Result<Charge, Error> {
+        if let Some(limits) = &self.limits {
+            let (methods, method) = (self.validity.scope.methods.as_deref(), AnyMethod::Tip(query.method()));
+            plan::admit_method(&limits.terms.plan, methods, method, query.commitment())?;
+        }
+        self.reserve(plan::tip_price(&self.context.units, query.method()))
+    }
+
+    /// Checks that the plan and the key allow to send a transaction, and reserves its price.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if they do not, or without a plan. [`Error::Limited`] if too little is left of a quota.
+    pub fn admit_send(self: &Arc<Self>) -> Result<Charge, Error> {
+        let limits = self.limits.as_ref().ok_or(Error::Write(AnyMethod::Send.as_str()))?;
+        plan::admit_send(&limits.terms.plan, self.validity.scope.methods.as_deref())?;
+        self.reserve(plan::send_price(&self.context.units))
     }
 
     /// Reserves the highest price of a call. Dropping the charge turns the units into used ones, or gives them back.

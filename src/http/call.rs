@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::gateway::{MonotonicSlot, Principal};
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Commitment, Method, Profile, Query, Slot};
+use crate::pool::CallContext;
 use crate::telemetry::{NodeCode, Outcome, Trace};
 
 /// The longest result, in bytes, that is copied into one buffer with its envelope. Longer results are sent as slices of
@@ -245,6 +246,16 @@ impl<'a> RequestContext<'a> {
         }
         self.answered.store(all, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Returns the context of a call to nodes for this request.
+    pub(super) fn call_context(&self) -> CallContext {
+        CallContext {
+            deadline: self.started + self.front.config.server.request_timeout,
+            caller: self.principal.caller(),
+            trace: self.trace.clone(),
+            is_background: false,
+        }
     }
 
     /// Returns the response to a call refused with `error`, and counts the call.

@@ -8,13 +8,14 @@ use tokio::time::{Instant, timeout_at};
 use super::access::CallOutcome;
 use super::call::RequestContext;
 use super::responses::{CallResponse, node_error, spliced_result};
-use crate::cache::{CacheStatus, Debt};
+use super::tip;
+use crate::cache::{CacheStatus, Charge, Debt};
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
-use crate::methods::{Commitment, PassthroughCall, PassthroughMethod, write_method};
+use crate::methods::{Commitment, PassthroughCall, PassthroughMethod, TipMethod, write_method};
 use crate::node::NodeReply;
-use crate::pool::{CallContext, PassthroughRequest};
-use crate::telemetry::{NodeCode, Outcome};
+use crate::pool::PassthroughRequest;
+use crate::telemetry::NodeCode;
 
 /// Answers a call of the method `name`, which is not one of the cached methods, and counts it in the metrics.
 pub(super) async fn answer(
@@ -23,8 +24,11 @@ pub(super) async fn answer(
     name: &[u8],
     params: Params,
 ) -> CallResponse {
-    let limited = request.principal.take(Instant::now()).err();
     let name = str::from_utf8(name).unwrap_or_default();
+    if let Some(method) = TipMethod::from_name(name) {
+        return tip::answer(request, id, method, &params).await;
+    }
+    let limited = request.principal.take(Instant::now()).err();
     let allowed = &request.front.config.passthrough;
     let Some(method) = PassthroughMethod::from_name(name).filter(|method| allowed.contains(method)) else {
         let unknown = || write_method(name).map_or(Error::MethodNotFound, Error::Write);
@@ -36,7 +40,7 @@ pub(super) async fn answer(
         let call = PassthroughCall::new(method, params);
         let commitment = call.commitment;
         let answer = forward(request, call).await;
-        match answer.and_then(|answer| respond(request, id, commitment, &answer)) {
+        match answer.and_then(|answer| respond(request, id, commitment, &answer, CacheStatus::Bypassed)) {
             Ok(response) => request.count(response),
             Err(error) => request.refuse(id, None, commitment, error),
         }
@@ -53,32 +57,44 @@ pub(super) async fn answer(
 /// The refusal by the key's plan or quota, [`Error::TimedOut`], or [`Error::NoUpstream`] if no node answers.
 async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<NodeReply, Error> {
     let (call, charge) = request.principal.admit_passthrough(call)?;
-    let timeout = request.front.config.server.request_timeout;
-    let deadline = request.started + timeout;
-    let (caller, trace) = (request.principal.caller(), request.trace.clone());
-    let context = CallContext { deadline, caller, trace, is_background: false };
+    let context = request.call_context();
     let ask = PassthroughRequest { call, context };
     let pool = Arc::clone(&request.front.pool);
-    let asking = async move {
-        let answer = pool.pass_through(&ask).await;
-        charge.owe(Debt::of(&answer));
-        answer
+    charged(request, charge, async move { pool.pass_through(&ask).await }, Debt::of).await
+}
+
+/// Waits for the work of a node for a call, until the request's deadline. The key owes what `debt` says of its result,
+/// even if the caller disconnects.
+///
+/// # Errors
+/// The work fails, or [`Error::TimedOut`].
+pub(super) async fn charged<T: Send + 'static>(
+    request: &RequestContext<'_>,
+    charge: Charge,
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    debt: impl Fn(&Result<T, Error>) -> Debt + Send + 'static,
+) -> Result<T, Error> {
+    let timeout = request.front.config.server.request_timeout;
+    let deadline = request.started + timeout;
+    let working = async move {
+        let result = work.await;
+        charge.owe(debt(&result));
+        result
     };
     // The pool ends the call at its deadline, too, and then says whether a node had been asked.
     let late = |_| Error::TimedOut(timeout);
     // Without a plan nothing is charged, so the call may be cancelled when the caller disconnects.
     if !request.principal.has_plan() {
-        return timeout_at(deadline, Box::pin(asking)).await.map_err(late)?;
+        return timeout_at(deadline, Box::pin(working)).await.map_err(late)?;
     }
-    // The call runs in a task of its own, so that the key is charged even if the caller disconnects. The task shares
-    // the request's permit.
+    // The call runs in a task of its own. The task shares the request's permit.
     let permit = request.permit.share();
-    let asking = request.front.tasks.spawn(async move {
+    let working = request.front.tasks.spawn(async move {
         let _permit = permit;
-        asking.await
+        working.await
     });
-    let answer = timeout_at(deadline, asking).await.map_err(late)?;
-    answer.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
+    let result = timeout_at(deadline, working).await.map_err(late)?;
+    result.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
 }
 
 /// Makes the response from a node's answer, and reserves the bytes of the response from the budget for unsent
@@ -86,11 +102,12 @@ async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<
 ///
 /// # Errors
 /// [`Error::AnswersTooLarge`] or [`Error::Overloaded`], as [`RequestContext::take_bytes`] describes.
-fn respond(
+pub(super) fn respond(
     request: &RequestContext<'_>,
     id: &Id,
     commitment: Option<Commitment>,
     answer: &NodeReply,
+    status: CacheStatus,
 ) -> Result<CallResponse, Error> {
     let body = match answer {
         NodeReply::Result(result) => spliced_result(id, [result.clone()]),
@@ -100,6 +117,6 @@ fn respond(
         }
     };
     request.take_bytes(&body)?;
-    let outcome = CallOutcome { method: None, commitment, outcome: Outcome::Bypass };
-    Ok(CallResponse { status: Some(CacheStatus::Bypassed), ..CallResponse::new(body, outcome) })
+    let outcome = CallOutcome { method: None, commitment, outcome: status.outcome() };
+    Ok(CallResponse { status: Some(status), ..CallResponse::new(body, outcome) })
 }

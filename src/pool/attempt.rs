@@ -11,7 +11,7 @@ use super::member::{InFlight, Member};
 use super::reply::{Meaning, PoolReply};
 use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
 use crate::methods::Commitment;
-use crate::node::code::{METHOD_NOT_FOUND, MIN_CONTEXT_SLOT_NOT_REACHED, TRANSACTION_HISTORY_NOT_AVAILABLE};
+use crate::node::code::MIN_CONTEXT_SLOT_NOT_REACHED;
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::Attempt;
@@ -149,28 +149,27 @@ fn record<C: UpstreamCall>(
         Ok((_, (NodeReply::Error { code, .. }, _))) => *code != MIN_CONTEXT_SLOT_NOT_REACHED,
         Ok(_) | Err(_) => true,
     };
-    match method.filter(|_| counts_for_health) {
-        None => in_flight.end_without_result(),
-        Some(method) => {
-            if in_flight.ended(classified.as_ref().err().copied(), latency, now) {
-                tracing::warn!(
-                    upstream.name = member.name,
-                    reason = result.as_str(),
-                    "circuit breaker opened: this upstream is avoided for a while"
-                );
-            }
-            if classified.is_ok() {
-                pool.latencies.observe(method, latency);
-            }
+    if counts_for_health && call.faults_count() {
+        if in_flight.ended(classified.as_ref().err().copied(), latency, now) {
+            tracing::warn!(
+                upstream.name = member.name,
+                reason = result.as_str(),
+                "circuit breaker opened: this upstream is avoided for a while"
+            );
         }
+        if let (Some(method), Ok(_)) = (method, classified) {
+            pool.latencies.observe(method, latency);
+        }
+    } else {
+        in_flight.end_without_result();
     }
     match classified {
         Err(Fault::TooManyRequests(wait)) => member.state.quiet.refused(call.method(), *wait, sent.at, now),
         Err(_) => {}
         Ok((_, reply)) => {
             member.state.quiet.answered(call.method(), sent.at);
-            if let (NodeReply::Error { code: METHOD_NOT_FOUND | TRANSACTION_HISTORY_NOT_AVAILABLE, .. }, _) =
-                reply
+            if let (NodeReply::Error { code, .. }, _) = reply
+                && call.may_lack_method(*code)
             {
                 member.set_lacking(call.method());
             }

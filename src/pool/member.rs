@@ -23,7 +23,7 @@ use crate::breaker::BreakerState;
 use crate::config;
 use crate::fair::CallerId;
 use crate::frontier::{Frontier, NodeSlots};
-use crate::methods::{AnyMethod, Commitment, Method, Slot};
+use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Slot, TipMethod};
 use crate::node::Client;
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
 pub(super) use in_flight::InFlight;
@@ -149,9 +149,7 @@ impl Member {
     pub(super) fn lacks_any(&self, method: AnyMethod) -> bool {
         match method {
             AnyMethod::Own(method) => self.lacks(method),
-            AnyMethod::Passthrough(method) => {
-                self.state.incapable_passthrough.load(Ordering::Relaxed) & (1 << method.index()) != 0
-            }
+            other => self.state.incapable_others.load(Ordering::Relaxed) & other_bit(other) != 0,
         }
     }
 
@@ -165,8 +163,8 @@ impl Member {
             AnyMethod::Own(method) => {
                 self.state.incapable.fetch_or(bit(method), Ordering::Relaxed);
             }
-            AnyMethod::Passthrough(method) => {
-                self.state.incapable_passthrough.fetch_or(1 << method.index(), Ordering::Relaxed);
+            other => {
+                self.state.incapable_others.fetch_or(other_bit(other), Ordering::Relaxed);
             }
         }
     }
@@ -174,7 +172,7 @@ impl Member {
     /// Forgets which methods the node does not serve, because it may have been restarted with other settings.
     pub(super) fn forget_lacking(&self) {
         self.state.incapable.store(0, Ordering::Relaxed);
-        self.state.incapable_passthrough.store(0, Ordering::Relaxed);
+        self.state.incapable_others.store(0, Ordering::Relaxed);
         self.state.refuses_blocks.store(false, Ordering::Relaxed);
     }
 
@@ -346,4 +344,14 @@ impl Member {
 
 const fn bit(method: Method) -> u8 {
     1 << method.index()
+}
+
+/// Returns the bit of a method that is none of the eight.
+fn other_bit(method: AnyMethod) -> u64 {
+    let place = match method {
+        AnyMethod::Own(_) | AnyMethod::Send => PassthroughMethod::COUNT + TipMethod::ALL.len(),
+        AnyMethod::Tip(method) => PassthroughMethod::COUNT + method.index(),
+        AnyMethod::Passthrough(method) => method.index(),
+    };
+    1 << place
 }

@@ -1,6 +1,7 @@
-//! The trait of the calls that the pool sends, typed queries and passthrough methods, and the context of a call.
+//! The trait of the calls that the pool sends (typed queries, reads of the tip, passthrough methods and transactions), and
+//! the context of a call.
 //!
-//! `call.rs` has the loop over nodes, which is the same for both. The trait covers the request's text, the
+//! `call.rs` has the loop over nodes, which is the same for all. The trait covers the request's text, the
 //! meaning of an answer, and what the pool may assume about the call.
 
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::error::FailedAttempt;
 use crate::fair::CallerId;
 use crate::frontier::{Era, Frontier};
 use crate::methods::{AnyMethod, Commitment, Method, Slot};
-use crate::node::{Fault, NodeReply};
+use crate::node::{Fault, NodeReply, code};
 use crate::telemetry::Trace;
 
 /// The context of a call: its caller, and that caller's deadline and trace.
@@ -84,6 +85,16 @@ pub(super) trait UpstreamCall: Sync {
         false
     }
 
+    /// Returns true if hangs and faults of the call count against the node.
+    fn faults_count(&self) -> bool {
+        self.own_method().is_some()
+    }
+
+    /// Returns true if an error with this code says that the node does not serve the method at all.
+    fn may_lack_method(&self, code: i32) -> bool {
+        matches!(code, code::METHOD_NOT_FOUND | code::TRANSACTION_HISTORY_NOT_AVAILABLE)
+    }
+
     /// Returns the body of the request with this `id` for `member`, and its `minContextSlot` if it has one.
     fn write(&self, id: u64, member: &Member, min_slot: MinSlotUse) -> (Bytes, Option<Slot>);
 
@@ -121,7 +132,7 @@ pub(super) trait UpstreamCall: Sync {
     fn own_method(&self) -> Option<Method> {
         match self.method() {
             AnyMethod::Own(method) => Some(method),
-            AnyMethod::Passthrough(_) => None,
+            AnyMethod::Tip(_) | AnyMethod::Passthrough(_) | AnyMethod::Send => None,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Each label has a closed set of values, so the number of series is bounded. The labels `key` and `upstream` are
 //! exceptions. The Prometheus registry of a key or an upstream adds them.
 
-use crate::methods::{Commitment, Method, PassthroughMethod};
+use crate::methods::{Commitment, Method, PassthroughMethod, TipMethod};
 
 /// A metric label with a closed set of values. The values are numbered by position, from 0.
 pub trait Label: Copy {
@@ -27,6 +27,19 @@ impl Label for Option<Method> {
     /// requests without a method.
     fn text(position: usize) -> &'static str {
         Method::ALL.get(position).map_or("other", |method| method.as_str())
+    }
+}
+
+impl Label for TipMethod {
+    const NAME: &'static str = "method";
+    const COUNT: usize = TipMethod::ALL.len();
+
+    fn position(self) -> usize {
+        self.index()
+    }
+
+    fn text(position: usize) -> &'static str {
+        Self::ALL[position].as_str()
     }
 }
 

@@ -16,7 +16,7 @@ use super::labels::{
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
-use crate::methods::{Commitment, Method, PassthroughMethod};
+use crate::methods::{Commitment, Method, PassthroughMethod, TipMethod};
 
 const PREFIX: &str = "slotfront";
 
@@ -84,6 +84,14 @@ metrics! {
         /// Time from the arrival of a request's head until the answer to the call is ready, for calls of methods enabled
         /// by `passthrough.methods`.
         passthrough_duration: Histograms<PassthroughMethod> = "passthrough_request_duration_seconds" [LATENCY],
+        /// Calls of the methods whose answers never go back, by outcome. `slotfront_requests_total` counts them under
+        /// method `other`.
+        tip_requests: Counters<(TipMethod, Outcome)> = "tip_requests_total",
+        /// Time from the arrival of a request's head until the answer to the call is ready, for calls of the methods
+        /// whose answers never go back.
+        tip_duration: Histograms<TipMethod> = "tip_request_duration_seconds" [LATENCY],
+        /// Transactions that were to be sent, by outcome. `slotfront_requests_total` counts them under method `other`.
+        sends: Counters<Outcome> = "sends_total",
         /// HTTP requests in progress.
         requests_in_flight: IntGauge = "requests_in_flight",
         /// Bytes of answers held in memory until they are sent. `server.max_outgoing` limits them. An answer sent to

@@ -1,12 +1,26 @@
-//! The signatures whose end somebody waits for.
+//! The signatures whose end somebody waits for, and the task that asks for them.
+//!
+//! The task runs only while a signature is watched. It asks once a slot for all of them, and in between for new ones
+//! and for those at whose slot a height waits to be shown.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use futures_util::future::join_all;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::methods::{Commitment, Signature, Slot};
+use super::statuses::{Statuses, read_status};
+use super::{PATIENCE, Tip};
+use crate::error::Error;
+use crate::methods::{Commitment, MAX_SIGNATURES, Signature, Slot};
+use crate::pool::CallContext;
+
+/// The number of slots after which a signature that was not asked for is looked for in the history, too: a node finds
+/// younger ones without it.
+const REMEMBERED_SLOTS: u64 = 100;
 
 /// The end of a signature: its transaction is at the commitment that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,13 +43,25 @@ pub struct Watch {
 type WatchKey = (Signature, Commitment);
 
 /// All signatures that are watched. There are as many as subscriptions, whose number is bounded.
-#[derive(Debug, Default)]
-pub(super) struct Watches(Mutex<WatchTable>);
+#[derive(Debug)]
+pub(super) struct Watches {
+    table: Mutex<WatchTable>,
+    /// For each commitment, a slot at or above which every signature was asked for. [`Slot::MAX`] if none is watched.
+    settled: [AtomicU64; 3],
+    /// Notified when a new signature or a higher slot is to be asked for.
+    wanted: Notify,
+    /// Notified when signatures were asked for.
+    asked: watch::Sender<()>,
+}
 
 #[derive(Debug, Default)]
 struct WatchTable {
     watched: HashMap<WatchKey, Watched>,
     last_number: u64,
+    /// True while the task runs.
+    is_asking: bool,
+    /// The slot at which a height waits to be shown at each commitment, and the end of this waiting.
+    heights: [Option<(Slot, Instant)>; 3],
 }
 
 /// One signature that is watched at one commitment, by any number of callers.
@@ -44,6 +70,8 @@ struct Watched {
     /// A number that no other entry has. Later entries have higher ones.
     number: u64,
     watchers: usize,
+    /// The slot up to which the transaction has certainly not reached the commitment. 0 before the first answer.
+    asked: Slot,
     end: watch::Sender<Option<Landed>>,
 }
 
@@ -62,13 +90,22 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut table = self.watches.lock();
-        if let Some(watched) =
-            table.watched.get_mut(&self.key).filter(|watched| watched.number == self.number)
-        {
-            watched.watchers -= 1;
-            if watched.watchers == 0 {
-                table.watched.remove(&self.key);
-            }
+        let own = table.watched.get_mut(&self.key).filter(|watched| watched.number == self.number);
+        let Some(watched) = own else { return };
+        watched.watchers -= 1;
+        if watched.watchers == 0 {
+            table.watched.remove(&self.key);
+        }
+    }
+}
+
+impl Default for Watches {
+    fn default() -> Self {
+        Self {
+            table: Mutex::default(),
+            settled: std::array::from_fn(|_| AtomicU64::new(Slot::MAX)),
+            wanted: Notify::new(),
+            asked: watch::Sender::new(()),
         }
     }
 }
@@ -78,18 +115,215 @@ impl Watches {
         let key = (signature, commitment);
         let mut table = self.lock();
         let number = table.last_number + 1;
+        table.last_number = number;
         let watched = table.watched.entry(key).or_insert_with(|| Watched {
             number,
             watchers: 0,
+            asked: 0,
             end: watch::Sender::new(None),
         });
         watched.watchers += 1;
-        let (own, end) = (watched.number, watched.end.subscribe());
-        table.last_number = number;
-        Watch { key, number: own, end, watches: Arc::clone(self) }
+        let (number, end) = (watched.number, watched.end.subscribe());
+        self.settled[commitment.index()].fetch_min(watched.asked, Ordering::AcqRel);
+        drop(table);
+        Watch { key, number, end, watches: Arc::clone(self) }
     }
 
     fn lock(&self) -> MutexGuard<'_, WatchTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the signatures to ask for: all of them, or only those that are new or for which a height waits. The flag
+    /// is true if history is to be searched, because of the time since `newest`. `None` if no signature is watched; the
+    /// task must then end.
+    fn due(&self, all: bool, newest: Slot) -> Option<BTreeSet<(bool, Signature)>> {
+        let mut table = self.lock();
+        let WatchTable { watched, is_asking, heights, .. } = &mut *table;
+        if watched.is_empty() {
+            *is_asking = false;
+            self.settled.iter().for_each(|settled| settled.store(Slot::MAX, Ordering::Release));
+            return None;
+        }
+        let lowest = heights_now(heights);
+        let is_due =
+            |(key, watched): &(&WatchKey, &Watched)| all || watched.asked < lowest[key.1.index()].max(1);
+        let question = |(key, watched): (&WatchKey, &Watched)| {
+            (newest.saturating_sub(watched.asked) > REMEMBERED_SLOTS, key.0)
+        };
+        Some(watched.iter().filter(is_due).map(question).collect())
+    }
+
+    /// Notes that the transactions of `signatures` were asked for, and ends those that have reached their commitments.
+    /// `tip` returns the slot that is shown for a transaction at a commitment.
+    fn note(&self, signatures: &[Signature], statuses: &Statuses, tip: impl Fn(Commitment, Slot) -> Slot) {
+        let mut table = self.lock();
+        for (signature, text) in signatures.iter().zip(&statuses.each) {
+            let status = read_status(text);
+            for commitment in Commitment::ALL {
+                let key = (*signature, commitment);
+                let Some(watched) = table.watched.get_mut(&key) else { continue };
+                match &status {
+                    Some(status) if status.confirmation_status >= Some(commitment) => {
+                        let slot = tip(commitment, status.slot);
+                        let err = Bytes::copy_from_slice(status.err.get().as_bytes());
+                        watched.end.send_replace(Some(Landed { slot, err }));
+                        table.watched.remove(&key);
+                    }
+                    // It is in a block of this node's chain, so it may be at the commitment from this slot on.
+                    Some(status) => {
+                        let before = statuses.slot.min(status.slot.saturating_sub(1));
+                        watched.asked = watched.asked.max(before);
+                    }
+                    None => watched.asked = watched.asked.max(statuses.slot),
+                }
+            }
+        }
+        for commitment in Commitment::ALL {
+            let of = table.watched.iter().filter(|(key, _)| key.1 == commitment);
+            let lowest = of.map(|(_, watched)| watched.asked).min().unwrap_or(Slot::MAX);
+            self.settled[commitment.index()].store(lowest, Ordering::Release);
+        }
+    }
+
+    /// Lets a height at `slot` wait for the signatures that are not asked for at it yet. Returns the number of the last
+    /// of them. `None` if there is none.
+    fn wait_with(&self, commitment: Commitment, slot: Slot) -> Option<u64> {
+        if slot <= self.settled[commitment.index()].load(Ordering::Acquire) {
+            return None;
+        }
+        let mut table = self.lock();
+        let last = table.last_unsettled(commitment, slot)?;
+        let height = &mut table.heights[commitment.index()];
+        let slot = height.map_or(slot, |(before, _)| before.max(slot));
+        *height = Some((slot, Instant::now() + PATIENCE));
+        self.wanted.notify_one();
+        Some(last)
+    }
+}
+
+impl WatchTable {
+    fn unsettled(&self, commitment: Commitment, slot: Slot) -> impl Iterator<Item = u64> {
+        let of =
+            self.watched.iter().filter(move |(key, watched)| key.1 == commitment && watched.asked < slot);
+        of.map(|(_, watched)| watched.number)
+    }
+
+    fn last_unsettled(&self, commitment: Commitment, slot: Slot) -> Option<u64> {
+        self.unsettled(commitment, slot).max()
+    }
+}
+
+/// Returns the slots of the heights that still wait, and forgets those that have waited long enough.
+fn heights_now(heights: &mut [Option<(Slot, Instant)>; 3]) -> [Slot; 3] {
+    let now = Instant::now();
+    heights.iter_mut().for_each(|height| *height = height.filter(|(_, until)| *until > now));
+    heights.map(|height| height.map_or(0, |(slot, _)| slot))
+}
+
+impl Tip {
+    /// Starts the task that asks for the signatures that are watched, or tells it that there are new ones.
+    pub(super) fn ask_for_watched(self: &Arc<Self>) {
+        if std::mem::replace(&mut self.watches.lock().is_asking, true) {
+            self.watches.wanted.notify_one();
+            return;
+        }
+        let tip = Arc::clone(self);
+        self.tasks.spawn(async move { tip.ask_while_watched().await });
+    }
+
+    async fn ask_while_watched(self: Arc<Self>) {
+        let (mut all, mut newest, mut next) = (true, 0, Instant::now());
+        loop {
+            let now = self.frontier.slot(Commitment::Processed);
+            let Some(due) = self.watches.due(all, now) else { return };
+            if all {
+                next = Instant::now() + self.frontier.slot_time();
+            }
+            let is_settled = due.is_empty() || self.ask_for_due(due).await;
+            self.watches.asked.send_replace(());
+            if all {
+                // The answer itself may have shown a newer slot.
+                newest = self.frontier.slot(Commitment::Processed);
+            }
+            all = tokio::select! {
+                () = self.frontier.reached(Commitment::Processed, newest.saturating_add(1)) => true,
+                () = sleep_until(next) => true,
+                () = self.watches.wanted.notified(), if is_settled => false,
+                () = sleep(self.pause()), if !is_settled => false,
+            };
+        }
+    }
+
+    /// Asks for these signatures. Returns true if no height waits for them any more.
+    async fn ask_for_due(self: &Arc<Self>, due: BTreeSet<(bool, Signature)>) -> bool {
+        let mut floors = self.floors();
+        for (floor, height) in floors.iter_mut().zip(heights_now(&mut self.watches.lock().heights)) {
+            *floor = height.max(*floor);
+        }
+        // What is confirmed at a node is processed there, too.
+        floors[0] = floors.into_iter().max().unwrap_or_default();
+        let (old, new): (Vec<_>, Vec<_>) = due.into_iter().partition(|(in_history, _)| !in_history);
+        let calls = [(false, old), (true, new)].into_iter().flat_map(|(in_history, due)| {
+            let signatures: Vec<_> = due.into_iter().map(|(_, signature)| signature).collect();
+            let chunks: Vec<Arc<[Signature]>> = signatures.chunks(MAX_SIGNATURES).map(Into::into).collect();
+            chunks.into_iter().map(move |chunk| (in_history, chunk))
+        });
+        let calls = calls.map(|(in_history, chunk)| self.ask_for_chunk(chunk, in_history, floors));
+        join_all(calls).await.into_iter().all(|is_answered| is_answered) && self.has_settled()
+    }
+
+    /// Asks for some signatures, and notes the answer. Returns false if no node has answered.
+    async fn ask_for_chunk(
+        self: &Arc<Self>,
+        signatures: Arc<[Signature]>,
+        in_history: bool,
+        floors: [Slot; 3],
+    ) -> bool {
+        let context = || CallContext { is_background: false, ..CallContext::own(Instant::now() + PATIENCE) };
+        let mut reply = self.ask_for(Arc::clone(&signatures), in_history, floors, context()).await;
+        // No node of the pool keeps history.
+        if in_history && matches!(reply, Ok(Err(_))) {
+            reply = self.ask_for(Arc::clone(&signatures), false, floors, context()).await;
+        }
+        let Ok(Ok(statuses)) = reply else { return false };
+        self.watches.note(&signatures, &statuses, |commitment, slot| {
+            self.raise(commitment, slot);
+            self.slot(commitment).max(slot)
+        });
+        true
+    }
+
+    /// Returns true if no height waits for a signature.
+    fn has_settled(&self) -> bool {
+        let mut table = self.watches.lock();
+        let heights = heights_now(&mut table.heights);
+        let waits = |commitment: &Commitment| {
+            table.unsettled(*commitment, heights[commitment.index()]).next().is_some()
+        };
+        !Commitment::ALL.iter().any(waits)
+    }
+
+    /// Waits until every signature that is watched by now was asked for at `slot` or above.
+    ///
+    /// # Errors
+    /// No node says in time how far the signatures are.
+    pub(super) async fn settle(
+        &self,
+        commitment: Commitment,
+        slot: Slot,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let Some(last) = self.watches.wait_with(commitment, slot) else { return Ok(()) };
+        let mut asked = self.watches.asked.subscribe();
+        let waits = || self.watches.lock().unsettled(commitment, slot).any(|number| number <= last);
+        let settled = async {
+            while waits() {
+                if asked.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let until = deadline.min(Instant::now() + PATIENCE);
+        timeout_at(until, settled).await.map_err(|_| Error::NoUpstream(Vec::new()))
     }
 }

@@ -12,16 +12,23 @@ mod description;
 mod encoding;
 mod get_account_info;
 mod get_block;
+mod get_block_height;
 mod get_cluster_nodes;
+mod get_epoch_info;
 mod get_fee_for_message;
+mod get_latest_blockhash;
 mod get_multiple_accounts;
 mod get_recent_performance_samples;
+mod get_signature_statuses;
+mod get_slot;
 mod get_token_account_balance;
 mod get_vote_accounts;
+mod is_blockhash_valid;
 mod params;
 mod passthrough;
 mod pubkey;
 mod signature;
+mod tip;
 
 #[cfg(test)]
 mod properties;
@@ -32,15 +39,19 @@ pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Da
 pub use encoding::{BASE58_MAX, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE};
 pub use get_account_info::AccountQuery;
 pub use get_block::BlockQuery;
+pub use get_epoch_info::EpochInfo;
 pub use get_fee_for_message::FeeQuery;
+pub use get_latest_blockhash::LatestBlockhash;
 pub use get_multiple_accounts::{AccountsQuery, MAX_KEYS};
 pub use get_recent_performance_samples::SamplesQuery;
+pub use get_signature_statuses::{MAX_SIGNATURES, SignatureStatus};
 pub use get_token_account_balance::BalanceQuery;
 pub use get_vote_accounts::VotesQuery;
 pub use params::ParamError;
 pub use passthrough::{AnyMethod, PassthroughCall, PassthroughMethod, write_method};
 pub use pubkey::{Pubkey, PubkeyError};
 pub use signature::Signature;
+pub use tip::{ReadAt, TipMethod, TipQuery};
 
 use crate::jsonrpc::Params;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::{NAME_RULE, SHARE, is_name};
 use crate::config::Secret;
 use crate::config::setting::{Field, section};
-use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod};
+use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, TipMethod};
 
 /// The plan that always exists. Keys are created with this plan, unless another is named.
 pub const STANDARD_PLAN: &str = "standard";
@@ -74,6 +74,8 @@ section! {
         /// misses.
         // It costs callers that read many accounts cache hits. Even without it, the slot of one account never decreases.
         monotonic: bool = get(false),
+        /// True if a key may send transactions, if `send.enabled` is true, too.
+        send: bool = get(false),
     }
 }
 
@@ -101,6 +103,10 @@ section! {
         default: u64 = within(1, 0..=1_000_000),
         /// The prices of the cached methods, by [`Method::index`].
         by_method: [u64; 8] = with(|f| Method::ALL.map(|method| units(f, method, default))),
+        /// The prices of the methods that never go back, by [`TipMethod::index`].
+        by_tip: [u64; 6] = with(|f| TipMethod::ALL.map(|method| common_units(f, method.as_str(), default))),
+        /// The price of a transaction, whatever becomes of it at the node.
+        send["sendTransaction"]: u64 = within(10, 0..=1_000_000),
         /// The prices of the passthrough methods, by [`PassthroughMethod::index`].
         by_passthrough: [u64; PassthroughMethod::COUNT] = with(|f| passthrough_units(f, default)),
         /// The price of a hit, as a share of the full price. 0.0 makes hits free.

@@ -10,6 +10,7 @@ use crate::follow::block::BlockWrites;
 use crate::follow::chain::ChainWriter;
 use crate::follow::cross_check::CrossCheck;
 use crate::follow::fetch::{BlockNode, EpochSchedule};
+use crate::follow::heads::HeadsWriter;
 use crate::follow::state::PauseReason;
 use crate::methods::Slot;
 use crate::telemetry::RestartReason;
@@ -35,6 +36,7 @@ pub(super) struct ReadBlock {
 pub(super) struct ChainInProgress {
     pub(super) writer: ChainWriter,
     pub(super) tip_hash: String,
+    pub(super) heads: HeadsWriter,
     pub(super) schedule: EpochSchedule,
     /// The blocks that are read and not added to the chain yet, in order. The first one may wait for its
     /// rewards, or until its slot is known to be confirmed.

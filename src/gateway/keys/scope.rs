@@ -36,13 +36,13 @@ pub fn address(text: &str) -> Result<IpNet, &'static str> {
     network(text).ok_or("expected an address or a network, like 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32")
 }
 
-/// Parses the name of a cached or passthrough method.
+/// Parses the name of a method.
 ///
 /// # Errors
 /// `text` is not the name of such a method. The error describes the accepted names.
 pub fn method(text: &str) -> Result<AnyMethod, &'static str> {
     AnyMethod::from_name(text).ok_or(
-        "expected an exact method name: one of the eight methods, or any that passthrough.methods accepts",
+        "expected an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts",
     )
 }
 

@@ -30,9 +30,8 @@ pub(in crate::pool) struct NodeState {
     /// The methods that the node does not serve, as a set with one bit for each
     /// [`Method::index`](crate::methods::Method::index).
     pub(in crate::pool) incapable: AtomicU8,
-    /// The passthrough methods that the node does not serve, as a set with one bit for each
-    /// [`PassthroughMethod::index`](crate::methods::PassthroughMethod::index).
-    pub(in crate::pool) incapable_passthrough: AtomicU64,
+    /// The other methods that the node does not serve, as a set with one bit for each.
+    pub(in crate::pool) incapable_others: AtomicU64,
     /// True if the node has refused a method that is needed to follow the blocks.
     pub(in crate::pool) refuses_blocks: AtomicBool,
     /// True if the node is of a kind and version whose blocks list every write of an account.
@@ -62,7 +61,7 @@ impl NodeState {
             breaker: Mutex::new(Breaker::new(breaker)),
             health: ArcSwap::from_pointee(Health::Unprobed),
             incapable: AtomicU8::new(0),
-            incapable_passthrough: AtomicU64::new(0),
+            incapable_others: AtomicU64::new(0),
             refuses_blocks: AtomicBool::new(false),
             lists_writes: AtomicBool::new(false),
             first_available: AtomicU64::new(0),

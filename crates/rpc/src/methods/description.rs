@@ -69,6 +69,12 @@ pub(super) fn config(mut members: Value) -> Value {
     nullable(json!({ "type": "object", "properties": members }))
 }
 
+/// Returns the param that says from which state a call is answered.
+pub(super) fn context_config() -> Param {
+    let members = json!({ "commitment": commitment(), "minContextSlot": schema("MinContextSlot") });
+    Param::optional("config", "At which commitment.", config(members))
+}
+
 /// Returns the schema of a result with a context.
 pub(super) fn contextual(value: &Value) -> Value {
     json!({

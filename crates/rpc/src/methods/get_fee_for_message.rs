@@ -61,14 +61,14 @@ impl FeeQuery {
     }
 }
 
-/// The config param of getFeeForMessage. The type has the name of a node's type, because that name occurs in a node's
+/// The config param of a call that reads one state. The type has the name of a node's type, because that name occurs in a node's
 /// errors.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
-struct RpcContextConfig {
+pub(super) struct RpcContextConfig {
     #[serde(flatten, deserialize_with = "commitment::lenient")]
-    commitment: Commitment,
-    min_context_slot: Option<Slot>,
+    pub(super) commitment: Commitment,
+    pub(super) min_context_slot: Option<Slot>,
 }
 
 fn decode(text: &str) -> Result<Vec<u8>, ParamError> {
@@ -126,14 +126,7 @@ pub(super) fn describe() -> Description {
                 "A legacy or version 0 message in base64, without signatures.",
                 json!({ "type": "string", "contentEncoding": "base64" }),
             ),
-            Param::optional(
-                "config",
-                "At which commitment.",
-                description::config(json!({
-                    "commitment": description::commitment(),
-                    "minContextSlot": schema("MinContextSlot"),
-                })),
-            ),
+            description::context_config(),
         ],
         result: contextual(&json!({
             "description": "null where the message's blockhash is unknown at the commitment: too old, or too new",

@@ -1,4 +1,4 @@
-//! The `OpenRPC` 1.3 document of the eight methods, made from the descriptions in the methods' modules.
+//! The `OpenRPC` 1.3 document of the methods that slotfront answers itself, made from the descriptions in the methods' modules.
 //!
 //! The document describes the behaviour under the setting `compat.profile = "node"`. Schemas list the stable
 //! members and allow others, because newer nodes add some.
@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::description::{Description, Param, schema};
 use super::{
-    AccountEncoding, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Commitment, Method, get_account_info, get_block,
-    get_cluster_nodes, get_fee_for_message, get_multiple_accounts, get_recent_performance_samples,
+    AccountEncoding, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Commitment, Method, TipMethod, get_account_info,
+    get_block, get_cluster_nodes, get_fee_for_message, get_multiple_accounts, get_recent_performance_samples,
     get_token_account_balance, get_vote_accounts,
 };
 
@@ -51,6 +51,12 @@ fn describe(method: Method) -> Description {
     }
 }
 
+/// Returns the descriptions of all methods, by name.
+fn methods() -> impl Iterator<Item = (&'static str, Description)> {
+    let tip = TipMethod::ALL.into_iter().map(|method| (method.as_str(), method.describe()));
+    Method::ALL.into_iter().map(|method| (method.as_str(), describe(method))).chain(tip)
+}
+
 /// Returns the document of a service at `server_url` (`https://host/v3/${apiKey}`, without a real key).
 pub fn document(service: &Service, server_url: &str) -> Value {
     json!({
@@ -66,12 +72,12 @@ pub fn document(service: &Service, server_url: &str) -> Value {
             "url": server_url,
             "variables": { "apiKey": { "default": "dev", "description": "The caller's API key." } },
         }],
-        "methods": Method::ALL.map(|method| method_object(method, describe(method), &service.errors)),
+        "methods": methods().map(|(name, description)| method_object(name, description, &service.errors)).collect::<Vec<_>>(),
         "components": { "schemas": schemas(), "errors": errors(&service.errors) },
     })
 }
 
-fn method_object(method: Method, description: Description, service: &[ServiceError]) -> Value {
+fn method_object(name: &str, description: Description, service: &[ServiceError]) -> Value {
     let Description { summary, params, result, errors, example, example_result } = description;
     let names = params.iter().map(|param| param.name);
     let values = example.as_array().into_iter().flatten();
@@ -91,21 +97,21 @@ fn method_object(method: Method, description: Description, service: &[ServiceErr
         .map(|name| json!({ "$ref": format!("#/components/errors/{name}") }))
         .collect();
     json!({
-        "name": method.as_str(),
+        "name": name,
         "summary": summary,
         "paramStructure": "by-position",
         "params": params,
         "result": { "name": "result", "schema": result },
         "errors": errors,
         "examples": [{
-            "name": method.as_str(),
+            "name": name,
             "params": example_params,
             "result": { "name": "result", "value": example_result },
         }],
     })
 }
 
-/// The errors that nodes can return for the eight methods: the name under `components.errors`, the code, the message.
+/// The errors that nodes can return for these methods: the name under `components.errors`, the code, the message.
 const NODES: [(&str, i32, &str); 10] = [
     ("InvalidParams", -32602, "Invalid params"),
     ("BlockCleanedUp", -32001, "Block cleaned up, does not exist on node"),
@@ -215,7 +221,7 @@ mod tests {
 
     use super::*;
     use crate::jsonrpc::Params;
-    use crate::methods::{Profile, Query};
+    use crate::methods::{Profile, Query, TipQuery};
 
     const URL: &str = "https://rpc.example/v3/${apiKey}";
 
@@ -257,9 +263,10 @@ mod tests {
         assert_eq!(document["servers"][0]["url"], URL);
         assert_eq!(document["components"]["errors"]["Overloaded"]["code"], -32094);
         let methods = document["methods"].as_array().unwrap();
-        assert_eq!(methods.len(), Method::ALL.len());
+        assert_eq!(methods.len(), Method::ALL.len() + TipMethod::ALL.len());
         for method in methods {
-            assert!(Method::from_name(method["name"].as_str().unwrap()).is_some());
+            let name = method["name"].as_str().unwrap();
+            assert!(Method::from_name(name).is_some() || TipMethod::from_name(name).is_some());
             assert!(method["result"]["name"].is_string() && method["result"]["schema"].is_object());
             let params = method["params"].as_array().unwrap();
             assert!(params.iter().all(|param| param["name"].is_string() && param["schema"].is_object()));
@@ -280,6 +287,10 @@ mod tests {
         for method in Method::ALL {
             let example = describe(method).example;
             assert_eq!(parse(method, example.as_array().unwrap()).method(), method);
+        }
+        for method in TipMethod::ALL {
+            let example = Params::Array(method.describe().example.to_string().into());
+            assert_eq!(TipQuery::parse(method, &example).map(|query| query.method()), Ok(method));
         }
     }
 

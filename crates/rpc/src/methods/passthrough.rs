@@ -7,19 +7,17 @@
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::{Commitment, Method, Slot};
+use super::{Commitment, Method, Slot, TipMethod};
 use crate::jsonrpc::Params;
 
 /// The read methods of Agave 4.0 that slotfront does not cache. The flag is true if a method has a commitment.
-const TABLE: [(&str, bool); 43] = [
+const TABLE: [(&str, bool); 37] = [
     ("getBalance", true),
     ("getBlockCommitment", false),
-    ("getBlockHeight", true),
     ("getBlockProduction", true),
     ("getBlockTime", false),
     ("getBlocks", true),
     ("getBlocksWithLimit", true),
-    ("getEpochInfo", true),
     ("getEpochSchedule", false),
     ("getFirstAvailableBlock", false),
     ("getGenesisHash", false),
@@ -30,16 +28,13 @@ const TABLE: [(&str, bool); 43] = [
     ("getInflationRate", false),
     ("getInflationReward", true),
     ("getLargestAccounts", true),
-    ("getLatestBlockhash", true),
     ("getLeaderSchedule", true),
     ("getMaxRetransmitSlot", false),
     ("getMaxShredInsertSlot", false),
     ("getMinimumBalanceForRentExemption", true),
     ("getProgramAccounts", true),
     ("getRecentPrioritizationFees", false),
-    ("getSignatureStatuses", false),
     ("getSignaturesForAddress", true),
-    ("getSlot", true),
     ("getSlotLeader", true),
     ("getSlotLeaders", false),
     ("getStakeActivation", true),
@@ -52,14 +47,15 @@ const TABLE: [(&str, bool); 43] = [
     ("getTransaction", true),
     ("getTransactionCount", true),
     ("getVersion", false),
-    ("isBlockhashValid", true),
     ("minimumLedgerSlot", false),
     // A simulation writes nothing to the chain.
     ("simulateTransaction", true),
 ];
 
+const SEND: &str = "sendTransaction";
+
 /// The methods that send transactions. Nodes have the first two. `sendBundle` belongs to services in front of nodes.
-const WRITES: [&str; 3] = ["sendTransaction", "requestAirdrop", "sendBundle"];
+const WRITES: [&str; 3] = [SEND, "requestAirdrop", "sendBundle"];
 
 /// Returns the write method of this name, if there is one.
 pub fn write_method(name: &str) -> Option<&'static str> {
@@ -99,13 +95,17 @@ impl PassthroughMethod {
     }
 }
 
-/// A method that a plan or a key can allow: one of the eight cached methods, or a passthrough method.
+/// A method that a plan or a key can allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AnyMethod {
     /// One of the eight methods that slotfront caches.
     Own(Method),
+    /// One of the six methods whose answers never go back.
+    Tip(TipMethod),
     /// A method that is forwarded if `[passthrough] methods` lists it.
     Passthrough(PassthroughMethod),
+    /// `sendTransaction`, which `[send]` may enable.
+    Send,
 }
 
 impl AnyMethod {
@@ -113,13 +113,17 @@ impl AnyMethod {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Own(method) => method.as_str(),
+            Self::Tip(method) => method.as_str(),
             Self::Passthrough(method) => method.as_str(),
+            Self::Send => SEND,
         }
     }
 
     /// Returns the method of this exact name.
     pub fn from_name(name: &str) -> Option<Self> {
         let own = Method::from_name(name).map(Self::Own);
+        let own = own.or_else(|| TipMethod::from_name(name).map(Self::Tip));
+        let own = own.or_else(|| (name == SEND).then_some(Self::Send));
         own.or_else(|| PassthroughMethod::from_name(name).map(Self::Passthrough))
     }
 }
@@ -246,6 +250,7 @@ mod tests {
     fn listed_methods_are_unique_and_write_nothing() {
         let mut names: Vec<_> = PassthroughMethod::all().map(PassthroughMethod::as_str).collect();
         names.extend(Method::ALL.map(Method::as_str));
+        names.extend(TipMethod::ALL.map(TipMethod::as_str));
         names.extend(WRITES);
         let count = names.len();
         names.sort_unstable();
@@ -268,20 +273,20 @@ mod tests {
             PassthroughCall::new(PassthroughMethod::from_name(name).unwrap(), params)
         };
         for (name, params, commitment, floor) in [
-            ("getSlot", "", Some(Commitment::Finalized), None),
+            ("getSupply", "", Some(Commitment::Finalized), None),
             (
-                "getSlot",
+                "getSupply",
                 r#"[{"commitment":"processed","minContextSlot":7}]"#,
                 Some(Commitment::Processed),
                 Some(7),
             ),
-            ("getSlot", r#"[{"commitment":"nonsense"}]"#, Some(Commitment::Finalized), None),
-            ("getSlot", r#"[{"commitment":7,"minContextSlot":"x"}]"#, Some(Commitment::Finalized), None),
-            ("getSlot", r#"{"commitment":"processed"}"#, Some(Commitment::Finalized), None),
+            ("getSupply", r#"[{"commitment":"nonsense"}]"#, Some(Commitment::Finalized), None),
+            ("getSupply", r#"[{"commitment":7,"minContextSlot":"x"}]"#, Some(Commitment::Finalized), None),
+            ("getSupply", r#"{"commitment":"processed"}"#, Some(Commitment::Finalized), None),
             ("getVersion", "[]", None, None),
             ("getVersion", r#"[{"commitment":"processed"}]"#, Some(Commitment::Processed), None),
             (
-                "getSlot",
+                "getSupply",
                 r#"[{"commitment":"finalized","minContextSlot":3,"commitment":"processed","minContextSlot":7}]"#,
                 Some(Commitment::Processed),
                 Some(7),
@@ -294,8 +299,8 @@ mod tests {
             ),
             ("getBlocks", r#"[{"comm\u0069tment":"confirmed"},null]"#, Some(Commitment::Confirmed), None),
             ("getTokenSupply", r#"["x",["processed"]]"#, Some(Commitment::Processed), None),
-            ("getSlot", r#"[{"commitment":{"processed":null}}]"#, Some(Commitment::Processed), None),
-            ("getSignatureStatuses", r#"[["x"],{"searchTransactionHistory":true}]"#, None, None),
+            ("getSupply", r#"[{"commitment":{"processed":null}}]"#, Some(Commitment::Processed), None),
+            ("getBlockCommitment", r#"[["x"],{"searchTransactionHistory":true}]"#, None, None),
             (
                 "getTokenAccountsByOwner",
                 r#"["x",{"mint":"y"},{"commitment":"confirmed"}]"#,

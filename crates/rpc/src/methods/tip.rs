@@ -1,0 +1,273 @@
+//! The six methods whose answers never go back behind a slot that a caller was shown, and their typed params.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::description::Description;
+use super::get_fee_for_message::RpcContextConfig;
+use super::params::{self, ParamError};
+use super::{
+    Commitment, Pubkey, Signature, Slot, get_block_height, get_epoch_info, get_latest_blockhash,
+    get_signature_statuses, get_slot, is_blockhash_valid,
+};
+use crate::jsonrpc::Params;
+
+/// One of the six methods by which clients follow a payment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TipMethod {
+    /// `getSlot [config?]`
+    GetSlot,
+    /// `getBlockHeight [config?]`
+    GetBlockHeight,
+    /// `getLatestBlockhash [config?]`
+    GetLatestBlockhash,
+    /// `getEpochInfo [config?]`
+    GetEpochInfo,
+    /// `isBlockhashValid [blockhash, config?]`
+    IsBlockhashValid,
+    /// `getSignatureStatuses [[signature…], config?]`
+    GetSignatureStatuses,
+}
+
+impl TipMethod {
+    /// All six methods, in the order of [`TipMethod::index`].
+    pub const ALL: [Self; 6] = [
+        Self::GetSlot,
+        Self::GetBlockHeight,
+        Self::GetLatestBlockhash,
+        Self::GetEpochInfo,
+        Self::IsBlockhashValid,
+        Self::GetSignatureStatuses,
+    ];
+
+    /// Returns the name in calls, metrics and settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::GetSlot => "getSlot",
+            Self::GetBlockHeight => "getBlockHeight",
+            Self::GetLatestBlockhash => "getLatestBlockhash",
+            Self::GetEpochInfo => "getEpochInfo",
+            Self::IsBlockhashValid => "isBlockhashValid",
+            Self::GetSignatureStatuses => "getSignatureStatuses",
+        }
+    }
+
+    /// Returns the position of the method in [`TipMethod::ALL`], for tables with one element for each method.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Returns the method of this name. Names are case-sensitive, as on a node.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.as_str() == name)
+    }
+
+    pub(super) fn describe(self) -> Description {
+        match self {
+            Self::GetSlot => get_slot::describe(),
+            Self::GetBlockHeight => get_block_height::describe(),
+            Self::GetLatestBlockhash => get_latest_blockhash::describe(),
+            Self::GetEpochInfo => get_epoch_info::describe(),
+            Self::IsBlockhashValid => is_blockhash_valid::describe(),
+            Self::GetSignatureStatuses => get_signature_statuses::describe(),
+        }
+    }
+}
+
+/// The state from which a call is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadAt {
+    /// The commitment of the state.
+    pub commitment: Commitment,
+    /// The caller's `minContextSlot`.
+    pub min_context_slot: Option<Slot>,
+}
+
+impl ReadAt {
+    pub(super) fn of(config: Option<RpcContextConfig>) -> Self {
+        let RpcContextConfig { commitment, min_context_slot } = config.unwrap_or_default();
+        Self { commitment, min_context_slot }
+    }
+
+    fn json(self) -> Value {
+        let mut config = json!({ "commitment": self.commitment });
+        if let Some(slot) = self.min_context_slot {
+            config["minContextSlot"] = slot.into();
+        }
+        config
+    }
+}
+
+/// The validated params of a call of one of the six methods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TipQuery {
+    /// A call of getSlot.
+    Slot(ReadAt),
+    /// A call of getBlockHeight.
+    BlockHeight(ReadAt),
+    /// A call of getLatestBlockhash.
+    LatestBlockhash(ReadAt),
+    /// A call of getEpochInfo.
+    EpochInfo(ReadAt),
+    /// A call of isBlockhashValid: the hash, which has the form of an address.
+    BlockhashValid(Pubkey, ReadAt),
+    /// A call of getSignatureStatuses.
+    Statuses {
+        /// The signatures, at most 256.
+        signatures: Arc<[Signature]>,
+        /// True if the node's history is searched, too, and not only its last few minutes.
+        search_history: bool,
+    },
+}
+
+impl TipQuery {
+    /// Validates the `params` of `method`.
+    ///
+    /// # Errors
+    /// Every node version refuses the params. The returned error is the one that a node returns.
+    pub fn parse(method: TipMethod, params: &Params) -> Result<Self, ParamError> {
+        let read_at = || params::at_most_one(params).map(ReadAt::of);
+        match method {
+            TipMethod::GetSlot => read_at().map(Self::Slot),
+            TipMethod::GetBlockHeight => read_at().map(Self::BlockHeight),
+            TipMethod::GetLatestBlockhash => read_at().map(Self::LatestBlockhash),
+            TipMethod::GetEpochInfo => read_at().map(Self::EpochInfo),
+            TipMethod::IsBlockhashValid => {
+                is_blockhash_valid::parse(params).map(|(hash, at)| Self::BlockhashValid(hash, at))
+            }
+            TipMethod::GetSignatureStatuses => get_signature_statuses::parse(params)
+                .map(|(signatures, search_history)| Self::Statuses { signatures, search_history }),
+        }
+    }
+
+    /// Returns the method of the call.
+    pub fn method(&self) -> TipMethod {
+        match self {
+            Self::Slot(_) => TipMethod::GetSlot,
+            Self::BlockHeight(_) => TipMethod::GetBlockHeight,
+            Self::LatestBlockhash(_) => TipMethod::GetLatestBlockhash,
+            Self::EpochInfo(_) => TipMethod::GetEpochInfo,
+            Self::BlockhashValid(..) => TipMethod::IsBlockhashValid,
+            Self::Statuses { .. } => TipMethod::GetSignatureStatuses,
+        }
+    }
+
+    /// Returns the state from which the call is answered. `None` for getSignatureStatuses, which looks at all states.
+    pub fn read_at(&self) -> Option<ReadAt> {
+        match self {
+            Self::Slot(at)
+            | Self::BlockHeight(at)
+            | Self::LatestBlockhash(at)
+            | Self::EpochInfo(at)
+            | Self::BlockhashValid(_, at) => Some(*at),
+            Self::Statuses { .. } => None,
+        }
+    }
+
+    /// Returns the requested commitment. `None` for getSignatureStatuses.
+    pub fn commitment(&self) -> Option<Commitment> {
+        self.read_at().map(|at| at.commitment)
+    }
+
+    /// Returns the call with `slot` as its `minContextSlot`. getSignatureStatuses has none, and is returned unchanged.
+    #[must_use]
+    pub fn with_min_context_slot(mut self, slot: Slot) -> Self {
+        match &mut self {
+            Self::Slot(at)
+            | Self::BlockHeight(at)
+            | Self::LatestBlockhash(at)
+            | Self::EpochInfo(at)
+            | Self::BlockhashValid(_, at) => at.min_context_slot = Some(slot),
+            Self::Statuses { .. } => {}
+        }
+        self
+    }
+
+    /// Returns the canonical params as JSON text for upstream calls, with every default written out.
+    pub fn params_json(&self) -> String {
+        match self {
+            Self::Slot(at) | Self::BlockHeight(at) | Self::LatestBlockhash(at) | Self::EpochInfo(at) => {
+                json!([at.json()])
+            }
+            Self::BlockhashValid(hash, at) => json!([hash.to_string(), at.json()]),
+            Self::Statuses { signatures, search_history } => {
+                get_signature_statuses::params_json(signatures, *search_history)
+            }
+        }
+        .to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: &str = "7p1hEDMXVV1iNxjmdTmGLwPkcDf7gyPh6ghUZGS5Kbvo";
+    const SIGNATURE: &str =
+        "5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW";
+
+    fn parse(method: TipMethod, params: &Value) -> Result<TipQuery, ParamError> {
+        TipQuery::parse(method, &Params::Array(params.to_string().into()))
+    }
+
+    #[test]
+    fn canonical_params_parse_to_the_same_query() {
+        let signature = Signature::parse(SIGNATURE).unwrap();
+        for commitment in Commitment::ALL {
+            for min_context_slot in [None, Some(7)] {
+                let at = ReadAt { commitment, min_context_slot };
+                for query in [
+                    TipQuery::Slot(at),
+                    TipQuery::BlockHeight(at),
+                    TipQuery::LatestBlockhash(at),
+                    TipQuery::EpochInfo(at),
+                    TipQuery::BlockhashValid(Pubkey::parse(HASH).unwrap(), at),
+                    TipQuery::Statuses {
+                        signatures: [signature; 3].into(),
+                        search_history: min_context_slot.is_some(),
+                    },
+                ] {
+                    let params: Value = serde_json::from_str(&query.params_json()).unwrap();
+                    assert_eq!(parse(query.method(), &params), Ok(query.clone()));
+                    assert_eq!(TipMethod::from_name(query.method().as_str()), Some(query.method()));
+                    assert_eq!(TipMethod::ALL[query.method().index()], query.method());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn params_are_refused_in_a_nodes_words() {
+        use TipMethod::{GetSignatureStatuses, GetSlot, IsBlockhashValid};
+        let config = "Invalid params: invalid type: integer `5`, expected struct RpcContextConfig.";
+        let unsearched = json!([[SIGNATURE], {}]);
+        for (method, params, expected) in [
+            (GetSlot, json!([5]), config),
+            (GetSlot, json!([null, 1]), "Invalid parameters: Expected from 0 to 1 parameters."),
+            (IsBlockhashValid, json!([]), "`params` should have at least 1 argument(s)"),
+            (IsBlockhashValid, json!(["x"]), "WrongSize"),
+            (IsBlockhashValid, json!(["0"]), "Invalid"),
+            (IsBlockhashValid, json!(["0", 5]), config),
+            (GetSignatureStatuses, json!([["x"]]), "Invalid param: WrongSize"),
+            (GetSignatureStatuses, json!([[SIGNATURE, "0"]]), "Invalid param: Invalid"),
+            (GetSignatureStatuses, json!([vec!["0"; 257]]), "Too many inputs provided; max 256"),
+            (
+                GetSignatureStatuses,
+                json!([[SIGNATURE], 5]),
+                "Invalid params: invalid type: integer `5`, expected struct RpcSignatureStatusConfig.",
+            ),
+            (GetSignatureStatuses, unsearched, "Invalid params: missing field `searchTransactionHistory`."),
+            (
+                GetSignatureStatuses,
+                json!([[5]]),
+                "Invalid params: invalid type: integer `5`, expected a string.",
+            ),
+        ] {
+            let refused = parse(method, &params).map_err(|error| error.message);
+            assert_eq!(refused, Err(expected.to_owned()), "{params}");
+        }
+        let bogus = parse(GetSlot, &json!([{ "commitment": "bogus" }])).unwrap();
+        assert_eq!(bogus.commitment(), Some(Commitment::Finalized));
+    }
+}

@@ -1,0 +1,56 @@
+//! Answers calls of the six methods whose answers never go back behind a slot that somebody was shown.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::call::RequestContext;
+use super::passthrough::{charged, respond};
+use super::responses::CallResponse;
+use crate::cache::Debt;
+use crate::error::Error;
+use crate::jsonrpc::{Id, Params};
+use crate::methods::{TipMethod, TipQuery};
+use crate::tip::TipAnswer;
+
+/// Answers a call of `method`, and counts it in the metrics.
+pub(super) async fn answer(
+    request: &RequestContext<'_>,
+    id: &Id,
+    method: TipMethod,
+    params: &Params,
+) -> CallResponse {
+    let limited = request.principal.take(Instant::now());
+    let query = limited.and_then(|()| TipQuery::parse(method, params).map_err(Error::Params));
+    let response = match query {
+        Err(error) => request.refuse(id, None, None, error),
+        Ok(query) => {
+            let commitment = query.commitment();
+            let answer = read(request, query).await;
+            match answer
+                .and_then(|TipAnswer { reply, status }| respond(request, id, commitment, &reply, status))
+            {
+                Ok(response) => request.count(response),
+                Err(error) => request.refuse(id, None, commitment, error),
+            }
+        }
+    };
+    let metrics = &request.front.metrics;
+    metrics.tip_requests.at((method, response.outcome.outcome)).inc();
+    metrics.tip_duration.at(method).observe(request.started.elapsed().as_secs_f64());
+    response
+}
+
+/// Checks that the key may make the call, and reads the tip.
+///
+/// # Errors
+/// The refusal by the key's plan or quota, or as for [`Tip::answer`](crate::tip::Tip::answer).
+async fn read(request: &RequestContext<'_>, query: TipQuery) -> Result<TipAnswer, Error> {
+    let charge = request.principal.admit_tip(&query)?;
+    let (tip, context) = (Arc::clone(&request.front.tip), request.call_context());
+    let debt = |answer: &Result<TipAnswer, Error>| match answer {
+        Ok(answer) if answer.status.is_hit() => Debt::Hit,
+        other => Debt::of(other),
+    };
+    charged(request, charge, async move { tip.answer(&query, &context).await }, debt).await
+}

@@ -1,0 +1,202 @@
+//! The reads of the tip as upstream calls. An answer below the tip is never shown, so it is not an answer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use super::member::Member;
+use super::members::Members;
+use super::reply::{Meaning, PoolReply};
+use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
+use crate::config;
+use crate::error::FailedAttempt;
+use crate::frontier::Frontier;
+use crate::methods::{
+    AnyMethod, Commitment, EpochInfo, LatestBlockhash, Method, SignatureStatus, Slot, TipQuery,
+};
+use crate::node::answer::error_context_slot;
+use crate::node::{Fault, NodeReply, code};
+use crate::telemetry::AttemptResult;
+
+/// The longest time for an attempt. These answers are a few numbers, and everybody waits for one call.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(2);
+
+/// A read of the tip on its way to a node: getEpochInfo, getLatestBlockhash, isBlockhashValid or getSignatureStatuses.
+#[derive(Debug, Clone)]
+pub struct TipRequest {
+    /// The query, with its caller's `minContextSlot`.
+    pub query: TipQuery,
+    /// The lowest slot of an answer at each commitment, by [`Commitment::index`].
+    pub floors: [Slot; 3],
+    /// The caller, with its deadline and trace.
+    pub context: CallContext,
+}
+
+/// A result with a context.
+#[derive(Deserialize)]
+struct InContext<T> {
+    context: Context,
+    value: T,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    slot: Slot,
+}
+
+impl TipRequest {
+    fn at(&self) -> Commitment {
+        self.query.commitment().unwrap_or(Commitment::Processed)
+    }
+
+    /// Returns the lowest slot of an answer: the tip, or the caller's minimum if it is higher.
+    fn floor(&self) -> Slot {
+        self.floors[self.at().index()].max(self.callers_minimum().unwrap_or(0))
+    }
+
+    fn callers_minimum(&self) -> Option<Slot> {
+        self.query.read_at().and_then(|at| at.min_context_slot)
+    }
+
+    /// Returns true if the caller asks for a slot that nobody was shown yet, so that a refusal is an answer.
+    fn may_be_refused(&self) -> bool {
+        self.callers_minimum().is_some_and(|minimum| minimum > self.floors[self.at().index()])
+    }
+}
+
+/// Returns the slot of a result. `None` if the result does not fit the query.
+///
+/// A status below its commitment shows that the node's chain is behind the tip at that commitment, so its slot is then
+/// 0, below every tip.
+fn slot_of(query: &TipQuery, floors: [Slot; 3], result: &[u8]) -> Option<Slot> {
+    match query {
+        TipQuery::EpochInfo(_) => Some(serde_json::from_slice::<EpochInfo>(result).ok()?.absolute_slot),
+        TipQuery::LatestBlockhash(_) => {
+            Some(serde_json::from_slice::<InContext<LatestBlockhash>>(result).ok()?.context.slot)
+        }
+        TipQuery::BlockhashValid(..) => {
+            Some(serde_json::from_slice::<InContext<bool>>(result).ok()?.context.slot)
+        }
+        TipQuery::Statuses { signatures, .. } => {
+            let statuses: InContext<Vec<Option<SignatureStatus<'_>>>> =
+                serde_json::from_slice(result).ok()?;
+            let is_behind = |status: &SignatureStatus<'_>| {
+                let reached = status.confirmation_status;
+                let due = Commitment::ALL.into_iter().filter(|c| floors[c.index()] >= status.slot).max();
+                reached.is_some() && due > reached
+            };
+            let any_is_behind = statuses.value.iter().flatten().any(is_behind);
+            let slot = if any_is_behind { 0 } else { statuses.context.slot };
+            (statuses.value.len() == signatures.len()).then_some(slot)
+        }
+        TipQuery::Slot(_) | TipQuery::BlockHeight(_) => None,
+    }
+}
+
+impl UpstreamCall for TipRequest {
+    type Answer = PoolReply;
+
+    fn method(&self) -> AnyMethod {
+        AnyMethod::Tip(self.query.method())
+    }
+
+    fn context(&self) -> &CallContext {
+        &self.context
+    }
+
+    fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration {
+        settings.attempt_timeout[Method::GetAccountInfo.index()].min(LONGEST_ATTEMPT)
+    }
+
+    fn commitment(&self) -> Option<Commitment> {
+        Some(self.at())
+    }
+
+    fn preferred_slot(&self) -> Option<Slot> {
+        Some(self.floor())
+    }
+
+    fn faults_count(&self) -> bool {
+        true
+    }
+
+    /// History is a part of a node that other questions for statuses do not need.
+    fn may_lack_method(&self, code: i32) -> bool {
+        code == code::METHOD_NOT_FOUND
+    }
+
+    fn write(&self, id: u64, _: &Member, _: MinSlotUse) -> (Bytes, Option<Slot>) {
+        let floor = Some(self.floor()).filter(|floor| *floor > 0 && self.query.read_at().is_some());
+        let query = self.query.clone();
+        let query = if let Some(floor) = floor { query.with_min_context_slot(floor) } else { query };
+        let (method, params) = (query.method().as_str(), query.params_json());
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        (body.into(), floor)
+    }
+
+    fn reader(&self) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
+        let (query, floors, minimum) = (self.query.clone(), self.floors, self.callers_minimum());
+        move |reply| match &reply {
+            NodeReply::Error { .. } => Ok((reply, None)),
+            NodeReply::Result(result) => {
+                let slot = slot_of(&query, floors, result).ok_or(Fault::BadJson)?;
+                // Behind one address there may be several machines, and some ignore the minimum.
+                let reply = match minimum {
+                    Some(minimum) if slot < minimum => NodeReply::min_context_slot_not_reached(slot),
+                    _ => reply,
+                };
+                Ok((reply, Some(slot)))
+            }
+        }
+    }
+
+    fn classify(
+        &self,
+        (body, slot): &ParsedReply,
+        _: &SentRequest,
+        frontier: &Frontier,
+    ) -> Result<Meaning, Fault> {
+        match (body, slot) {
+            (NodeReply::Error { code, .. }, _) => Meaning::of_code(*code),
+            // A slot that one node invents would become a tip that no other node reaches.
+            (NodeReply::Result(_), Some(slot))
+                if *slot >= self.floor() && frontier.believes(self.at(), *slot) =>
+            {
+                Ok(Meaning::Answer)
+            }
+            (NodeReply::Result(_), _) => Ok(Meaning::TryElsewhere(AttemptResult::Behind)),
+        }
+    }
+
+    fn learn(
+        &self,
+        frontier: &Frontier,
+        member: &Member,
+        (body, slot): &ParsedReply,
+        sent: &SentRequest,
+        now: tokio::time::Instant,
+    ) {
+        let refused_at = match body {
+            NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, body } => error_context_slot(body),
+            _ => None,
+        };
+        let Some(slot) = slot.or(refused_at).filter(|slot| *slot > 0) else { return };
+        // The node was known to have reached the slot that it refuses: it was restarted, or replaced by another machine.
+        let has_fallen = refused_at.is_some() && sent.slot_before >= self.floor() && slot < self.floor();
+        if has_fallen || sent.shows_fall(slot) {
+            frontier.probed(sent.era, member.id, self.at(), slot, now);
+        } else {
+            frontier.answered(sent.era, member.id, self.at(), slot, now);
+        }
+    }
+
+    fn accepts_refusal(&self, attempts: &[FailedAttempt], _: &Members) -> bool {
+        let is_behind = |attempt: &FailedAttempt| attempt.reason == AttemptResult::Behind.as_str();
+        self.may_be_refused() || !attempts.iter().any(is_behind)
+    }
+
+    fn answer(reply: PoolReply) -> PoolReply {
+        reply
+    }
+}
