@@ -26,6 +26,7 @@ mod request;
 mod request_head;
 mod responses;
 mod routes;
+mod send;
 pub mod shutdown;
 mod timed_socket;
 mod tip;

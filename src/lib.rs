@@ -13,6 +13,7 @@ pub mod http;
 pub mod gateway;
 pub use slotfront_rpc::{jsonrpc, methods};
 
+pub mod send;
 pub mod tip;
 
 pub mod cache;

@@ -22,6 +22,7 @@ mod rate;
 mod reply;
 mod request;
 pub mod select;
+mod send_request;
 #[cfg(test)]
 mod tests;
 mod tip_request;
@@ -46,6 +47,7 @@ use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
 use select::Unusable;
+pub use send_request::SendRequest;
 pub use tip_request::TipRequest;
 pub use upstream_call::CallContext;
 
@@ -133,6 +135,14 @@ impl Pool {
     /// # Errors
     /// As for [`Pool::call`]. An attempt failed as `behind` if its node is below the tip.
     pub async fn read_tip(&self, request: &TipRequest) -> Result<PoolReply, Error> {
+        call::run(self, request).await
+    }
+
+    /// Sends a transaction to nodes until one accepts or refuses it.
+    ///
+    /// # Errors
+    /// As for [`Pool::call`]. A node may have sent the transaction nevertheless.
+    pub async fn send(&self, request: &SendRequest) -> Result<PoolReply, Error> {
         call::run(self, request).await
     }
 

@@ -287,7 +287,7 @@ fn rules_between_settings() {
         (with("[plans.a]\ndaily_units = 9\nmethods = [\"getAccountInfo\"]"), ""),
         (
             with("[plans.a]\nmethods = [\"getblock\"]"),
-            "plans.a.methods: element 0: expected an exact method name: one of the eight methods, or any that passthrough.methods accepts",
+            "plans.a.methods: element 0: expected an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts",
         ),
         (with("[plans.a]\nmethods = [\"getSlot\", \"getBlock\"]"), ""),
         (with("[passthrough]\nmethods = [\"getSlot\", \"simulateTransaction\"]"), ""),

@@ -8,11 +8,11 @@ use tokio::time::{Instant, timeout_at};
 use super::access::CallOutcome;
 use super::call::RequestContext;
 use super::responses::{CallResponse, node_error, spliced_result};
-use super::tip;
+use super::{send, tip};
 use crate::cache::{CacheStatus, Charge, Debt};
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
-use crate::methods::{Commitment, PassthroughCall, PassthroughMethod, TipMethod, write_method};
+use crate::methods::{AnyMethod, Commitment, PassthroughCall, PassthroughMethod, TipMethod, write_method};
 use crate::node::NodeReply;
 use crate::pool::PassthroughRequest;
 use crate::telemetry::NodeCode;
@@ -27,6 +27,9 @@ pub(super) async fn answer(
     let name = str::from_utf8(name).unwrap_or_default();
     if let Some(method) = TipMethod::from_name(name) {
         return tip::answer(request, id, method, &params).await;
+    }
+    if name == AnyMethod::Send.as_str() && request.front.config.send.enabled {
+        return send::answer(request, id, &params).await;
     }
     let limited = request.principal.take(Instant::now()).err();
     let allowed = &request.front.config.passthrough;
@@ -58,7 +61,11 @@ pub(super) async fn answer(
 async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<NodeReply, Error> {
     let (call, charge) = request.principal.admit_passthrough(call)?;
     let context = request.call_context();
-    let ask = PassthroughRequest { call, context };
+    // What somebody was shown is in the state of the simulation, too.
+    let is_simulation = call.method.as_str() == "simulateTransaction";
+    let prefer =
+        call.commitment.filter(|_| is_simulation).map(|commitment| request.front.tip.slot(commitment));
+    let ask = PassthroughRequest { call, prefer, context };
     let pool = Arc::clone(&request.front.pool);
     charged(request, charge, async move { pool.pass_through(&ask).await }, Debt::of).await
 }

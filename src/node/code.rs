@@ -2,6 +2,8 @@
 
 /// The block was deleted. The text contains the first available block.
 pub const BLOCK_CLEANED_UP: i32 = -32001;
+/// The simulation of a transaction before it is sent has failed.
+pub const PREFLIGHT_FAILURE: i32 = -32002;
 /// The node has not reached the block's slot yet.
 pub const BLOCK_NOT_AVAILABLE: i32 = -32004;
 /// The node reports that it is unhealthy.

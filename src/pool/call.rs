@@ -55,6 +55,7 @@ struct CallCourse<'a, C> {
     pool: &'a Pool,
     call: &'a C,
     retries_left: usize,
+    /// The ids of the nodes that are not asked any more.
     tried: Vec<usize>,
     /// The attempts that failed or brought no certain answer, each with its reason. [`Error::NoUpstream`] reports them.
     attempts: Vec<FailedAttempt>,
@@ -75,8 +76,9 @@ enum CallStep {
 
 impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     fn new(pool: &'a Pool, call: &'a C) -> Self {
-        let retries_left = pool.nodes.load().settings.retries;
-        Self { pool, call, retries_left, tried: Vec::new(), attempts: Vec::new(), best: None }
+        let members = pool.nodes.load();
+        let (retries_left, tried) = (members.settings.retries, call.excluded(&members));
+        Self { pool, call, retries_left, tried, attempts: Vec::new(), best: None }
     }
 
     /// Returns the budget for retries. It protects a pool that is down from triple load. Calls of passthrough methods
@@ -145,7 +147,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         }
         self.failed(member, fault.result(), retry_after);
         log_fault(member, fault);
-        if !fault.may_retry() {
+        if !self.call.may_retry(fault) {
             // The node may hold the block that others lack, and only could not deliver it.
             if self.misses_block() {
                 self.best = None;

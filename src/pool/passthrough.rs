@@ -25,6 +25,8 @@ use crate::telemetry::AttemptResult;
 pub struct PassthroughRequest {
     /// The call, with its params as the caller sent them.
     pub call: PassthroughCall,
+    /// A slot that the node should have reached.
+    pub prefer: Option<Slot>,
     /// The caller, with its deadline and trace.
     pub context: CallContext,
 }
@@ -49,7 +51,7 @@ impl UpstreamCall for PassthroughRequest {
     }
 
     fn preferred_slot(&self) -> Option<Slot> {
-        self.call.min_context_slot
+        self.call.min_context_slot.max(self.prefer)
     }
 
     fn write(&self, id: u64, _: &Member, _: MinSlotUse) -> (Bytes, Option<Slot>) {

@@ -59,8 +59,8 @@ pub(super) fn request(method: Method, params: &str) -> UpstreamRequest {
 /// Returns a call of a passthrough method, with a deadline in one second.
 pub(super) fn passthrough() -> PassthroughRequest {
     let call =
-        PassthroughCall::new(PassthroughMethod::from_name("getSignatureStatuses").unwrap(), Params::None);
-    PassthroughRequest { call, context: CallContext::own(Instant::now() + SECOND) }
+        PassthroughCall::new(PassthroughMethod::from_name("getBlockCommitment").unwrap(), Params::None);
+    PassthroughRequest { call, prefer: None, context: CallContext::own(Instant::now() + SECOND) }
 }
 
 /// Begins a `getAccountInfo` call of `caller` at `member`.

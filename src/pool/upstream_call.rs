@@ -85,6 +85,16 @@ pub(super) trait UpstreamCall: Sync {
         false
     }
 
+    /// Returns the ids of the nodes that must not get the call.
+    fn excluded(&self, _members: &Members) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Returns true if another node may be asked after this fault.
+    fn may_retry(&self, fault: Fault) -> bool {
+        fault.may_retry()
+    }
+
     /// Returns true if hangs and faults of the call count against the node.
     fn faults_count(&self) -> bool {
         self.own_method().is_some()

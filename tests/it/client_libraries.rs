@@ -26,7 +26,7 @@ async fn every_refusal_says_why_in_its_head() {
         ("dev", call("nothing"), 200, ""),
         (
             "dev",
-            gateway.batch(["getBlockProduction", "getSlot"].map(|method| gateway.call(method, json!([])))),
+            gateway.batch(["getBlockProduction", "getBalance"].map(|method| gateway.call(method, json!([])))),
             200,
             "",
         ),

@@ -41,7 +41,7 @@ async fn both_ways_answer_alike() {
         ("with a trace", with("traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n")),
         ("an empty body", plain("")),
         ("no JSON", plain("{")),
-        ("no method of ours", plain(&call("getSlot", &json!([])))),
+        ("no method of ours", plain(&call("getBalance", &json!([])))),
         ("wrong params", plain(&call("getAccountInfo", &json!(["x"])))),
         ("a notification", plain(r#"{"jsonrpc":"2.0","method":"getClusterNodes"}"#)),
         ("no call", plain("[]")),

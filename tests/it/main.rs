@@ -38,6 +38,7 @@ mod shares;
 mod slow_reader;
 mod stop;
 mod tidy;
+mod tip;
 mod tls;
 mod todays_nodes;
 mod traces;

@@ -18,20 +18,20 @@ fn method(name: &str) -> PassthroughMethod {
 }
 
 fn on(config: &mut Config) {
-    config.passthrough = ["getSlot", "getBalance", "getLatestBlockhash", "getSupply"].map(method).into();
+    config.passthrough = ["getBalance", "getVersion", "getBlocks", "getSupply"].map(method).into();
 }
 
 #[tokio::test]
 async fn nothing_is_forwarded_unless_it_is_named() {
     let gateway = TestGateway::builder()
         .nodes(1)
-        .config(|config| config.passthrough = vec![method("getSlot")])
+        .config(|config| config.passthrough = vec![method("getVersion")])
         .start()
         .await;
-    let slot = gateway.call("getSlot", json!([])).send().await;
-    assert_eq!((slot.status, slot.cache_status()), (200, "fwd=bypass"));
-    assert_eq!(slot.result(), gateway.cluster.slot(Commitment::Finalized));
-    for method in ["getBalance", "getslot", "slotSubscribe"] {
+    let version = gateway.call("getVersion", json!([])).send().await;
+    assert_eq!((version.status, version.cache_status()), (200, "fwd=bypass"));
+    assert!(version.result()["solana-core"].is_string());
+    for method in ["getBalance", "getversion", "slotSubscribe"] {
         let reply = gateway.call(method, json!([])).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601));
         assert_eq!(reply.error()["message"], "Method not found");
@@ -72,14 +72,14 @@ async fn passthrough_changes_and_holds_nothing() {
         gateway.step_by(1).await;
     }
     // A call keeps the caller's id, may have no params, and gets a node's own error.
-    let reply = gateway.post(r#"{"jsonrpc":"2.0","id":"a","method":"getSlot"}"#).send().await;
+    let reply = gateway.post(r#"{"jsonrpc":"2.0","id":"a","method":"getVersion"}"#).send().await;
     assert_eq!(reply.json()["id"], "a");
     let reply = gateway.call("getBalance", json!(["nonsense"])).send().await;
     assert_eq!((reply.status, reply.code()), (200, -32602));
-    let slot = gateway.call("getSlot", json!([]));
+    let version = gateway.call("getVersion", json!([]));
     let write = gateway.call("sendTransaction", json!([])).id(3);
-    let answers = gateway.batch([slot, gateway.get_nodes().id(2), write]).send().await.json();
-    assert!(answers[0]["result"].is_u64() && answers[1]["result"].is_array(), "{answers}");
+    let answers = gateway.batch([version, gateway.get_nodes().id(2), write]).send().await.json();
+    assert!(answers[0]["result"].is_object() && answers[1]["result"].is_array(), "{answers}");
     assert_eq!(answers[2]["error"]["code"], -32601);
 }
 
@@ -105,7 +105,7 @@ async fn failing_or_incapable_nodes_are_replaced() {
         assert_eq!(asked, expected);
     }
     let floor = gateway.cluster.slot(Commitment::Finalized) + 1_000;
-    let reply = gateway.call("getSlot", json!([{"minContextSlot": floor}])).send().await;
+    let reply = gateway.call("getBlocks", json!([1, {"minContextSlot": floor}])).send().await;
     assert_eq!((reply.status, reply.code()), (200, -32016));
     for node in gateway.cluster.nodes() {
         node.fault_on("getBalance", Fault::Status(500), None);
@@ -233,7 +233,7 @@ async fn passthrough_obeys_plans_limits_and_units() {
         let gateway = &gateway;
         async move { gateway.call("getBalance", params).send().await }
     };
-    assert_eq!(gateway.call("getSlot", json!([])).send().await.code(), -32091);
+    assert_eq!(gateway.call("getVersion", json!([])).send().await.code(), -32091);
     // Without a commitment the call is at finalized.
     assert_eq!(refused(json!([wallet])).await.code(), -32091);
     let confirmed = json!([wallet, {"commitment": "confirmed"}]);
@@ -292,9 +292,10 @@ async fn a_plans_commitments_hold_however_one_is_written() {
     }
     assert_eq!(gateway.upstream_calls(), 0);
     let reply = gateway
-        .post(r#"{"jsonrpc":"2.0","id":1,"method":"getSlot","params":[{"commitment":"finalized"},null]}"#)
+        .post(r#"{"jsonrpc":"2.0","id":1,"method":"getBlocks","params":[1,{"commitment":"finalized"},null]}"#)
         .send();
-    assert_eq!(reply.await.result(), gateway.cluster.slot(Commitment::Finalized));
+    let newest = gateway.cluster.slot(Commitment::Finalized);
+    assert_eq!(reply.await.result().as_array().and_then(|slots| slots.last()?.as_u64()), Some(newest));
 }
 
 #[tokio::test]
@@ -318,7 +319,7 @@ async fn forwarded_429_concerns_its_method_alone() {
             let reply = gateway.get_account(wallet).send().await;
             assert_eq!(reply.status, 200, "{refusal:?}: {}", reply.text);
         }
-        assert_eq!(gateway.call("getSlot", json!([])).send().await.status, 200, "{refusal:?}");
+        assert_eq!(gateway.call("getVersion", json!([])).send().await.status, 200, "{refusal:?}");
         gateway.cluster.clear_faults();
         assert_eq!(balance.send().await.status, 200, "{refusal:?}: one node is still asked");
     }

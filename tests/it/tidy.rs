@@ -176,12 +176,13 @@ fn codes_of_ours_are_born_in_one_place() {
 }
 
 /// The layers, in the order in which a request passes them.
-const LAYERS: [&str; 12] = [
+const LAYERS: [&str; 13] = [
     "cli",
     "app",
     "admin",
     "http",
     "gateway",
+    "send",
     "tip",
     "cache",
     "follow",

@@ -27,6 +27,7 @@ mod is_blockhash_valid;
 mod params;
 mod passthrough;
 mod pubkey;
+mod send_transaction;
 mod signature;
 mod tip;
 
@@ -50,6 +51,7 @@ pub use get_vote_accounts::VotesQuery;
 pub use params::ParamError;
 pub use passthrough::{AnyMethod, PassthroughCall, PassthroughMethod, write_method};
 pub use pubkey::{Pubkey, PubkeyError};
+pub use send_transaction::SendQuery;
 pub use signature::Signature;
 pub use tip::{ReadAt, TipMethod, TipQuery};
 

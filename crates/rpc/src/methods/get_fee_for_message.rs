@@ -93,7 +93,7 @@ fn decode(text: &str) -> Result<Vec<u8>, ParamError> {
 
 /// Returns a node's error for text that is not base64. Nodes use the crate base64 0.22. Later releases of the
 /// crate have other error texts.
-fn base64_error(error: &Base64Error) -> ParamError {
+pub(super) fn base64_error(error: &Base64Error) -> ParamError {
     let shown = match error {
         Base64Error::InvalidByte(offset, byte) => format!("InvalidByte({offset}, {byte})"),
         Base64Error::InvalidLength(symbols) => format!("InvalidLength({symbols})"),

@@ -115,7 +115,10 @@ pub enum SanitizeError {
 impl<'a> Message<'a> {
     /// Reads a message from the start of `bytes`.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader { rest: bytes, full: bytes.len() >= MAX_MESSAGE };
+        Self::read(&mut Reader::new(bytes))
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let first = reader.byte()?;
         let (version, required_signatures) = match first.checked_sub(VERSION_BIT) {
             None => (MessageVersion::Legacy, first),
@@ -174,6 +177,20 @@ impl<'a> Message<'a> {
     }
 }
 
+/// Reads a transaction from the start of `bytes`: its signatures and its message.
+///
+/// # Errors
+/// The reason why there is no message, and the signatures before it.
+pub(super) fn decode_transaction(
+    bytes: &[u8],
+) -> Result<(&[[u8; 64]], Message<'_>), (&[[u8; 64]], DecodeError)> {
+    let mut reader = Reader::new(bytes);
+    let signatures = reader.length().and_then(|count| reader.take(count * 64));
+    let signatures = signatures.map_err(|error| (&[][..], error))?.as_chunks().0;
+    let message = Message::read(&mut reader).map_err(|error| (signatures, error))?;
+    Ok((signatures, message))
+}
+
 impl AddressTableLookup<'_> {
     /// Returns the number of accounts that the lookup adds.
     fn loads(&self) -> usize {
@@ -188,6 +205,10 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, full: bytes.len() >= MAX_MESSAGE }
+    }
+
     fn take(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
         let Some((taken, rest)) = self.rest.split_at_checked(count) else {
             return Err(if self.full { DecodeError::SizeLimit } else { DecodeError::Truncated });

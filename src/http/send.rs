@@ -1,0 +1,42 @@
+//! Answers sendTransaction, if the operator and the caller's plan allow it.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::call::RequestContext;
+use super::passthrough::{charged, respond};
+use super::responses::CallResponse;
+use crate::cache::{CacheStatus, Debt};
+use crate::error::Error;
+use crate::jsonrpc::{Id, Params};
+use crate::methods::SendQuery;
+use crate::node::NodeReply;
+use crate::send::send;
+
+/// Answers a call of sendTransaction, and counts it in the metrics.
+pub(super) async fn answer(request: &RequestContext<'_>, id: &Id, params: &Params) -> CallResponse {
+    let answer = forward(request, params).await;
+    let response = match answer.and_then(|reply| respond(request, id, None, &reply, CacheStatus::Bypassed)) {
+        Ok(response) => request.count(response),
+        Err(error) => request.refuse(id, None, None, error),
+    };
+    request.front.metrics.sends.at(response.outcome.outcome).inc();
+    response
+}
+
+/// Sends the transaction to a node.
+///
+/// # Errors
+/// A refusal by the key's plan, its rate or quota, invalid params, or no node answers.
+async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<NodeReply, Error> {
+    request.principal.take(Instant::now())?;
+    let charge = request.principal.admit_send()?;
+    let query = SendQuery::parse(params).map_err(Error::Params)?;
+    let front = Arc::clone(request.front);
+    let block = query.blockhash.and_then(|hash| front.tip.known_block(&hash)).map(|block| block.slot);
+    let context = request.call_context();
+    let sending =
+        async move { send(&front.pool, query, block, &front.config.send, context, &front.tasks).await };
+    charged(request, charge, sending, Debt::of).await
+}

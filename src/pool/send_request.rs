@@ -1,0 +1,122 @@
+//! A transaction as an upstream call.
+//!
+//! A node that has got a transaction may have sent it even if it does not answer. Another node is therefore asked only
+//! where that is harmless, and a transaction that the second node has seen already was sent by the first.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::member::Member;
+use super::members::Members;
+use super::reply::{Meaning, PoolReply};
+use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
+use crate::config;
+use crate::error::FailedAttempt;
+use crate::frontier::Frontier;
+use crate::methods::{AnyMethod, Commitment, SendQuery, Slot};
+use crate::node::{Fault, NodeReply, code};
+use crate::telemetry::AttemptResult;
+
+/// A transaction on its way to a node.
+pub struct SendRequest {
+    /// The call.
+    pub query: SendQuery,
+    /// The slot of the block whose hash the transaction has. `None` if it is not known.
+    pub block: Option<Slot>,
+    /// The names of the upstreams that may get it. All of them, if there is no name.
+    pub upstreams: Vec<String>,
+    /// The ids of the nodes that have it already.
+    pub sent_to: Vec<usize>,
+    /// The number of attempts so far.
+    pub attempts: AtomicUsize,
+    /// The caller, with its deadline and trace.
+    pub context: CallContext,
+}
+
+/// Returns true if a simulation has failed for the reason `words`, which no other member of the error says as shortly.
+fn has_failed(reply: &NodeReply, words: &str) -> bool {
+    let NodeReply::Error { code: code::PREFLIGHT_FAILURE, body } = reply else { return false };
+    body.windows(words.len()).any(|window| window == words.as_bytes())
+}
+
+impl UpstreamCall for SendRequest {
+    type Answer = PoolReply;
+
+    fn method(&self) -> AnyMethod {
+        AnyMethod::Send
+    }
+
+    fn context(&self) -> &CallContext {
+        &self.context
+    }
+
+    fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration {
+        settings.forward_timeout
+    }
+
+    /// The bank that simulates the transaction has to know its blockhash.
+    fn commitment(&self) -> Option<Commitment> {
+        let simulated = self.query.preflight_commitment.unwrap_or_default();
+        Some(if self.query.skip_preflight { Commitment::Processed } else { simulated })
+    }
+
+    fn preferred_slot(&self) -> Option<Slot> {
+        self.query.min_context_slot.max(self.block)
+    }
+
+    fn excluded(&self, members: &Members) -> Vec<usize> {
+        let is_out = |member: &Member| {
+            self.sent_to.contains(&member.id)
+                || !self.upstreams.is_empty() && !self.upstreams.contains(&member.name)
+        };
+        members.iter().filter(|member| is_out(member)).map(|member| member.id).collect()
+    }
+
+    /// Each node that gets a transaction may send it, so its first answer is the answer.
+    fn is_for_one_node(&self) -> bool {
+        true
+    }
+
+    fn may_retry(&self, fault: Fault) -> bool {
+        matches!(fault, Fault::Connect | Fault::Unhealthy | Fault::Timeout)
+    }
+
+    fn write(&self, id: u64, _: &Member, _: MinSlotUse) -> (Bytes, Option<Slot>) {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
+        let (method, params) = (self.method().as_str(), self.query.params_json());
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        (body.into(), self.query.min_context_slot)
+    }
+
+    fn reader(&self) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
+        let is_repeated = self.attempts.load(Ordering::Relaxed) > 1;
+        let signature = self.query.signature.filter(|_| is_repeated);
+        move |reply| {
+            let sent_before = signature.filter(|_| has_failed(&reply, "already been processed"));
+            let result = sent_before.map(|signature| NodeReply::Result(format!("\"{signature}\"").into()));
+            Ok((result.unwrap_or(reply), None))
+        }
+    }
+
+    fn classify(&self, (body, _): &ParsedReply, _: &SentRequest, _: &Frontier) -> Result<Meaning, Fault> {
+        match body {
+            NodeReply::Result(_) => Ok(Meaning::Answer),
+            _ if self.block.is_some() && has_failed(body, "Blockhash not found") => {
+                Ok(Meaning::TryElsewhere(AttemptResult::Behind))
+            }
+            NodeReply::Error { code, .. } => Meaning::of_code(*code),
+        }
+    }
+
+    /// Accepts a refusal as the answer if no node can have sent the transaction.
+    fn accepts_refusal(&self, attempts: &[FailedAttempt], _: &Members) -> bool {
+        let refusals = [AttemptResult::Incapable, AttemptResult::Behind, AttemptResult::Unhealthy];
+        attempts.iter().all(|attempt| refusals.iter().any(|refusal| refusal.as_str() == attempt.reason))
+    }
+
+    fn answer(reply: PoolReply) -> PoolReply {
+        reply
+    }
+}

@@ -1,0 +1,393 @@
+//! The six methods whose answers never go back, the signatures that are watched, and sending.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use slotfront::config::{Config, FollowMode};
+use slotfront::methods::{AnyMethod, Commitment, Signature, Slot, TipMethod};
+use slotfront::tip::Tip;
+use slotfront_sim::{Cluster, Fault, Settings};
+use slotfront_testkit::{PATIENCE, Reply, TestCluster, TestGateway};
+use tokio::time::timeout;
+
+const SIGNATURE: &str =
+    "5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW";
+
+fn signature() -> Signature {
+    Signature::parse(SIGNATURE).unwrap()
+}
+
+fn tip(gateway: &TestGateway) -> &Arc<Tip> {
+    &gateway.front().tip
+}
+
+fn at(commitment: Commitment) -> Value {
+    json!({ "commitment": commitment.as_str() })
+}
+
+/// Returns the slot of an answer: the number itself, or that in its context or its bank.
+fn slot_of(reply: &Reply) -> Slot {
+    let result = reply.result();
+    let slot = result.as_u64().or_else(|| result["context"]["slot"].as_u64());
+    slot.or_else(|| result["absoluteSlot"].as_u64()).unwrap_or_else(|| panic!("no slot in {}", reply.text))
+}
+
+/// Returns a status for every signature of a call with one.
+fn status(context: Slot, status: &Value) -> Fault {
+    Fault::Result(json!({ "context": { "slot": context }, "value": [status] }))
+}
+
+fn landed(slot: Slot, commitment: Commitment) -> Value {
+    json!({ "slot": slot, "confirmations": null, "err": null, "status": { "Ok": null },
+        "confirmationStatus": commitment.as_str() })
+}
+
+#[tokio::test]
+async fn reads_of_one_commitment_agree_with_a_node() {
+    let gateway = TestGateway::start().await;
+    for commitment in Commitment::ALL {
+        let node = gateway.cluster.node(0);
+        let config = json!([at(commitment)]);
+        for method in ["getSlot", "getBlockHeight", "getEpochInfo", "getLatestBlockhash"] {
+            let call = gateway.call(method, config.clone());
+            let reply = call.send().await;
+            assert_eq!(reply.result(), call.result_of(node), "{method} {commitment}");
+        }
+        assert_eq!(tip(&gateway).slot(commitment), gateway.cluster.slot(commitment));
+        let hash = gateway.call("getLatestBlockhash", config).send().await.value()["blockhash"].clone();
+        for (hash, expected) in [(hash, true), (json!("11111111111111111111111111111111"), false)] {
+            let reply = gateway.call("isBlockhashValid", json!([hash, at(commitment)])).send().await;
+            assert_eq!(reply.value(), expected, "{commitment}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_callers_cost_one_call() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let node = gateway.cluster.node(0);
+    for (method, upstream) in [("getSlot", "getEpochInfo"), ("getLatestBlockhash", "getLatestBlockhash")] {
+        let before = node.calls(upstream);
+        let hold = node.hold(upstream);
+        let call = gateway.call(method, json!([at(Commitment::Confirmed)]));
+        let callers = tokio::spawn(join_all((0..1_000).map(|_| call.send())));
+        gateway.until_in_flight(1_000).await;
+        drop(hold);
+        let slots: Vec<_> = callers.await.unwrap().iter().map(slot_of).collect();
+        assert_eq!(slots, [gateway.cluster.slot(Commitment::Confirmed); 1_000]);
+        assert_eq!(node.calls(upstream) - before, 1, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn no_answer_goes_back() {
+    let gateway = TestGateway::builder()
+        .config(|config| config.pool.attempt_timeout = [Duration::from_millis(100); 8])
+        .start()
+        .await;
+    let nodes = gateway.cluster.nodes();
+    nodes[1].set_lag(100);
+    nodes[2].hold("getEpochInfo");
+    let hold = nodes[2].hold("getLatestBlockhash");
+    let mut highest = [0; 3];
+    let mut answered = 0;
+    for step in 0..60 {
+        gateway.cluster.step_by(1);
+        // The newest node goes back by 200 slots, and comes back.
+        nodes[0].set_lag(if (20..30).contains(&step) { 200 } else { 0 });
+        for commitment in Commitment::ALL {
+            for method in ["getSlot", "getLatestBlockhash", "getEpochInfo"] {
+                let call = gateway.call(method, json!([at(commitment)])).send();
+                let Ok(reply) = timeout(Duration::from_millis(150), call).await else { continue };
+                if reply.json()["error"].is_null() {
+                    let slot = slot_of(&reply);
+                    assert!(slot >= highest[commitment.index()], "{method} {commitment} step {step}: {slot}");
+                    highest[commitment.index()] = slot;
+                    answered += 1;
+                }
+            }
+        }
+    }
+    assert!(answered > 100, "{answered}");
+    drop(hold);
+}
+
+#[tokio::test]
+async fn a_height_waits_for_the_signatures_that_are_watched() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let node = gateway.cluster.node(0);
+    let newest = gateway.cluster.slot(Commitment::Processed);
+    let confirmed = gateway.cluster.slot(Commitment::Confirmed);
+    let hold = node.hold("getSignatureStatuses");
+    node.fault_on("getSignatureStatuses", status(newest, &landed(confirmed, Commitment::Confirmed)), None);
+    let mut watch = tip(&gateway).watch(signature(), Commitment::Confirmed);
+    let call = gateway.call("getBlockHeight", json!([at(Commitment::Confirmed)]));
+    let mut height = tokio::spawn(call.send());
+    gateway.until("the signature was asked for", || node.calls("getSignatureStatuses") > 0).await;
+    gateway.until("the height was asked for", || node.calls("getEpochInfo") > 0).await;
+    assert!(timeout(Duration::from_millis(50), &mut height).await.is_err(), "the height was shown first");
+    drop(hold);
+    let landed = watch.landed().await;
+    assert_eq!((landed.slot, &*landed.err), (confirmed, &b"null"[..]));
+    assert_eq!(height.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn null_ends_no_watch_and_shows_the_height() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let node = gateway.cluster.node(0);
+    node.fault_on("getSignatureStatuses", status(u64::from(u32::MAX), &Value::Null), None);
+    let newest = gateway.cluster.slot(Commitment::Processed);
+    node.clear_faults();
+    node.fault_on("getSignatureStatuses", status(newest, &Value::Null), None);
+    let mut watch = tip(&gateway).watch(signature(), Commitment::Finalized);
+    let call = gateway.call("getBlockHeight", json!([at(Commitment::Finalized)]));
+    assert_eq!(call.send().await.status, 200);
+    assert!(timeout(Duration::from_millis(50), watch.landed()).await.is_err());
+    // It is confirmed, but not final.
+    node.clear_faults();
+    node.fault_on("getSignatureStatuses", status(newest, &landed(newest, Commitment::Confirmed)), None);
+    let asked = node.calls("getSignatureStatuses");
+    gateway.until("it was asked for again", || node.calls("getSignatureStatuses") > asked + 1).await;
+    assert!(timeout(Duration::from_millis(50), watch.landed()).await.is_err());
+    node.clear_faults();
+    let failed = json!({ "slot": newest, "err": { "InstructionError": [0, "Custom"] }, "confirmationStatus": "finalized" });
+    node.fault_on("getSignatureStatuses", status(newest, &failed), None);
+    let landed = timeout(PATIENCE, watch.landed()).await.unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&landed.err).unwrap(), failed["err"]);
+    drop(watch);
+    let asked = node.calls("getSignatureStatuses");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(node.calls("getSignatureStatuses") <= asked + 1, "nobody watches any more");
+}
+
+#[tokio::test]
+async fn questions_for_statuses_are_merged() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let node = gateway.cluster.node(0);
+    let newest = gateway.cluster.slot(Commitment::Processed);
+    node.fault_on("getSignatureStatuses", status(newest, &landed(newest - 1, Commitment::Processed)), None);
+    let hold = node.hold("getSignatureStatuses");
+    let call = gateway.call("getSignatureStatuses", json!([[SIGNATURE]]));
+    let first = tokio::spawn(call.send());
+    gateway.until("the first call is at the node", || node.calls("getSignatureStatuses") == 1).await;
+    let others = tokio::spawn(join_all((0..300).map(|_| call.send())));
+    gateway.until_in_flight(301).await;
+    drop(hold);
+    let mut replies = others.await.unwrap();
+    replies.push(first.await.unwrap());
+    assert!(replies.iter().all(|reply| reply.value()[0]["slot"] == newest - 1));
+    assert_eq!(node.calls("getSignatureStatuses"), 2);
+    // History is asked for apart.
+    let history = json!([[SIGNATURE], { "searchTransactionHistory": true }]);
+    assert_eq!(gateway.call("getSignatureStatuses", history).send().await.status, 200);
+    assert_eq!(node.calls("getSignatureStatuses"), 3);
+    assert_eq!(gateway.call("getSignatureStatuses", json!([["x"]])).send().await.code(), -32602);
+}
+
+#[tokio::test]
+async fn statuses_behind_the_tip_are_asked_elsewhere() {
+    let gateway = TestGateway::builder().nodes(2).in_tiers().start().await;
+    let newest = gateway.cluster.slot(Commitment::Processed);
+    let slot = slot_of(&gateway.call("getSlot", json!([at(Commitment::Confirmed)])).send().await);
+    // The first node has the block, but does not know yet that it is confirmed.
+    let [behind, current] =
+        [Commitment::Processed, Commitment::Confirmed].map(|c| status(newest, &landed(slot, c)));
+    gateway.cluster.node(0).fault_on("getSignatureStatuses", behind, None);
+    gateway.cluster.node(1).fault_on("getSignatureStatuses", current, None);
+    let reply = gateway.call("getSignatureStatuses", json!([[SIGNATURE]])).send().await;
+    assert_eq!(reply.value()[0]["confirmationStatus"], "confirmed");
+}
+
+fn follow(config: &mut Config) {
+    config.follow.mode = FollowMode::On;
+    config.follow.poll = Duration::from_millis(20);
+}
+
+#[tokio::test]
+async fn the_followed_chain_has_the_block_of_every_slot_that_is_shown() {
+    let gateway = TestGateway::builder().config(follow).start().await;
+    let wallet = gateway.cluster.examples().wallets[0];
+    gateway.get_account(wallet).confirmed().send().await;
+    let front = gateway.front();
+    let heads = front.followed.heads();
+    gateway.until("a chain is followed", || heads.borrow().is_some()).await;
+    for _ in 0..40 {
+        gateway.step_by(1).await;
+    }
+    gateway
+        .until("a block of the chain is final", || {
+            heads.borrow().as_ref().is_some_and(|heads| heads.at(Commitment::Finalized).is_some())
+        })
+        .await;
+    for commitment in [Commitment::Confirmed, Commitment::Finalized] {
+        let config = json!([at(commitment)]);
+        // The window of a hash is learned from a node by the first call.
+        let learned = gateway.call("getLatestBlockhash", config.clone()).send().await;
+        let slot = slot_of(&gateway.call("getSlot", config.clone()).send().await);
+        let block = gateway.get_block(slot).commitment(commitment).version_0().send().await;
+        let height = gateway.call("getBlockHeight", config.clone()).send().await;
+        assert_eq!(block.result()["blockHeight"], height.result(), "{commitment}");
+        let latest = gateway.call("getLatestBlockhash", config.clone()).send().await;
+        assert_eq!(latest.value(), learned.value());
+        assert_eq!(latest.value()["blockhash"], block.result()["blockhash"]);
+        let info = gateway.call("getEpochInfo", config.clone()).send().await;
+        assert_eq!(
+            (info.result()["absoluteSlot"].as_u64(), &info.result()["blockHeight"]),
+            (Some(slot), &height.result())
+        );
+        let hash = json!([latest.value()["blockhash"], at(commitment)]);
+        let before: u64 = gateway.cluster.nodes().iter().map(|node| node.calls("isBlockhashValid")).sum();
+        assert_eq!(gateway.call("isBlockhashValid", hash).send().await.value(), true);
+        let other = json!(["11111111111111111111111111111111", at(commitment)]);
+        assert_eq!(gateway.call("isBlockhashValid", other).send().await.value(), false);
+        let after: u64 = gateway.cluster.nodes().iter().map(|node| node.calls("isBlockhashValid")).sum();
+        assert!(after - before <= 2, "a hash of another chain is asked of a node");
+    }
+}
+
+#[tokio::test]
+async fn epochs_may_begin() {
+    let settings =
+        Settings { slots_per_epoch: 32, first_slot: 320, history_slots: 50, ..TestCluster::settings(2) };
+    let cluster = TestCluster::serve(Cluster::new(settings)).await;
+    let gateway = TestGateway::builder().cluster(&cluster).config(follow).start().await;
+    let wallet = gateway.cluster.examples().wallets[0];
+    gateway.get_account(wallet).confirmed().send().await;
+    let mut last = (0, 0);
+    for _ in 0..70 {
+        gateway.step_by(1).await;
+        let info = gateway.call("getEpochInfo", json!([at(Commitment::Confirmed)])).send().await;
+        let number = |name: &str| info.result()[name].as_u64().unwrap();
+        let slot = number("absoluteSlot");
+        assert_eq!((number("epoch"), number("slotIndex")), (slot / 32, slot % 32));
+        assert!((slot, number("blockHeight")) >= last);
+        last = (slot, number("blockHeight"));
+    }
+}
+
+#[tokio::test]
+async fn callers_minimum_is_a_nodes_refusal() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    let above = gateway.cluster.slot(Commitment::Processed) + 1_000;
+    for method in ["getSlot", "getBlockHeight", "getEpochInfo", "getLatestBlockhash"] {
+        let reply = gateway.call(method, json!([{ "minContextSlot": above }])).send().await;
+        assert_eq!((reply.status, reply.code()), (200, -32016), "{method}");
+        assert!(reply.error()["data"]["contextSlot"].is_u64());
+        assert_eq!(gateway.call(method, json!([{ "minContextSlot": 1 }])).send().await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn plans_and_metrics_know_the_six() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.units.by_tip[TipMethod::GetSlot.index()] = 7;
+            let plan = config.plans.get_mut("dev").unwrap();
+            plan.methods = Some(vec![AnyMethod::Tip(TipMethod::GetSlot)]);
+            plan.commitments = Some(vec![Commitment::Confirmed]);
+            plan.daily_units = Some(100);
+        })
+        .start()
+        .await;
+    let slot = gateway.call("getSlot", json!([at(Commitment::Confirmed)]));
+    let reply = slot.send().await;
+    assert_eq!((reply.status, reply.cache_status()), (200, "fwd=miss; stored"));
+    assert!(reply.header("ratelimit").contains("\"day\";r=93"), "{:?}", reply.headers);
+    assert_eq!(gateway.call("getSlot", json!([])).send().await.code(), -32091);
+    assert_eq!(gateway.call("getBlockHeight", json!([])).send().await.code(), -32091);
+    let metrics = gateway.admin("/metrics").await.text;
+    for line in [
+        r#"slotfront_tip_requests_total{method="getSlot",outcome="miss"} 1"#,
+        r#"slotfront_tip_requests_total{method="getSlot",outcome="denied"} 1"#,
+        r#"slotfront_tip_request_duration_seconds_count{method="getSlot"} 2"#,
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    let batch = gateway.batch([slot.clone(), slot]).send().await.json();
+    assert_eq!(batch[0]["result"], batch[1]["result"]);
+}
+
+/// Returns a transaction that no simulated node reads, with the signature that it is known by.
+fn transaction(gateway: &TestGateway, length: usize) -> (String, String) {
+    let _ = gateway;
+    let message = [&[1, 0, 0, 0][..], &[8; 32], &[0]].concat();
+    let mut wire = [&[1][..], &signature().0, &message].concat();
+    wire.resize(length.max(wire.len()), 0);
+    (bs58::encode(wire).into_string(), SIGNATURE.to_owned())
+}
+
+fn sending(config: &mut Config) {
+    config.send.enabled = true;
+    config.plans.get_mut("dev").unwrap().send = true;
+}
+
+#[tokio::test]
+async fn transactions_are_sent_where_it_is_allowed() {
+    for (enabled, allowed) in [(false, true), (true, false)] {
+        let gateway = TestGateway::builder()
+            .nodes(1)
+            .config(|config| {
+                config.send.enabled = enabled;
+                config.plans.get_mut("dev").unwrap().send = allowed;
+            })
+            .start()
+            .await;
+        let (text, _) = transaction(&gateway, 0);
+        let reply = gateway.call("sendTransaction", json!([text])).send().await;
+        assert_eq!((reply.status, reply.code()), (200, -32601));
+        assert_eq!(gateway.cluster.node(0).calls("sendTransaction"), 0);
+    }
+    let gateway =
+        TestGateway::builder().nodes(3).config(sending).config(|config| config.send.fanout = 1).start().await;
+    gateway.cluster.fault_everywhere("sendTransaction", &Fault::Result(json!(SIGNATURE)));
+    let (text, signature) = transaction(&gateway, 0);
+    let reply = gateway.call("sendTransaction", json!([text])).send().await;
+    assert_eq!(reply.result(), json!(signature));
+    let sent = || gateway.cluster.nodes().iter().map(|node| node.calls("sendTransaction")).sum::<u64>();
+    gateway.until("a copy was sent", || sent() == 2).await;
+    assert!(gateway.cluster.nodes().iter().all(|node| node.calls("sendTransaction") <= 1));
+    let too_long = transaction(&gateway, 1233).0;
+    let reply = gateway.call("sendTransaction", json!([too_long])).send().await;
+    assert_eq!((reply.code(), sent()), (-32602, 2));
+    assert!(reply.text.contains("too large"), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn a_second_attempt_that_comes_too_late_is_a_success() {
+    let processed = || Fault::Error {
+        code: -32002,
+        message: "Transaction simulation failed: This transaction has already been processed".to_owned(),
+    };
+    let gateway = TestGateway::builder()
+        .nodes(3)
+        .in_tiers()
+        .config(sending)
+        .config(|config| {
+            config.pool.forward_timeout = Duration::from_millis(50);
+            config.send.upstreams = vec!["node-0".to_owned(), "node-1".to_owned()];
+        })
+        .start()
+        .await;
+    let nodes = gateway.cluster.nodes();
+    let (text, signature) = transaction(&gateway, 0);
+    let call = gateway.call("sendTransaction", json!([text]));
+    nodes[0].fault_on("sendTransaction", processed(), None);
+    assert_eq!(call.send().await.code(), -32002, "the first answer is that of the node");
+    nodes[0].clear_faults();
+    nodes[0].fault_on("sendTransaction", Fault::Hang, None);
+    nodes[1].fault_on("sendTransaction", processed(), None);
+    assert_eq!(call.send().await.result(), json!(signature));
+    // An answer that is lost says nothing, so nobody else is asked.
+    nodes[0].clear_faults();
+    nodes[0].fault_on("sendTransaction", Fault::Status(500), None);
+    let asked = nodes[1].calls("sendTransaction");
+    assert_eq!(call.send().await.status, 502);
+    assert_eq!((nodes[1].calls("sendTransaction"), nodes[2].calls("sendTransaction")), (asked, 0));
+    nodes[0].clear_faults();
+    nodes[0].fault_on("sendTransaction", Fault::Unhealthy, None);
+    assert_eq!(call.send().await.result(), json!(signature));
+}
