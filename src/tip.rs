@@ -48,7 +48,7 @@ pub struct Tip {
     tasks: TaskTracker,
     /// The highest slot that was shown at each commitment, by [`Commitment::index`]. 0 before the first.
     shown: [AtomicU64; 3],
-    /// The newest known slot at each commitment when the tip last looked. If it is lower now, no node reaches it any more.
+    /// The newest known slot at each commitment that the tip has seen. If it is lower now, no node reaches it any more.
     known: [AtomicU64; 3],
     reads: Reads,
     merger: Merger,
@@ -116,9 +116,14 @@ impl Tip {
     fn follow_falls(&self) {
         for commitment in Commitment::ALL {
             let at = commitment.index();
+            let before = self.known[at].fetch_max(self.frontier.slot(commitment), Ordering::AcqRel);
+            // Read again, because another thread may have seen a newer slot than this one.
             let now = self.frontier.slot(commitment);
-            if self.known[at].swap(now, Ordering::AcqRel) > now {
+            if now < before {
+                self.known[at].store(now, Ordering::Release);
                 self.shown[at].fetch_min(now, Ordering::AcqRel);
+                // Another cluster may have another one.
+                self.reads.forget_window();
             }
         }
     }

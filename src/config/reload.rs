@@ -82,6 +82,7 @@ impl Changes {
                 ("cache", old.cache != new.cache),
                 ("follow", old.follow != new.follow),
                 ("passthrough", old.passthrough != new.passthrough),
+                ("send", old.send != new.send),
                 ("shared", old.shared != new.shared),
                 ("verify", old.verify != new.verify),
                 ("telemetry.format", old.telemetry.format != new.telemetry.format),

@@ -79,17 +79,6 @@ pub(crate) fn admit_method(
     Ok(())
 }
 
-/// Checks that `plan` and `methods`, the key's own list of methods, allow to send a transaction.
-///
-/// # Errors
-/// As for [`admit`].
-pub(crate) fn admit_send(plan: &Plan, methods: Option<&[AnyMethod]>) -> Result<(), Error> {
-    if plan.send && methods.is_none_or(|list| list.contains(&AnyMethod::Send)) {
-        return Ok(());
-    }
-    Err(Error::Write(AnyMethod::Send.as_str()))
-}
-
 /// Returns the price of a read of the tip.
 pub(crate) fn tip_price(units: &Units, method: TipMethod) -> Price {
     let miss = to_f64(units.by_tip[method.index()]);

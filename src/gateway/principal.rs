@@ -265,13 +265,18 @@ impl Principal {
         self.reserve(plan::tip_price(&self.context.units, query.method()))
     }
 
-    /// Checks that the plan and the key allow to send a transaction, and reserves its price.
+    /// Returns true if the plan and the key allow to send transactions. Without a plan nobody may.
+    pub fn may_send(&self) -> bool {
+        let methods = self.validity.scope.methods.as_deref();
+        let plan = self.limits.as_ref().map(|limits| &limits.terms.plan);
+        plan.is_some_and(|plan| plan.send) && methods.is_none_or(|list| list.contains(&AnyMethod::Send))
+    }
+
+    /// Reserves the price of a transaction.
     ///
     /// # Errors
-    /// [`Error::Write`] if they do not, or without a plan. [`Error::Limited`] if too little is left of a quota.
+    /// [`Error::Limited`] if too little is left of a quota.
     pub fn admit_send(self: &Arc<Self>) -> Result<Charge, Error> {
-        let limits = self.limits.as_ref().ok_or(Error::Write(AnyMethod::Send.as_str()))?;
-        plan::admit_send(&limits.terms.plan, self.validity.scope.methods.as_deref())?;
         self.reserve(plan::send_price(&self.context.units))
     }
 

@@ -28,7 +28,8 @@ pub(super) async fn answer(
     if let Some(method) = TipMethod::from_name(name) {
         return tip::answer(request, id, method, &params).await;
     }
-    if name == AnyMethod::Send.as_str() && request.front.config.send.enabled {
+    let may_send = request.front.config.send.enabled && request.principal.may_send();
+    if name == AnyMethod::Send.as_str() && may_send {
         return send::answer(request, id, &params).await;
     }
     let limited = request.principal.take(Instant::now()).err();

@@ -31,8 +31,8 @@ pub(super) async fn answer(request: &RequestContext<'_>, id: &Id, params: &Param
 /// A refusal by the key's plan, its rate or quota, invalid params, or no node answers.
 async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<NodeReply, Error> {
     request.principal.take(Instant::now())?;
-    let charge = request.principal.admit_send()?;
     let query = SendQuery::parse(params).map_err(Error::Params)?;
+    let charge = request.principal.admit_send()?;
     let front = Arc::clone(request.front);
     let block = query.blockhash.and_then(|hash| front.tip.known_block(&hash)).map(|block| block.slot);
     let context = request.call_context();

@@ -149,7 +149,7 @@ fn record<C: UpstreamCall>(
         Ok((_, (NodeReply::Error { code, .. }, _))) => *code != MIN_CONTEXT_SLOT_NOT_REACHED,
         Ok(_) | Err(_) => true,
     };
-    if counts_for_health && call.faults_count() {
+    if counts_for_health && call.is_own() {
         if in_flight.ended(classified.as_ref().err().copied(), latency, now) {
             tracing::warn!(
                 upstream.name = member.name,

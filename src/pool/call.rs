@@ -251,7 +251,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// No attempt brought a usable answer: [`Error::NoUpstream`], with every failed attempt.
     fn conclude(self) -> Result<PoolReply, Error> {
         let is_accepted = |best: &Best| match best.meaning {
-            Meaning::TryElsewhere(AttemptResult::Behind) if self.call.is_own() => true,
+            Meaning::TryElsewhere(AttemptResult::Behind) if self.call.accepts_behind() => true,
             Meaning::TryElsewhere(_) => self.call.accepts_refusal(&self.attempts, &self.pool.nodes.load()),
             _ => true,
         };

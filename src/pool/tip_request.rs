@@ -117,7 +117,7 @@ impl UpstreamCall for TipRequest {
         Some(self.floor())
     }
 
-    fn faults_count(&self) -> bool {
+    fn is_own(&self) -> bool {
         true
     }
 

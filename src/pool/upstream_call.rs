@@ -95,11 +95,6 @@ pub(super) trait UpstreamCall: Sync {
         fault.may_retry()
     }
 
-    /// Returns true if hangs and faults of the call count against the node.
-    fn faults_count(&self) -> bool {
-        self.own_method().is_some()
-    }
-
     /// Returns true if an error with this code says that the node does not serve the method at all.
     fn may_lack_method(&self, code: i32) -> bool {
         matches!(code, code::METHOD_NOT_FOUND | code::TRANSACTION_HISTORY_NOT_AVAILABLE)
@@ -146,10 +141,15 @@ pub(super) trait UpstreamCall: Sync {
         }
     }
 
-    /// Returns true if the method is one of the eight cached methods. After a broken connection, the same node is asked
-    /// again for such a call. If no usable node reaches the preferred slot, an answer below it is accepted, and unusable
-    /// nodes are not asked.
+    /// Returns true if slotfront knows what to expect of the call, as of one of the eight cached methods. Hangs and faults
+    /// of such a call count against the node. After a broken connection, the same node is asked again. If no usable node
+    /// reaches the preferred slot, unusable nodes are not asked.
     fn is_own(&self) -> bool {
+        self.own_method().is_some()
+    }
+
+    /// Returns true if an answer below the preferred slot is accepted if no usable node reaches the slot.
+    fn accepts_behind(&self) -> bool {
         self.own_method().is_some()
     }
 }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
+use super::read::Unread;
 use crate::cache::CacheStatus;
 use crate::cache::ForwardReason::Miss;
-use crate::error::Error;
 use crate::frontier::Era;
 use crate::methods::Slot;
 
@@ -27,8 +27,8 @@ pub(super) struct Keeper<T> {
     last: ArcSwapOption<Kept<T>>,
     /// The turn to fetch. Who waits for it looks at the last answer again.
     fetching: tokio::sync::Mutex<()>,
-    /// The last fetch that failed, and the time.
-    failed: Mutex<Option<(Instant, Error)>>,
+    /// Why the last fetch failed, and when.
+    failed: Mutex<Option<(Instant, Unread)>>,
 }
 
 impl<T> Default for Keeper<T> {
@@ -54,8 +54,8 @@ impl<T> Keeper<T> {
     pub(super) async fn get(
         &self,
         serves: impl Fn(&Kept<T>, Option<Instant>) -> bool,
-        fetch: impl Future<Output = Result<Kept<T>, Error>>,
-    ) -> Result<(Arc<Kept<T>>, CacheStatus), Error> {
+        fetch: impl Future<Output = Result<Kept<T>, Unread>>,
+    ) -> Result<(Arc<Kept<T>>, CacheStatus), Unread> {
         if let Some(kept) = self.last().filter(|kept| serves(kept, Some(kept.sent_at))) {
             return Ok((kept, CacheStatus::Hit { ttl_s: 0, derived: false, stale: false }));
         }
@@ -65,10 +65,10 @@ impl<T> Keeper<T> {
             return Ok((kept, CacheStatus::Collapsed));
         }
         let failed = || self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, error)) = &*failed()
+        if let Some((at, why)) = &*failed()
             && *at >= began
         {
-            return Err(error.clone());
+            return Err(why.clone());
         }
         match fetch.await {
             Ok(kept) => {
@@ -76,9 +76,9 @@ impl<T> Keeper<T> {
                 self.last.store(Some(Arc::clone(&kept)));
                 Ok((kept, CacheStatus::forwarded(Miss, true)))
             }
-            Err(error) => {
-                *failed() = Some((Instant::now(), error.clone()));
-                Err(error)
+            Err(why) => {
+                *failed() = Some((Instant::now(), why.clone()));
+                Err(why)
             }
         }
     }

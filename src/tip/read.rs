@@ -14,12 +14,11 @@ use super::Tip;
 use super::kept::{Keeper, Kept};
 use crate::cache::CacheStatus;
 use crate::cache::ForwardReason::Miss;
-use crate::error::{Error, FailedAttempt};
+use crate::error::Error;
 use crate::follow::Head;
 use crate::methods::{EpochInfo, LatestBlockhash, Pubkey, ReadAt, Slot, TipQuery};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, PoolReply};
-use crate::telemetry::AttemptResult;
 
 /// An answer from the followed chain, or from what a node said within the last slot.
 const HIT: CacheStatus = CacheStatus::Hit { ttl_s: 0, derived: false, stale: false };
@@ -60,9 +59,10 @@ struct Bank {
     status: CacheStatus,
 }
 
-/// The reason why there is no bank to answer from.
-enum Unread {
-    /// A node has refused the caller's `minContextSlot`.
+/// The reason why there is nothing to answer from.
+#[derive(Debug, Clone)]
+pub(super) enum Unread {
+    /// The error of a node is the answer.
     Refused(NodeReply),
     Failed(Error),
 }
@@ -70,6 +70,13 @@ enum Unread {
 impl From<Error> for Unread {
     fn from(error: Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl Reads {
+    /// Forgets how long a blockhash is valid, until a node shows it again.
+    pub(super) fn forget_window(&self) {
+        self.window.store(0, Ordering::Relaxed);
     }
 }
 
@@ -175,9 +182,9 @@ impl Tip {
             }
         }
         loop {
-            let reply = self.ask_alone(TipQuery::BlockhashValid(hash, at), context).await?;
-            if self.show(at.commitment, reply.slot, context.deadline).await? {
-                return Ok(TipAnswer { reply: reply.body, status: ASKED });
+            let (slot, result) = self.ask_alone(TipQuery::BlockhashValid(hash, at), context).await?;
+            if self.show(at.commitment, slot, context.deadline).await? {
+                return Ok(TipAnswer { reply: NodeReply::Result(result), status: ASKED });
             }
         }
     }
@@ -256,14 +263,10 @@ impl Tip {
         let commitment = at.commitment;
         let fetch = async |at: ReadAt| {
             let (era, sent_at) = (self.frontier.era(), Instant::now());
-            let PoolReply { node, body, slot, .. } = self.ask_alone(query(at), context).await?;
-            match body {
-                NodeReply::Result(result) => match read(&result) {
-                    Some(value) => Ok(Kept { value, slot, era, sent_at, came_at: Instant::now() }),
-                    None => Err(self.failed(node, AttemptResult::BadJson).into()),
-                },
-                NodeReply::Error { .. } => Err(self.failed(node, AttemptResult::NodeError).into()),
-            }
+            let (slot, result) = self.ask_alone(query(at), context).await?;
+            // The pool has checked the form.
+            let value = read(&result).ok_or(Error::NoUpstream(Vec::new()))?;
+            Ok(Kept { value, slot, era, sent_at, came_at: Instant::now() })
         };
         let lowest = self.slot(commitment).max(at.min_context_slot.unwrap_or(0));
         let serves = |kept: &Kept<T>, sent_at: Option<Instant>| {
@@ -277,33 +280,17 @@ impl Tip {
         {
             return Ok((Arc::new(fetch(at).await?), ASKED));
         }
-        let shared = async {
-            match fetch(ReadAt { commitment, min_context_slot: None }).await {
-                Ok(kept) => Ok(kept),
-                Err(Unread::Failed(error)) => Err(error),
-                Err(Unread::Refused(_)) => Err(Error::NoUpstream(Vec::new())),
-            }
-        };
-        Ok(keepers[commitment.index()].get(serves, shared).await?)
+        let shared = fetch(ReadAt { commitment, min_context_slot: None });
+        keepers[commitment.index()].get(serves, shared).await
     }
 
-    /// Asks a node for one caller, or for all who wait.
-    async fn ask_alone(
-        self: &Arc<Self>,
-        query: TipQuery,
-        context: &CallContext,
-    ) -> Result<PoolReply, Unread> {
-        let minimum = query.read_at().and_then(|at| at.min_context_slot);
-        let reply = self.ask(&query, context).await?;
-        match &reply.body {
-            NodeReply::Error { .. } if minimum.is_some() => Err(Unread::Refused(reply.body)),
-            _ => Ok(reply),
+    /// Asks a node, and returns its result with the slot.
+    async fn ask_alone(&self, query: TipQuery, context: &CallContext) -> Result<(Slot, Bytes), Unread> {
+        let PoolReply { body, slot, .. } = self.ask(&query, context).await?;
+        match body {
+            NodeReply::Result(result) => Ok((slot, result)),
+            refusal @ NodeReply::Error { .. } => Err(Unread::Refused(refusal)),
         }
-    }
-
-    fn failed(&self, node: usize, why: AttemptResult) -> Error {
-        let (upstream, reason) = (self.pool.name_of(node), why.to_string());
-        Error::NoUpstream(vec![FailedAttempt { upstream, reason, retry_after: None }])
     }
 }
 

@@ -208,7 +208,7 @@ async fn admin_refusals_name_the_expected_value() {
         (
             "POST",
             "/api/keys",
-            json!({"name": "a", "methods": ["sendTransaction"]}),
+            json!({"name": "a", "methods": ["requestAirdrop"]}),
             400,
             "methods[0]: expected an exact method name",
         ),

@@ -291,10 +291,9 @@ async fn a_plans_commitments_hold_however_one_is_written() {
         }
     }
     assert_eq!(gateway.upstream_calls(), 0);
-    let reply = gateway
-        .post(r#"{"jsonrpc":"2.0","id":1,"method":"getBlocks","params":[1,{"commitment":"finalized"},null]}"#)
-        .send();
     let newest = gateway.cluster.slot(Commitment::Finalized);
+    let params = json!([newest - 9, {"commitment": "finalized"}, null]);
+    let reply = gateway.call("getBlocks", params).send();
     assert_eq!(reply.await.result().as_array().and_then(|slots| slots.last()?.as_u64()), Some(newest));
 }
 
