@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::reader::Findings;
 use super::*;
-use crate::methods::Method;
+use crate::methods::{Method, TipMethod};
 
 const EXAMPLE: &str = include_str!("../../config/example.toml");
 const ONE: &str = "[[upstream]]\nurl = \"http://node.example\"\n";
@@ -208,6 +208,29 @@ fn removed_settings_warn_or_say_what_to_do() {
         assert!(problem.contains(value) && problem.contains("is no longer a setting"), "{problem}");
         assert!(problem.contains(fix), "{problem}");
     }
+}
+
+#[test]
+fn built_in_methods_may_still_be_listed() {
+    let list = r#"["getSlot", "getBalance", "getSignatureStatuses"]"#;
+    for (text, env) in [
+        (format!("{ONE}[passthrough]\nmethods = {list}\n"), &[][..]),
+        (
+            ONE.to_owned(),
+            &[("SLOTFRONT_PASSTHROUGH__METHODS", "getSlot, getBalance, getSignatureStatuses")][..],
+        ),
+    ] {
+        let config = valid(&text, env);
+        let names: Vec<_> = config.passthrough.iter().map(|method| method.as_str()).collect();
+        assert_eq!(names, ["getBalance"]);
+        let [warning] = &config.warnings[..] else { panic!("{:?}", config.warnings) };
+        assert_eq!(warning.path, "passthrough.methods");
+        assert!(warning.rule.ends_with("without it: getSlot, getSignatureStatuses"), "{warning}");
+    }
+    let plain = valid(&format!("{ONE}[passthrough]\nmethods = [\"getBalance\"]\n"), &[]);
+    assert_eq!(plain.warnings, []);
+    let units = valid(&format!("{ONE}[units]\ngetSlot = 7\nsendTransaction = 9\n"), &[]).units;
+    assert_eq!((units.by_tip[TipMethod::GetSlot.index()], units.send), (7, 9));
 }
 
 #[test]

@@ -91,9 +91,11 @@ impl Tip {
         context: &CallContext,
     ) -> Result<TipAnswer, Error> {
         let read = match query {
-            TipQuery::Slot(at) => self.bank(*at, context).await.map(|bank| answer(bank.slot, bank.status)),
+            TipQuery::Slot(at) => {
+                self.bank(*at, context).await.map(|bank| answer(bank.slot.to_string(), bank.status))
+            }
             TipQuery::BlockHeight(at) => {
-                self.bank(*at, context).await.map(|bank| answer(bank.height, bank.status))
+                self.bank(*at, context).await.map(|bank| answer(bank.height.to_string(), bank.status))
             }
             TipQuery::EpochInfo(at) => self.epoch_info(*at, context).await,
             TipQuery::LatestBlockhash(at) => self.latest_blockhash(*at, context).await,
@@ -145,19 +147,16 @@ impl Tip {
     ) -> Result<TipAnswer, Unread> {
         loop {
             let window = self.window();
-            let (slot, made) = match self.head(at).await.zip(window) {
-                Some((head, window)) => {
-                    let latest = LatestBlockhash {
-                        blockhash: head.blockhash.as_ref().to_owned(),
-                        last_valid_block_height: head.height + window,
-                    };
-                    let value = serde_json::to_string(&latest).unwrap_or_default();
-                    (head.slot, answer(in_context(head.slot, &value), HIT))
-                }
-                None => {
-                    let (kept, status) = self.nodes_hash(at, context).await?;
-                    (kept.slot, TipAnswer { reply: NodeReply::Result(kept.value.result.clone()), status })
-                }
+            let (slot, made) = if let Some((head, window)) = self.head(at).await.zip(window) {
+                let latest = LatestBlockhash {
+                    blockhash: head.blockhash.as_ref().to_owned(),
+                    last_valid_block_height: head.height + window,
+                };
+                let value = serde_json::to_string(&latest).unwrap_or_default();
+                (head.slot, answer(in_context(head.slot, &value), HIT))
+            } else {
+                let (kept, status) = self.nodes_hash(at, context).await?;
+                (kept.slot, TipAnswer { reply: NodeReply::Result(kept.value.result.clone()), status })
             };
             if self.show(at.commitment, slot, context.deadline).await? {
                 return Ok(made);
@@ -294,8 +293,8 @@ impl Tip {
     }
 }
 
-fn answer(result: impl ToString, status: CacheStatus) -> TipAnswer {
-    TipAnswer { reply: NodeReply::Result(Bytes::from(result.to_string())), status }
+fn answer(result: String, status: CacheStatus) -> TipAnswer {
+    TipAnswer { reply: NodeReply::Result(result.into()), status }
 }
 
 fn in_context(slot: Slot, value: &str) -> String {

@@ -208,3 +208,45 @@ impl Merger {
         Some(batches)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn question(numbers: std::ops::Range<u16>) -> Question {
+        let signature = |number: u16| {
+            let mut bytes = [0; 64];
+            bytes[..2].copy_from_slice(&number.to_be_bytes());
+            Signature(bytes)
+        };
+        let (answer, _) = oneshot::channel();
+        let signatures = numbers.map(signature).collect();
+        Question { signatures, context: CallContext::own(Instant::now()), answer }
+    }
+
+    #[tokio::test]
+    async fn questions_share_calls_of_256_signatures() {
+        for (questions, expected) in [
+            (vec![], None),
+            (vec![0..1, 0..1], Some(vec![(1, 2)])),
+            (vec![0..100, 50..150, 0..100], Some(vec![(150, 3)])),
+            (vec![0..200, 200..256, 256..257], Some(vec![(256, 2), (1, 1)])),
+            (vec![0..256, 0..256], Some(vec![(256, 1), (256, 1)])),
+        ] {
+            let merger = Merger::default();
+            merger.lock().questions = questions.into_iter().map(question).collect();
+            let batches = merger.take();
+            let sizes = batches.as_ref().map(|batches| {
+                let size = |batch: &Batch| (batch.signatures.len(), batch.questions.len());
+                batches.iter().map(size).collect::<Vec<_>>()
+            });
+            assert_eq!(sizes, expected);
+            for batch in batches.into_iter().flatten() {
+                let asked = batch.questions.iter().flat_map(|question| question.signatures.iter());
+                assert!(asked.into_iter().all(|asked| batch.signatures[batch.places[asked]] == *asked));
+            }
+        }
+    }
+}

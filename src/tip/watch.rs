@@ -216,7 +216,9 @@ impl WatchTable {
 /// Returns the slots of the heights that still wait, and forgets those that have waited long enough.
 fn heights_now(heights: &mut [Option<(Slot, Instant)>; 3]) -> [Slot; 3] {
     let now = Instant::now();
-    heights.iter_mut().for_each(|height| *height = height.filter(|(_, until)| *until > now));
+    for height in heights.iter_mut() {
+        *height = height.filter(|(_, until)| *until > now);
+    }
     heights.map(|height| height.map_or(0, |(slot, _)| slot))
 }
 
@@ -325,5 +327,87 @@ impl Tip {
         };
         let until = deadline.min(Instant::now() + PATIENCE);
         timeout_at(until, settled).await.map_err(|_| Error::NoUpstream(Vec::new()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Commitment::{Confirmed, Finalized, Processed};
+
+    const SIGNATURE: Signature = Signature([7; 64]);
+
+    fn statuses(slot: Slot, status: Option<(Slot, Commitment)>) -> Statuses {
+        let text = status.map_or("null".to_owned(), |(slot, reached)| {
+            format!(r#"{{"slot":{slot},"confirmations":1,"err":null,"confirmationStatus":"{reached}"}}"#)
+        });
+        Statuses { slot, context: Bytes::new(), each: vec![text.into()] }
+    }
+
+    fn note(watches: &Watches, slot: Slot, status: Option<(Slot, Commitment)>) {
+        watches.note(&[SIGNATURE], &statuses(slot, status), |_, slot| slot);
+    }
+
+    #[tokio::test]
+    async fn heights_wait_for_what_may_have_landed() {
+        let watches = Arc::<Watches>::default();
+        assert_eq!(watches.wait_with(Confirmed, 100), None, "nothing is watched");
+        let watch = watches.add(SIGNATURE, Confirmed);
+        assert_eq!(watches.wait_with(Confirmed, 1), Some(1));
+        assert_eq!(watches.wait_with(Finalized, 100), None, "each commitment has its own");
+        note(&watches, 100, None);
+        assert_eq!(watches.wait_with(Confirmed, 100), None);
+        assert_eq!(watches.wait_with(Confirmed, 101), Some(1));
+        // It is in a block, which may be confirmed at its slot.
+        note(&watches, 110, Some((105, Processed)));
+        assert_eq!(watches.wait_with(Confirmed, 104), None);
+        assert_eq!(watches.wait_with(Confirmed, 105), Some(1));
+        // The block was dropped.
+        note(&watches, 111, None);
+        assert_eq!(watches.wait_with(Confirmed, 111), None);
+        note(&watches, 112, Some((112, Confirmed)));
+        assert_eq!(watches.wait_with(Confirmed, 500), None, "it has landed");
+        assert_eq!(watch.end.borrow().as_ref().map(|landed| landed.slot), Some(112));
+    }
+
+    #[tokio::test]
+    async fn watchers_of_one_signature_share_an_entry_until_the_last_leaves() {
+        let watches = Arc::<Watches>::default();
+        let [one, two] = [0; 2].map(|_| watches.add(SIGNATURE, Confirmed));
+        let other = watches.add(SIGNATURE, Finalized);
+        assert_eq!(watches.due(true, 500).unwrap().len(), 1, "one signature is asked for once");
+        assert_eq!(watches.lock().watched.len(), 2);
+        drop((one, other));
+        assert_eq!(watches.lock().watched.len(), 1);
+        note(&watches, 100, Some((90, Confirmed)));
+        // It is watched anew, so the end of an old watch concerns nobody else.
+        let anew = watches.add(SIGNATURE, Confirmed);
+        drop(two);
+        assert_eq!(watches.lock().watched.len(), 1);
+        drop(anew);
+        assert_eq!(watches.due(true, 500), None);
+        assert_eq!(watches.wait_with(Confirmed, 500), None);
+    }
+
+    #[tokio::test]
+    async fn history_is_searched_first_and_after_a_gap() {
+        let watches = Arc::<Watches>::default();
+        let _watch = watches.add(SIGNATURE, Confirmed);
+        for (newest, asked, all, expected) in [
+            (1_000, None, false, Some(true)),
+            (1_000, Some(1_000), false, None),
+            (1_001, Some(1_000), true, Some(false)),
+            (1_101, None, true, Some(true)),
+        ] {
+            if let Some(asked) = asked {
+                note(&watches, asked, None);
+            }
+            let due = watches.due(all, newest).unwrap();
+            assert_eq!(
+                due.into_iter().next().map(|(in_history, _)| in_history),
+                expected,
+                "{newest} {asked:?}"
+            );
+        }
     }
 }

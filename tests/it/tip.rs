@@ -11,6 +11,7 @@ use slotfront::tip::Tip;
 use slotfront_sim::{Cluster, Fault, Settings};
 use slotfront_testkit::{PATIENCE, Reply, TestCluster, TestGateway};
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 const SIGNATURE: &str =
     "5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW";
@@ -73,7 +74,7 @@ async fn a_thousand_callers_cost_one_call() {
         let hold = node.hold(upstream);
         let call = gateway.call(method, json!([at(Commitment::Confirmed)]));
         let batch = gateway.batch((0..100).map(|_| call.clone()));
-        let callers = tokio::spawn(join_all((0..10).map(|_| batch.clone().send())));
+        let callers = TaskTracker::new().spawn(join_all((0..10).map(|_| batch.clone().send())));
         gateway.until_in_flight(10).await;
         drop(hold);
         for reply in callers.await.unwrap() {
@@ -130,7 +131,7 @@ async fn a_height_waits_for_the_signatures_that_are_watched() {
     node.fault_on("getSignatureStatuses", status(newest, &landed(confirmed, Commitment::Confirmed)), None);
     let mut watch = tip(&gateway).watch(signature(), Commitment::Confirmed);
     let call = gateway.call("getBlockHeight", json!([at(Commitment::Confirmed)]));
-    let mut height = tokio::spawn(call.send());
+    let mut height = TaskTracker::new().spawn(call.send());
     gateway.until("the signature was asked for", || node.calls("getSignatureStatuses") > 0).await;
     gateway.until("the height was asked for", || node.calls("getEpochInfo") > 0).await;
     assert!(timeout(Duration::from_millis(50), &mut height).await.is_err(), "the height was shown first");
@@ -175,10 +176,10 @@ async fn questions_for_statuses_are_merged() {
     node.fault_on("getSignatureStatuses", status(newest, &landed(newest - 1, Commitment::Processed)), None);
     let hold = node.hold("getSignatureStatuses");
     let call = gateway.call("getSignatureStatuses", json!([[SIGNATURE]]));
-    let first = tokio::spawn(call.send());
+    let first = TaskTracker::new().spawn(call.send());
     gateway.until("the first call is at the node", || node.calls("getSignatureStatuses") == 1).await;
     let batch = gateway.batch((0..100).map(|_| call.clone()));
-    let others = tokio::spawn(join_all((0..3).map(|_| batch.clone().send())));
+    let others = TaskTracker::new().spawn(join_all((0..3).map(|_| batch.clone().send())));
     gateway.until_in_flight(4).await;
     drop(hold);
     for reply in others.await.unwrap() {

@@ -177,18 +177,17 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Reads a transaction from the start of `bytes`: its signatures and its message.
-///
-/// # Errors
-/// The reason why there is no message, and the signatures before it.
-pub(super) fn decode_transaction(
-    bytes: &[u8],
-) -> Result<(&[[u8; 64]], Message<'_>), (&[[u8; 64]], DecodeError)> {
+/// Reads a transaction from the start of `bytes`: its signatures and its message. The message is `None` if only newer
+/// nodes can read its version.
+pub(super) fn decode_transaction(bytes: &[u8]) -> Result<(&[[u8; 64]], Option<Message<'_>>), DecodeError> {
     let mut reader = Reader::new(bytes);
-    let signatures = reader.length().and_then(|count| reader.take(count * 64));
-    let signatures = signatures.map_err(|error| (&[][..], error))?.as_chunks().0;
-    let message = Message::read(&mut reader).map_err(|error| (signatures, error))?;
-    Ok((signatures, message))
+    let count = reader.length()?;
+    let signatures = reader.take(count * 64)?.as_chunks().0;
+    match Message::read(&mut reader) {
+        Ok(message) => Ok((signatures, Some(message))),
+        Err(DecodeError::Version(_)) => Ok((signatures, None)),
+        Err(error) => Err(error),
+    }
 }
 
 impl AddressTableLookup<'_> {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::get_fee_for_message::base64_error;
-use super::message::{DecodeError, MAX_MESSAGE, decode_transaction};
+use super::message::{MAX_MESSAGE, decode_transaction};
 use super::params::{self, ParamError};
 use super::{Commitment, Pubkey, Signature, Slot};
 use crate::jsonrpc::Params;
@@ -70,13 +70,8 @@ impl SendQuery {
         let (text, config) = params::one_or_two::<String, RpcSendTransactionConfig>(params)?;
         let config = config.unwrap_or_default();
         let wire = decode(&text, config.encoding.unwrap_or(UiTransactionEncoding::Base58))?;
-        let (signatures, message) = match decode_transaction(&wire) {
-            Ok((signatures, message)) => (signatures, Some(message)),
-            Err((signatures, DecodeError::Version(_))) => (signatures, None),
-            Err((_, error)) => {
-                return Err(ParamError::new(format!("failed to deserialize {TYPE}: {error}")));
-            }
-        };
+        let (signatures, message) = decode_transaction(&wire)
+            .map_err(|error| ParamError::new(format!("failed to deserialize {TYPE}: {error}")))?;
         Ok(Self {
             signature: signatures.first().copied().map(Signature),
             blockhash: message.map(|message| Pubkey(*message.recent_blockhash)),
