@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::{ArcSwapOption, Guard};
 use tokio::sync::{Notify, watch};
 
-pub use chain::{Carry, Chain, Tip};
+pub use chain::{Carry, Chain, ChainTip};
 pub use excluded::{is_excluded_address, is_excluded_owner};
 pub use fetch::block_params;
 pub use follower::Follower;

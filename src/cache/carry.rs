@@ -29,7 +29,7 @@ use super::generation::GenerationGuard;
 use super::key::{Key, LookupPlan};
 use super::lookup::{Lookup, Stored};
 use crate::config::{FollowMode, FollowSettings};
-use crate::follow::{Carry, Chain, FollowedChain, Tip};
+use crate::follow::{Carry, Chain, ChainTip, FollowedChain};
 use crate::methods::{Commitment, Query, Slot};
 
 /// The longest wait for the followed chain to reach a slot.
@@ -180,7 +180,13 @@ impl Lookup {
 
     /// Returns the slot at which `stored` may be served to callers at `commitment` instead of its own slot.
     /// `None` if the followed chain proves nothing for a later slot or another commitment.
-    fn carry_target(&self, key: &Key, stored: &Entry, commitment: Commitment, now: Instant) -> Option<Tip> {
+    fn carry_target(
+        &self,
+        key: &Key,
+        stored: &Entry,
+        commitment: Commitment,
+        now: Instant,
+    ) -> Option<ChainTip> {
         let stamp = stored.stamp.as_deref().filter(|stamp| !self.carrier.is_too_old(stamp, now))?;
         let current = self.carrier.followed.current();
         let chain = current.as_deref().filter(|chain| chain.number() == stamp.chain)?;
@@ -230,7 +236,7 @@ fn is_near(chain: &Chain, slot: Slot) -> bool {
 
 /// Returns the newest slot, for callers at `commitment`, up to which `chain` proves that the accounts of
 /// `stamp` are unchanged. `None` if `chain` proves nothing.
-fn unchanged_until(chain: &Chain, stamp: &FollowStamp, commitment: Commitment) -> Option<Tip> {
+fn unchanged_until(chain: &Chain, stamp: &FollowStamp, commitment: Commitment) -> Option<ChainTip> {
     let carry = match commitment {
         Commitment::Processed => return None,
         Commitment::Confirmed => Carry::ToTip,
@@ -256,7 +262,7 @@ fn other_commitment(commitment: Commitment) -> Option<Commitment> {
 
 /// Returns a copy of `stored` for callers at `commitment`, with the slot of `tip` in its context. `None` if
 /// the text of `stored` is not in the format that nodes write.
-fn show_at(stored: &Entry, tip: Tip, commitment: Commitment) -> Option<Entry> {
+fn show_at(stored: &Entry, tip: ChainTip, commitment: Commitment) -> Option<Entry> {
     let body = match &stored.body {
         EntryBody::Account { result, context: (from, to), value, asked } => {
             let context = list::context_at(&result[*from as usize..*to as usize], tip.slot)?;

@@ -52,7 +52,7 @@ pub struct Chain {
 
 /// The newest slot of a chain, or a slot at which an account is known to be unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tip {
+pub struct ChainTip {
     /// The newest slot of the chain, or the slot at which the account is unchanged.
     pub slot: Slot,
     /// The time of the last poll that named the newest slot of the chain as the node's newest. The time is
@@ -98,10 +98,10 @@ impl Chain {
     }
 
     /// Returns the newest slot of the chain, and the time of the last poll that named this slot.
-    pub fn tip(&self) -> Tip {
+    pub fn tip(&self) -> ChainTip {
         let packed = self.tip.load(Ordering::Acquire);
         let since = Duration::from_millis(packed & ((1 << TIME_BITS) - 1));
-        Tip { slot: self.first + (packed >> TIME_BITS), polled_at: self.began_at + since }
+        ChainTip { slot: self.first + (packed >> TIME_BITS), polled_at: self.began_at + since }
     }
 
     fn set_tip(&self, slot: Slot, polled_at: Instant) {
@@ -125,7 +125,7 @@ impl Chain {
     /// Returns the slot for which an answer that was read at slot `read` may be served. `carry` selects the
     /// newest slot or the newest final slot. `bucket` is the hash bucket of the answer's account. `None` if
     /// the account may differ at the selected slot.
-    pub fn unchanged_until(&self, bucket: Bucket, read: Slot, carry: Carry) -> Option<Tip> {
+    pub fn unchanged_until(&self, bucket: Bucket, read: Slot, carry: Carry) -> Option<ChainTip> {
         let tip = self.tip();
         match carry {
             Carry::ToTip => {
@@ -146,7 +146,7 @@ impl Chain {
                         && self.writes.last_final(bucket) <= read
                         && (!may_be_newer || last() <= read)
                 };
-                is_unchanged.then_some(Tip { slot: target, ..tip })
+                is_unchanged.then_some(ChainTip { slot: target, ..tip })
             }
         }
     }

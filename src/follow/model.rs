@@ -16,7 +16,7 @@ use super::block::BlockWrites;
 use super::chain::ChainWriter;
 use super::fetch::EpochSchedule;
 use super::last_writes::{Bucket, Buckets};
-use super::{Carry, Tip};
+use super::{Carry, ChainTip};
 use crate::methods::{Pubkey, Slot};
 
 const FIRST: Slot = 1_000;
@@ -266,7 +266,7 @@ impl FollowModel {
             let to_target = Carry::ToTarget { may_be_newer };
             for carry in [Carry::ToTip, to_target] {
                 let carried = chain.unchanged_until(self.bucket(answer.account), answer.slot, carry);
-                let Some(Tip { slot, .. }) = carried else { continue };
+                let Some(ChainTip { slot, .. }) = carried else { continue };
                 count += 1;
                 let block = self.blocks[..self.followed].iter().find(|block| block.slot == slot);
                 let state = block.map(|block| block.state[usize::from(answer.account)]);
