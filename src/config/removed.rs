@@ -4,6 +4,7 @@
 //! anyway is a warning, and any other value is a problem, because the gateway would not do what its file asks for.
 
 use super::problem::Problem;
+use super::raw::Raw;
 use super::reader::TableReader;
 use crate::methods::TipMethod;
 
@@ -47,10 +48,12 @@ pub(super) fn read(root: &TableReader<'_>) -> Vec<Problem> {
 fn built_in(root: &TableReader<'_>) -> Option<Problem> {
     let table = root.table("passthrough");
     let written = table.written("methods")?;
-    let shown = written.raw.show();
-    let names =
-        shown.split(|c: char| !c.is_alphanumeric()).filter(|name| TipMethod::from_name(name).is_some());
-    let names = names.collect::<Vec<_>>().join(", ");
+    let listed: Vec<&str> = match &written.raw {
+        Raw::List(items) => items.iter().filter_map(|item| item.raw.text()).collect(),
+        other => other.text().map(|text| text.split(',').collect()).unwrap_or_default(),
+    };
+    let is_built_in = |name: &&str| TipMethod::from_name(name).is_some();
+    let names = listed.into_iter().map(str::trim).filter(is_built_in).collect::<Vec<_>>().join(", ");
     (!names.is_empty()).then(|| Problem {
         path: table.path("methods"),
         value: None,
