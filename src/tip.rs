@@ -123,7 +123,7 @@ impl Tip {
                 self.known[at].store(now, Ordering::Release);
                 self.shown[at].fetch_min(now, Ordering::AcqRel);
                 // Another cluster may have another one.
-                self.reads.forget_window();
+                self.reads.window.store(0, Ordering::Relaxed);
             }
         }
     }

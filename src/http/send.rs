@@ -34,7 +34,8 @@ async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<NodeRe
     let query = SendQuery::parse(params).map_err(Error::Params)?;
     let charge = request.principal.admit_send()?;
     let front = Arc::clone(request.front);
-    let block = query.blockhash.and_then(|hash| front.tip.known_block(&hash)).map(|block| block.slot);
+    let block =
+        query.blockhash.and_then(|hash| front.tip.known_block(&hash.to_string())).map(|block| block.slot);
     let context = request.call_context();
     let sending =
         async move { send(&front.pool, query, block, &front.config.send, context, &front.tasks).await };

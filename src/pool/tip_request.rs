@@ -13,7 +13,7 @@ use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{
-    AnyMethod, Commitment, EpochInfo, LatestBlockhash, Method, SignatureStatus, Slot, TipQuery,
+    AnyMethod, Commitment, EpochInfo, LatestBlockhash, Method, SignatureStatus, Slot, TipMethod, TipQuery,
 };
 use crate::node::answer::error_context_slot;
 use crate::node::{Fault, NodeReply, code};
@@ -71,8 +71,10 @@ impl TipRequest {
 /// 0, below every tip.
 fn slot_of(query: &TipQuery, floors: [Slot; 3], result: &[u8]) -> Option<Slot> {
     match query {
-        TipQuery::EpochInfo(_) => Some(serde_json::from_slice::<EpochInfo>(result).ok()?.absolute_slot),
-        TipQuery::LatestBlockhash(_) => {
+        TipQuery::State(TipMethod::GetEpochInfo, _) => {
+            Some(serde_json::from_slice::<EpochInfo>(result).ok()?.absolute_slot)
+        }
+        TipQuery::State(..) => {
             Some(serde_json::from_slice::<InContext<LatestBlockhash>>(result).ok()?.context.slot)
         }
         TipQuery::BlockhashValid(..) => {
@@ -90,7 +92,6 @@ fn slot_of(query: &TipQuery, floors: [Slot; 3], result: &[u8]) -> Option<Slot> {
             let slot = if any_is_behind { 0 } else { statuses.context.slot };
             (statuses.value.len() == signatures.len()).then_some(slot)
         }
-        TipQuery::Slot(_) | TipQuery::BlockHeight(_) => None,
     }
 }
 
@@ -128,9 +129,7 @@ impl UpstreamCall for TipRequest {
 
     fn write(&self, id: u64, _: &Member, _: MinSlotUse) -> (Bytes, Option<Slot>) {
         let floor = Some(self.floor()).filter(|floor| *floor > 0 && self.query.read_at().is_some());
-        let query = self.query.clone();
-        let query = if let Some(floor) = floor { query.with_min_context_slot(floor) } else { query };
-        let (method, params) = (query.method().as_str(), query.params_json());
+        let (method, params) = (self.query.method().as_str(), self.query.params_json(floor));
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
         (body.into(), floor)
     }
@@ -177,17 +176,17 @@ impl UpstreamCall for TipRequest {
         sent: &SentRequest,
         now: tokio::time::Instant,
     ) {
-        let refused_at = match body {
-            NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, body } => error_context_slot(body),
-            _ => None,
-        };
-        let Some(slot) = slot.or(refused_at).filter(|slot| *slot > 0) else { return };
-        // The node was known to have reached the slot that it refuses: it was restarted, or replaced by another machine.
-        let has_fallen = refused_at.is_some() && sent.slot_before >= self.floor() && slot < self.floor();
-        if has_fallen || sent.shows_fall(slot) {
-            frontier.probed(sent.era, member.id, self.at(), slot, now);
-        } else {
-            frontier.answered(sent.era, member.id, self.at(), slot, now);
+        match (body, slot) {
+            (NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, body }, None) => {
+                // It may be below a slot that it had reached: it was restarted, or replaced by another machine.
+                if let Some(slot) = error_context_slot(body) {
+                    frontier.probed(sent.era, member.id, self.at(), slot, now);
+                }
+            }
+            (_, Some(slot)) if *slot > 0 => {
+                frontier.answered(sent.era, member.id, self.at(), *slot, now);
+            }
+            _ => {}
         }
     }
 

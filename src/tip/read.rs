@@ -11,19 +11,18 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
 use super::Tip;
-use super::kept::{Keeper, Kept};
-use crate::cache::CacheStatus;
-use crate::cache::ForwardReason::Miss;
+use super::kept::{Keeper, Kept, Origin};
+use crate::cache::{CacheStatus, ForwardReason};
 use crate::error::Error;
 use crate::follow::Head;
-use crate::methods::{EpochInfo, LatestBlockhash, Pubkey, ReadAt, Slot, TipQuery};
+use crate::methods::{EpochInfo, LatestBlockhash, Pubkey, ReadAt, Slot, TipMethod, TipQuery};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, PoolReply};
 
 /// An answer from the followed chain, or from what a node said within the last slot.
 const HIT: CacheStatus = CacheStatus::Hit { ttl_s: 0, derived: false, stale: false };
 /// An answer that a node gave for this call alone.
-const ASKED: CacheStatus = CacheStatus::forwarded(Miss, false);
+const ASKED: CacheStatus = CacheStatus::forwarded(ForwardReason::Miss, false);
 /// The slots for which a followed chain counts as current after a poll has named its newest block.
 const POLLED_SLOTS: u64 = 2;
 
@@ -36,20 +35,13 @@ pub struct TipAnswer {
     pub status: CacheStatus,
 }
 
-/// What nodes have said last.
+/// What nodes have said last, at each commitment.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    infos: [Keeper<EpochInfo>; 3],
-    hashes: [Keeper<NodesHash>; 3],
+    infos: [Keeper; 3],
+    hashes: [Keeper; 3],
     /// The number of blocks for which a blockhash is valid, as a node has shown it. 0 until then.
-    window: AtomicU64,
-}
-
-/// A node's answer to getLatestBlockhash.
-#[derive(Debug)]
-struct NodesHash {
-    result: Bytes,
-    latest: LatestBlockhash,
+    pub(super) window: AtomicU64,
 }
 
 /// The bank that a call is answered from.
@@ -73,13 +65,6 @@ impl From<Error> for Unread {
     }
 }
 
-impl Reads {
-    /// Forgets how long a blockhash is valid, until a node shows it again.
-    pub(super) fn forget_window(&self) {
-        self.window.store(0, Ordering::Relaxed);
-    }
-}
-
 impl Tip {
     /// Answers a call.
     ///
@@ -90,119 +75,121 @@ impl Tip {
         query: &TipQuery,
         context: &CallContext,
     ) -> Result<TipAnswer, Error> {
-        let read = match query {
-            TipQuery::Slot(at) => {
-                self.bank(*at, context).await.map(|bank| answer(bank.slot.to_string(), bank.status))
-            }
-            TipQuery::BlockHeight(at) => {
-                self.bank(*at, context).await.map(|bank| answer(bank.height.to_string(), bank.status))
-            }
-            TipQuery::EpochInfo(at) => self.epoch_info(*at, context).await,
-            TipQuery::LatestBlockhash(at) => self.latest_blockhash(*at, context).await,
-            TipQuery::BlockhashValid(hash, at) => self.blockhash_valid(*hash, *at, context).await,
+        let (state, at) = match query {
+            TipQuery::State(_, at) | TipQuery::BlockhashValid(_, at) => (query, *at),
             TipQuery::Statuses { signatures, search_history } => {
-                let result = self.statuses(Arc::clone(signatures), *search_history, context).await;
-                result.map(|reply| TipAnswer { reply, status: ASKED }).map_err(Unread::Failed)
+                let reply = self.statuses(Arc::clone(signatures), *search_history, context).await?;
+                return Ok(TipAnswer { reply, status: ASKED });
             }
         };
-        match read {
-            Ok(answer) => Ok(answer),
-            Err(Unread::Refused(reply)) => Ok(TipAnswer { reply, status: ASKED }),
-            Err(Unread::Failed(error)) => Err(error),
-        }
-    }
-
-    /// Returns the bank to answer from. Its slot counts as shown.
-    async fn bank(self: &Arc<Self>, at: ReadAt, context: &CallContext) -> Result<Bank, Unread> {
         loop {
-            let bank = if let Some(head) = self.head(at).await {
-                Bank { slot: head.slot, height: head.height, status: HIT }
-            } else {
-                let (info, status) = self.info(at, context).await?;
-                Bank { slot: info.slot, height: info.value.block_height, status }
-            };
-            if self.show(at.commitment, bank.slot, context.deadline).await? {
-                return Ok(bank);
+            match self.read(state, at, context).await {
+                Ok((slot, answer)) if self.show(at.commitment, slot, context.deadline).await? => {
+                    return Ok(answer);
+                }
+                // A higher slot was shown meanwhile.
+                Ok(_) => {}
+                Err(Unread::Refused(reply)) => return Ok(TipAnswer { reply, status: ASKED }),
+                Err(Unread::Failed(error)) => return Err(error),
             }
         }
     }
 
-    async fn epoch_info(self: &Arc<Self>, at: ReadAt, context: &CallContext) -> Result<TipAnswer, Unread> {
-        loop {
-            let head = self.head(at).await;
-            let (kept, status) = self.info(at, context).await?;
-            // A node may be in another epoch than the chain.
-            let of_head = head.and_then(|head| kept.value.clone().moved_to(head.slot, head.height));
-            let info = of_head.unwrap_or_else(|| kept.value.clone());
-            if self.show(at.commitment, info.absolute_slot, context.deadline).await? {
-                return Ok(answer(serde_json::to_string(&info).unwrap_or_default(), status));
-            }
-        }
-    }
-
-    async fn latest_blockhash(
-        self: &Arc<Self>,
+    /// Returns an answer and its slot, which is not shown yet.
+    async fn read(
+        &self,
+        query: &TipQuery,
         at: ReadAt,
         context: &CallContext,
-    ) -> Result<TipAnswer, Unread> {
-        loop {
-            let window = self.window();
-            let (slot, made) = if let Some((head, window)) = self.head(at).await.zip(window) {
-                let latest = LatestBlockhash {
-                    blockhash: head.blockhash.as_ref().to_owned(),
-                    last_valid_block_height: head.height + window,
-                };
-                let value = serde_json::to_string(&latest).unwrap_or_default();
-                (head.slot, answer(in_context(head.slot, &value), HIT))
-            } else {
-                let (kept, status) = self.nodes_hash(at, context).await?;
-                (kept.slot, TipAnswer { reply: NodeReply::Result(kept.value.result.clone()), status })
-            };
-            if self.show(at.commitment, slot, context.deadline).await? {
-                return Ok(made);
+    ) -> Result<(Slot, TipAnswer), Unread> {
+        match query {
+            TipQuery::State(TipMethod::GetEpochInfo, _) => self.epoch_info(at, context).await,
+            TipQuery::State(TipMethod::GetLatestBlockhash, _) => self.latest_blockhash(at, context).await,
+            TipQuery::BlockhashValid(hash, _) => self.blockhash_valid(query, hash, at, context).await,
+            _ => {
+                let Bank { slot, height, status } = self.bank(at, context).await?;
+                let number = if query.method() == TipMethod::GetSlot { slot } else { height };
+                Ok((slot, answer(number.to_string(), status)))
             }
         }
+    }
+
+    async fn bank(&self, at: ReadAt, context: &CallContext) -> Result<Bank, Unread> {
+        if let Some(Head { slot, height, .. }) = self.head(at).await {
+            return Ok(Bank { slot, height, status: HIT });
+        }
+        let (info, status) = self.info(at, context).await?;
+        Ok(Bank { slot: info.absolute_slot, height: info.block_height, status })
+    }
+
+    async fn epoch_info(&self, at: ReadAt, context: &CallContext) -> Result<(Slot, TipAnswer), Unread> {
+        let head = self.head(at).await;
+        let (info, status) = self.info(at, context).await?;
+        // A node may be in another epoch than the chain.
+        let of_head = head.and_then(|head| info.clone().moved_to(head.slot, head.height));
+        let info = of_head.unwrap_or(info);
+        let text = serde_json::to_string(&info).unwrap_or_default();
+        Ok((info.absolute_slot, answer(text, status)))
+    }
+
+    async fn latest_blockhash(&self, at: ReadAt, context: &CallContext) -> Result<(Slot, TipAnswer), Unread> {
+        if let Some((head, window)) = self.head(at).await.zip(self.window()) {
+            let latest = LatestBlockhash {
+                blockhash: head.blockhash.as_ref().to_owned(),
+                last_valid_block_height: head.height + window,
+            };
+            let value = serde_json::to_string(&latest).unwrap_or_default();
+            return Ok((head.slot, answer(in_context(head.slot, &value), HIT)));
+        }
+        let (kept, status) =
+            self.keep(&self.reads.hashes, TipMethod::GetLatestBlockhash, at, context).await?;
+        self.learn_window(&kept.result);
+        Ok((kept.slot, TipAnswer { reply: NodeReply::Result(kept.result.clone()), status }))
     }
 
     /// Answers isBlockhashValid from the chain well inside the hash's life. Near its end, and for a hash that the chain
     /// does not have, a node decides.
     async fn blockhash_valid(
-        self: &Arc<Self>,
-        hash: Pubkey,
+        &self,
+        query: &TipQuery,
+        hash: &Pubkey,
         at: ReadAt,
         context: &CallContext,
-    ) -> Result<TipAnswer, Unread> {
-        let known = self.known_block(&hash);
-        if let Some((block, window)) = known.zip(self.window()) {
+    ) -> Result<(Slot, TipAnswer), Unread> {
+        if let Some((block, window)) = self.known_block(&hash.to_string()).zip(self.window()) {
             let bank = self.bank(at, context).await?;
             let age = bank.height.checked_sub(block.height);
             if bank.slot >= block.slot && age.is_some_and(|age| age < window - window / 4) {
-                return Ok(answer(in_context(bank.slot, "true"), bank.status));
+                return Ok((bank.slot, answer(in_context(bank.slot, "true"), bank.status)));
             }
         }
-        loop {
-            let (slot, result) = self.ask_alone(TipQuery::BlockhashValid(hash, at), context).await?;
-            if self.show(at.commitment, slot, context.deadline).await? {
-                return Ok(TipAnswer { reply: NodeReply::Result(result), status: ASKED });
-            }
-        }
+        let (slot, result) = self.ask_alone(query, context).await?;
+        Ok((slot, TipAnswer { reply: NodeReply::Result(result), status: ASKED }))
     }
 
     /// Returns the block of the followed chain that has this hash. `None` if it is not one of the newest.
-    pub fn known_block(&self, hash: &Pubkey) -> Option<Head> {
-        let heads = self.followed.heads();
-        let heads = heads.borrow();
-        heads.as_ref()?.named(&hash.to_string()).cloned()
+    pub fn known_block(&self, blockhash: &str) -> Option<Head> {
+        self.followed.heads().borrow().as_ref()?.named(blockhash).cloned()
     }
 
     fn window(&self) -> Option<u64> {
         Some(self.reads.window.load(Ordering::Relaxed)).filter(|window| *window > 0)
     }
 
+    /// Learns how long a blockhash is valid from a node's answer to getLatestBlockhash, if the chain has its block.
+    fn learn_window(&self, result: &Bytes) {
+        let learned = || {
+            let latest: LatestBlockhash = serde_json::from_slice(&Contextual::split(result)?.value).ok()?;
+            latest.last_valid_block_height.checked_sub(self.known_block(&latest.blockhash)?.height)
+        };
+        if let Some(window) = learned() {
+            self.reads.window.store(window, Ordering::Relaxed);
+        }
+    }
+
     /// Returns the newest block of the followed chain at a commitment. Waits for it for a slot, because the tip may have
     /// risen by the answer of a node. `None` if the chain is not followed, or does not reach the tip soon.
-    async fn head(&self, at: ReadAt) -> Option<Head> {
-        let ReadAt { commitment, min_context_slot } = at;
+    async fn head(&self, ReadAt { commitment, min_context_slot }: ReadAt) -> Option<Head> {
         let lowest = self.slot(commitment).max(min_context_slot.unwrap_or(0));
         if lowest > self.frontier.slot(commitment) {
             return None;
@@ -219,73 +206,49 @@ impl Tip {
     }
 
     /// Returns a node's answer to getEpochInfo that is a slot old at most.
-    async fn info(
-        self: &Arc<Self>,
-        at: ReadAt,
-        context: &CallContext,
-    ) -> Result<(Arc<Kept<EpochInfo>>, CacheStatus), Unread> {
-        let read = |result: &Bytes| serde_json::from_slice(result).ok();
-        self.keep(&self.reads.infos, at, TipQuery::EpochInfo, read, context).await
+    async fn info(&self, at: ReadAt, context: &CallContext) -> Result<(EpochInfo, CacheStatus), Unread> {
+        let (kept, status) = self.keep(&self.reads.infos, TipMethod::GetEpochInfo, at, context).await?;
+        // The pool has checked the form.
+        let info = serde_json::from_slice(&kept.result).map_err(|_| Error::NoUpstream(Vec::new()))?;
+        Ok((info, status))
     }
 
-    /// Returns a node's answer to getLatestBlockhash that is a slot old at most. Learns from it how long a hash is valid.
-    async fn nodes_hash(
-        self: &Arc<Self>,
+    /// Returns a node's answer that is a slot old at most.
+    async fn keep(
+        &self,
+        keepers: &[Keeper; 3],
+        method: TipMethod,
         at: ReadAt,
         context: &CallContext,
-    ) -> Result<(Arc<Kept<NodesHash>>, CacheStatus), Unread> {
-        let read = |result: &Bytes| {
-            let latest = serde_json::from_slice(&Contextual::split(result)?.value).ok()?;
-            Some(NodesHash { result: result.clone(), latest })
+    ) -> Result<(Arc<Kept>, CacheStatus), Unread> {
+        let fetch = async |at| {
+            let (era, sent_at) = (self.frontier.era(), Instant::now());
+            let (slot, result) = self.ask_alone(&TipQuery::State(method, at), context).await?;
+            Ok(Kept { result, slot, era, sent_at, came_at: Instant::now() })
         };
-        let (kept, status) =
-            self.keep(&self.reads.hashes, at, TipQuery::LatestBlockhash, read, context).await?;
-        let heads = self.followed.heads();
-        let block =
-            heads.borrow().as_ref().and_then(|heads| heads.named(&kept.value.latest.blockhash).cloned());
-        if let Some(window) =
-            block.and_then(|block| kept.value.latest.last_valid_block_height.checked_sub(block.height))
-        {
-            self.reads.window.store(window, Ordering::Relaxed);
+        let ReadAt { commitment, min_context_slot } = at;
+        let lowest = self.slot(commitment);
+        // A refusal of one caller's minimum is not everybody's answer.
+        if min_context_slot > Some(lowest) {
+            return Ok((Arc::new(fetch(at).await?), ASKED));
         }
+        let serves = |kept: &Kept, sent_at: Option<Instant>| {
+            let is_young = |sent_at: Instant| sent_at.elapsed() < self.frontier.slot_time();
+            kept.era == self.frontier.era() && kept.slot >= lowest && sent_at.is_none_or(is_young)
+        };
+        let shared = fetch(ReadAt { commitment, min_context_slot: None });
+        let (kept, origin) = keepers[commitment.index()].get(serves, shared).await?;
+        let status = match origin {
+            Origin::Kept => HIT,
+            Origin::Shared => CacheStatus::Collapsed,
+            Origin::Fetched => CacheStatus::forwarded(ForwardReason::Miss, true),
+        };
         Ok((kept, status))
     }
 
-    async fn keep<T>(
-        self: &Arc<Self>,
-        keepers: &[Keeper<T>; 3],
-        at: ReadAt,
-        query: impl Fn(ReadAt) -> TipQuery,
-        read: impl Fn(&Bytes) -> Option<T>,
-        context: &CallContext,
-    ) -> Result<(Arc<Kept<T>>, CacheStatus), Unread> {
-        let commitment = at.commitment;
-        let fetch = async |at: ReadAt| {
-            let (era, sent_at) = (self.frontier.era(), Instant::now());
-            let (slot, result) = self.ask_alone(query(at), context).await?;
-            // The pool has checked the form.
-            let value = read(&result).ok_or(Error::NoUpstream(Vec::new()))?;
-            Ok(Kept { value, slot, era, sent_at, came_at: Instant::now() })
-        };
-        let lowest = self.slot(commitment).max(at.min_context_slot.unwrap_or(0));
-        let serves = |kept: &Kept<T>, sent_at: Option<Instant>| {
-            kept.era == self.frontier.era()
-                && kept.slot >= lowest
-                && sent_at.is_none_or(|sent_at| sent_at.elapsed() < self.frontier.slot_time())
-        };
-        // A refusal of one caller's minimum is not everybody's answer.
-        if at.min_context_slot.is_some_and(|minimum| minimum > self.slot(commitment))
-            && !keepers[commitment.index()].last().is_some_and(|kept| serves(&kept, Some(kept.sent_at)))
-        {
-            return Ok((Arc::new(fetch(at).await?), ASKED));
-        }
-        let shared = fetch(ReadAt { commitment, min_context_slot: None });
-        keepers[commitment.index()].get(serves, shared).await
-    }
-
     /// Asks a node, and returns its result with the slot.
-    async fn ask_alone(&self, query: TipQuery, context: &CallContext) -> Result<(Slot, Bytes), Unread> {
-        let PoolReply { body, slot, .. } = self.ask(&query, context).await?;
+    async fn ask_alone(&self, query: &TipQuery, context: &CallContext) -> Result<(Slot, Bytes), Unread> {
+        let PoolReply { body, slot, .. } = self.ask(query, context).await?;
         match body {
             NodeReply::Result(result) => Ok((slot, result)),
             refusal @ NodeReply::Error { .. } => Err(Unread::Refused(refusal)),

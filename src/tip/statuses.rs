@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::methods::{Commitment, MAX_SIGNATURES, Signature, SignatureStatus, Slot, TipQuery};
 use crate::node::answer::elements;
 use crate::node::{Contextual, NodeReply};
-use crate::pool::{CallContext, TipRequest};
+use crate::pool::CallContext;
 
 /// The statuses of some signatures in their order, each as JSON text, as of one slot.
 #[derive(Debug, Clone)]
@@ -144,22 +144,6 @@ impl Tip {
         let reply = self.ask(&TipQuery::Statuses { signatures, search_history }, context).await?;
         Ok(split(reply.body))
     }
-
-    /// Asks one node for the statuses of signatures that are watched, at or above `floors`.
-    ///
-    /// # Errors
-    /// No node answers, or none has reached the slots.
-    pub(super) async fn ask_for(
-        &self,
-        signatures: Arc<[Signature]>,
-        search_history: bool,
-        floors: [Slot; 3],
-        context: CallContext,
-    ) -> StatusReply {
-        let query = TipQuery::Statuses { signatures, search_history };
-        let reply = self.pool.read_tip(&TipRequest { query, floors, context }).await?;
-        Ok(split(reply.body))
-    }
 }
 
 /// Reads a status. `None` if there is none.
@@ -171,7 +155,7 @@ pub(super) fn read_status(text: &[u8]) -> Option<SignatureStatus<'_>> {
 ///
 /// # Errors
 /// The reply is an error.
-fn split(reply: NodeReply) -> Result<Statuses, NodeReply> {
+pub(super) fn split(reply: NodeReply) -> Result<Statuses, NodeReply> {
     let NodeReply::Result(result) = &reply else { return Err(reply) };
     // The pool has checked the form.
     let Some(Contextual { slot, context, value }) = Contextual::split(result) else { return Err(reply) };

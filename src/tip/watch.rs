@@ -1,7 +1,7 @@
 //! The signatures whose end somebody waits for, and the task that asks for them.
 //!
-//! The task runs only while a signature is watched. It asks once a slot for all of them, and in between for new ones
-//! and for those at whose slot a height waits to be shown.
+//! The task runs only while a signature is watched. It asks once a slot for all of them, and in between for new ones. A
+//! height that waits to be shown asks itself for those that were not asked for at its slot yet.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use futures_util::future::join_all;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::statuses::{Statuses, read_status};
+use super::statuses::{Statuses, read_status, split};
 use super::{PATIENCE, Tip};
 use crate::error::Error;
-use crate::methods::{Commitment, MAX_SIGNATURES, Signature, Slot};
-use crate::pool::CallContext;
+use crate::methods::{Commitment, MAX_SIGNATURES, Signature, Slot, TipQuery};
+use crate::pool::{CallContext, TipRequest};
 
 /// The number of slots after which a signature that was not asked for is looked for in the history, too: a node finds
 /// younger ones without it.
@@ -48,10 +48,10 @@ pub(super) struct Watches {
     table: Mutex<WatchTable>,
     /// For each commitment, a slot at or above which every signature was asked for. [`Slot::MAX`] if none is watched.
     settled: [AtomicU64; 3],
-    /// Notified when a new signature or a higher slot is to be asked for.
-    wanted: Notify,
-    /// Notified when signatures were asked for.
-    asked: watch::Sender<()>,
+    /// The turn to ask, so that nobody asks for what another one is asking for.
+    asking: tokio::sync::Mutex<()>,
+    /// Notified of a new signature.
+    added: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -60,8 +60,6 @@ struct WatchTable {
     last_number: u64,
     /// True while the task runs.
     is_asking: bool,
-    /// The slot at which a height waits to be shown at each commitment, and the end of this waiting.
-    heights: [Option<(Slot, Instant)>; 3],
 }
 
 /// One signature that is watched at one commitment, by any number of callers.
@@ -104,8 +102,8 @@ impl Default for Watches {
         Self {
             table: Mutex::default(),
             settled: std::array::from_fn(|_| AtomicU64::new(Slot::MAX)),
-            wanted: Notify::new(),
-            asked: watch::Sender::new(()),
+            asking: tokio::sync::Mutex::default(),
+            added: Notify::new(),
         }
     }
 }
@@ -133,24 +131,27 @@ impl Watches {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the signatures to ask for: all of them, or only those that are new or for which a height waits. The flag
-    /// is true if history is to be searched, because of the time since `newest`. `None` if no signature is watched; the
-    /// task must then end.
-    fn due(&self, all: bool, newest: Slot) -> Option<BTreeSet<(bool, Signature)>> {
+    /// Returns true if no signature is watched. The task must then end.
+    fn ends(&self) -> bool {
         let mut table = self.lock();
-        let WatchTable { watched, is_asking, heights, .. } = &mut *table;
-        if watched.is_empty() {
-            *is_asking = false;
+        let is_empty = table.watched.is_empty();
+        if is_empty {
+            table.is_asking = false;
             self.settled.iter().for_each(|settled| settled.store(Slot::MAX, Ordering::Release));
-            return None;
         }
-        let lowest = heights_now(heights);
-        let is_due =
-            |(key, watched): &(&WatchKey, &Watched)| all || watched.asked < lowest[key.1.index()].max(1);
-        let question = |(key, watched): (&WatchKey, &Watched)| {
-            (newest.saturating_sub(watched.asked) > REMEMBERED_SLOTS, key.0)
-        };
-        Some(watched.iter().filter(is_due).map(question).collect())
+        is_empty
+    }
+
+    /// Returns the signatures that `is_due` picks. The flag is true if history is to be searched, too, because of the
+    /// time until `newest`.
+    fn due(
+        &self,
+        newest: Slot,
+        is_due: impl Fn(Commitment, &Watched) -> bool,
+    ) -> BTreeSet<(bool, Signature)> {
+        let table = self.lock();
+        let due = table.watched.iter().filter(|(key, watched)| is_due(key.1, watched));
+        due.map(|(key, watched)| (newest.saturating_sub(watched.asked) > REMEMBERED_SLOTS, key.0)).collect()
     }
 
     /// Notes that the transactions of `signatures` were asked for, and ends those that have reached their commitments.
@@ -185,64 +186,37 @@ impl Watches {
         }
     }
 
-    /// Lets a height at `slot` wait for the signatures that are not asked for at it yet. Returns the number of the last
-    /// of them. `None` if there is none.
-    fn wait_with(&self, commitment: Commitment, slot: Slot) -> Option<u64> {
+    /// Returns the number of the last signature that was not asked for at `slot` yet. `None` if there is none.
+    fn last_unsettled(&self, commitment: Commitment, slot: Slot) -> Option<u64> {
         if slot <= self.settled[commitment.index()].load(Ordering::Acquire) {
             return None;
         }
-        let mut table = self.lock();
-        let last = table.last_unsettled(commitment, slot)?;
-        let height = &mut table.heights[commitment.index()];
-        let slot = height.map_or(slot, |(before, _)| before.max(slot));
-        *height = Some((slot, Instant::now() + PATIENCE));
-        self.wanted.notify_one();
-        Some(last)
+        let table = self.lock();
+        let of = table.watched.iter().filter(|(key, watched)| key.1 == commitment && watched.asked < slot);
+        of.map(|(_, watched)| watched.number).max()
     }
-}
-
-impl WatchTable {
-    fn unsettled(&self, commitment: Commitment, slot: Slot) -> impl Iterator<Item = u64> {
-        let of =
-            self.watched.iter().filter(move |(key, watched)| key.1 == commitment && watched.asked < slot);
-        of.map(|(_, watched)| watched.number)
-    }
-
-    fn last_unsettled(&self, commitment: Commitment, slot: Slot) -> Option<u64> {
-        self.unsettled(commitment, slot).max()
-    }
-}
-
-/// Returns the slots of the heights that still wait, and forgets those that have waited long enough.
-fn heights_now(heights: &mut [Option<(Slot, Instant)>; 3]) -> [Slot; 3] {
-    let now = Instant::now();
-    for height in heights.iter_mut() {
-        *height = height.filter(|(_, until)| *until > now);
-    }
-    heights.map(|height| height.map_or(0, |(slot, _)| slot))
 }
 
 impl Tip {
-    /// Starts the task that asks for the signatures that are watched, or tells it that there are new ones.
+    /// Starts the task that asks for the signatures that are watched, or tells it that there is a new one.
     pub(super) fn ask_for_watched(self: &Arc<Self>) {
         if std::mem::replace(&mut self.watches.lock().is_asking, true) {
-            self.watches.wanted.notify_one();
+            self.watches.added.notify_one();
             return;
         }
         let tip = Arc::clone(self);
         self.tasks.spawn(async move { tip.ask_while_watched().await });
     }
 
-    async fn ask_while_watched(self: Arc<Self>) {
+    async fn ask_while_watched(&self) {
         let (mut all, mut newest, mut next) = (true, 0, Instant::now());
-        loop {
-            let now = self.frontier.slot(Commitment::Processed);
-            let Some(due) = self.watches.due(all, now) else { return };
+        while !self.watches.ends() {
             if all {
                 next = Instant::now() + self.frontier.slot_time();
             }
-            let is_settled = due.is_empty() || self.ask_for_due(due).await;
-            self.watches.asked.send_replace(());
+            let turn = self.watches.asking.lock().await;
+            self.ask_for_due(self.floors(), |_, watched| all || watched.asked == 0).await;
+            drop(turn);
             if all {
                 // The answer itself may have shown a newer slot.
                 newest = self.frontier.slot(Commitment::Processed);
@@ -250,59 +224,9 @@ impl Tip {
             all = tokio::select! {
                 () = self.frontier.reached(Commitment::Processed, newest.saturating_add(1)) => true,
                 () = sleep_until(next) => true,
-                () = self.watches.wanted.notified(), if is_settled => false,
-                () = sleep(self.pause()), if !is_settled => false,
+                () = self.watches.added.notified() => false,
             };
         }
-    }
-
-    /// Asks for these signatures. Returns true if no height waits for them any more.
-    async fn ask_for_due(self: &Arc<Self>, due: BTreeSet<(bool, Signature)>) -> bool {
-        let mut floors = self.floors();
-        for (floor, height) in floors.iter_mut().zip(heights_now(&mut self.watches.lock().heights)) {
-            *floor = height.max(*floor);
-        }
-        // What is confirmed at a node is processed there, too.
-        floors[0] = floors.into_iter().max().unwrap_or_default();
-        let (old, new): (Vec<_>, Vec<_>) = due.into_iter().partition(|(in_history, _)| !in_history);
-        let calls = [(false, old), (true, new)].into_iter().flat_map(|(in_history, due)| {
-            let signatures: Vec<_> = due.into_iter().map(|(_, signature)| signature).collect();
-            let chunks: Vec<Arc<[Signature]>> = signatures.chunks(MAX_SIGNATURES).map(Into::into).collect();
-            chunks.into_iter().map(move |chunk| (in_history, chunk))
-        });
-        let calls = calls.map(|(in_history, chunk)| self.ask_for_chunk(chunk, in_history, floors));
-        join_all(calls).await.into_iter().all(|is_answered| is_answered) && self.has_settled()
-    }
-
-    /// Asks for some signatures, and notes the answer. Returns false if no node has answered.
-    async fn ask_for_chunk(
-        self: &Arc<Self>,
-        signatures: Arc<[Signature]>,
-        in_history: bool,
-        floors: [Slot; 3],
-    ) -> bool {
-        let context = || CallContext { is_background: false, ..CallContext::own(Instant::now() + PATIENCE) };
-        let mut reply = self.ask_for(Arc::clone(&signatures), in_history, floors, context()).await;
-        // No node of the pool keeps history.
-        if in_history && matches!(reply, Ok(Err(_))) {
-            reply = self.ask_for(Arc::clone(&signatures), false, floors, context()).await;
-        }
-        let Ok(Ok(statuses)) = reply else { return false };
-        self.watches.note(&signatures, &statuses, |commitment, slot| {
-            self.raise(commitment, slot);
-            self.slot(commitment).max(slot)
-        });
-        true
-    }
-
-    /// Returns true if no height waits for a signature.
-    fn has_settled(&self) -> bool {
-        let mut table = self.watches.lock();
-        let heights = heights_now(&mut table.heights);
-        let waits = |commitment: &Commitment| {
-            table.unsettled(*commitment, heights[commitment.index()]).next().is_some()
-        };
-        !Commitment::ALL.iter().any(waits)
     }
 
     /// Waits until every signature that is watched by now was asked for at `slot` or above.
@@ -315,18 +239,58 @@ impl Tip {
         slot: Slot,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let Some(last) = self.watches.wait_with(commitment, slot) else { return Ok(()) };
-        let mut asked = self.watches.asked.subscribe();
-        let waits = || self.watches.lock().unsettled(commitment, slot).any(|number| number <= last);
+        let Some(last) = self.watches.last_unsettled(commitment, slot) else { return Ok(()) };
+        let mut floors = self.floors();
+        for floor in &mut floors[..=commitment.index()] {
+            *floor = slot.max(*floor);
+        }
+        let is_due = |of: Commitment, watched: &Watched| {
+            of == commitment && watched.asked < slot && watched.number <= last
+        };
         let settled = async {
-            while waits() {
-                if asked.changed().await.is_err() {
+            loop {
+                let turn = self.watches.asking.lock().await;
+                self.ask_for_due(floors, is_due).await;
+                drop(turn);
+                if self.watches.due(0, is_due).is_empty() {
                     return;
                 }
+                sleep(self.pause()).await;
             }
         };
         let until = deadline.min(Instant::now() + PATIENCE);
         timeout_at(until, settled).await.map_err(|_| Error::NoUpstream(Vec::new()))
+    }
+
+    /// Asks for the signatures that `is_due` picks, at or above `floors`, and notes the answers.
+    async fn ask_for_due(&self, floors: [Slot; 3], is_due: impl Fn(Commitment, &Watched) -> bool) {
+        let due = self.watches.due(self.frontier.slot(Commitment::Processed), is_due);
+        let due: Vec<_> = due.into_iter().collect();
+        let alike = due.chunk_by(|(a, _), (b, _)| a == b);
+        let calls = alike.flat_map(|due| due.chunks(MAX_SIGNATURES)).map(|due| {
+            let signatures = due.iter().map(|(_, signature)| *signature).collect();
+            self.ask_for_some(signatures, due[0].0, floors)
+        });
+        join_all(calls).await;
+    }
+
+    async fn ask_for_some(&self, signatures: Arc<[Signature]>, in_history: bool, floors: [Slot; 3]) {
+        let ask = async |search_history: bool| {
+            let query = TipQuery::Statuses { signatures: Arc::clone(&signatures), search_history };
+            let context = CallContext { is_background: false, ..CallContext::own(Instant::now() + PATIENCE) };
+            self.pool.read_tip(&TipRequest { query, floors, context }).await.map(|reply| split(reply.body))
+        };
+        let mut reply = ask(in_history).await;
+        // No node of the pool keeps history.
+        if in_history && matches!(reply, Ok(Err(_))) {
+            reply = ask(false).await;
+        }
+        if let Ok(Ok(statuses)) = reply {
+            self.watches.note(&signatures, &statuses, |commitment, slot| {
+                self.raise(commitment, slot);
+                self.slot(commitment).max(slot)
+            });
+        }
     }
 }
 
@@ -351,22 +315,22 @@ mod tests {
     #[tokio::test]
     async fn heights_wait_for_what_may_have_landed() {
         let watches = Arc::<Watches>::default();
-        assert_eq!(watches.wait_with(Confirmed, 100), None, "nothing is watched");
+        assert_eq!(watches.last_unsettled(Confirmed, 100), None, "nothing is watched");
         let watch = watches.add(SIGNATURE, Confirmed);
-        assert_eq!(watches.wait_with(Confirmed, 1), Some(1));
-        assert_eq!(watches.wait_with(Finalized, 100), None, "each commitment has its own");
+        assert_eq!(watches.last_unsettled(Confirmed, 1), Some(1));
+        assert_eq!(watches.last_unsettled(Finalized, 100), None, "each commitment has its own");
         note(&watches, 100, None);
-        assert_eq!(watches.wait_with(Confirmed, 100), None);
-        assert_eq!(watches.wait_with(Confirmed, 101), Some(1));
+        assert_eq!(watches.last_unsettled(Confirmed, 100), None);
+        assert_eq!(watches.last_unsettled(Confirmed, 101), Some(1));
         // It is in a block, which may be confirmed at its slot.
         note(&watches, 110, Some((105, Processed)));
-        assert_eq!(watches.wait_with(Confirmed, 104), None);
-        assert_eq!(watches.wait_with(Confirmed, 105), Some(1));
+        assert_eq!(watches.last_unsettled(Confirmed, 104), None);
+        assert_eq!(watches.last_unsettled(Confirmed, 105), Some(1));
         // The block was dropped.
         note(&watches, 111, None);
-        assert_eq!(watches.wait_with(Confirmed, 111), None);
+        assert_eq!(watches.last_unsettled(Confirmed, 111), None);
         note(&watches, 112, Some((112, Confirmed)));
-        assert_eq!(watches.wait_with(Confirmed, 500), None, "it has landed");
+        assert_eq!(watches.last_unsettled(Confirmed, 500), None, "it has landed");
         assert_eq!(watch.end.borrow().as_ref().map(|landed| landed.slot), Some(112));
     }
 
@@ -375,7 +339,7 @@ mod tests {
         let watches = Arc::<Watches>::default();
         let [one, two] = [0; 2].map(|_| watches.add(SIGNATURE, Confirmed));
         let other = watches.add(SIGNATURE, Finalized);
-        assert_eq!(watches.due(true, 500).unwrap().len(), 1, "one signature is asked for once");
+        assert_eq!(watches.due(500, |_, _| true).len(), 1, "one signature is asked for once");
         assert_eq!(watches.lock().watched.len(), 2);
         drop((one, other));
         assert_eq!(watches.lock().watched.len(), 1);
@@ -385,8 +349,8 @@ mod tests {
         drop(two);
         assert_eq!(watches.lock().watched.len(), 1);
         drop(anew);
-        assert_eq!(watches.due(true, 500), None);
-        assert_eq!(watches.wait_with(Confirmed, 500), None);
+        assert!(watches.ends());
+        assert_eq!(watches.last_unsettled(Confirmed, 500), None);
     }
 
     #[tokio::test]
@@ -402,7 +366,7 @@ mod tests {
             if let Some(asked) = asked {
                 note(&watches, asked, None);
             }
-            let due = watches.due(all, newest).unwrap();
+            let due = watches.due(newest, |_, watched| all || watched.asked == 0);
             assert_eq!(
                 due.into_iter().next().map(|(in_history, _)| in_history),
                 expected,

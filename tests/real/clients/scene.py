@@ -15,7 +15,7 @@ from pathlib import Path
 from gateway import Nodes, Serve, call, eventually, get, keys, upstreams
 
 # The methods beside the eight that wallets and the libraries call.
-PASSTHROUGH = ["getSlot", "getBalance", "getLatestBlockhash", "getEpochInfo", "getVersion", "getHealth"]
+PASSTHROUGH = ["getBalance", "getVersion", "getHealth"]
 
 CONFIGURATION = """
 [server]

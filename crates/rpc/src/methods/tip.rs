@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::description::Description;
 use super::get_fee_for_message::RpcContextConfig;
@@ -89,27 +89,13 @@ impl ReadAt {
         let RpcContextConfig { commitment, min_context_slot } = config.unwrap_or_default();
         Self { commitment, min_context_slot }
     }
-
-    fn json(self) -> Value {
-        let mut config = json!({ "commitment": self.commitment });
-        if let Some(slot) = self.min_context_slot {
-            config["minContextSlot"] = slot.into();
-        }
-        config
-    }
 }
 
 /// The validated params of a call of one of the six methods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TipQuery {
-    /// A call of getSlot.
-    Slot(ReadAt),
-    /// A call of getBlockHeight.
-    BlockHeight(ReadAt),
-    /// A call of getLatestBlockhash.
-    LatestBlockhash(ReadAt),
-    /// A call of getEpochInfo.
-    EpochInfo(ReadAt),
+    /// A call of one of the four methods that have a config alone.
+    State(TipMethod, ReadAt),
     /// A call of isBlockhashValid: the hash, which has the form of an address.
     BlockhashValid(Pubkey, ReadAt),
     /// A call of getSignatureStatuses.
@@ -127,27 +113,20 @@ impl TipQuery {
     /// # Errors
     /// Every node version refuses the params. The returned error is the one that a node returns.
     pub fn parse(method: TipMethod, params: &Params) -> Result<Self, ParamError> {
-        let read_at = || params::at_most_one(params).map(ReadAt::of);
         match method {
-            TipMethod::GetSlot => read_at().map(Self::Slot),
-            TipMethod::GetBlockHeight => read_at().map(Self::BlockHeight),
-            TipMethod::GetLatestBlockhash => read_at().map(Self::LatestBlockhash),
-            TipMethod::GetEpochInfo => read_at().map(Self::EpochInfo),
             TipMethod::IsBlockhashValid => {
                 is_blockhash_valid::parse(params).map(|(hash, at)| Self::BlockhashValid(hash, at))
             }
             TipMethod::GetSignatureStatuses => get_signature_statuses::parse(params)
                 .map(|(signatures, search_history)| Self::Statuses { signatures, search_history }),
+            _ => params::at_most_one(params).map(|config| Self::State(method, ReadAt::of(config))),
         }
     }
 
     /// Returns the method of the call.
     pub fn method(&self) -> TipMethod {
         match self {
-            Self::Slot(_) => TipMethod::GetSlot,
-            Self::BlockHeight(_) => TipMethod::GetBlockHeight,
-            Self::LatestBlockhash(_) => TipMethod::GetLatestBlockhash,
-            Self::EpochInfo(_) => TipMethod::GetEpochInfo,
+            Self::State(method, _) => *method,
             Self::BlockhashValid(..) => TipMethod::IsBlockhashValid,
             Self::Statuses { .. } => TipMethod::GetSignatureStatuses,
         }
@@ -156,11 +135,7 @@ impl TipQuery {
     /// Returns the state from which the call is answered. `None` for getSignatureStatuses, which looks at all states.
     pub fn read_at(&self) -> Option<ReadAt> {
         match self {
-            Self::Slot(at)
-            | Self::BlockHeight(at)
-            | Self::LatestBlockhash(at)
-            | Self::EpochInfo(at)
-            | Self::BlockhashValid(_, at) => Some(*at),
+            Self::State(_, at) | Self::BlockhashValid(_, at) => Some(*at),
             Self::Statuses { .. } => None,
         }
     }
@@ -170,27 +145,19 @@ impl TipQuery {
         self.read_at().map(|at| at.commitment)
     }
 
-    /// Returns the call with `slot` as its `minContextSlot`. getSignatureStatuses has none, and is returned unchanged.
-    #[must_use]
-    pub fn with_min_context_slot(mut self, slot: Slot) -> Self {
-        match &mut self {
-            Self::Slot(at)
-            | Self::BlockHeight(at)
-            | Self::LatestBlockhash(at)
-            | Self::EpochInfo(at)
-            | Self::BlockhashValid(_, at) => at.min_context_slot = Some(slot),
-            Self::Statuses { .. } => {}
-        }
-        self
-    }
-
-    /// Returns the canonical params as JSON text for upstream calls, with every default written out.
-    pub fn params_json(&self) -> String {
-        match self {
-            Self::Slot(at) | Self::BlockHeight(at) | Self::LatestBlockhash(at) | Self::EpochInfo(at) => {
-                json!([at.json()])
+    /// Returns the canonical params as JSON text for upstream calls, with every default written out. `floor` is the
+    /// `minContextSlot`, which getSignatureStatuses does not have.
+    pub fn params_json(&self, floor: Option<Slot>) -> String {
+        let config = |at: &ReadAt| {
+            let mut config = json!({ "commitment": at.commitment });
+            if let Some(slot) = floor {
+                config["minContextSlot"] = slot.into();
             }
-            Self::BlockhashValid(hash, at) => json!([hash.to_string(), at.json()]),
+            config
+        };
+        match self {
+            Self::State(_, at) => json!([config(at)]),
+            Self::BlockhashValid(hash, at) => json!([hash.to_string(), config(at)]),
             Self::Statuses { signatures, search_history } => {
                 get_signature_statuses::params_json(signatures, *search_history)
             }
@@ -201,6 +168,8 @@ impl TipQuery {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     const HASH: &str = "7p1hEDMXVV1iNxjmdTmGLwPkcDf7gyPh6ghUZGS5Kbvo";
@@ -218,17 +187,15 @@ mod tests {
             for min_context_slot in [None, Some(7)] {
                 let at = ReadAt { commitment, min_context_slot };
                 for query in [
-                    TipQuery::Slot(at),
-                    TipQuery::BlockHeight(at),
-                    TipQuery::LatestBlockhash(at),
-                    TipQuery::EpochInfo(at),
+                    TipQuery::State(TipMethod::GetSlot, at),
+                    TipQuery::State(TipMethod::GetEpochInfo, at),
                     TipQuery::BlockhashValid(Pubkey::parse(HASH).unwrap(), at),
                     TipQuery::Statuses {
                         signatures: [signature; 3].into(),
                         search_history: min_context_slot.is_some(),
                     },
                 ] {
-                    let params: Value = serde_json::from_str(&query.params_json()).unwrap();
+                    let params: Value = serde_json::from_str(&query.params_json(min_context_slot)).unwrap();
                     assert_eq!(parse(query.method(), &params), Ok(query.clone()));
                     assert_eq!(TipMethod::from_name(query.method().as_str()), Some(query.method()));
                     assert_eq!(TipMethod::ALL[query.method().index()], query.method());
