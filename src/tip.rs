@@ -180,3 +180,48 @@ impl Tip {
         self.frontier.slot_time() / PAUSE_PART
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Secret, Upstream};
+    use crate::telemetry::Metrics;
+    use Commitment::{Confirmed, Finalized, Processed};
+
+    fn slots(tip: &Tip) -> [Slot; 3] {
+        Commitment::ALL.map(|commitment| tip.slot(commitment))
+    }
+
+    #[tokio::test]
+    async fn tip_rises_with_what_is_shown_and_falls_with_the_frontier() {
+        let any = ([127, 0, 0, 1], 0).into();
+        let upstreams =
+            ["a", "b"].map(|name| Upstream::plain(name.to_owned(), Secret::new("http://node.invalid")));
+        let config = Config::dev(any, any, upstreams.into());
+        let frontier = Arc::new(Frontier::new(2));
+        let pool = Pool::new(&config, Arc::clone(&frontier), Metrics::new()).unwrap();
+        let tip = Tip::new(Arc::new(pool), Arc::clone(&frontier), Arc::default(), TaskTracker::new());
+        let report = |slot| {
+            for (node, commitment) in [0, 1].into_iter().flat_map(|node| Commitment::ALL.map(|c| (node, c))) {
+                frontier.set_usable(node, true, Instant::now());
+                frontier.probed(frontier.era(), node, commitment, slot, Instant::now());
+            }
+        };
+        report(1_000);
+        assert_eq!(slots(&tip), [0; 3], "nothing was shown");
+        tip.raise(Confirmed, 1_001);
+        assert_eq!(slots(&tip), [1_001, 1_001, 0], "what is confirmed is processed");
+        tip.raise(Processed, 999);
+        tip.raise(Finalized, 990);
+        assert_eq!(slots(&tip), [1_001, 1_001, 990]);
+        tip.raise(Processed, 1_000_000);
+        assert_eq!(slots(&tip), [1_001, 1_001, 990], "a slot that one node invents");
+        report(1_001);
+        assert_eq!(slots(&tip), [1_001, 1_001, 990]);
+        frontier.forget();
+        assert_eq!(slots(&tip), [0; 3]);
+        report(500);
+        tip.raise(Confirmed, 500);
+        assert_eq!(slots(&tip), [500, 500, 0], "a cluster at lower slots");
+    }
+}

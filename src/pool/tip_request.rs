@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Deserialize;
 
 use super::member::Member;
 use super::members::Members;
@@ -16,7 +15,7 @@ use crate::methods::{
     AnyMethod, Commitment, EpochInfo, LatestBlockhash, Method, SignatureStatus, Slot, TipMethod, TipQuery,
 };
 use crate::node::answer::error_context_slot;
-use crate::node::{Fault, NodeReply, code};
+use crate::node::{Contextual, Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 
 /// The longest time for an attempt. These answers are a few numbers, and everybody waits for one call.
@@ -31,18 +30,6 @@ pub struct TipRequest {
     pub floors: [Slot; 3],
     /// The caller, with its deadline and trace.
     pub context: CallContext,
-}
-
-/// A result with a context.
-#[derive(Deserialize)]
-struct InContext<T> {
-    context: Context,
-    value: T,
-}
-
-#[derive(Deserialize)]
-struct Context {
-    slot: Slot,
 }
 
 impl TipRequest {
@@ -69,28 +56,23 @@ impl TipRequest {
 ///
 /// A status below its commitment shows that the node's chain is behind the tip at that commitment, so its slot is then
 /// 0, below every tip.
-fn slot_of(query: &TipQuery, floors: [Slot; 3], result: &[u8]) -> Option<Slot> {
+fn slot_of(query: &TipQuery, floors: [Slot; 3], result: &Bytes) -> Option<Slot> {
+    if let TipQuery::State(TipMethod::GetEpochInfo, _) = query {
+        return Some(serde_json::from_slice::<EpochInfo>(result).ok()?.absolute_slot);
+    }
+    let Contextual { slot, value, .. } = Contextual::split(result)?;
     match query {
-        TipQuery::State(TipMethod::GetEpochInfo, _) => {
-            Some(serde_json::from_slice::<EpochInfo>(result).ok()?.absolute_slot)
-        }
-        TipQuery::State(..) => {
-            Some(serde_json::from_slice::<InContext<LatestBlockhash>>(result).ok()?.context.slot)
-        }
-        TipQuery::BlockhashValid(..) => {
-            Some(serde_json::from_slice::<InContext<bool>>(result).ok()?.context.slot)
-        }
+        TipQuery::State(..) => serde_json::from_slice(&value).ok().map(|_: LatestBlockhash| slot),
+        TipQuery::BlockhashValid(..) => serde_json::from_slice(&value).ok().map(|_: bool| slot),
         TipQuery::Statuses { signatures, .. } => {
-            let statuses: InContext<Vec<Option<SignatureStatus<'_>>>> =
-                serde_json::from_slice(result).ok()?;
+            let statuses: Vec<Option<SignatureStatus<'_>>> = serde_json::from_slice(&value).ok()?;
             let is_behind = |status: &SignatureStatus<'_>| {
                 let reached = status.confirmation_status;
                 let due = Commitment::ALL.into_iter().filter(|c| floors[c.index()] >= status.slot).max();
                 reached.is_some() && due > reached
             };
-            let any_is_behind = statuses.value.iter().flatten().any(is_behind);
-            let slot = if any_is_behind { 0 } else { statuses.context.slot };
-            (statuses.value.len() == signatures.len()).then_some(slot)
+            let slot = if statuses.iter().flatten().any(is_behind) { 0 } else { slot };
+            (statuses.len() == signatures.len()).then_some(slot)
         }
     }
 }

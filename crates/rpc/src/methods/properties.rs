@@ -254,7 +254,18 @@ proptest! {
         let text = Bytes::from(bytes);
         for params in [Params::Array(text.clone()), Params::Object(text), Params::None] {
             let _ = Query::parse(method, &params, Profile::Spec);
+            for method in TipMethod::ALL {
+                let _ = TipQuery::parse(method, &params);
+            }
+            let _ = SendQuery::parse(&params);
         }
+    }
+
+    #[test]
+    fn transactions_never_panic(signatures in 0_u8..4, bytes in prop::collection::vec(any::<u8>(), 0..1300)) {
+        let wire = [&[signatures], &bytes[..]].concat();
+        let params = json!([bs58::encode(wire).into_string()]).to_string();
+        let _ = SendQuery::parse(&Params::Array(params.into()));
     }
 
     #[test]
