@@ -11,14 +11,17 @@ pub(crate) mod bank;
 pub(crate) mod block;
 pub(crate) mod cluster_addresses;
 pub(crate) mod epochs;
+pub(crate) mod error;
 pub(crate) mod fee;
 mod genesis;
 pub(crate) mod hidden;
 pub(crate) mod instruction;
+pub(crate) mod keyring;
 pub(crate) mod layout;
 pub(crate) mod message;
 pub(crate) mod paced;
 pub(crate) mod samples;
+pub(crate) mod signed;
 mod slot;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,8 @@ use slotfront_rpc::methods::{BlockEncoding, BlockQuery, Pubkey};
 
 use super::parsed;
 use crate::chain::address;
-use crate::chain::instruction::{InstructionError, TypedInstruction};
+use crate::chain::error::{InstructionError, TransactionError};
+use crate::chain::instruction::TypedInstruction;
 use crate::chain::message::{Compiled, encode_transaction};
 use crate::chain::transaction::{TokenBalance, Transaction};
 use crate::chain::vote::TowerSync;
@@ -71,8 +72,8 @@ fn signatures(transaction: &Transaction) -> Value {
 
 /// Returns the members of `meta` that blocks with the details `full` and `accounts` share.
 fn meta(transaction: &Transaction) -> Value {
-    let err = transaction.failure.map(|(at, _)| json!({ "InstructionError": [at, { "Custom": 1 }] }));
-    let status = err.as_ref().map_or_else(|| json!({ "Ok": null }), |err| json!({ "Err": err }));
+    let err = transaction.failure.map_or(Value::Null, error);
+    let status = status(&err);
     let [pre, post] = &transaction.balances;
     let [pre_tokens, post_tokens] = &transaction.tokens;
     let tokens = |balances: &[TokenBalance]| balances.iter().map(token_balance).collect::<Value>();
@@ -85,6 +86,28 @@ fn meta(transaction: &Transaction) -> Value {
         "preTokenBalances": tokens(pre_tokens),
         "status": status,
     })
+}
+
+/// Returns the `status` of an `err`.
+pub(super) fn status(err: &Value) -> Value {
+    if err.is_null() { json!({ "Ok": null }) } else { json!({ "Err": err }) }
+}
+
+/// Returns the JSON form of an error.
+pub(super) fn error(error: TransactionError) -> Value {
+    match error {
+        TransactionError::InstructionError(at, error) => {
+            let reason = match error {
+                InstructionError::Lamports { .. } | InstructionError::Tokens => json!({ "Custom": 1 }),
+                other => format!("{other:?}").into(),
+            };
+            json!({ "InstructionError": [at, reason] })
+        }
+        TransactionError::InsufficientFundsForRent(at) => {
+            json!({ "InsufficientFundsForRent": { "account_index": at } })
+        }
+        other => format!("{other:?}").into(),
+    }
 }
 
 fn token_balance(balance: &TokenBalance) -> Value {
@@ -113,11 +136,12 @@ fn logs(transaction: &Transaction) -> Vec<String> {
     let mut left = transaction.unit_limit();
     for (at, instruction) in transaction.executed().iter().enumerate() {
         let program = instruction.program();
-        let failure = transaction.failure.filter(|(failed, _)| *failed == at).map(|(_, failure)| failure);
+        let failed = transaction.failure.and_then(TransactionError::instruction);
+        let failure = failed.filter(|(failed, _)| *failed == at).map(|(_, failure)| failure);
         logs.push(format!("Program {program} invoke [1]"));
         match (instruction, failure) {
-            (TypedInstruction::Memo { signer, text }, _) => {
-                logs.push(format!("Program log: Signed by {signer}"));
+            (TypedInstruction::Memo { signers, text }, _) => {
+                logs.extend(signers.iter().map(|signer| format!("Program log: Signed by {signer}")));
                 logs.push(format!("Program log: Memo (len {}): {text:?}", text.len()));
             }
             (TypedInstruction::TokenTransfer { checked, .. }, None) if program == address::TOKEN_2022 => {
@@ -137,12 +161,10 @@ fn logs(transaction: &Transaction) -> Vec<String> {
             logs.push(format!("Program {program} consumed {units} of {left} compute units"));
         }
         left = left.saturating_sub(units);
-        let mut end = format!("Program {program} success");
-        if failure.is_some() {
-            end.truncate(end.len() - "success".len());
-            end.push_str("failed: custom program error: 0x1");
-        }
-        logs.push(end);
+        logs.push(match failure {
+            None => format!("Program {program} success"),
+            Some(failure) => format!("Program {program} failed: {failure}"),
+        });
     }
     logs
 }
@@ -168,7 +190,7 @@ fn parsed_message(transaction: &Transaction) -> Value {
     let instructions = transaction.instructions.iter().zip(&transaction.message.instructions);
     let mut answer = json!({
         "accountKeys": annotated_keys(transaction),
-        "instructions": instructions.map(|(typed, raw)| instruction(typed, raw)).collect::<Value>(),
+        "instructions": instructions.map(|(typed, raw)| instruction(transaction, typed, raw)).collect::<Value>(),
         "recentBlockhash": Pubkey(transaction.message.blockhash).to_string(),
     });
     add_lookups(&mut answer, transaction);
@@ -221,7 +243,8 @@ fn annotated_keys(transaction: &Transaction) -> Value {
 }
 
 /// Renders an instruction for jsonParsed: by name if the node knows the program, otherwise by accounts and data.
-fn instruction(typed: &TypedInstruction, raw: &Compiled) -> Value {
+fn instruction(transaction: &Transaction, typed: &TypedInstruction, raw: &Compiled) -> Value {
+    let key = |at: &u8| transaction.accounts().nth(usize::from(*at)).map(ToString::to_string);
     let program_id = typed.program().to_string();
     let known = |program: &str, parsed: &Value| json!({ "parsed": parsed, "program": program, "programId": program_id, "stackHeight": 1 });
     match typed {
@@ -251,12 +274,14 @@ fn instruction(typed: &TypedInstruction, raw: &Compiled) -> Value {
         TypedInstruction::Vote { account, authority, sync, .. } => {
             known("vote", &vote(account, authority, sync))
         }
-        TypedInstruction::UnitLimit(_) | TypedInstruction::UnitPrice(_) => json!({
-            "accounts": [],
-            "data": bs58::encode(&raw.data).into_string(),
-            "programId": program_id,
-            "stackHeight": 1,
-        }),
+        TypedInstruction::UnitLimit(_) | TypedInstruction::UnitPrice(_) | TypedInstruction::Other { .. } => {
+            json!({
+                "accounts": raw.accounts.iter().map(key).collect::<Value>(),
+                "data": bs58::encode(&raw.data).into_string(),
+                "programId": program_id,
+                "stackHeight": 1,
+            })
+        }
     }
 }
 

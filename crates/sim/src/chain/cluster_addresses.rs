@@ -3,6 +3,7 @@
 use slotfront_rpc::methods::Pubkey;
 
 use super::address;
+use super::keyring::Keyring;
 use super::paced::{PacedAccounts, PacedAddresses};
 use crate::draw::Draw;
 
@@ -15,6 +16,8 @@ const TABLE_LEN: usize = 24;
 const POCKETS: u64 = 12;
 /// The number of wallets that hold each token.
 const HOLDERS: u64 = 12;
+/// The name of the developer's key pair.
+pub(crate) const DEVELOPER: &str = "developer";
 
 /// A mint of the simulation, and the token accounts that hold its token.
 #[derive(Debug, Clone)]
@@ -48,8 +51,8 @@ pub(crate) struct Validator {
     pub(crate) delegated: u64,
 }
 
-/// Every address of the cluster.
-#[derive(Debug, Clone)]
+/// Every address of the cluster, and the keys of those that sign.
+#[derive(Debug)]
 pub(crate) struct ClusterAddresses {
     pub(crate) wallets: Vec<Pubkey>,
     pub(crate) coins: Vec<Coin>,
@@ -69,6 +72,11 @@ pub(crate) struct ClusterAddresses {
     /// fees.
     pub(crate) authority: Pubkey,
     pub(crate) paced: PacedAddresses,
+    /// The account that pays airdrops.
+    pub(crate) faucet: Pubkey,
+    /// The account of the developer who runs the cluster. Only the developer sends transactions from it.
+    pub(crate) developer: Pubkey,
+    pub(crate) keyring: Keyring,
 }
 
 impl ClusterAddresses {
@@ -76,7 +84,8 @@ impl ClusterAddresses {
     /// validators.
     pub(crate) fn new(seed: u64, nodes: usize, paced: &[PacedAccounts]) -> Self {
         let key = |label: &str, n: u64| Pubkey(Draw::new(seed, label, n).bytes());
-        let wallets: Vec<Pubkey> = (0..WALLETS).map(|n| key("wallet", n)).collect();
+        let mut keyring = Keyring::default();
+        let wallets: Vec<Pubkey> = (0..WALLETS).map(|n| keyring.add(seed, "wallet", n)).collect();
         let coin = |mint, program, decimals| {
             let mut draw = Draw::new(seed, "holders", u64::from(decimals));
             let first = draw.below(WALLETS);
@@ -93,7 +102,7 @@ impl ClusterAddresses {
         ];
         let roles = std::iter::repeat_n(ValidatorRole::Voting, nodes + 2)
             .chain([ValidatorRole::Delinquent, ValidatorRole::Unstaked]);
-        let validators = (0..).zip(roles).map(|(n, role)| validator(seed, n, role)).collect();
+        let validators = (0..).zip(roles).map(|(n, role)| validator(seed, n, role, &mut keyring)).collect();
         let tables = (0..TABLES)
             .map(|n| {
                 let mut draw = Draw::new(seed, "table", n);
@@ -113,15 +122,18 @@ impl ClusterAddresses {
             coins,
             validators,
             tables,
-            pockets: (0..POCKETS).map(|n| key("pocket", n)).collect(),
+            pockets: (0..POCKETS).map(|n| keyring.add(seed, "pocket", n)).collect(),
             nonce: key("nonce", 0),
             nonce_blockhash: Draw::new(seed, "nonce blockhash", 0).bytes(),
             uninitialized_token: key("uninitialized", 0),
             feature: key("feature", 0),
             program_data: [1, 2].map(|n| key("program data", n)),
             authority: key("authority", 0),
-            paced: PacedAddresses::new(seed, paced),
+            paced: PacedAddresses::new(seed, paced, &mut keyring),
+            faucet: keyring.add(seed, "faucet", 0),
+            developer: keyring.add(seed, DEVELOPER, 0),
             wallets,
+            keyring,
         }
     }
 
@@ -131,14 +143,14 @@ impl ClusterAddresses {
     }
 }
 
-fn validator(seed: u64, n: u64, role: ValidatorRole) -> Validator {
+fn validator(seed: u64, n: u64, role: ValidatorRole, keyring: &mut Keyring) -> Validator {
     let key = |label: &str| Pubkey(Draw::new(seed, label, n).bytes());
     let mut draw = Draw::new(seed, "validator", n);
     let delegated =
         if role == ValidatorRole::Unstaked { 0 } else { draw.range(40_000, 900_000) * 1_000_000_000 };
     let commission_bps = *draw.pick(&[0, 0, 400, 500, 500, 700, 1_000]);
     Validator {
-        identity: key("identity"),
+        identity: keyring.add(seed, "identity", n),
         vote: key("vote"),
         stake: key("stake"),
         role,

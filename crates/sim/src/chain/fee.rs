@@ -19,7 +19,7 @@ pub(crate) struct Fee {
 impl Fee {
     /// Returns the sum of the base fee and the priority fee.
     pub(crate) fn total(self) -> u64 {
-        self.base + self.priority
+        self.base.saturating_add(self.priority)
     }
 }
 
@@ -113,5 +113,9 @@ mod tests {
         check(1, &[budget(price), budget(price), memo], 5_000, 0);
         check(1, &[budget(&[9][..]), budget(price), memo], 5_000, 0);
         check(1, &[(address::ED25519, &[2, 0][..])], 15_000, 0);
+        let most: &[u8] = &[2, 0xc0, 0x5c, 0x15, 0]; // 1,400,000 units
+        let dearest =
+            fee(1, [budget(most), budget(&[3, 255, 255, 255, 255, 255, 255, 255, 255])].into_iter());
+        assert_eq!(dearest.total(), u64::MAX, "no account can pay it, and it does not overflow");
     }
 }

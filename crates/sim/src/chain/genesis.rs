@@ -21,6 +21,10 @@ const STAKE_HISTORY_LEN: usize = 16_392;
 /// The number of slots from the last vote of the delinquent validator to the first slot of the chain. A validator
 /// that has not voted for 128 slots is delinquent.
 const SILENT_SLOTS: u64 = 3_000;
+/// The lamports for airdrops: 100 million SOL.
+const FAUCET_LAMPORTS: u64 = 100_000_000 * 1_000_000_000;
+/// The lamports of the developer: 1,000 SOL.
+const DEVELOPER_LAMPORTS: u64 = 1_000 * 1_000_000_000;
 
 /// Writes the programs, the sysvars and the accounts of `addresses` at the first slot.
 pub(crate) fn write(accounts: &mut AccountHistory, addresses: &ClusterAddresses, genesis: &GenesisConfig) {
@@ -32,6 +36,8 @@ pub(crate) fn write(accounts: &mut AccountHistory, addresses: &ClusterAddresses,
         put(*wallet, Account::wallet(Draw::new(seed, "balance", n).range(50, 2_000) * 1_000_000_000));
     }
     put(addresses.authority, Account::wallet(1_000_000_000));
+    put(addresses.faucet, Account::wallet(FAUCET_LAMPORTS));
+    put(addresses.developer, Account::wallet(DEVELOPER_LAMPORTS));
     for coin in &addresses.coins {
         tokens(&mut put, seed, coin, addresses.authority);
     }

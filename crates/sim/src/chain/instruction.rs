@@ -7,6 +7,7 @@ use slotfront_rpc::methods::Pubkey;
 
 use super::address;
 use super::bank::Scratch;
+use super::error::InstructionError;
 use super::token::TokenAccount;
 use super::vote::{TowerSync, VoteState};
 
@@ -25,13 +26,16 @@ pub(crate) enum TypedInstruction {
         checked: Option<(Pubkey, u8)>,
     },
     /// Writes a text into the ledger.
-    Memo { signer: Pubkey, text: String },
+    Memo { signers: Vec<Pubkey>, text: String },
     /// A validator's vote.
     Vote { account: Pubkey, authority: Pubkey, sync: TowerSync, epoch: u64 },
     /// Sets the transaction's compute unit limit.
     UnitLimit(u32),
     /// Sets the price of a compute unit, in millionths of a lamport.
     UnitPrice(u64),
+    /// An instruction of a client that changes nothing, or that fails. Only its compiled form has its accounts and its
+    /// data.
+    Other { program: Pubkey, error: Option<InstructionError> },
 }
 
 /// An account of an instruction.
@@ -42,21 +46,12 @@ pub(crate) struct AccountRef {
     pub(crate) writable: bool,
 }
 
-/// The reason why an instruction failed. Nodes report both reasons as the error `Custom(1)` of the called program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum InstructionError {
-    /// The transfer exceeds the balance in lamports.
-    Lamports { have: u64, need: u64 },
-    /// The transfer exceeds the token balance.
-    Tokens,
-}
-
 impl TypedInstruction {
     /// Returns the called program.
     pub(crate) fn program(&self) -> Pubkey {
         match self {
             Self::Transfer { .. } => address::SYSTEM,
-            Self::TokenTransfer { program, .. } => *program,
+            Self::TokenTransfer { program, .. } | Self::Other { program, .. } => *program,
             Self::Memo { .. } => address::MEMO,
             Self::Vote { .. } => address::VOTE,
             Self::UnitLimit(_) | Self::UnitPrice(_) => address::COMPUTE_BUDGET,
@@ -78,11 +73,11 @@ impl TypedInstruction {
                 accounts.extend([account(destination, false, true), account(authority, true, false)]);
                 accounts
             }
-            Self::Memo { signer, .. } => vec![account(signer, true, false)],
+            Self::Memo { signers, .. } => signers.iter().map(|key| account(key, true, false)).collect(),
             Self::Vote { account: vote, authority, .. } => {
                 vec![account(vote, false, true), account(authority, true, false)]
             }
-            Self::UnitLimit(_) | Self::UnitPrice(_) => vec![],
+            Self::UnitLimit(_) | Self::UnitPrice(_) | Self::Other { .. } => vec![],
         }
     }
 
@@ -98,13 +93,14 @@ impl TypedInstruction {
             Self::Vote { sync, .. } => sync.encode(),
             Self::UnitLimit(limit) => [&[2][..], &limit.to_le_bytes()].concat(),
             Self::UnitPrice(price) => [&[3][..], &price.to_le_bytes()].concat(),
+            Self::Other { .. } => vec![],
         }
     }
 
     /// Returns the compute units that the instruction uses: exact for builtin programs, typical for other programs.
     pub(crate) fn units(&self) -> u64 {
         match self {
-            Self::Transfer { .. } | Self::UnitLimit(_) | Self::UnitPrice(_) => 150,
+            Self::Transfer { .. } | Self::UnitLimit(_) | Self::UnitPrice(_) | Self::Other { .. } => 150,
             Self::TokenTransfer { program, .. } if *program == address::TOKEN_2022 => 2_258,
             Self::TokenTransfer { checked, .. } => {
                 if checked.is_some() {
@@ -121,7 +117,7 @@ impl TypedInstruction {
     /// Executes the instruction.
     ///
     /// # Errors
-    /// The program failed with a `Custom` error. The caller must then drop `scratch`, which may be changed in
+    /// The program failed. The caller must then drop `scratch`, which may be changed in
     /// part.
     pub(crate) fn apply(&self, scratch: &mut Scratch<'_>) -> Result<(), InstructionError> {
         match self {
@@ -154,7 +150,9 @@ impl TypedInstruction {
                     account.data = state.encode();
                 }
             }
-            Self::Memo { .. } | Self::UnitLimit(_) | Self::UnitPrice(_) => {}
+            Self::Other { error: Some(error), .. } => return Err(*error),
+            Self::Memo { .. } | Self::UnitLimit(_) | Self::UnitPrice(_) | Self::Other { error: None, .. } => {
+            }
         }
         Ok(())
     }

@@ -129,6 +129,16 @@ impl Message {
         self.header[0]
     }
 
+    /// Returns the accounts that sign.
+    pub(crate) fn signers(&self) -> &[Pubkey] {
+        &self.keys[..usize::from(self.header[0])]
+    }
+
+    /// Returns the called program and the data of each instruction.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (Pubkey, &[u8])> + Clone {
+        self.instructions.iter().map(|i| (self.keys[usize::from(i.program)], &i.data[..]))
+    }
+
     /// Returns true if the account key at `index` signs. Indexes of looked-up keys are not valid here.
     pub(crate) fn is_signer(&self, index: usize) -> bool {
         index < usize::from(self.header[0])

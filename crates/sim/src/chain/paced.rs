@@ -5,6 +5,7 @@ use slotfront_rpc::methods::{Pubkey, Slot};
 use super::accounts::{Account, AccountHistory};
 use super::address;
 use super::instruction::TypedInstruction;
+use super::keyring::Keyring;
 use super::token::{Mint, TokenAccount};
 use super::transaction::Draft;
 use crate::draw::Draw;
@@ -39,7 +40,7 @@ pub(crate) struct PacedAddresses {
 
 impl PacedAddresses {
     /// Returns the addresses for `seed`, with one group for each element of `paced`.
-    pub(crate) fn new(seed: u64, paced: &[PacedAccounts]) -> Self {
+    pub(crate) fn new(seed: u64, paced: &[PacedAccounts], keyring: &mut Keyring) -> Self {
         let key = |label: &str, n: u64| Pubkey(Draw::new(seed, label, n).bytes());
         let group = |(at, group): (u64, &PacedAccounts)| {
             let accounts = (0..group.accounts).map(|n| key("paced account", at << 32 | n)).collect();
@@ -48,7 +49,7 @@ impl PacedAddresses {
         Self {
             groups: (0..).zip(paced).map(group).collect(),
             mint: key("paced mint", 0),
-            payer: key("paced payer", 0),
+            payer: keyring.add(seed, "paced payer", 0),
             treasury: key("paced treasury", 0),
         }
     }
@@ -112,7 +113,8 @@ mod tests {
     #[test]
     fn skipped_writes_are_made_up_for() {
         let group = |every_slots| PacedAccounts { accounts: 7, every_slots };
-        let addresses = PacedAddresses::new(1, &[group(Some(1)), group(Some(3)), group(None)]);
+        let addresses =
+            PacedAddresses::new(1, &[group(Some(1)), group(Some(3)), group(None)], &mut Keyring::default());
         let mut writes = BTreeMap::<Pubkey, u64>::new();
         // At most two slots in a row have no block.
         for slots in [100, 101, 103, 104, 107, 109, 110, 113].windows(2) {

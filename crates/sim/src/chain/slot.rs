@@ -13,6 +13,7 @@ use super::cluster_addresses::{Validator, ValidatorRole};
 use super::hidden;
 use super::instruction::TypedInstruction;
 use super::layout::Stake;
+use super::signed::SignedTransaction;
 use super::transaction::{Draft, Transaction, execute};
 use super::vote::{TowerSync, VoteState};
 use super::{Chain, FINAL_DEPTH, MAX_SKIPPED, STATE_SLOTS, traffic};
@@ -66,18 +67,18 @@ fn produce(chain: &mut Chain, draw: &mut Draw) -> Block {
     }
     let mut transactions: Vec<Transaction> = Vec::new();
     let count = draw.range(3, 9);
+    let sign = |draft| SignedTransaction::sign(draft, &chain.addresses, parent.hash);
     for validator in chain.addresses.voting() {
         if let Some(draft) = vote(chain, &bank, validator, &parent) {
-            transactions.push(execute(&mut bank, draft, None, parent.hash, draw));
+            transactions.push(execute(&mut bank, sign(draft)));
         }
     }
     for _ in 0..count {
         let draft = traffic::draft(&chain.addresses, &bank, draw);
-        let table = draft.table.map(|n| &chain.addresses.tables[n]).map(|(key, listed)| (key, &listed[..]));
-        transactions.push(execute(&mut bank, draft, table, parent.hash, draw));
+        transactions.push(execute(&mut bank, sign(draft)));
     }
     for draft in chain.addresses.paced.drafts(parent.slot, slot) {
-        transactions.push(execute(&mut bank, draft, None, parent.hash, draw));
+        transactions.push(execute(&mut bank, sign(draft)));
     }
     rewards.extend(pay_leader(chain, &mut bank, slot, &transactions));
     let changed = bank.freeze();

@@ -202,3 +202,21 @@ fn old_blocks_and_states_are_dropped() {
     assert_eq!(versions(&address::CLOCK) as u64, STATE_SLOTS);
     assert!(chain.account(&address::CLOCK, chain.slot() - STATE_SLOTS - 100).is_none());
 }
+
+#[test]
+fn signatures_of_all_transactions_verify() {
+    let chain = chain(11, 60);
+    let mut kinds = BTreeSet::new();
+    for transaction in chain.blocks.iter().flat_map(|block| &block.transactions) {
+        let message = transaction.message.encode();
+        assert_eq!(transaction.signatures.len(), transaction.message.signers().len());
+        for (signer, signature) in transaction.message.signers().iter().zip(&transaction.signatures) {
+            assert!(keyring::verifies(signer, &message, signature), "{signer} in {transaction:?}");
+            assert!(!keyring::verifies(signer, &message[1..], signature), "it signs the whole message");
+        }
+        let kind = |i| format!("{:?}", std::mem::discriminant(i));
+        kinds.extend(transaction.instructions.iter().map(kind));
+        kinds.insert(format!("{} {}", transaction.message.v0, transaction.signatures.len()));
+    }
+    assert!(kinds.len() >= 6 + 3, "votes, transfers of both kinds, memos and budgets: {kinds:?}");
+}

@@ -54,7 +54,7 @@ fn transfer(
 
 fn memo(signer: Pubkey, draw: &mut Draw) -> TypedInstruction {
     let subject = draw.pick(&["thanks", "lunch", "rent", "order", "for you", "gm", "\u{2600} holiday"]);
-    TypedInstruction::Memo { signer, text: format!("{subject} {}", draw.below(10_000)) }
+    TypedInstruction::Memo { signers: vec![signer], text: format!("{subject} {}", draw.below(10_000)) }
 }
 
 /// Returns a transfer of tokens between two holders. The sender pays the fee. Most transfers are checked, some have a

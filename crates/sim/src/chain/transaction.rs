@@ -2,16 +2,17 @@
 
 use slotfront_rpc::methods::Pubkey;
 
-use super::accounts::Account;
+use super::accounts::{Account, rent_exempt};
 use super::address;
 use super::bank::Bank;
+use super::error::TransactionError;
 use super::fee::{self, Fee};
-use super::instruction::{InstructionError, TypedInstruction};
-use super::message::{Loaded, Message, Table};
+use super::instruction::TypedInstruction;
+use super::message::{Loaded, Message};
+use super::signed::SignedTransaction;
 use super::token::{Mint, TokenAccount};
-use crate::draw::Draw;
 
-/// A transaction before it is executed.
+/// A transaction of the chain's own accounts before it is signed.
 pub(crate) struct Draft {
     pub(crate) payer: Pubkey,
     pub(crate) instructions: Vec<TypedInstruction>,
@@ -29,8 +30,8 @@ pub(crate) struct Transaction {
     pub(crate) loaded: Loaded,
     /// The typed form of the message's compiled instructions.
     pub(crate) instructions: Vec<TypedInstruction>,
-    /// The position of the failed instruction, and the reason of the failure. `None` if all instructions succeeded.
-    pub(crate) failure: Option<(usize, InstructionError)>,
+    /// The reason of the failure. `None` if all instructions succeeded.
+    pub(crate) failure: Option<TransactionError>,
     pub(crate) fee: Fee,
     /// The lamports of all accounts of the transaction, in order: before the transaction, then after it.
     pub(crate) balances: [Vec<u64>; 2],
@@ -62,7 +63,8 @@ impl Transaction {
 
     /// Returns the executed instructions, including the failed one.
     pub(crate) fn executed(&self) -> &[TypedInstruction] {
-        &self.instructions[..self.failure.map_or(self.instructions.len(), |(at, _)| at + 1)]
+        let failed = self.failure.and_then(TransactionError::instruction);
+        &self.instructions[..failed.map_or(self.instructions.len(), |(at, _)| at + 1)]
     }
 
     /// Returns the compute units that the executed instructions used.
@@ -71,52 +73,44 @@ impl Transaction {
     }
 
     pub(crate) fn unit_limit(&self) -> u64 {
-        let keys = &self.message.keys;
-        let instructions = self.message.instructions.iter();
-        fee::unit_limit(instructions.map(|i| (keys[usize::from(i.program)], &i.data[..])))
+        fee::unit_limit(self.message.calls())
     }
 }
 
 /// Executes a transaction. A failed transaction pays its fee, and has no other effect.
-pub(crate) fn execute(
-    bank: &mut Bank<'_>,
-    draft: Draft,
-    table: Option<Table<'_>>,
-    blockhash: [u8; 32],
-    draw: &mut Draw,
-) -> Transaction {
-    let (message, loaded) = Message::compile(draft.payer, &draft.instructions, table, blockhash);
-    let instructions = message.instructions.iter();
-    let fee = fee::fee(
-        u64::from(message.signatures()),
-        instructions.map(|i| (message.keys[usize::from(i.program)], &i.data[..])),
-    );
-    let mut done = Transaction {
-        signatures: (0..message.signatures()).map(|_| draw.bytes()).collect(),
-        message,
-        loaded,
-        instructions: draft.instructions,
-        failure: None,
-        fee,
-        balances: [vec![], vec![]],
-        tokens: [vec![], vec![]],
-    };
+pub(crate) fn execute(bank: &mut Bank<'_>, signed: SignedTransaction) -> Transaction {
+    let (payer, fee) = (*signed.payer(), signed.fee());
+    let SignedTransaction { signatures, message, loaded, instructions } = signed;
+    let (balances, tokens) = ([vec![], vec![]], [vec![], vec![]]);
+    let mut done =
+        Transaction { signatures, message, loaded, instructions, failure: None, fee, balances, tokens };
     record(bank, &mut done, 0);
 
-    let mut payer = bank.account(&draft.payer).cloned().unwrap_or_else(|| Account::wallet(0));
-    payer.lamports = payer.lamports.saturating_sub(fee.total());
-    bank.write(draft.payer, payer);
+    let mut paying = bank.account(&payer).cloned().unwrap_or_else(|| Account::wallet(0));
+    paying.lamports = paying.lamports.saturating_sub(fee.total());
+    bank.write(payer, paying);
 
     let mut scratch = bank.scratch();
     let run = done.instructions.iter().enumerate();
-    done.failure =
-        run.map(|(at, i)| (at, i.apply(&mut scratch))).find_map(|(at, ran)| Some((at, ran.err()?)));
+    let mut results = run.map(|(at, i)| (at, i.apply(&mut scratch)));
+    let failed = results.find_map(|(at, ran)| Some(TransactionError::InstructionError(at, ran.err()?)));
     let changed = scratch.into_changed();
+    let is_poor = |key| {
+        let after = changed.get(key).filter(|after| after.lamports != bank.lamports(key));
+        after.is_some_and(|after| (1..rent_minimum(after)).contains(&after.lamports))
+    };
+    let poor = || done.accounts().position(is_poor).map(TransactionError::InsufficientFundsForRent);
+    done.failure = failed.or_else(poor);
     if done.failure.is_none() {
         bank.keep(changed);
     }
     record(bank, &mut done, 1);
     done
+}
+
+/// Returns the lamports that an account of this size needs if it has any.
+pub(super) fn rent_minimum(account: &Account) -> u64 {
+    rent_exempt(account.data.len())
 }
 
 /// Stores the current balances of a transaction's accounts. `moment` is 0 before the transaction, and 1 after it.
