@@ -9,6 +9,8 @@ mod cluster;
 mod fee;
 mod parsed;
 mod probe;
+mod send;
+mod status;
 mod transaction;
 mod votes;
 
@@ -95,6 +97,11 @@ impl View<'_> {
     /// Returns the block of `slot`, if the node holds it.
     fn block(&self, slot: Slot) -> Option<&Arc<Block>> {
         self.chain.block(slot).filter(|_| !self.node.has_lost(slot))
+    }
+
+    /// Returns true if the node holds the block of `slot`, if there is one.
+    fn keeps(&self, slot: Slot) -> bool {
+        slot >= self.first_available() && !self.node.has_lost(slot)
     }
 
     /// Returns the oldest slot whose block the node still has.

@@ -18,6 +18,7 @@ pub(crate) mod hidden;
 pub(crate) mod instruction;
 pub(crate) mod keyring;
 pub(crate) mod layout;
+pub(crate) mod mempool;
 pub(crate) mod message;
 pub(crate) mod paced;
 pub(crate) mod samples;
@@ -37,6 +38,7 @@ use accounts::{Account, AccountHistory};
 use block::Block;
 use cluster_addresses::ClusterAddresses;
 use epochs::Epochs;
+use mempool::Mempool;
 use paced::PacedAccounts;
 use samples::Samples;
 use slotfront_rpc::methods::{Pubkey, Slot};
@@ -82,6 +84,7 @@ pub(crate) struct Chain {
     /// True if the next block pays the epoch's staking rewards.
     staking_due: bool,
     pub(crate) samples: Samples,
+    mempool: Mempool,
 }
 
 impl Chain {
@@ -98,6 +101,7 @@ impl Chain {
             epoch_start: genesis.unix_time,
             stakes: VecDeque::new(),
             staking_due: false,
+            mempool: Mempool::default(),
             addresses,
             genesis,
         };

@@ -199,6 +199,14 @@ impl Cluster {
         &self.nodes
     }
 
+    /// Returns the secret key of an account with 1,000 SOL that the cluster's own transactions leave alone. It has the
+    /// form of client libraries: the 32 bytes of the seed, then the 32 bytes of the address.
+    pub fn funded_key(&self) -> [u8; 64] {
+        self.read(|chain| {
+            chain::keyring::secret_key(chain.genesis.seed, chain::cluster_addresses::DEVELOPER, 0)
+        })
+    }
+
     /// Returns an account's state after `slot`, or `None` if the account does not exist then. `slot` must be at most
     /// [`MAX_LAG`] behind the newest slot.
     pub fn account_at(&self, key: &Pubkey, slot: Slot) -> Option<Arc<Account>> {

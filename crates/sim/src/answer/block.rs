@@ -9,7 +9,7 @@ use crate::chain::block::{Block, Reward};
 /// Answers getBlock. The checks are made in the same order as in a node.
 pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refusal> {
     if !view.node.keeps_history() {
-        return Err(Refusal::new(-32_011, "Transaction history is not available from this node"));
+        return Err(no_history());
     }
     let (slot, first) = (query.slot, view.first_available());
     let block = view.block(slot);
@@ -31,6 +31,18 @@ pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refus
     }
 }
 
+/// Returns the error of a node without transaction history.
+pub(super) fn no_history() -> Refusal {
+    Refusal::new(-32_011, "Transaction history is not available from this node")
+}
+
+/// Returns the error for a version 0 transaction that the caller does not accept.
+pub(super) fn unsupported_version() -> Refusal {
+    let words = "Transaction version (0) is not supported by the requesting client. Please try the request \
+                 again with the following configuration parameter: \"maxSupportedTransactionVersion\": 0";
+    Refusal::new(-32_015, words)
+}
+
 fn render(view: &View<'_>, block: &Block, query: &BlockQuery) -> Result<Value, Refusal> {
     // A node reads `previousBlockhash` from the parent.
     if view.node.has_lost(block.parent_slot) {
@@ -38,9 +50,7 @@ fn render(view: &View<'_>, block: &Block, query: &BlockQuery) -> Result<Value, R
     }
     let with_transactions = matches!(query.details, BlockDetails::Full | BlockDetails::Accounts);
     if with_transactions && query.max_version.is_none() && block.transactions.iter().any(|t| t.message.v0) {
-        let words = "Transaction version (0) is not supported by the requesting client. Please try the request \
-                     again with the following configuration parameter: \"maxSupportedTransactionVersion\": 0";
-        return Err(Refusal::new(-32_015, words));
+        return Err(unsupported_version());
     }
     let mut answer = json!({
         "blockHeight": block.height,

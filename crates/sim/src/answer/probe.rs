@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use slotfront_rpc::jsonrpc::Params;
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 
-use super::{FEATURE_SET, Refusal, View};
-use crate::chain::BLOCKHASH_QUEUE;
+use super::{FEATURE_SET, Refusal, View, send, status};
+use crate::chain::accounts::rent_exempt;
 use crate::draw::Draw;
 
 /// The method that returns a node's health.
@@ -23,7 +23,7 @@ pub(crate) const PROBE_METHODS: [&str; 8] = [
     "getEpochInfo",
 ];
 /// The methods that a simulated node answers in addition to the eight that slotfront caches.
-pub(crate) const OTHER_METHODS: [&str; 13] = [
+pub(crate) const OTHER_METHODS: [&str; 19] = [
     HEALTH,
     "getBlocks",
     "getEpochSchedule",
@@ -37,13 +37,19 @@ pub(crate) const OTHER_METHODS: [&str; 13] = [
     "getEpochInfo",
     "getLatestBlockhash",
     "isBlockhashValid",
+    "getMinimumBalanceForRentExemption",
+    "getSignatureStatuses",
+    "getTransaction",
+    "simulateTransaction",
+    "sendTransaction",
+    "requestAirdrop",
 ];
 /// The smallest lag, in slots, at which a node is unhealthy.
 const HEALTH_SLOTS: u64 = 128;
 /// The maximum difference between the first and the last slot of a getBlocks call.
 const MAX_BLOCKS: u64 = 500_000;
-/// The number of blocks for which a transaction can use a blockhash.
-const BLOCKHASH_AGE: u64 = 150;
+/// The size of the largest account.
+const MAX_SPACE: usize = 10 << 20;
 
 /// Answers a call of one of [`OTHER_METHODS`].
 pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Value, Refusal> {
@@ -61,12 +67,35 @@ pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
         "getEpochInfo" => Ok(epoch_info(view, config(view, params.first())?)),
         "getLatestBlockhash" => Ok(latest_blockhash(view, config(view, params.first())?)),
         "isBlockhashValid" => is_blockhash_valid(view, &params),
+        "getMinimumBalanceForRentExemption" => {
+            let space = argument(&params, 0)?.as_u64().and_then(|space| usize::try_from(space).ok());
+            let space = space.filter(|space| *space <= MAX_SPACE);
+            Ok(rent_exempt(space.ok_or_else(|| Refusal::param("Invalid params: expected a size."))?).into())
+        }
+        "getSignatureStatuses" => status::statuses(view, &params),
+        "getTransaction" => status::one(view, &params),
+        "simulateTransaction" => send::simulate(view, &params),
+        "sendTransaction" => send::send(view, &params),
+        "requestAirdrop" => send::airdrop(view, &params),
         _ => Err(Refusal::new(-32_601, "Method not found")),
     }
 }
 
+/// Returns the param at `index`.
+pub(super) fn argument(params: &[Value], index: usize) -> Result<&Value, Refusal> {
+    params
+        .get(index)
+        .ok_or_else(|| Refusal::param(format!("`params` should have at least {} argument(s)", index + 1)))
+}
+
+/// Returns the address at `index`.
+pub(super) fn public_key(params: &[Value], index: usize) -> Result<Pubkey, Refusal> {
+    let key = argument(params, index)?.as_str().and_then(|text| Pubkey::parse(text).ok());
+    key.ok_or_else(|| Refusal::param("Invalid param: WrongSize"))
+}
+
 /// Returns the params as a list. Without params the list is empty.
-fn array(params: &Params) -> Result<Vec<Value>, Refusal> {
+pub(crate) fn array(params: &Params) -> Result<Vec<Value>, Refusal> {
     match params {
         Params::None => Ok(vec![]),
         Params::Array(text) => {
@@ -78,7 +107,7 @@ fn array(params: &Params) -> Result<Vec<Value>, Refusal> {
 
 /// Returns the slot to answer from, by the `commitment` and the `minContextSlot` of a config. A config without a
 /// commitment means the finalized slot.
-fn config(view: &View<'_>, config: Option<&Value>) -> Result<Slot, Refusal> {
+pub(super) fn config(view: &View<'_>, config: Option<&Value>) -> Result<Slot, Refusal> {
     let member = |name| config.and_then(|config| config.get(name));
     let commitment = member("commitment").and_then(Value::as_str).and_then(Commitment::from_name);
     let minimum = member("minContextSlot").and_then(Value::as_u64);
@@ -131,8 +160,8 @@ fn epoch_schedule(view: &View<'_>) -> Value {
 /// Answers getBlocks: the slots of a range that have a block. The range ends at the given slot, or at the node's newest
 /// slot.
 fn blocks(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
-    let start = params.first().and_then(Value::as_u64);
-    let start = start.ok_or_else(|| Refusal::param("`params` should have at least 1 argument(s)"))?;
+    let start = argument(params, 0)?.as_u64();
+    let start = start.ok_or_else(|| Refusal::param("Invalid params: expected u64."))?;
     let end = params.get(1).and_then(Value::as_u64).unwrap_or(start.saturating_add(MAX_BLOCKS));
     if end.saturating_sub(start) > MAX_BLOCKS {
         return Err(Refusal::param(format!("Slot range too large; max {MAX_BLOCKS}")));
@@ -147,27 +176,18 @@ fn blocks(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
 }
 
 fn latest_blockhash(view: &View<'_>, slot: Slot) -> Value {
-    let block = view.chain.tip_at(slot);
-    let value = json!({
-        "blockhash": Pubkey(block.hash).to_string(),
-        "lastValidBlockHeight": block.height + BLOCKHASH_AGE,
-    });
-    view.contextual(slot, &value)
+    view.contextual(slot, &send::latest_blockhash(view, slot))
 }
 
 fn balance(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
-    let key = params.first().and_then(Value::as_str).and_then(|text| Pubkey::parse(text).ok());
-    let key = key.ok_or_else(|| Refusal::param("Invalid param: WrongSize"))?;
+    let key = public_key(params, 0)?;
     let slot = config(view, params.get(1))?;
     let lamports = view.chain.account(&key, slot).map_or(0, |account| account.lamports);
     Ok(view.contextual(slot, &lamports.into()))
 }
 
 fn is_blockhash_valid(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
-    let hash = params.first().and_then(Value::as_str).and_then(|text| Pubkey::parse(text).ok());
-    let Pubkey(hash) = hash.ok_or_else(|| Refusal::param("Invalid param: WrongSize"))?;
+    let Pubkey(hash) = public_key(params, 0)?;
     let slot = config(view, params.get(1))?;
-    let recent = usize::try_from(BLOCKHASH_AGE).unwrap_or(BLOCKHASH_QUEUE);
-    let valid = view.chain.blocks_back_from(slot).take(recent + 1).any(|block| block.hash == hash);
-    Ok(view.contextual(slot, &valid.into()))
+    Ok(view.contextual(slot, &view.chain.is_recent(&hash, slot).into()))
 }

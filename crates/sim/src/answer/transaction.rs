@@ -74,18 +74,24 @@ fn signatures(transaction: &Transaction) -> Value {
 fn meta(transaction: &Transaction) -> Value {
     let err = transaction.failure.map_or(Value::Null, error);
     let status = status(&err);
+    let mut meta = json!({ "err": err, "fee": transaction.fee.total(), "status": status });
+    for (name, balances) in balances(transaction) {
+        meta[name] = balances;
+    }
+    meta
+}
+
+/// Returns the members of `meta` that have the balances of a transaction's accounts.
+pub(super) fn balances(transaction: &Transaction) -> [(&'static str, Value); 4] {
     let [pre, post] = &transaction.balances;
     let [pre_tokens, post_tokens] = &transaction.tokens;
     let tokens = |balances: &[TokenBalance]| balances.iter().map(token_balance).collect::<Value>();
-    json!({
-        "err": err,
-        "fee": transaction.fee.total(),
-        "postBalances": post,
-        "postTokenBalances": tokens(post_tokens),
-        "preBalances": pre,
-        "preTokenBalances": tokens(pre_tokens),
-        "status": status,
-    })
+    [
+        ("postBalances", json!(post)),
+        ("postTokenBalances", tokens(post_tokens)),
+        ("preBalances", json!(pre)),
+        ("preTokenBalances", tokens(pre_tokens)),
+    ]
 }
 
 /// Returns the `status` of an `err`.
@@ -131,7 +137,7 @@ fn cost_units(transaction: &Transaction) -> u64 {
 }
 
 /// Returns the lines that the runtime logs while it executes the transaction.
-fn logs(transaction: &Transaction) -> Vec<String> {
+pub(super) fn logs(transaction: &Transaction) -> Vec<String> {
     let mut logs = Vec::new();
     let mut left = transaction.unit_limit();
     for (at, instruction) in transaction.executed().iter().enumerate() {

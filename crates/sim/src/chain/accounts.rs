@@ -88,7 +88,7 @@ impl AccountHistory {
     }
 
     /// Returns the addresses of all accounts that have a state, in order.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = &Pubkey> {
+    pub(crate) fn addresses(&self) -> impl ExactSizeIterator<Item = &Pubkey> {
         self.versions.keys()
     }
 

@@ -39,6 +39,7 @@ pub(super) fn step(chain: &mut Chain) {
         let votes = block.transactions.iter().filter(|transaction| transaction.is_vote()).count() as u64;
         let all = block.transactions.len() as u64;
         chain.samples.count(chain.slot, all, all - votes);
+        chain.mempool.land(&block);
         chain.blocks.push_back(Arc::new(block));
     }
     if chain.slot.is_multiple_of(PRUNE_EVERY) {
@@ -79,6 +80,11 @@ fn produce(chain: &mut Chain, draw: &mut Draw) -> Block {
     }
     for draft in chain.addresses.paced.drafts(parent.slot, slot) {
         transactions.push(execute(&mut bank, sign(draft)));
+    }
+    for signed in chain.mempool.take() {
+        if chain.admit(&signed, &bank, parent.slot).is_ok() {
+            transactions.push(execute(&mut bank, signed));
+        }
     }
     rewards.extend(pay_leader(chain, &mut bank, slot, &transactions));
     let changed = bank.freeze();
@@ -196,8 +202,12 @@ fn commit(chain: &mut Chain, slot: Slot, changed: BTreeMap<Pubkey, Account>) {
 /// Drops old blocks and states.
 fn prune(chain: &mut Chain) {
     let oldest = chain.slot.saturating_sub(chain.genesis.retained_slots);
-    while chain.blocks.len() > super::BLOCKHASH_QUEUE && chain.blocks[0].slot < oldest {
-        chain.blocks.pop_front();
+    while chain.blocks.len() > super::BLOCKHASH_QUEUE
+        && (chain.blocks[0].slot < oldest || chain.mempool.is_full())
+    {
+        if let Some(block) = chain.blocks.pop_front() {
+            chain.mempool.forget(&block);
+        }
     }
     chain.accounts.forget_before(chain.slot.saturating_sub(STATE_SLOTS));
     while chain.stakes.len() > STAKE_EPOCHS {

@@ -27,6 +27,18 @@ fn chain(seed: u64, slots: u64) -> Chain {
     chain
 }
 
+/// Creates a chain into whose blocks clients send transactions.
+fn busy_chain(seed: u64, slots: u64) -> Chain {
+    let mut chain = chain(seed, 0);
+    for n in 0..slots {
+        let to = Pubkey(Draw::new(seed, "client", n / 2).bytes());
+        // The first transfers to an account are too small for its rent, so they fail.
+        chain.airdrop(to, 600_000 * (n % 3), chain.tip_at(chain.slot())).unwrap();
+        chain.step();
+    }
+    chain
+}
+
 /// Returns the accounts that blocks write without naming them in a transaction or a reward.
 fn hidden_addresses(chain: &Chain) -> BTreeSet<Pubkey> {
     hidden::all(&chain.addresses).iter().map(|write| write.address).collect()
@@ -39,7 +51,7 @@ fn balances(chain: &Chain, slot: Slot) -> BTreeMap<Pubkey, u64> {
 
 #[test]
 fn equal_seeds_make_equal_chains() {
-    let (a, b, other) = (chain(7, 120), chain(7, 120), chain(8, 120));
+    let (a, b, other) = (busy_chain(7, 120), busy_chain(7, 120), chain(8, 120));
     assert_eq!(format!("{:?}", a.blocks), format!("{:?}", b.blocks));
     assert_ne!(a.tip_at(a.slot()).hash, other.tip_at(other.slot()).hash);
     let all =
@@ -79,7 +91,7 @@ fn blocks_link_up_and_heights_count_blocks() {
 /// Replays every block, transaction by transaction and reward by reward, and compares the result with the accounts.
 #[test]
 fn balances_follow_from_blocks() {
-    let chain = chain(3, 140);
+    let chain = busy_chain(3, 140);
     let first = chain.first_block().slot;
     let hidden = hidden_addresses(&chain);
     let mut ledger = balances(&chain, first);
@@ -117,7 +129,7 @@ fn balances_follow_from_blocks() {
 
 #[test]
 fn lamports_change_only_by_rewards_and_fees() {
-    let chain = chain(4, 140);
+    let chain = busy_chain(4, 140);
     // The sum leaves out the accounts that blocks change without naming them. Their lamports come from nowhere.
     let hidden = hidden_addresses(&chain);
     let total = |slot| {
@@ -189,6 +201,37 @@ fn epoch_pays_voting_rewards_before_stakes() {
         let staking = next.rewards.iter().filter(|reward| reward.kind == RewardKind::Staking).count();
         assert_eq!(staking, voting);
     }
+}
+
+#[test]
+fn transactions_wait_their_turn_and_too_many_are_refused() {
+    let mut chain = chain(12, 0);
+    let send = |chain: &Chain| chain.airdrop(Pubkey([1; 32]), 1_000_000, chain.tip_at(chain.slot()));
+    let sent: Vec<_> = std::iter::from_fn(|| send(&chain).ok()).collect();
+    assert_eq!(send(&chain), Err(mempool::Full));
+    (0..20).for_each(|_| chain.step());
+    let landed = |signature| chain.landed(signature, chain.slot()).map(|(block, _)| block.slot);
+    let slots: Vec<Slot> = sent.iter().map(|signature| landed(signature).unwrap()).collect();
+    assert!(slots.is_sorted(), "the oldest first");
+    assert!(slots.chunk_by(|a, b| a == b).count() > 4, "in several blocks");
+    assert!(send(&chain).is_ok());
+}
+
+#[test]
+fn blocks_with_too_many_transactions_are_dropped_early() {
+    let mut chain = chain(13, 0);
+    chain.mempool.most_landed = 8_000;
+    let mut first = None;
+    for _ in 0..450 {
+        for _ in 0..10 {
+            let sent = chain.airdrop(Pubkey([1; 32]), 1_000_000, chain.tip_at(chain.slot()));
+            first.get_or_insert(sent.unwrap());
+        }
+        chain.step();
+    }
+    let kept: usize = chain.blocks.iter().map(|block| block.transactions.len()).sum();
+    assert!((7_000..9_000).contains(&kept), "{kept} transactions in {} blocks", chain.blocks.len());
+    assert!(chain.landed(&first.unwrap(), chain.slot()).is_none());
 }
 
 #[test]

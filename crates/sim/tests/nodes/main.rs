@@ -7,6 +7,7 @@
 mod answers;
 mod contract;
 mod http;
+mod sending;
 mod shape;
 
 use std::sync::Arc;
