@@ -24,8 +24,11 @@ use super::chain::Chain;
 use super::chain::block::Block;
 use super::traits::NodeTraits;
 
+pub(crate) use account::notified;
 pub(crate) use cluster::FEATURE_SET;
-pub(crate) use probe::{HEALTH, OTHER_METHODS, PROBE_METHODS, health};
+pub(crate) use probe::{HEALTH, OTHER_METHODS, PROBE_METHODS, argument, array, health};
+pub(crate) use status::signature;
+pub(crate) use transaction::{error as transaction_error, logged};
 
 /// A node's error object.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +45,7 @@ impl Refusal {
     }
 
     /// Creates an error -32602 with a message.
-    fn param(message: impl Into<String>) -> Self {
+    pub(crate) fn param(message: impl Into<String>) -> Self {
         Self::new(-32_602, message)
     }
 

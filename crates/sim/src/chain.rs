@@ -181,6 +181,13 @@ impl Chain {
         self.accounts.last_write(key, slot)
     }
 
+    /// Returns the accounts that were written in `slot`, which must be one of the newest [`STATE_SLOTS`] slots, and that
+    /// exist after it.
+    pub(crate) fn written_in(&self, slot: Slot) -> impl Iterator<Item = (&Pubkey, &Arc<Account>)> {
+        let written = self.accounts.addresses().filter(move |key| self.last_write(key, slot) == Some(slot));
+        written.filter_map(move |key| Some((key, self.account(key, slot)?)))
+    }
+
     /// Returns the lamports staked to each vote account in the epoch of `slot`.
     pub(crate) fn stakes(&self, slot: Slot) -> &BTreeMap<Pubkey, u64> {
         let known = self.stakes.partition_point(|(from, _)| *from <= slot);

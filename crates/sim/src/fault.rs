@@ -11,7 +11,8 @@ use tokio::sync::watch;
 pub enum Fault {
     /// Answers after this delay.
     Latency(Duration),
-    /// Accepts the request and never answers.
+    /// Accepts the request and never answers. If it is added for all methods, sockets are silent until it is removed,
+    /// and then go on where they were.
     Hang,
     /// Answers with HTTP 429 and `Retry-After`, like hosted nodes.
     Status429 {
@@ -86,6 +87,12 @@ impl Faults {
     pub(crate) fn plan(&self, method: Option<&str>, fault: Fault, times: Option<usize>) {
         let planned = Planned { method: method.map(str::to_owned), fault, left: times };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(planned);
+    }
+
+    /// Returns true while every request meets [`Fault::Hang`].
+    pub(crate) fn hang(&self) -> bool {
+        let planned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        planned.iter().any(|plan| plan.method.is_none() && plan.left.is_none() && plan.fault == Fault::Hang)
     }
 
     /// Removes all faults.

@@ -12,12 +12,14 @@ mod examples;
 mod fault;
 mod node;
 mod serve;
+mod socket;
 mod traits;
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -124,6 +126,8 @@ pub struct Cluster {
     chain: Arc<RwLock<Chain>>,
     nodes: Vec<Arc<Node>>,
     slot_time: Option<Duration>,
+    /// Tells the sockets of all nodes about a new slot.
+    news: Arc<watch::Sender<()>>,
 }
 
 impl Cluster {
@@ -145,17 +149,20 @@ impl Cluster {
         }
         let chain = Arc::new(RwLock::new(chain));
         let addresses: Arc<[_]> = (0..settings.nodes).map(|_| OnceLock::new()).collect();
-        let node = |index| Arc::new(Node::new(index, Arc::clone(&chain), Arc::clone(&addresses)));
+        let news = Arc::new(watch::Sender::new(()));
+        let node =
+            |index| Arc::new(Node::new(index, Arc::clone(&chain), Arc::clone(&addresses), Arc::clone(&news)));
         let nodes: Vec<Arc<Node>> = (0..settings.nodes).map(node).collect();
         for node in nodes.iter().rev().take(settings.firedancer) {
             node.set_firedancer(true);
         }
-        Arc::new(Self { chain, nodes, slot_time: settings.slot_time })
+        Arc::new(Self { chain, nodes, slot_time: settings.slot_time, news })
     }
 
     /// Advances the chain by one slot, with or without a block.
     pub fn step(&self) {
         self.chain.write().unwrap_or_else(PoisonError::into_inner).step();
+        self.news.send_replace(());
     }
 
     /// Advances the chain by `n` slots.
@@ -244,7 +251,8 @@ impl Cluster {
         self.read(examples::examples)
     }
 
-    /// Serves each node on the listener at the node's index. Advances the chain in real time if the settings have a
+    /// Serves each node, over HTTP and WebSocket, on the listener at the node's index. A further listener belongs to the
+    /// last node, too: client libraries look for its socket on the next port. Advances the chain in real time if the settings have a
     /// `slot_time`.
     ///
     /// Returns once all tasks are spawned. The tasks end at `stop`.
@@ -255,7 +263,7 @@ impl Cluster {
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) {
-        for (node, listener) in self.nodes.iter().zip(listeners) {
+        for (node, listener) in self.nodes.iter().chain(self.nodes.last()).zip(listeners) {
             if let Ok(address) = listener.local_addr() {
                 node.listens_at(address);
             }

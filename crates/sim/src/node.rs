@@ -50,6 +50,8 @@ pub struct Node {
     is_down: watch::Sender<bool>,
     calls: Mutex<BTreeMap<String, u64>>,
     observer: OnceLock<Box<CallObserver>>,
+    /// Tells sockets that the node may have new blocks, or may have begun or ceased to hang.
+    news: Arc<watch::Sender<()>>,
 }
 
 /// A function that a node calls with each call that it gets.
@@ -60,6 +62,7 @@ impl Node {
         index: usize,
         chain: Arc<RwLock<Chain>>,
         addresses: Arc<[OnceLock<SocketAddr>]>,
+        news: Arc<watch::Sender<()>>,
     ) -> Self {
         Self {
             chain,
@@ -72,6 +75,7 @@ impl Node {
             is_down: watch::Sender::new(false),
             calls: Mutex::default(),
             observer: OnceLock::new(),
+            news,
         }
     }
 
@@ -96,12 +100,14 @@ impl Node {
     /// unhealthy.
     pub fn set_lag(&self, slots: u64) {
         self.lag.store(slots.min(MAX_LAG), Ordering::Relaxed);
+        self.news.send_replace(());
     }
 
     /// Lets the node stand still at this slot, as if it received no newer blocks. `None` lets it go on. Its lag must
     /// not exceed [`MAX_LAG`].
     pub fn stand_still_at(&self, slot: Option<Slot>) {
         self.newest.store(slot.unwrap_or(Slot::MAX), Ordering::Relaxed);
+        self.news.send_replace(());
     }
 
     /// Drops the node's blocks before `slot`, as if its ledger were smaller.
@@ -157,6 +163,7 @@ impl Node {
     /// Adds a fault that affects every request, until [`Self::clear_faults`].
     pub fn fault(&self, fault: Fault) {
         self.faults.plan(None, fault, None);
+        self.news.send_replace(());
     }
 
     /// Adds a fault that affects requests with this method: the next `times` of them, or all if `times` is `None`.
@@ -169,6 +176,7 @@ impl Node {
     /// Removes all faults.
     pub fn clear_faults(&self) {
         self.faults.clear();
+        self.news.send_replace(());
     }
 
     /// Stops or restarts the node. While it is down, its connections end and new ones are refused.
@@ -185,6 +193,16 @@ impl Node {
     pub(crate) async fn becomes(&self, down: bool) {
         // The wait cannot fail, because `self` keeps the sender alive.
         let _ = self.is_down.subscribe().wait_for(|is_down| *is_down == down).await;
+    }
+
+    pub(crate) fn news(&self) -> watch::Receiver<()> {
+        self.news.subscribe()
+    }
+
+    /// Waits until the node does not hang.
+    pub(crate) async fn wakes(&self) {
+        // The wait cannot fail, because `self` keeps the sender alive.
+        let _ = self.news.subscribe().wait_for(|()| !self.faults.hang()).await;
     }
 
     /// Holds the replies to this method until the returned value is released or dropped. A fault of the node takes
@@ -259,36 +277,7 @@ impl Node {
 
     /// Answers a parsed body. A fault that changes answers applies to each answer of a batch.
     pub(crate) fn reply(&self, request: &Request, fault: Option<&Fault>) -> Vec<u8> {
-        let mut out = Vec::new();
-        match request {
-            Request::ParseError => reply::envelope_refusal(&mut out, &Id::Null, EnvelopeError::Parse),
-            Request::One(element) => self.reply_to(&mut out, element, fault),
-            Request::Batch(elements) => {
-                for element in elements {
-                    let start = out.len();
-                    out.push(if start == 0 { b'[' } else { b',' });
-                    self.reply_to(&mut out, element, fault);
-                    if out.len() == start + 1 {
-                        out.truncate(start);
-                    }
-                }
-                if !out.is_empty() {
-                    out.push(b']');
-                }
-            }
-        }
-        if !out.is_empty() {
-            out.push(b'\n');
-        }
-        out
-    }
-
-    fn reply_to(&self, out: &mut Vec<u8>, element: &Element, fault: Option<&Fault>) {
-        match element {
-            Element::Call(call) => self.reply_to_call(out, call, fault),
-            Element::Notification => {}
-            Element::Refused { id, error } => reply::envelope_refusal(out, id, *error),
-        }
+        answer_each(request, |out, call| self.reply_to_call(out, call, fault))
     }
 
     fn reply_to_call(&self, out: &mut Vec<u8>, call: &Call, fault: Option<&Fault>) {
@@ -332,6 +321,37 @@ impl Node {
             Err(refusal) => reply::node_error(out, id, refusal.to_json().as_bytes()),
         }
     }
+}
+
+/// Answers a parsed body. `answer` writes the answer to one call. The result is empty if there is nothing to answer.
+pub(crate) fn answer_each(request: &Request, mut answer: impl FnMut(&mut Vec<u8>, &Call)) -> Vec<u8> {
+    let mut reply_to = |out: &mut Vec<u8>, element: &Element| match element {
+        Element::Call(call) => answer(out, call),
+        Element::Notification => {}
+        Element::Refused { id, error } => reply::envelope_refusal(out, id, *error),
+    };
+    let mut out = Vec::new();
+    match request {
+        Request::ParseError => reply::envelope_refusal(&mut out, &Id::Null, EnvelopeError::Parse),
+        Request::One(element) => reply_to(&mut out, element),
+        Request::Batch(elements) => {
+            for element in elements {
+                let start = out.len();
+                out.push(if start == 0 { b'[' } else { b',' });
+                reply_to(&mut out, element);
+                if out.len() == start + 1 {
+                    out.truncate(start);
+                }
+            }
+            if !out.is_empty() {
+                out.push(b']');
+            }
+        }
+    }
+    if !out.is_empty() {
+        out.push(b'\n');
+    }
+    out
 }
 
 pub(crate) fn methods(request: &Request) -> Vec<String> {

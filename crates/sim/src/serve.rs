@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use super::answer;
 use super::fault::Fault;
 use super::node::{self, Node};
+use super::socket;
 
 /// The maximum size of a request body in bytes, by the default of a node.
 const MAX_BODY: usize = 50 * 1024;
@@ -110,28 +112,44 @@ struct Cut;
 async fn connection(node: Arc<Node>, stream: TcpStream) {
     // Replies are sent at once, without waiting for more data.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| Box::pin(respond(Arc::clone(&node), request)));
+    let becomes_socket = AtomicBool::new(false);
+    let service = service_fn(|request| Box::pin(respond(&node, &becomes_socket, request)));
     let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let ended = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
     let reset =
         |error: hyper::Error| error.source().and_then(|cause| cause.downcast_ref::<Reset>()).is_some();
-    if ended.is_err_and(reset) {
+    if becomes_socket.load(Ordering::Relaxed) {
+        let parts = connection.into_parts();
+        socket::run(Arc::clone(&node), parts.io.into_inner(), parts.read_buf.to_vec()).await;
+    } else if ended.is_err_and(reset) {
         // The connection closes without a linger time, so the kernel drops unsent data and sends a TCP reset.
         let _ = connection.into_parts().io.into_inner().set_zero_linger();
     }
 }
 
-async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Reset> {
+/// Answers a request. Sets `becomes_socket` if the connection is a WebSocket from then on.
+async fn respond(
+    node: &Node,
+    becomes_socket: &AtomicBool,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Reset> {
     if request.uri().path() == "/health" {
         let health = node.view(|view| answer::health(view).is_ok());
         return Ok(Response::new(ResponseBody::from(if health { "ok" } else { "behind" })));
     }
-    let body = match read(request).await {
-        Ok(body) => body,
-        Err(refused) => return Ok(*refused),
+    let upgrade = socket::is_asked(&request).then(|| socket::accept(&request));
+    let body = match upgrade {
+        Some(_) => Bytes::new(),
+        None => match read(request).await {
+            Ok(body) => body,
+            Err(refused) => return Ok(*refused),
+        },
     };
     let request = envelope::parse(&body);
-    let methods = node::methods(&request);
+    let methods = match upgrade {
+        Some(_) => vec![socket::UPGRADE_NAME.to_owned()],
+        None => node::methods(&request),
+    };
     node.count(&methods);
     node.holds.pass(&methods).await;
     let fault = node.faults.take(&methods);
@@ -163,6 +181,10 @@ async fn respond(node: Arc<Node>, request: Request<Incoming>) -> Result<Response
             return Ok(refused);
         }
         _ => {}
+    }
+    if let Some(upgrade) = upgrade {
+        becomes_socket.store(true, Ordering::Relaxed);
+        return Ok(upgrade);
     }
     let answer = node.reply(&request, fault.as_ref());
     Ok(json(match fault {
@@ -248,6 +270,12 @@ enum ResponseBody {
         left: usize,
         tail: Bytes,
     },
+}
+
+impl Default for ResponseBody {
+    fn default() -> Self {
+        Self::Whole(Bytes::new())
+    }
 }
 
 impl From<Vec<u8>> for ResponseBody {

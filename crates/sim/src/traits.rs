@@ -27,6 +27,8 @@ pub(crate) struct NodeTraits {
     pub(crate) reads_ahead: AtomicBool,
     pub(crate) firedancer: AtomicBool,
     pub(crate) version: RwLock<&'static str>,
+    /// The number of subscriptions that clients have made.
+    subscriptions: AtomicU64,
 }
 
 impl NodeTraits {
@@ -43,6 +45,7 @@ impl NodeTraits {
             reads_ahead: AtomicBool::new(false),
             firedancer: AtomicBool::new(false),
             version: RwLock::new(VERSION),
+            subscriptions: AtomicU64::new(0),
         }
     }
 
@@ -54,6 +57,11 @@ impl NodeTraits {
     /// Returns the addresses of the cluster's nodes, by position.
     pub(crate) fn peers(&self) -> &[OnceLock<SocketAddr>] {
         &self.addresses
+    }
+
+    /// Returns the id of a new subscription.
+    pub(crate) fn next_subscription(&self) -> u64 {
+        self.subscriptions.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn first_available(&self) -> Slot {

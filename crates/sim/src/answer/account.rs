@@ -13,6 +13,9 @@ use crate::chain::accounts::Account;
 use crate::chain::address;
 use crate::chain::token::{Mint, TokenAccount};
 
+/// The text that a notification has in place of data that is too long for base58.
+const NOT_BASE58: &str = "error: data too large for bs58 encoding";
+
 /// Answers getAccountInfo.
 pub(super) fn one(view: &View<'_>, query: &AccountQuery) -> Result<Value, Refusal> {
     let slot = view.slot_from(query.commitment, query.min_context_slot)?;
@@ -55,14 +58,29 @@ fn value(view: &View<'_>, slot: Slot, key: &Pubkey, form: AccountForm) -> Result
     let Some(account) = view.chain.account(key, slot) else {
         return Ok(Value::Null);
     };
-    Ok(json!({
-        "data": data(view, slot, key, account, form)?,
+    Ok(shown(account, data(view, slot, key, account, form)?))
+}
+
+/// Returns the account of a notification. An account that is gone has no lamports and no data.
+pub(crate) fn notified(view: &View<'_>, slot: Slot, key: &Pubkey, form: AccountForm) -> Value {
+    let account = view.chain.account(key, slot);
+    let account = account.cloned().unwrap_or_else(|| Account { rent_epoch: 0, ..Account::wallet(0) }.into());
+    let too_long = |_| match form.encoding {
+        AccountEncoding::Binary => NOT_BASE58.into(),
+        encoding => json!([NOT_BASE58, encoding.as_str()]),
+    };
+    shown(&account, data(view, slot, key, &account, form).unwrap_or_else(too_long))
+}
+
+fn shown(account: &Account, data: Value) -> Value {
+    json!({
+        "data": data,
         "executable": account.executable,
         "lamports": account.lamports,
         "owner": account.owner.to_string(),
         "rentEpoch": account.rent_epoch,
         "space": account.data.len(),
-    }))
+    })
 }
 
 fn data(

@@ -82,7 +82,7 @@ pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
 }
 
 /// Returns the param at `index`.
-pub(super) fn argument(params: &[Value], index: usize) -> Result<&Value, Refusal> {
+pub(crate) fn argument(params: &[Value], index: usize) -> Result<&Value, Refusal> {
     params
         .get(index)
         .ok_or_else(|| Refusal::param(format!("`params` should have at least {} argument(s)", index + 1)))

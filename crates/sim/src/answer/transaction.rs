@@ -100,7 +100,7 @@ pub(super) fn status(err: &Value) -> Value {
 }
 
 /// Returns the JSON form of an error.
-pub(super) fn error(error: TransactionError) -> Value {
+pub(crate) fn error(error: TransactionError) -> Value {
     match error {
         TransactionError::InstructionError(at, error) => {
             let reason = match error {
@@ -134,6 +134,15 @@ fn cost_units(transaction: &Transaction) -> u64 {
     let locks = (writable + transaction.loaded.writable.len()) as u64;
     let data: usize = message.instructions.iter().map(|instruction| instruction.data.len()).sum();
     720 * u64::from(message.signatures()) + 300 * locks + data as u64 / 4 + transaction.units() + 8
+}
+
+/// Returns the value of a logsNotification.
+pub(crate) fn logged(transaction: &Transaction) -> Value {
+    json!({
+        "err": transaction.failure.map(error),
+        "logs": logs(transaction),
+        "signature": signature(&transaction.signatures[0]),
+    })
 }
 
 /// Returns the lines that the runtime logs while it executes the transaction.
