@@ -66,8 +66,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
 
     let settings = Settings { seed: args.seed, nodes: nodes.len(), ..Settings::default() };
     let cluster = Cluster::new(settings.with_newest_slot_at(jiff::Timestamp::now().as_second()));
-    let wallet = cluster.examples().wallets.first().map(ToString::to_string).unwrap_or_default();
-    writeln!(world.out, "{}", welcome(&args, reachable(public), reachable(admin), &wallet))?;
+    let read = cluster.examples().wallets.first().map(ToString::to_string).unwrap_or_default();
+    let own = sim::wallet(&cluster);
+    writeln!(world.out, "{}", welcome(&args, reachable(public), reachable(admin), &read, &own))?;
     world.out.flush()?;
 
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -79,7 +80,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     result
 }
 
-fn welcome(args: &Args, public: SocketAddr, admin: SocketAddr, wallet: &str) -> String {
+/// Returns the text for a developer: an account to read, and the key of an account of the developer's own.
+fn welcome(args: &Args, public: SocketAddr, admin: SocketAddr, read: &str, own: &str) -> String {
     let key = DEV_KEY;
     format!(
         "slotfront dev: {} simulated nodes (seed {}) and the gateway in front of them\n\n  \
@@ -88,7 +90,8 @@ fn welcome(args: &Args, public: SocketAddr, admin: SocketAddr, wallet: &str) -> 
          Send this twice within five seconds and compare the Cache-Status headers:\n\n  \
          curl -i http://{public}/v3/{key} -H 'Content-Type: application/json' -d \
          '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"getAccountInfo\",\
-         \"params\":[\"{wallet}\",{{\"encoding\":\"base64\"}}]}}'\n\n\
+         \"params\":[\"{read}\",{{\"encoding\":\"base64\"}}]}}'\n\n\
+         {own}\n\n\
          Press Ctrl-C to stop.",
         args.nodes, args.seed
     )
@@ -106,7 +109,7 @@ mod tests {
             nodes: 3,
             seed: 1,
         };
-        let text = welcome(&args, reachable(args.listen), reachable(args.admin), "WALLET");
+        let text = welcome(&args, reachable(args.listen), reachable(args.admin), "WALLET", "KEY");
         insta::assert_snapshot!(text, @r#"
     slotfront dev: 3 simulated nodes (seed 1) and the gateway in front of them
 
@@ -116,6 +119,8 @@ mod tests {
     Send this twice within five seconds and compare the Cache-Status headers:
 
       curl -i http://127.0.0.1:8899/v3/dev -H 'Content-Type: application/json' -d '{"jsonrpc":"2.0","id":1,"method":"getAccountInfo","params":["WALLET",{"encoding":"base64"}]}'
+
+    KEY
 
     Press Ctrl-C to stop.
     "#);

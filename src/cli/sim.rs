@@ -16,7 +16,8 @@ use crate::app::signals::Signals;
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Run a simulated cluster alone, for a gateway or client of your own. Node i, from 0, listens on the port + i.\n\
-                  The nodes answer the eight methods and those that probes and client libraries need.",
+                  The nodes answer the eight methods and those that probes and client libraries need, over HTTP and\n\
+                  WebSocket. They execute transactions, and give airdrops. The key of a wallet with 1,000 SOL is printed.",
     after_help = "Example:\n    slotfront sim --listen 127.0.0.1:8001 --nodes 3 --seed 7 --slot-time 100ms"
 )]
 pub(super) struct Args {
@@ -50,23 +51,55 @@ fn slot_time(text: &str) -> Result<humantime::Duration, String> {
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
     let mut signals = Signals::catch()?;
-    let listeners = bind("--listen", args.listen, args.nodes).await?;
-    for (i, listener) in listeners.iter().enumerate() {
-        writeln!(world.out, "node {i}: http://{}", listener.local_addr()?)?;
+    let mut listeners = bind("--listen", args.listen, args.nodes).await?;
+    let mut addresses = Vec::new();
+    for listener in &listeners {
+        addresses.push(listener.local_addr()?);
     }
-    world.out.flush()?;
+    listeners.extend(bind_next(addresses.last().copied(), world).await?);
     let settings = Settings {
         seed: args.seed,
-        nodes: listeners.len(),
+        nodes: addresses.len(),
         firedancer: args.firedancer.into(),
         slot_time: Some(args.slot_time.into()),
         ..Settings::default()
     };
+    let cluster = Cluster::new(settings);
+    writeln!(world.out, "{}", wallet(&cluster))?;
+    for (i, address) in addresses.iter().enumerate() {
+        writeln!(world.out, "node {i}: http://{address}")?;
+    }
+    world.out.flush()?;
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    Cluster::new(settings).serve(listeners, &tasks, stop.clone()).await;
+    cluster.serve(listeners, &tasks, stop.clone()).await;
     signals.stop.received().await;
     stop.cancel();
     Ok(())
+}
+
+/// Returns the secret key of the cluster's funded account, as the array of bytes that client libraries read.
+pub(super) fn wallet(cluster: &Cluster) -> String {
+    let key = cluster.funded_key();
+    let address = bs58::encode(&key[32..]).into_string();
+    let bytes: Vec<String> = key.iter().map(u8::to_string).collect();
+    format!("The wallet {address} has 1,000 SOL; its secret key is\n[{}]", bytes.join(","))
+}
+
+/// Binds the port after `address`, at which client libraries look for the WebSocket that belongs to an HTTP address. If
+/// the port is taken, says so on standard error, and how to do without it.
+async fn bind_next(
+    address: Option<SocketAddr>,
+    world: &mut World<'_>,
+) -> Result<Option<TcpListener>, Failure> {
+    let next =
+        address.and_then(|address| Some(SocketAddr::new(address.ip(), address.port().checked_add(1)?)));
+    let (Some(address), Some(next)) = (address, next) else { return Ok(None) };
+    let bound = TcpListener::bind(next).await;
+    if bound.is_err() {
+        let words = "is taken, so client libraries do not find the WebSocket of";
+        writeln!(world.err, "port {} {words} http://{address}; give them ws://{address}", next.port())?;
+    }
+    Ok(bound.ok())
 }
 
 /// Binds a listener for each of `nodes` nodes, on consecutive ports that begin with the port of `first`. If

@@ -58,7 +58,7 @@ fn value(view: &View<'_>, slot: Slot, key: &Pubkey, form: AccountForm) -> Result
     let Some(account) = view.chain.account(key, slot) else {
         return Ok(Value::Null);
     };
-    Ok(shown(account, data(view, slot, key, account, form)?))
+    Ok(shown(account, &data(view, slot, key, account, form)?))
 }
 
 /// Returns the account of a notification. An account that is gone has no lamports and no data.
@@ -69,10 +69,10 @@ pub(crate) fn notified(view: &View<'_>, slot: Slot, key: &Pubkey, form: AccountF
         AccountEncoding::Binary => NOT_BASE58.into(),
         encoding => json!([NOT_BASE58, encoding.as_str()]),
     };
-    shown(&account, data(view, slot, key, &account, form).unwrap_or_else(too_long))
+    shown(&account, &data(view, slot, key, &account, form).unwrap_or_else(too_long))
 }
 
-fn shown(account: &Account, data: Value) -> Value {
+fn shown(account: &Account, data: &Value) -> Value {
     json!({
         "data": data,
         "executable": account.executable,

@@ -207,11 +207,11 @@ fn epoch_pays_voting_rewards_before_stakes() {
 fn transactions_wait_their_turn_and_too_many_are_refused() {
     let mut chain = chain(12, 0);
     let send = |chain: &Chain| chain.airdrop(Pubkey([1; 32]), 1_000_000, chain.tip_at(chain.slot()));
-    let sent: Vec<_> = std::iter::from_fn(|| send(&chain).ok()).collect();
+    let waiting: Vec<_> = std::iter::from_fn(|| send(&chain).ok()).collect();
     assert_eq!(send(&chain), Err(mempool::Full));
     (0..20).for_each(|_| chain.step());
     let landed = |signature| chain.landed(signature, chain.slot()).map(|(block, _)| block.slot);
-    let slots: Vec<Slot> = sent.iter().map(|signature| landed(signature).unwrap()).collect();
+    let slots: Vec<Slot> = waiting.iter().map(|signature| landed(signature).unwrap()).collect();
     assert!(slots.is_sorted(), "the oldest first");
     assert!(slots.chunk_by(|a, b| a == b).count() > 4, "in several blocks");
     assert!(send(&chain).is_ok());

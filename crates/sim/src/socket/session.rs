@@ -62,7 +62,7 @@ impl Session {
             return self.subscribe(view, subscription?).map(Value::from);
         }
         let named = method.strip_suffix("Unsubscribe").map(|name| format!("{name}Subscribe"));
-        if !named.is_some_and(|named| Subscription::parse(&named, &[]).is_some()) {
+        if named.is_none_or(|named| Subscription::parse(&named, &[]).is_none()) {
             return Err(Refusal::new(-32_601, "Method not found"));
         }
         let [id] = params else {

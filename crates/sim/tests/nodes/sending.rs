@@ -143,7 +143,7 @@ fn a_transfer_lands_once_and_shows_on_every_node() {
             match encoding {
                 "base64" => assert_eq!(found.pointer(place).unwrap(), &json!(BASE64.encode(wire))),
                 "base58" => {
-                    assert_eq!(found.pointer(place).unwrap(), &json!(bs58::encode(wire).into_string()))
+                    assert_eq!(found.pointer(place).unwrap(), &json!(bs58::encode(wire).into_string()));
                 }
                 _ => assert_eq!(found["transaction"]["signatures"], json!([signature])),
             }
@@ -187,7 +187,7 @@ fn blockhashes_expire_at_their_last_valid_height() {
     refused(cluster.node(1), &fresh, &json!("BlockhashNotFound"), "Blockhash not found");
     let minimum = json!({ "minContextSlot": cluster.slot(Commitment::Processed) });
     assert_eq!(send(cluster.node(1), &fresh, &minimum)["error"]["code"], -32_016);
-    assert_eq!(send(node, &fresh, &minimum)["result"].is_string(), true);
+    assert!(send(node, &fresh, &minimum)["result"].is_string());
 }
 
 #[test]
