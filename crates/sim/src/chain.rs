@@ -1,8 +1,8 @@
 //! The simulated chain. Each slot has a block of its leader, or no block. Every account has a state after
 //! each slot.
 //!
-//! The chain knows no nodes and no JSON. It depends only on its settings, so chains with equal settings are equal
-//! at equal slots. Transactions are executed on the state of the parent block. Balances, fees, rewards and
+//! The chain knows no nodes and no JSON. It depends only on its settings and on the transactions that clients send, so
+//! without those, chains with equal settings are equal at equal slots. Transactions are executed on the state of the parent block. Balances, fees, rewards and
 //! accounts therefore always agree.
 
 pub(crate) mod accounts;

@@ -1,8 +1,8 @@
 //! Reproducible random values. Each stream of values depends only on a seed, a label and a number, and not on the
 //! use of other streams.
 //!
-//! The generator is splitmix64, which is not for cryptography. Keys, hashes and signatures of the simulation only have
-//! to look right and must not collide.
+//! The generator is splitmix64, which is not for cryptography: nothing that the keys of the simulation protect has a
+//! value. Keys and hashes only have to look right and must not collide.
 
 /// A stream of random values, determined by a seed, a label and a number.
 pub(crate) struct Draw {

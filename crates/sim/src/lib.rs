@@ -1,9 +1,10 @@
-//! A simulated cluster: a seeded chain, and nodes that answer calls about it over HTTP. The chain advances in real
-//! time or by calls of [`Cluster::step`].
+//! A simulated cluster: a seeded chain, and nodes that answer calls about it over HTTP and WebSocket. The chain advances
+//! in real time or by calls of [`Cluster::step`].
 //!
 //! `slotfront dev`, tests and benchmarks use it. The chain is a real state machine without canned answers. Blocks move
 //! lamports and tokens. Accounts, balances, fees and rewards at a slot agree with the blocks up to it. There are no
-//! forks, so every processed block becomes final. Nodes differ in lag, history, health and injected faults.
+//! forks, so every processed block becomes final. All signatures are real. Transactions of clients land once for all
+//! nodes. Nodes differ in lag, history, health and injected faults.
 
 mod answer;
 mod chain;
@@ -49,7 +50,8 @@ pub fn probe_methods() -> &'static [&'static str] {
     &answer::PROBE_METHODS
 }
 
-/// The settings of a cluster. Clusters with equal settings are equal, except for their addresses.
+/// The settings of a cluster. Clusters with equal settings are equal, except for the addresses of their nodes and what
+/// clients send.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The seed of all random choices.
