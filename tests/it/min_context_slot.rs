@@ -152,7 +152,7 @@ async fn result_below_the_callers_slot_is_a_refusal() {
     let (node, floor) = (gateway.cluster.node(0), gateway.front().frontier.slot(Commitment::Confirmed));
     let call = gateway.get_account(gateway.cluster.examples().wallets[0]).confirmed().base64();
     // The confirmed slot may be the same after a slot.
-    let lag = (1..).find(|lag| {
+    let lag = (1..20).find(|lag| {
         node.set_lag(*lag);
         node.slot(Commitment::Confirmed) < floor
     });
