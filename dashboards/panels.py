@@ -84,6 +84,15 @@ OVERVIEW = dashboard(
                   ("connections", "sum(slotfront_connections{@})")),
             lines("Answers in bytes", "Bps", "Bytes of answers before compression, by method.",
                   ("{{method}}", "sum by (method) (rate(slotfront_response_bytes_total{@}[~]))"))),
+        row("Subscriptions",
+            lines("WebSockets and subscriptions", "short", "Open WebSockets, and subscriptions by method.",
+                  ("WebSockets", "sum(slotfront_ws_connections{@})"),
+                  ("{{method}}", "sum by (method) (slotfront_ws_subscriptions{@})"), width=8),
+            stack("Notifications", "short", "Notifications handed to clients each second, by method.",
+                  ("{{method}}", "sum by (method) (rate(slotfront_ws_notifications_total{@}[~]))"), width=8),
+            stack("Closed WebSockets", "short", "WebSockets closed each minute, by reason. `restart`: a node was lost or "
+                  "the chain has restarted, `lagged`: the client reads too slowly.",
+                  ("{{reason}}", "60 * sum by (reason) (rate(slotfront_ws_closes_total{@}[~]))"), width=8)),
         row("Latency",
             lines("Latency by outcome", "s", "Median and 99th percentile of hits and misses, on a logarithmic scale.",
                   *[(f"{outcome} p{percent}", latency(percent / 100, f'outcome="{outcome}"'))

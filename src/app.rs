@@ -38,6 +38,7 @@ use crate::node::client::ClientError;
 use crate::pool::Pool;
 use crate::redis_store::mac::StoreMac;
 use crate::redis_store::{SharedError, Store};
+use crate::subscribe::{Hub, HubParts};
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use crate::tip::Tip;
 use signals::{HangupSignal, Signals};
@@ -54,6 +55,8 @@ const CONFIG_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Listeners {
     pub public: TcpListener,
+    /// The second public listener of `server.ws_listen`, if there is one.
+    pub socket: Option<TcpListener>,
     /// The listener for metrics, health and the status page.
     pub admin: TcpListener,
 }
@@ -68,13 +71,17 @@ pub struct BindError {
 }
 
 impl Listeners {
-    /// Binds both listeners of `config`.
+    /// Binds the listeners of `config`.
     ///
     /// # Errors
     /// An address cannot be bound. The error names the first such address and its setting.
     pub async fn bind(config: &Config) -> Result<Self, BindError> {
         Ok(Self {
             public: bind("server.listen", config.server.listen).await?,
+            socket: match config.server.ws_listen {
+                Some(address) => Some(bind("server.ws_listen", address).await?),
+                None => None,
+            },
             admin: bind("server.admin_listen", config.server.admin_listen).await?,
         })
     }
@@ -99,6 +106,8 @@ pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListe
 
 pub struct App {
     pub public: SocketAddr,
+    /// The address of the second public listener, if there is one.
+    pub socket: Option<SocketAddr>,
     pub admin: SocketAddr,
     front: Arc<Front>,
     /// The configuration that was loaded last. Its reloadable parts are in use. The other parts take effect after a
@@ -172,12 +181,22 @@ impl App {
         let tracer = tracer(&config, &metrics, &tasks, stop)?;
         tasks.spawn(telemetry::report_folds(stop.clone()));
         let outgoing = Outgoing::new(config.server.max_outgoing);
+        let parts = HubParts {
+            config: Arc::clone(&config),
+            gateway: Arc::clone(&gateway),
+            cache: Arc::clone(&cache),
+            pool: Arc::clone(&pool),
+            frontier: Arc::clone(&frontier),
+            tip: Arc::clone(&tip),
+            metrics: Arc::clone(&metrics),
+        };
         let front = Arc::new(Front {
             config,
             gateway: Arc::clone(&gateway),
             cache,
             pool: Arc::clone(&pool),
             tip,
+            subscriptions: Hub::start(parts, &tasks, stop),
             frontier,
             followed,
             metrics: Arc::clone(&metrics),
@@ -188,6 +207,7 @@ impl App {
             outgoing,
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
+        let socket = listeners.socket.as_ref().map(TcpListener::local_addr).transpose()?;
         pool.probe(&tasks, stop);
         follow_chain(&front, shared.as_ref(), &tasks, stop);
         purge_on_cluster_change(&front, &tasks, stop);
@@ -209,14 +229,25 @@ impl App {
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
         connections.spawn(listener::run(
             Arc::clone(&front),
-            listeners.public,
+            std::iter::once(listeners.public).chain(listeners.socket).collect(),
             tls,
             connections.clone(),
             ending.public.clone(),
         ));
         let in_force = ArcSwap::new(Arc::clone(&front.config));
         let (reloading, reload_requests) = (Mutex::default(), Mutex::new(Some(reload_requests)));
-        Ok(Self { public, admin, front, in_force, reloading, reload_requests, tasks, connections, ending })
+        Ok(Self {
+            public,
+            socket,
+            admin,
+            front,
+            in_force,
+            reloading,
+            reload_requests,
+            tasks,
+            connections,
+            ending,
+        })
     }
 
     /// Returns the state that serves requests, for tests and tools in this process.
@@ -325,7 +356,7 @@ fn follow_chain(
 }
 
 /// Watches for a change of the cluster to which the pool's nodes belong. Each change purges the cache, and then
-/// removes the record of the newest slot that each API key has seen. In the other order, a hit on an entry of the
+/// removes the record of the newest slot that each API key has seen, and ends all subscriptions. In the other order, a hit on an entry of the
 /// old cluster could record a slot of that cluster again.
 fn purge_on_cluster_change(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
@@ -333,6 +364,7 @@ fn purge_on_cluster_change(front: &Arc<Front>, tasks: &TaskTracker, stop: &Cance
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
             front.cache.purger().purge_all_clusters();
             front.gateway.forget_shown_slots();
+            front.subscriptions.restart();
         }
     });
 }

@@ -38,6 +38,8 @@ pub enum Error {
     MethodNotFound,
     /// The method writes to the cluster, as `sendTransaction` does. Holds the method's name.
     Write(&'static str),
+    /// The subscription needs the WebSocket of a node. Holds the method's name.
+    NoSocket(&'static str),
     /// The params are refused by every node version. Holds the node's error.
     Params(ParamError),
     /// The key is unknown, expired or revoked. The answer does not say which of the three it is.
@@ -48,7 +50,7 @@ pub enum Error {
     Limited {
         /// The limit, as text for people: `"100 calls a second"`.
         limit: String,
-        /// The metric reason: `rate`, `day`, `month` or `failed_keys`.
+        /// The metric reason: `rate`, `day`, `month`, `connections` or `failed_keys`.
         reason: &'static str,
         /// The time after which the call may succeed.
         retry_after: Duration,
@@ -148,6 +150,14 @@ impl Error {
                 ),
                 "write_method",
             ),
+            Self::NoSocket(method) => wire(
+                200,
+                code::METHOD_NOT_FOUND,
+                &format!(
+                    "Method not found: {method} needs the WebSocket of a node, and no upstream has a ws_url"
+                ),
+                "no_socket",
+            ),
             Self::Params(e) => ErrorReply {
                 data: e.data.as_ref().map(|d| serde_json::Value::from(d.as_str()).to_string()),
                 ..wire(200, e.code, &e.message, "params")
@@ -242,6 +252,7 @@ mod tests {
             Error::Envelope(EnvelopeError::UnsupportedVersion),
             Error::MethodNotFound,
             Error::Write("sendTransaction"),
+            Error::NoSocket("logsSubscribe"),
             Error::Params(ParamError {
                 code: -32602,
                 message: "Invalid params".to_owned(),
@@ -276,6 +287,7 @@ mod tests {
         200 -32600 version: Unsupported JSON-RPC protocol version
         200 -32601 unknown_method: Method not found
         200 -32601 write_method: Method not found: sendTransaction writes, and this endpoint only reads; send it to an RPC node directly
+        200 -32601 no_socket: Method not found: logsSubscribe needs the WebSocket of a node, and no upstream has a ws_url
         200 -32602 params: Invalid params "why"
         401 -32090 unauthorized: Unauthorized: unknown, expired or revoked API key
         403 -32091 forbidden: Forbidden: getBlock is not allowed for this API key

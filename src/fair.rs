@@ -32,6 +32,17 @@ impl Share {
         let held = Held { of: Some(self.clone()), units };
         may_hold(before.saturating_add(units), free).then_some(held)
     }
+
+    /// Takes one unit of a supply of which the holder may have `limit` in all. `None` if the holder has as many.
+    pub(crate) fn hold_one_of(&self, limit: usize) -> Option<Held> {
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        let held = Held { of: Some(self.clone()), units: 1 };
+        (before < limit).then_some(held)
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Units that count towards a share. Dropping the value gives them back.

@@ -31,6 +31,7 @@ pub mod shutdown;
 mod timed_socket;
 mod tip;
 pub mod tls;
+mod upgrade;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -56,6 +57,7 @@ use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
 use crate::gateway::Gateway;
 use crate::pool::Pool;
+use crate::subscribe::Hub;
 use crate::telemetry::{Metrics, Tracer};
 use crate::tip::Tip;
 
@@ -79,6 +81,8 @@ pub struct Front {
     pub metrics: Arc<Metrics>,
     /// The recorder of traces.
     pub tracer: Tracer,
+    /// The subscriptions over WebSockets.
+    pub subscriptions: Arc<Hub>,
     /// The limit on log lines about slow and failed requests.
     pub access: access::LogSampler,
     /// The number of requests in flight, which `server.max_in_flight` limits.
@@ -109,6 +113,7 @@ async fn serve(
             request::serve(front, &client, &key, &body, started).await.into_response()
         }
         (Wants::Call { .. }, Err(refusal)) => refusal.into_response(),
+        (Wants::Socket(handshake), _) => handshake.answer(front, &client),
         (Wants::Fixed(response), _) => response(),
         (Wants::Route(mut request), _) => {
             request.extensions_mut().insert(client.clone());

@@ -10,6 +10,8 @@ pub mod cli;
 pub(crate) mod admin;
 pub mod http;
 
+pub mod subscribe;
+
 pub mod gateway;
 pub use slotfront_rpc::{jsonrpc, methods};
 

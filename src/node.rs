@@ -8,6 +8,7 @@ pub mod client;
 pub mod code;
 pub mod shape;
 pub mod version;
+pub mod websocket;
 
 use std::time::Duration;
 

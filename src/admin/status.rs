@@ -41,6 +41,8 @@ pub(crate) struct Status {
     pub slot_time_ms: f64,
     /// The configured upstreams, in the order of the configuration.
     pub upstreams: Vec<NodeView>,
+    /// The number of open WebSockets.
+    pub sockets: usize,
     pub cache: CacheView,
 }
 
@@ -88,6 +90,7 @@ impl AdminState {
             follow: follow_view(front),
             slot_time_ms: front.frontier.slot_time().as_secs_f64() * 1000.0,
             upstreams: nodes::node_views(front, Instant::now()),
+            sockets: front.subscriptions.clients(),
             cache: CacheView { bytes, entries, capacity_bytes: front.config.cache.capacity },
         }
     }

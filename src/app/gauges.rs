@@ -30,6 +30,8 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     let (bytes, entries) = front.cache.usage();
     metrics.requests_in_flight.set(gauge(front.in_flight.load(Ordering::Relaxed) as u64));
     metrics.outgoing_bytes.set(gauge(front.outgoing.used() as u64));
+    metrics.ws_connections.set(gauge(front.subscriptions.clients() as u64));
+    metrics.ws_queued_bytes.set(gauge(front.subscriptions.queued_bytes() as u64));
     metrics.cache_bytes.set(gauge(bytes));
     metrics.cache_entries.set(gauge(entries));
     metrics.cache_capacity.set(gauge(front.config.cache.capacity));

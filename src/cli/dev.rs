@@ -13,6 +13,7 @@ use crate::app::{self, Listeners};
 use crate::config::reload::ConfigSource;
 use crate::config::{Config, DEV_KEY, FollowMode, Secret, Upstream};
 use crate::gateway::Gateway;
+use crate::methods::PassthroughMethod;
 use crate::telemetry::{self, Metrics};
 
 /// Run a simulated cluster and a gateway in front of it, without setup
@@ -42,17 +43,18 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
     // Signals are caught before any output, because a program that waits for the output may send a signal at once.
     let signals = Signals::catch()?;
-    let listeners = Listeners {
-        public: app::bind("--listen", args.listen).await.map_err(Failure::runtime)?,
-        admin: app::bind("--admin", args.admin).await.map_err(Failure::runtime)?,
-    };
+    let bound = app::bind("--listen", args.listen).await.map_err(Failure::runtime)?;
+    let admin = app::bind("--admin", args.admin).await.map_err(Failure::runtime)?;
+    let socket = sim::bind_next(Some(bound.local_addr()?), world).await?;
+    let listeners = Listeners { public: bound, socket, admin };
     let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let nodes = sim::bind("the simulated node", loopback, args.nodes).await?;
     let mut upstreams = Vec::new();
     for (i, node) in nodes.iter().enumerate() {
-        let url = format!("http://{}", node.local_addr()?);
-        upstreams.push(Upstream::plain(format!("sim-{}", i + 1), Secret::new(url)));
+        let address = node.local_addr()?;
+        let plain = Upstream::plain(format!("sim-{}", i + 1), Secret::new(format!("http://{address}")));
+        upstreams.push(Upstream { ws_url: Some(Secret::new(format!("ws://{address}"))), ..plain });
     }
     let mut config = Config::dev(args.listen, args.admin, upstreams);
     // For a tenth of this time after a stop signal, the gateway still accepts connections. A developer wants
@@ -60,6 +62,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     config.server.drain_timeout = Duration::from_secs(1);
     // Client libraries also call methods that are not cached, such as getLatestBlockhash.
     config.passthrough = passthrough_methods();
+    config.passthrough.push(PassthroughMethod::AIRDROP);
+    config.send.enabled = true;
+    config.plans.values_mut().for_each(|plan| plan.send = true);
     config.follow.mode = FollowMode::On;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     let gateway = Gateway::new(&config, Metrics::new()).map_err(Failure::runtime)?;

@@ -87,7 +87,7 @@ pub(super) fn wallet(cluster: &Cluster) -> String {
 
 /// Binds the port after `address`, at which client libraries look for the WebSocket that belongs to an HTTP address. If
 /// the port is taken, says so on standard error, and how to do without it.
-async fn bind_next(
+pub(super) async fn bind_next(
     address: Option<SocketAddr>,
     world: &mut World<'_>,
 ) -> Result<Option<TcpListener>, Failure> {
@@ -97,7 +97,11 @@ async fn bind_next(
     let bound = TcpListener::bind(next).await;
     if bound.is_err() {
         let words = "is taken, so client libraries do not find the WebSocket of";
-        writeln!(world.err, "port {} {words} http://{address}; give them ws://{address}", next.port())?;
+        writeln!(
+            world.err,
+            "port {} {words} http://{address}, which is also at ws://{address}",
+            next.port()
+        )?;
     }
     Ok(bound.ok())
 }
@@ -122,4 +126,40 @@ pub(super) async fn bind(
         listeners.push(app::bind(setting, address).await.map_err(Failure::runtime)?);
     }
     Ok(listeners)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_taken_port_of_sockets_is_said_and_does_no_harm() {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut world = World { env: BTreeMap::new(), out: &mut out, err: &mut err };
+        let held = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let taken = held.local_addr().unwrap();
+        let before = SocketAddr::new(taken.ip(), taken.port() - 1);
+        assert!(bind_next(Some(before), &mut world).await.unwrap().is_none());
+        let last = SocketAddr::new(taken.ip(), u16::MAX);
+        assert!(bind_next(Some(last), &mut world).await.unwrap().is_none());
+        let said = String::from_utf8(err).unwrap();
+        let expected = format!("port {} is taken, so client libraries do not find", taken.port());
+        assert!(said.starts_with(&expected) && said.contains(&format!("ws://{before}")), "{said}");
+    }
+
+    #[test]
+    fn the_printed_key_is_that_of_the_printed_wallet() {
+        let cluster = Cluster::new(Settings { slot_time: None, history_slots: 0, ..Settings::default() });
+        let text = wallet(&cluster);
+        let (sentence, key) = text.split_once('\n').unwrap();
+        let key: Vec<u8> = serde_json::from_str(key).unwrap();
+        assert_eq!(key.len(), 64);
+        let address = bs58::encode(&key[32..]).into_string();
+        assert!(sentence.contains(&address), "{text}");
+        let slot = cluster.slot(crate::methods::Commitment::Processed);
+        let account = cluster.account_at(&crate::methods::Pubkey::parse(&address).unwrap(), slot).unwrap();
+        assert_eq!(account.lamports, 1_000_000_000_000);
+    }
 }

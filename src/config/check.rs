@@ -85,17 +85,33 @@ fn repeated_urls(config: &Config, found: &Findings) -> Vec<Problem> {
     config.upstreams.iter().enumerate().filter_map(repeats).collect()
 }
 
+/// Returns the listeners with their settings, in the order in which they are bound.
+fn listen_addresses(config: &Config) -> impl Iterator<Item = (&'static str, SocketAddr)> + Clone {
+    let server = &config.server;
+    [
+        ("server.listen", Some(server.listen)),
+        ("server.ws_listen", server.ws_listen),
+        ("server.admin_listen", Some(server.admin_listen)),
+    ]
+    .into_iter()
+    .filter_map(|(setting, address)| Some((setting, address?)))
+}
+
 fn listeners(config: &Config, rules: &mut CrossChecks<'_>) {
-    let (public, admin) = (config.server.listen, config.server.admin_listen);
-    let any = public.ip().is_unspecified() || admin.ip().is_unspecified();
-    if public.port() != 0 && public.port() == admin.port() && (any || public.ip() == admin.ip()) {
-        rules.report(
-            "server.admin_listen",
-            "server.listen",
-            format!("\"{admin}\""),
-            format!("is also the address of server.listen (\"{public}\")"),
-            "choose another port for one of them",
-        );
+    let all = listen_addresses(config);
+    for (at, (path, later)) in all.clone().enumerate() {
+        for (other, first) in all.clone().take(at) {
+            let any = first.ip().is_unspecified() || later.ip().is_unspecified();
+            if first.port() != 0 && first.port() == later.port() && (any || first.ip() == later.ip()) {
+                rules.report(
+                    path,
+                    other,
+                    format!("\"{later}\""),
+                    format!("is also the address of {other} (\"{first}\")"),
+                    "choose another port for one of them",
+                );
+            }
+        }
     }
 }
 
@@ -112,11 +128,9 @@ fn proxy_protocol(config: &Config, rules: &mut CrossChecks<'_>) {
 }
 
 fn upstreams(config: &Config, rules: &mut CrossChecks<'_>) {
-    let listeners =
-        [("server.listen", config.server.listen), ("server.admin_listen", config.server.admin_listen)];
     for (i, upstream) in config.upstreams.iter().enumerate() {
         let Ok(url) = url::Url::parse(upstream.url.expose()) else { continue };
-        for (path, listener) in listeners {
+        for (path, listener) in listen_addresses(config) {
             let same_port = listener.port() != 0 && url.port_or_known_default() == Some(listener.port());
             if same_port && reaches(&url, listener) {
                 rules.report(

@@ -9,6 +9,8 @@ use super::{Config, Plan, Upstream, load};
 pub const DEV_KEY: &str = "dev";
 /// The rate and burst of the key `dev`. A load test on a laptop should measure the cache, not the limit.
 const DEV_RPS: u32 = 100_000;
+/// The WebSockets and subscriptions of the key `dev`, for the same reason.
+const DEV_SUBSCRIPTIONS: usize = 1_000_000;
 
 impl Config {
     /// Returns the defaults with these upstreams, and the key `dev` on a plan with very high limits. No key file is
@@ -18,7 +20,8 @@ impl Config {
     /// Never: a test checks that the defaults are valid.
     pub fn dev(listen: SocketAddr, admin_listen: SocketAddr, upstreams: Vec<Upstream>) -> Self {
         let (mut config, _) = load::defaults();
-        let plan = Plan { rps: DEV_RPS, burst: DEV_RPS, bypass_cache: true, ..Plan::defaults() };
+        let mut plan = Plan { rps: DEV_RPS, burst: DEV_RPS, bypass_cache: true, ..Plan::defaults() };
+        (plan.connections, plan.subscriptions) = (DEV_SUBSCRIPTIONS, DEV_SUBSCRIPTIONS);
         config.plans.insert(DEV_KEY.to_owned(), plan);
         config.auth.dev_key = Some(DEV_KEY.to_owned());
         config.auth.keys_file = None;

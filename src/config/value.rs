@@ -6,7 +6,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Profile, TipMethod};
+use crate::methods::{
+    AnyMethod, Commitment, Method, PassthroughMethod, Profile, SubscriptionMethod, TipMethod,
+};
 
 use super::raw::Raw;
 use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat, network};
@@ -144,8 +146,7 @@ impl Setting for IpNet {
 }
 
 impl Setting for AnyMethod {
-    const EXPECTED: &'static str =
-        "an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts";
+    const EXPECTED: &'static str = "an exact method name: one that slotfront answers itself, any that passthrough.methods accepts, or a subscription";
     const EXAMPLE: &'static str = r#""getBlock""#;
 
     fn read(raw: &Raw) -> Option<Self> {
@@ -154,7 +155,8 @@ impl Setting for AnyMethod {
 
     fn schema() -> Value {
         let own = Method::ALL.into_iter().map(Method::as_str);
-        let others = tip_names().chain(passthrough_names()).chain([Self::Send.as_str()]);
+        let subscriptions = SubscriptionMethod::ALL.into_iter().map(SubscriptionMethod::as_str);
+        let others = tip_names().chain(passthrough_names()).chain([Self::Send.as_str()]).chain(subscriptions);
         json!({ "enum": own.chain(others).collect::<Vec<_>>() })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cache::Price;
 use crate::config::{Config, Plan, Units};
 use crate::error::Error;
-use crate::methods::{AnyMethod, Commitment, PassthroughCall, Query, TipMethod};
+use crate::methods::{AnyMethod, Commitment, PassthroughCall, Query, SubscriptionMethod, TipMethod};
 
 /// The maximum number of accounts that a node accepts in one list.
 const FULL_LIST: u64 = 100;
@@ -97,6 +97,12 @@ pub(crate) fn passthrough_price(units: &Units, call: &PassthroughCall) -> Price 
     Price { hit: price, miss: price }
 }
 
+/// Returns the price of making a subscription, which is the same for whoever makes it first.
+pub(crate) fn subscription_price(units: &Units, method: SubscriptionMethod) -> Price {
+    let price = to_f64(units.by_subscription[method.index()]);
+    Price { hit: price, miss: price }
+}
+
 /// Returns the price of a call. The price of a hit may be a fraction of a unit.
 ///
 /// The configured price of getMultipleAccounts is that of a list of [`FULL_LIST`] accounts. A shorter list costs
@@ -174,6 +180,8 @@ mod tests {
             by_tip: [1; 6],
             send: 1,
             by_passthrough: [1; PassthroughMethod::COUNT],
+            by_subscription: [1; SubscriptionMethod::ALL.len()],
+            notification: 0,
             hit_factor: 0.25,
         };
         let query = accounts(100, Commitment::Finalized);
@@ -200,6 +208,8 @@ mod tests {
                 by_tip: [1; 6],
                 send: 1,
                 by_passthrough: [1; PassthroughMethod::COUNT],
+                by_subscription: [1; SubscriptionMethod::ALL.len()],
+                notification: 0,
                 hit_factor: 1.0,
             };
             let cost = super::price(&prices, &accounts(n, Commitment::Finalized)).miss;

@@ -19,7 +19,7 @@ use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
-use crate::methods::{AnyMethod, PassthroughCall, Query, TipQuery};
+use crate::methods::{AnyMethod, PassthroughCall, Query, Subscription, TipQuery};
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -52,6 +52,9 @@ pub(crate) struct PlanLimits {
     permits: Share,
     /// The bytes of answers that are not sent yet.
     unsent: Share,
+    /// The open WebSockets, and the subscriptions, of which the plan says how many there may be.
+    connections: Share,
+    subscriptions: Share,
     /// The highest slots that answers have shown to this caller. Used only if the plan is `monotonic`.
     shown: ShownSlots,
 }
@@ -122,13 +125,31 @@ impl PlanLimits {
         let lease = || context.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client));
         if let Some(old) = before {
             let rate = Limiter::after(&old.rate, rate, context.clock.steady(Instant::now()));
-            let (permits, unsent, shown) = (old.permits.clone(), old.unsent.clone(), old.shown.clone());
-            let (caller, lease) = (old.caller, old.lease.clone().or_else(lease));
-            return Self { terms, rate, lease, used, caller, permits, unsent, shown };
+            return Self {
+                terms,
+                rate,
+                lease: old.lease.clone().or_else(lease),
+                used,
+                caller: old.caller,
+                permits: old.permits.clone(),
+                unsent: old.unsent.clone(),
+                connections: old.connections.clone(),
+                subscriptions: old.subscriptions.clone(),
+                shown: old.shown.clone(),
+            };
         }
-        let (permits, unsent, shown) = (Share::default(), Share::default(), ShownSlots::default());
-        let (rate, lease, caller) = (Limiter::new(rate), lease(), CallerId::fresh());
-        Self { terms, rate, lease, used, caller, permits, unsent, shown }
+        Self {
+            terms,
+            rate: Limiter::new(rate),
+            lease: lease(),
+            used,
+            caller: CallerId::fresh(),
+            permits: Share::default(),
+            unsent: Share::default(),
+            connections: Share::default(),
+            subscriptions: Share::default(),
+            shown: ShownSlots::default(),
+        }
     }
 
     pub(crate) fn forget_shown_slots(&self) {
@@ -251,6 +272,61 @@ impl Principal {
         }
         let charge = self.reserve(plan::passthrough_price(&self.context.units, &call))?;
         Ok((call, charge))
+    }
+
+    /// Takes one of the WebSockets that the plan allows. Dropping the result gives it back.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`] if the plan allows none, [`Error::Limited`] if the key has as many as it may.
+    pub fn hold_connection(&self) -> Result<Held, Error> {
+        let Some(limits) = &self.limits else { return Ok(Held::uncounted()) };
+        match limits.terms.plan.connections {
+            0 => Err(Error::Forbidden("a WebSocket".to_owned())),
+            limit => limits.connections.hold_one_of(limit).ok_or_else(|| {
+                self.limited(LimitReason::Connections, format!("{limit} open WebSockets"), CALLS_END)
+            }),
+        }
+    }
+
+    /// Takes one of the subscriptions that the plan allows. `None` if the key has as many as it may.
+    pub fn hold_subscription(&self) -> Option<Held> {
+        let Some(limits) = &self.limits else { return Some(Held::uncounted()) };
+        limits.subscriptions.hold_one_of(limits.terms.plan.subscriptions)
+    }
+
+    /// Returns true if the key has more WebSockets or subscriptions than its plan allows, as after a reload.
+    pub fn is_over_plan(&self) -> bool {
+        self.limits.as_ref().is_some_and(|PlanLimits { terms, connections, subscriptions, .. }| {
+            connections.held() > terms.plan.connections || subscriptions.held() > terms.plan.subscriptions
+        })
+    }
+
+    /// Checks that the plan and the key allow a subscription.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`], which names the method or the commitment.
+    pub fn allows(&self, subscription: &Subscription) -> Result<(), Error> {
+        let Some(limits) = &self.limits else { return Ok(()) };
+        let (methods, method) =
+            (self.validity.scope.methods.as_deref(), AnyMethod::Subscription(subscription.method()));
+        plan::admit_method(&limits.terms.plan, methods, method, subscription.commitment())
+    }
+
+    /// Checks that the plan and the key allow a subscription, and reserves its price.
+    ///
+    /// # Errors
+    /// As for [`Self::admit`].
+    pub fn admit_subscription(self: &Arc<Self>, subscription: &Subscription) -> Result<Charge, Error> {
+        self.allows(subscription)?;
+        self.reserve(plan::subscription_price(&self.context.units, subscription.method()))
+    }
+
+    /// Adds the price of a notification to the key's usage.
+    pub fn charge_notification(&self) {
+        let price = self.context.units.notification;
+        if price > 0 {
+            self.book(to_f64(price));
+        }
     }
 
     /// Checks that the plan and the key allow a read of the tip, and reserves its price.

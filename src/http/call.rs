@@ -304,6 +304,7 @@ pub(super) fn outcome(error: &Error) -> Outcome {
         Error::Envelope(_)
         | Error::MethodNotFound
         | Error::Write(_)
+        | Error::NoSocket(_)
         | Error::Params(_)
         | Error::BatchTooLarge { .. }
         | Error::AnswersTooLarge { .. } => Outcome::Invalid,

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use h2::Reason;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::http::request::Parts;
+use hyper::upgrade::OnUpgrade;
 use hyper::{Method as Verb, Request, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -18,6 +19,7 @@ use super::shutdown::Phases;
 use super::{Front, serve};
 use crate::fair::{Held, Share};
 use crate::gateway::PerAddress;
+use crate::subscribe::Client;
 
 /// The maximum number of concurrent requests on an HTTP/2 connection that has not yet sent a valid key. After a valid
 /// key only HTTP/2's own limit on streams applies.
@@ -32,6 +34,8 @@ pub(super) struct ConnectionService {
     pub(super) phases: Arc<Phases>,
     /// The permits that limit concurrent HTTP/2 requests. `None` over HTTP/1.1.
     pub(super) http2_permits: Option<Arc<ConnectionPermits>>,
+    /// The WebSocket that the connection becomes, once its request is answered.
+    pub(super) upgraded: Mutex<Option<(OnUpgrade, Arc<Client>)>>,
 }
 
 impl ConnectionService {
@@ -43,11 +47,13 @@ impl ConnectionService {
     /// valid key. The client may send the request again (RFC 9113, 8.7).
     pub(super) fn answer(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<PacedBody>, h2::Error>> {
+        let upgrade = hyper::upgrade::on(&mut request);
         let (head, body) = request.into_parts();
         // Boxed, so that a refused request and an idle connection take little memory.
-        let begun = self.begin(&head, &body).map(|(head, guard)| Box::pin(self.serve(head, guard, body)));
+        let begun =
+            self.begin(&head, &body).map(|(head, guard)| Box::pin(self.serve(head, guard, body, upgrade)));
         async move { Ok(begun.ok_or(Reason::REFUSED_STREAM)?.await) }
     }
 
@@ -91,9 +97,12 @@ impl ConnectionService {
         head: RequestHead,
         guard: RequestGuard,
         body: Incoming,
+        upgrade: OnUpgrade,
     ) -> Response<PacedBody> {
         let mut response = serve(&self.front, &self.routes, head, body).await;
-        if self.http2_permits.is_none() && self.phases.notice.is_triggered() {
+        if let Some(client) = response.extensions_mut().remove::<Arc<Client>>() {
+            *self.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, client));
+        } else if self.http2_permits.is_none() && self.phases.notice.is_triggered() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         guard.answer(response)

@@ -4,15 +4,19 @@
 //! client delays another. The task reads the PROXY header, completes the TLS handshake, and detects HTTP/1.1 or HTTP/2.
 
 use std::error::Error;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::body::Incoming;
 use hyper::rt;
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,16 +24,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::connection_activity::{ConnectionActivity, IdleAction};
+use super::connection_activity::{ConnectionActivity, IdleAction, PacedBody};
 use super::connection_service::ConnectionService;
 use super::connection_service::{ConnectionPermit, ConnectionPermits, ShareExhausted};
 #[cfg(feature = "h1-fast-path")]
 use super::h1;
 use super::proxy_protocol::{self, NamedClient};
 use super::shutdown::{IDLE_TIMEOUT, Phases, Signal, Wait};
-use super::timed_socket::{TimedSocket, Timeouts};
+use super::timed_socket::{TimedSocket, Timeouts, linger};
 use super::tls::{self, Tls};
 use super::{Front, routes};
+use crate::subscribe::{self, Client};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -94,11 +99,11 @@ async fn unless_aborted<F: Future>(abort: Wait, work: F) -> Option<F::Output> {
     }
 }
 
-/// Accepts and serves connections until the shutdown triggers `phases.stop`, over TLS if `tls` is given. Each
+/// Accepts connections at `listeners` and serves them until the shutdown triggers `phases.stop`, over TLS if `tls` is given. Each
 /// connection is a task on `tasks` and may outlive the call.
 pub async fn run(
     front: Arc<Front>,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     tls: Option<Arc<Tls>>,
     tasks: TaskTracker,
     phases: Phases,
@@ -125,7 +130,7 @@ pub async fn run(
     loop {
         let accepted = tokio::select! {
             () = server.phases.stop.wait() => break,
-            accepted = accept(&listener, &server.permits) => accepted,
+            accepted = accept(&listeners, &server.permits) => accepted,
         };
         match accepted {
             Ok((socket, peer, permit)) => server.spawn(&tasks, socket, peer, permit),
@@ -137,7 +142,7 @@ pub async fn run(
     }
     // Serves the connections that still wait in the kernel's queue, because their clients may have sent requests
     // already.
-    let queued: Vec<_> = queued(listener).collect();
+    let queued: Vec<_> = listeners.into_iter().flat_map(queued).collect();
     for (socket, peer) in queued {
         tokio::select! {
             biased;
@@ -268,7 +273,9 @@ impl Listener {
             activity: Arc::clone(&activity),
             phases: Arc::clone(&self.phases),
             http2_permits: is_http2.then(|| Arc::clone(&self.http2_permits)),
+            upgraded: Mutex::default(),
         });
+        let upgraded = Arc::clone(&service);
         let service = service_fn(move |request| Arc::clone(&service).answer(request));
         let io = TokioIo::new(stream);
         if is_http2 {
@@ -276,8 +283,30 @@ impl Listener {
             let connection = self.http2.serve_connection(io, service);
             Ok(Box::pin(self.drive_http2(connection, &activity)).await?)
         } else {
-            Ok(Box::pin(self.drive_http1(self.http1.serve_connection(io, service))).await?)
+            let connection = self.http1.serve_connection(io, service).with_upgrades();
+            Box::pin(self.drive_http1(connection)).await?;
+            let upgraded = upgraded.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match upgraded {
+                Some((upgrade, client)) => Box::pin(self.serve_socket::<S>(upgrade, client)).await,
+                None => Ok(()),
+            }
         }
+    }
+
+    /// Serves the WebSocket that a connection has become.
+    async fn serve_socket<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        upgrade: OnUpgrade,
+        client: Arc<Client>,
+    ) -> Result<(), BoxError> {
+        let parts = upgrade.await?.downcast::<TokioIo<TimedSocket<S>>>();
+        let parts = parts.map_err(|_| "the WebSocket is not the connection's")?;
+        let (socket, ahead) = parts.io.into_inner().into_parts();
+        let read = [parts.read_buf, ahead].concat();
+        let (hub, stop) = (Arc::clone(&self.front.subscriptions), self.phases.stop.wait());
+        let mut socket = Box::pin(subscribe::serve(hub, client, socket, read, stop)).await;
+        linger(&mut socket, self.phases.periods.linger).await;
+        Ok(())
     }
 
     /// Runs `setup`, a part of a connection's setup such as the TLS handshake, until `deadline` or until a shutdown
@@ -299,7 +328,12 @@ impl Listener {
     }
 
     /// Runs an HTTP/1.1 connection to its end. At a shutdown the connection closes once it is idle.
-    async fn drive_http1<C: GracefulConnection>(&self, connection: C) -> Result<(), C::Error> {
+    async fn drive_http1<I, S>(&self, connection: http1::UpgradeableConnection<I, S>) -> hyper::Result<()>
+    where
+        I: rt::Read + rt::Write + Unpin + Send + 'static,
+        S: HttpService<Incoming, ResBody = PacedBody>,
+        S::Error: Into<BoxError>,
+    {
         tokio::pin!(connection);
         tokio::select! {
             // A request that has arrived is read before the shutdown is noticed. Otherwise hyper would close a
@@ -365,11 +399,15 @@ impl Drop for OpenConnection {
 
 /// Waits for a free permit, then accepts the next connection. Connections above the limit wait in the kernel's queue.
 async fn accept(
-    listener: &TcpListener,
+    listeners: &[TcpListener],
     permits: &ConnectionPermits,
 ) -> io::Result<(TcpStream, SocketAddr, ConnectionPermit)> {
     let permit = permits.acquire().await?;
-    let (stream, peer) = listener.accept().await?;
+    let (stream, peer) = poll_fn(|cx| {
+        let mut accepted = listeners.iter().map(|listener| listener.poll_accept(cx));
+        accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    })
+    .await?;
     Ok((stream, peer, permit))
 }
 

@@ -34,7 +34,9 @@ pub(super) async fn answer(
     }
     let limited = request.principal.take(Instant::now()).err();
     let allowed = &request.front.config.passthrough;
-    let Some(method) = PassthroughMethod::from_name(name).filter(|method| allowed.contains(method)) else {
+    let airdrop = Some(PassthroughMethod::AIRDROP).filter(|airdrop| airdrop.as_str() == name);
+    let listed = PassthroughMethod::from_name(name).or(airdrop).filter(|method| allowed.contains(method));
+    let Some(method) = listed else {
         let unknown = || write_method(name).map_or(Error::MethodNotFound, Error::Write);
         return request.refuse(id, None, None, limited.unwrap_or_else(unknown));
     };

@@ -14,6 +14,7 @@ use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderMap, Hea
 use hyper::http::request::Parts;
 use hyper::{Method as Verb, Request, Response, Uri};
 
+use super::upgrade::Handshake;
 use super::{Front, client_ip, route, routes};
 use crate::coding::Coding;
 use crate::gateway::MAX_KEY;
@@ -69,6 +70,8 @@ pub(super) enum Wants {
         key: Box<str>,
         is_json: bool,
     },
+    /// A WebSocket.
+    Socket(Handshake),
     /// A request whose answer depends on nothing else.
     Fixed(fn() -> Response<Body>),
     /// A request for another route, without its header fields and body.
@@ -83,9 +86,9 @@ impl RequestHead {
                 key: cut(key, MAX_KEY + 1).into(),
                 is_json: head.headers.get(CONTENT_TYPE).is_some_and(|media| is_json(media.as_bytes())),
             },
-            _ if routes::is_websocket(head) => Wants::Fixed(routes::no_websocket),
             _ if head.method == Verb::OPTIONS => Wants::Fixed(routes::options),
-            Some(_) => Wants::Fixed(routes::wrong_verb),
+            Some(key) => Handshake::of(head, cut(key, MAX_KEY + 1))
+                .map_or(Wants::Fixed(routes::wrong_verb), Wants::Socket),
             None => {
                 let mut request = Request::new(Body::empty());
                 *request.method_mut() = head.method.clone();

@@ -10,15 +10,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
 use bytes::Bytes;
-use hyper::http::request::Parts;
-use hyper::{Method as Verb, Request};
+use hyper::Request;
 use tokio::time::Instant;
 
 use super::Front;
 use super::openrpc;
 use super::reply::{HttpReply, JSON};
 use super::request_head::ClientInfo;
-use super::request_head::{Fields, elements};
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
@@ -53,22 +51,6 @@ static DOCUMENT: LazyLock<Bytes> =
 
 async fn openrpc_document() -> Response {
     HttpReply::json(StatusCode::OK, DOCUMENT.clone().into()).into_response()
-}
-
-/// The body of the response to a WebSocket handshake. Client libraries show this text in their errors.
-const NO_WEBSOCKET: &str = "slotfront has no WebSocket and relays no subscriptions. For these, give your client \
-library the WebSocket address of a node: new Connection(url, { wsEndpoint }) in @solana/web3.js, \
-createSolanaRpcSubscriptions(wsEndpoint) in @solana/kit.\n";
-
-/// Returns true for a WebSocket handshake (RFC 6455, 4.1). In any other request slotfront ignores the `Upgrade`
-/// field.
-pub(super) fn is_websocket(head: &Parts) -> bool {
-    let mut protocols = head.headers.all("upgrade").flat_map(elements);
-    head.method == Verb::GET && protocols.any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
-}
-
-pub(super) fn no_websocket() -> Response {
-    HttpReply::text(StatusCode::NOT_IMPLEMENTED, NO_WEBSOCKET).into_response()
 }
 
 /// Returns the answer that a node gives to an OPTIONS request.

@@ -69,6 +69,11 @@ impl<S> TimedSocket<S> {
         }
     }
 
+    /// Returns the socket, and the bytes that no read has returned yet.
+    pub(super) fn into_parts(self) -> (S, Bytes) {
+        (self.socket, self.read_ahead)
+    }
+
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         self.write_timer.poll(cx, self.timeouts.write, written)
     }

@@ -136,6 +136,8 @@ pub struct ClientError {
 pub struct Client {
     http: reqwest::Client,
     url: Secret,
+    /// The client for a WebSocket and its address. `None` if the node has none.
+    pub(super) socket: Option<(reqwest::Client, Secret)>,
     max_response: usize,
     budget: Arc<BufferBudget>,
     connections: Connections,
@@ -162,24 +164,35 @@ impl Client {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         // One crypto provider serves the whole process. A second installation fails and changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut http = reqwest::Client::builder()
-            .default_headers(headers)
-            .connect_timeout(pool.connect_timeout)
-            .pool_idle_timeout(IDLE)
-            .tcp_nodelay(true)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy();
-        http = if upstream.http2 { http.http2_prior_knowledge() } else { http.http1_only() };
-        if let Some(path) = &upstream.ca_file {
-            let bad = |cause: &str| wrong(format!("ca_file {}: {cause}", path.display()));
-            let pem = std::fs::read(path).map_err(|e| bad(&e.to_string()))?;
-            let roots =
-                reqwest::Certificate::from_pem_bundle(&pem).map_err(|_| bad("no PEM certificates"))?;
-            http = http.tls_certs_merge(roots);
-        }
+        let roots = match &upstream.ca_file {
+            None => Vec::new(),
+            Some(path) => {
+                let bad = |cause: &str| wrong(format!("ca_file {}: {cause}", path.display()));
+                let pem = std::fs::read(path).map_err(|e| bad(&e.to_string()))?;
+                reqwest::Certificate::from_pem_bundle(&pem).map_err(|_| bad("no PEM certificates"))?
+            }
+        };
+        let build = |http2: bool| {
+            let http = reqwest::Client::builder()
+                .default_headers(headers.clone())
+                .connect_timeout(pool.connect_timeout)
+                .pool_idle_timeout(IDLE)
+                .tcp_nodelay(true)
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy();
+            let http = if http2 { http.http2_prior_knowledge() } else { http.http1_only() };
+            let http = if roots.is_empty() { http } else { http.tls_certs_merge(roots.clone()) };
+            http.build().map_err(|e| wrong(kind_of(&e).to_owned()))
+        };
+        // A WebSocket begins as HTTP/1.1, with the scheme of HTTP.
+        let socket = match &upstream.ws_url {
+            None => None,
+            Some(url) => Some((build(false)?, Secret::new(url.expose().replacen("ws", "http", 1)))),
+        };
         reqwest::Url::parse(upstream.url.expose()).map_err(|e| wrong(format!("url: {e}")))?;
         Ok(Self {
-            http: http.build().map_err(|e| wrong(kind_of(&e).to_owned()))?,
+            http: build(upstream.http2)?,
+            socket,
             url: upstream.url.clone(),
             max_response: pool.max_response,
             budget,

@@ -24,7 +24,8 @@ use crate::config;
 use crate::fair::CallerId;
 use crate::frontier::{Frontier, NodeSlots};
 use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Slot, TipMethod};
-use crate::node::Client;
+use crate::node::websocket::NodeSocket;
+use crate::node::{Client, Fault};
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
 pub(super) use in_flight::InFlight;
 use state::NodeState;
@@ -113,6 +114,24 @@ impl Member {
     /// node's first report.
     pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
         self.slots.slot(commitment)
+    }
+
+    /// Returns true if the node has a WebSocket.
+    pub fn has_socket(&self) -> bool {
+        self.upstream.ws_url.is_some()
+    }
+
+    /// Returns true if the node has the same WebSocket as `other`.
+    pub fn has_socket_of(&self, other: &Self) -> bool {
+        self.upstream.ws_url == other.upstream.ws_url
+    }
+
+    /// Opens a WebSocket to the node.
+    ///
+    /// # Errors
+    /// As for [`Client::open_socket`].
+    pub async fn open_socket(&self) -> Result<NodeSocket, Fault> {
+        self.client.open_socket().await
     }
 
     /// Returns the reasons why the node is not usable now for any call, by its health, breaker, limits and draining.
@@ -349,7 +368,9 @@ const fn bit(method: Method) -> u8 {
 /// Returns the bit of a method that is none of the eight.
 fn other_bit(method: AnyMethod) -> u64 {
     let place = match method {
-        AnyMethod::Own(_) | AnyMethod::Send => PassthroughMethod::COUNT + TipMethod::ALL.len(),
+        AnyMethod::Own(_) | AnyMethod::Subscription(_) | AnyMethod::Send => {
+            PassthroughMethod::COUNT + TipMethod::ALL.len()
+        }
         AnyMethod::Tip(method) => PassthroughMethod::COUNT + method.index(),
         AnyMethod::Passthrough(method) => method.index(),
     };

@@ -88,8 +88,9 @@ impl Members {
         let prepared = |upstream: &config::Upstream| {
             let known = self.same(upstream).filter(|member| {
                 let was = &member.upstream;
-                let was = (&was.headers, &was.ca_file, was.http2);
-                same_clients && was == (&upstream.headers, &upstream.ca_file, upstream.http2)
+                let was = (&was.headers, &was.ca_file, was.http2, &was.ws_url);
+                same_clients
+                    && was == (&upstream.headers, &upstream.ca_file, upstream.http2, &upstream.ws_url)
             });
             let client = match known {
                 Some(_) => None,

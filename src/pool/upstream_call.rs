@@ -137,7 +137,9 @@ pub(super) trait UpstreamCall: Sync {
     fn own_method(&self) -> Option<Method> {
         match self.method() {
             AnyMethod::Own(method) => Some(method),
-            AnyMethod::Tip(_) | AnyMethod::Passthrough(_) | AnyMethod::Send => None,
+            AnyMethod::Tip(_) | AnyMethod::Passthrough(_) | AnyMethod::Subscription(_) | AnyMethod::Send => {
+                None
+            }
         }
     }
 

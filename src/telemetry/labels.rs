@@ -3,7 +3,7 @@
 //! Each label has a closed set of values, so the number of series is bounded. The labels `key` and `upstream` are
 //! exceptions. The Prometheus registry of a key or an upstream adds them.
 
-use crate::methods::{Commitment, Method, PassthroughMethod, TipMethod};
+use crate::methods::{Commitment, Method, PassthroughMethod, SubscriptionMethod, TipMethod};
 
 /// A metric label with a closed set of values. The values are numbered by position, from 0.
 pub trait Label: Copy {
@@ -52,7 +52,20 @@ impl Label for PassthroughMethod {
     }
 
     fn text(position: usize) -> &'static str {
-        PassthroughMethod::all().nth(position).map_or("other", PassthroughMethod::as_str)
+        PassthroughMethod::all().nth(position).unwrap_or(PassthroughMethod::AIRDROP).as_str()
+    }
+}
+
+impl Label for SubscriptionMethod {
+    const NAME: &'static str = "method";
+    const COUNT: usize = Self::ALL.len();
+
+    fn position(self) -> usize {
+        self.index()
+    }
+
+    fn text(position: usize) -> &'static str {
+        Self::ALL[position].as_str()
     }
 }
 
@@ -259,6 +272,32 @@ label! {
         Day = "day",
         /// The quota of units a month (`monthly_units`).
         Month = "month",
+        /// The number of open WebSockets (`connections`).
+        Connections = "connections",
+    }
+}
+
+label! {
+    /// The reason why a WebSocket was closed.
+    CloseReason is "reason" {
+        /// The client has closed it, or has disconnected.
+        Client = "client",
+        /// slotfront stops.
+        Away = "away",
+        /// The client sent what is no message of the WebSocket protocol, or text that is not UTF-8.
+        Protocol = "protocol",
+        /// The client sent a message that is too long.
+        TooLong = "too_long",
+        /// The key was revoked, has expired, or its plan does not allow the connection any more.
+        Policy = "policy",
+        /// Notifications may be missing: the node behind them was lost, or the chain has restarted.
+        Restart = "restart",
+        /// The client does not read its notifications fast enough.
+        Lagged = "lagged",
+        /// The client sent calls faster than its key may, or a quota is used up.
+        Rate = "rate",
+        /// The client does not answer pings.
+        Dead = "dead",
     }
 }
 

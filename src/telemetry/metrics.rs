@@ -11,12 +11,12 @@ use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use super::family::{Counters, FloatGauges, Gauges, Histograms, Register};
 use super::labels::{
-    AttemptResult, AuthFailure, BlockResult, Compression, EvictionCause, LimitReason, NodeCode, Outcome,
-    ReloadResult, RestartReason, RetryReason,
+    AttemptResult, AuthFailure, BlockResult, CloseReason, Compression, EvictionCause, LimitReason, NodeCode,
+    Outcome, ReloadResult, RestartReason, RetryReason,
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
-use crate::methods::{Commitment, Method, PassthroughMethod, TipMethod};
+use crate::methods::{Commitment, Method, PassthroughMethod, SubscriptionMethod, TipMethod};
 
 const PREFIX: &str = "slotfront";
 
@@ -99,6 +99,19 @@ metrics! {
         outgoing_bytes: IntGauge = "outgoing_bytes",
         /// Open connections on the public listener.
         connections: IntGauge = "connections",
+        /// Open WebSockets. `slotfront_connections` counts them, too.
+        ws_connections: IntGauge = "ws_connections",
+        /// Subscriptions over WebSockets, by method.
+        ws_subscriptions: Gauges<SubscriptionMethod> = "ws_subscriptions",
+        /// Notifications handed to WebSockets, by the method of their subscription.
+        ws_notifications: Counters<SubscriptionMethod> = "ws_notifications_total",
+        /// Bytes of notifications that are not sent yet. A notification for several clients counts once.
+        ws_queued_bytes: IntGauge = "ws_queued_bytes",
+        /// Closed WebSockets, by reason.
+        ws_closes: Counters<CloseReason> = "ws_closes_total",
+        /// Times that the WebSocket of a node was lost while subscriptions depended on it. Their clients are closed with
+        /// code 1012 and subscribe anew.
+        ws_node_losses: Counters<()> = "ws_node_losses_total",
         /// Tasks of the async runtime that have not finished.
         tasks: IntGauge = "tasks",
         /// Bytes of answers sent to callers, before compression.

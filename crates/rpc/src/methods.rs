@@ -29,6 +29,7 @@ mod passthrough;
 mod pubkey;
 mod send_transaction;
 mod signature;
+mod subscription;
 mod tip;
 
 #[cfg(test)]
@@ -53,6 +54,9 @@ pub use passthrough::{AnyMethod, PassthroughCall, PassthroughMethod, write_metho
 pub use pubkey::{Pubkey, PubkeyError};
 pub use send_transaction::SendQuery;
 pub use signature::Signature;
+pub use subscription::{
+    Subscription, SubscriptionMethod, invalid_subscription_id, subscription_limit_reached, unsubscribed_id,
+};
 pub use tip::{ReadAt, TipMethod, TipQuery};
 
 use crate::jsonrpc::Params;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use slotfront_rpc::jsonrpc::Params;
-use slotfront_rpc::methods::{Commitment, Method, Profile, Query, Slot};
+use slotfront_rpc::methods::{Commitment, Method, ParamError, Profile, Query, Slot};
 
 use super::chain::Chain;
 use super::chain::block::Block;
@@ -53,6 +53,12 @@ impl Refusal {
     pub(crate) fn to_json(&self) -> String {
         let data = self.data.as_ref().map(|data| format!(r#","data":{data}"#)).unwrap_or_default();
         format!(r#"{{"code":{},"message":{}{data}}}"#, self.code, Value::from(&*self.message))
+    }
+}
+
+impl From<ParamError> for Refusal {
+    fn from(refused: ParamError) -> Self {
+        Self { code: refused.code, message: refused.message, data: refused.data.map(Value::from) }
     }
 }
 
@@ -144,12 +150,7 @@ pub(crate) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
     if !view.node.full_api() && known != Method::GetVoteAccounts {
         return Err(Refusal::new(-32_601, "Method not found"));
     }
-    let query = Query::parse(known, params, Profile::Node).map_err(|refused| Refusal {
-        code: refused.code,
-        message: refused.message,
-        data: refused.data.map(Value::from),
-    })?;
-    answer(view, &query)
+    answer(view, &Query::parse(known, params, Profile::Node)?)
 }
 
 /// Answers a call of one of the eight methods that slotfront caches.

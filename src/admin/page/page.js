@@ -17,7 +17,8 @@ function show(all = true) {
   $("state").className = "pill " + tone;
   setText("state", { ready: "Ready", degraded: "Degraded", unready: "Not ready" }[readiness.state]);
   reasons(readiness, tone);
-  setText("build", `version ${status.version} · up ${ago(status.uptime_s)}`);
+  const sockets = status.sockets ? ` · ${plural(status.sockets, "WebSocket", "WebSockets")}` : "";
+  setText("build", `version ${status.version} · up ${ago(status.uptime_s)}${sockets}`);
   document.title = (readiness.state === "ready" ? (out ? `${plural(out, "node", "nodes")} out · ` : "") : $("state").textContent + " · ") +
     `${rate(now.calls_per_s)}/s · slotfront`;
 

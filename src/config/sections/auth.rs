@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::{NAME_RULE, SHARE, is_name};
 use crate::config::Secret;
 use crate::config::setting::{Field, section};
-use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, TipMethod};
+use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, SubscriptionMethod, TipMethod};
 
 /// The plan that always exists. Keys are created with this plan, unless another is named.
 pub const STANDARD_PLAN: &str = "standard";
@@ -67,6 +67,12 @@ section! {
         max_batch: Option<usize> = optional_within(20, 1..=10_000),
         /// Maximum accounts in a getMultipleAccounts.
         max_accounts: Option<usize> = optional_within(50, 1..=100),
+        /// Maximum open WebSockets of a key, at each replica. 0 allows none.
+        // Enough for the visitors of a busy page, and a twentieth of `server.max_connections`.
+        connections: usize = within(1_000, 0..=1_000_000),
+        /// Maximum subscriptions of a key over all its WebSockets, at each replica.
+        // Ten for each of the default connections.
+        subscriptions: usize = within(10_000, 0..=1_000_000),
         /// True if `Cache-Control: no-cache` bypasses the cache.
         // Bypassing the cache costs the nodes calls, so a plan must allow it explicitly.
         bypass_cache: bool = get(false),
@@ -109,6 +115,14 @@ section! {
         send["sendTransaction"]: u64 = within(10, 0..=1_000_000),
         /// The prices of the passthrough methods, by [`PassthroughMethod::index`].
         by_passthrough: [u64; PassthroughMethod::COUNT] = with(|f| passthrough_units(f, default)),
+        /// The prices of making a subscription, by [`SubscriptionMethod::index`].
+        by_subscription: [u64; SubscriptionMethod::ALL.len()] = with(
+            |f| SubscriptionMethod::ALL.map(|method| common_units(f, method.as_str(), default))
+        ),
+        /// The price of each notification of a subscription.
+        // Whoever sells by calls sells subscriptions by their making. Notifications are shared, so they cost the nodes
+        // nothing more.
+        notification: u64 = within(0, 0..=1_000_000),
         /// The price of a hit, as a share of the full price. 0.0 makes hits free.
         hit_factor: f64 = within(1.0, SHARE),
     }

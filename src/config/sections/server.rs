@@ -16,6 +16,10 @@ section! {
         // All interfaces, because a container that listens on loopback cannot be reached. Strangers have no access,
         // because callers need a key.
         listen: SocketAddr = get("0.0.0.0:8080"),
+        /// Address of a second public listener, for clients that derive the address of the WebSocket: web3.js and Solana's
+        /// command line take the port after that of the RPC URL. It serves what `server.listen` serves.
+        // Off, because an open port should be wanted. Without a port in the RPC URL, clients use the same address.
+        ws_listen: Option<SocketAddr> = optional("0.0.0.0:8081"),
         /// Address of the admin listener: metrics, health and the status page. Keep it off the public network.
         admin_listen: SocketAddr = get("127.0.0.1:9899"),
         /// Maximum request body. The default is that of a node.

@@ -26,6 +26,10 @@ section! {
         name: String = with(name),
         /// URL. It is never shown, because it may hold a provider's key. `env:NAME` and `file:PATH` are possible.
         url: Secret = with(url),
+        /// URL of the node's WebSocket. Needed only for logsSubscribe, programSubscribe, slotsUpdatesSubscribe,
+        /// blockSubscribe and voteSubscribe: the other subscriptions need no WebSocket of a node. It is never shown.
+        /// `env:NAME` and `file:PATH` are possible.
+        ws_url: Option<Secret> = with(ws_url),
         /// Tier. Lower tiers are asked first; a higher tier is a reserve.
         tier: u8 = get(0),
         /// Headers sent with every request.
@@ -112,6 +116,17 @@ fn url(f: &Field<'_, '_>) -> Secret {
         f.secret_problem(rule, "write it like \"http://127.0.0.1:8899\"");
     }
     url
+}
+
+fn ws_url(f: &Field<'_, '_>) -> Option<Secret> {
+    let url = f.secret("ws://127.0.0.1:8900")?;
+    let parsed = url::Url::parse(url.expose()).ok();
+    if !parsed
+        .is_some_and(|url| matches!(url.scheme(), "ws" | "wss") && url.has_host() && url.fragment().is_none())
+    {
+        f.secret_problem("expected a URL with ws or wss and a host", "write it like \"ws://127.0.0.1:8900\"");
+    }
+    Some(url)
 }
 
 fn headers(f: &Field<'_, '_>) -> BTreeMap<String, Secret> {

@@ -7,11 +7,11 @@
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::{Commitment, Method, Slot, TipMethod};
+use super::{Commitment, Method, Slot, SubscriptionMethod, TipMethod};
 use crate::jsonrpc::Params;
 
 /// The read methods of Agave 4.0 that slotfront does not cache. The flag is true if a method has a commitment.
-const TABLE: [(&str, bool); 37] = [
+const TABLE: [(&str, bool); 38] = [
     ("getBalance", true),
     ("getBlockCommitment", false),
     ("getBlockProduction", true),
@@ -50,6 +50,8 @@ const TABLE: [(&str, bool); 37] = [
     ("minimumLedgerSlot", false),
     // A simulation writes nothing to the chain.
     ("simulateTransaction", true),
+    // It is the last one, because no setting can list it.
+    ("requestAirdrop", true),
 ];
 
 const SEND: &str = "sendTransaction";
@@ -70,9 +72,12 @@ impl PassthroughMethod {
     /// The number of passthrough methods.
     pub const COUNT: usize = TABLE.len();
 
-    /// Returns all passthrough methods, in the order of [`PassthroughMethod::index`].
+    /// requestAirdrop, which only `slotfront dev` forwards.
+    pub const AIRDROP: Self = Self(37);
+
+    /// Returns all passthrough methods that a setting can list, in the order of [`PassthroughMethod::index`].
     pub fn all() -> impl Iterator<Item = Self> {
-        (0..).take(Self::COUNT).map(Self)
+        (0..Self::AIRDROP.0).map(Self)
     }
 
     /// Returns the name in calls, metrics and settings.
@@ -104,6 +109,8 @@ pub enum AnyMethod {
     Tip(TipMethod),
     /// A method that is forwarded if `[passthrough] methods` lists it.
     Passthrough(PassthroughMethod),
+    /// A subscription over a WebSocket.
+    Subscription(SubscriptionMethod),
     /// `sendTransaction`, which `[send]` may enable.
     Send,
 }
@@ -115,6 +122,7 @@ impl AnyMethod {
             Self::Own(method) => method.as_str(),
             Self::Tip(method) => method.as_str(),
             Self::Passthrough(method) => method.as_str(),
+            Self::Subscription(method) => method.as_str(),
             Self::Send => SEND,
         }
     }
@@ -125,6 +133,7 @@ impl AnyMethod {
         let own = own.or_else(|| TipMethod::from_name(name).map(Self::Tip));
         let own = own.or_else(|| (name == SEND).then_some(Self::Send));
         own.or_else(|| PassthroughMethod::from_name(name).map(Self::Passthrough))
+            .or_else(|| SubscriptionMethod::from_name(name).map(Self::Subscription))
     }
 }
 
@@ -228,7 +237,7 @@ fn list(params: &Params) -> Vec<Value> {
 
 /// Returns the commitment that a JSON value names. Like serde, accepts `"confirmed"` and an object with the only member
 /// `confirmed`.
-fn commitment(value: &Value) -> Option<Commitment> {
+pub(super) fn commitment(value: &Value) -> Option<Commitment> {
     let name = match value {
         Value::String(name) => name,
         Value::Object(variant) if variant.len() == 1 => variant.keys().next()?,

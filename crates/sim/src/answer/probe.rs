@@ -53,6 +53,11 @@ const MAX_SPACE: usize = 10 << 20;
 
 /// Answers a call of one of [`OTHER_METHODS`].
 pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Value, Refusal> {
+    match method {
+        "simulateTransaction" => return send::simulate(view, params),
+        "sendTransaction" => return send::send(view, params),
+        _ => {}
+    }
     let params = array(params)?;
     match method {
         HEALTH => health(view).map(Value::from),
@@ -74,8 +79,6 @@ pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
         }
         "getSignatureStatuses" => status::statuses(view, &params),
         "getTransaction" => status::one(view, &params),
-        "simulateTransaction" => send::simulate(view, &params),
-        "sendTransaction" => send::send(view, &params),
         "requestAirdrop" => send::airdrop(view, &params),
         _ => Err(Refusal::new(-32_601, "Method not found")),
     }

@@ -1,30 +1,22 @@
 //! sendTransaction, simulateTransaction and requestAirdrop.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
-use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
+use slotfront_rpc::jsonrpc::Params;
+use slotfront_rpc::methods::{Commitment, Pubkey, SendQuery, Slot};
 
-use super::probe::{argument, config, health, public_key};
+use super::probe::{argument, array, config, health, public_key};
 use super::{Refusal, View, transaction};
 use crate::chain::error::TransactionError;
 use crate::chain::mempool::{BLOCKHASH_AGE, Full};
-use crate::chain::signed::{MAX_TRANSACTION, SignedTransaction, TYPE};
+use crate::chain::signed::SignedTransaction;
 use crate::chain::transaction::Transaction;
 
-/// The maximum lengths of a transaction's text in base58 and in base64.
-const MAX_BASE58: usize = 1_683;
-const MAX_BASE64: usize = 1_644;
-
 /// Answers sendTransaction. The checks are made in the same order as in a node.
-pub(super) fn send(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
-    let options = params.get(1);
-    let signed = decode(params)?;
-    let skips = is_set(options, "skipPreflight");
-    let commitment = options.and_then(|options| options.get("preflightCommitment"));
-    let commitment = if skips { Some(Value::from("processed")) } else { commitment.cloned() };
-    let minimum = options.and_then(|options| options.get("minContextSlot"));
-    let slot = config(view, Some(&json!({ "commitment": commitment, "minContextSlot": minimum })))?;
+pub(super) fn send(view: &View<'_>, params: &Params) -> Result<Value, Refusal> {
+    let (signed, query) = decode(params)?;
+    let skips = query.skip_preflight;
+    let commitment = if skips { Some(Commitment::Processed) } else { query.preflight_commitment };
+    let slot = view.slot_from(commitment.unwrap_or(Commitment::Finalized), query.min_context_slot)?;
     let verifies = signed.verifies();
     if !skips {
         health(view)?;
@@ -47,9 +39,10 @@ pub(super) fn send(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> 
 }
 
 /// Answers simulateTransaction.
-pub(super) fn simulate(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
+pub(super) fn simulate(view: &View<'_>, params: &Params) -> Result<Value, Refusal> {
+    let (mut signed, _) = decode(params)?;
+    let params = array(params)?;
     let options = params.get(1);
-    let mut signed = decode(params)?;
     let (verify, replace) = (is_set(options, "sigVerify"), is_set(options, "replaceRecentBlockhash"));
     if verify && replace {
         return Err(Refusal::param("sigVerify may not be used with replaceRecentBlockhash"));
@@ -132,32 +125,9 @@ fn typed<T: serde::de::DeserializeOwned>(params: &[Value], index: usize) -> Resu
     serde_json::from_value(argument(params, index)?.clone()).map_err(malformed)
 }
 
-/// Reads the transaction of the first param, in the encoding of the second.
-fn decode(params: &[Value]) -> Result<SignedTransaction, Refusal> {
-    let text: String = typed(params, 0)?;
-    let encoding = params.get(1).and_then(|options| options.get("encoding")).filter(|given| !given.is_null());
-    let too_large = |name: &str, most: usize| {
-        let limits = format!("(max: encoded/raw {most}/{MAX_TRANSACTION})");
-        Refusal::param(format!("{name} encoded {TYPE} too large: {} bytes {limits}", text.len()))
-    };
-    let wire = match encoding.map_or(Some("base58"), Value::as_str) {
-        Some("base58" | "binary") if text.len() > MAX_BASE58 => return Err(too_large("base58", MAX_BASE58)),
-        Some("base58" | "binary") => bs58::decode(&text)
-            .into_vec()
-            .map_err(|error| Refusal::param(format!("invalid base58 encoding: {error:?}")))?,
-        Some("base64") if text.len() > MAX_BASE64 => return Err(too_large("base64", MAX_BASE64)),
-        Some("base64") => BASE64
-            .decode(&text)
-            .map_err(|error| Refusal::param(format!("invalid base64 encoding: {error}")))?,
-        other => {
-            let other = other.unwrap_or("of another type");
-            let words = format!("unsupported encoding: {other}. Supported encodings: base58, base64");
-            return Err(Refusal::param(words));
-        }
-    };
-    if wire.len() > MAX_TRANSACTION {
-        let words = format!("decoded {TYPE} too large: {} bytes (max: {MAX_TRANSACTION} bytes)", wire.len());
-        return Err(Refusal::param(words));
-    }
-    SignedTransaction::decode(&wire).map_err(|malformed| Refusal::param(malformed.to_string()))
+/// Reads the transaction of a call, and what the call says about it.
+fn decode(params: &Params) -> Result<(SignedTransaction, SendQuery), Refusal> {
+    let query = SendQuery::parse(params)?;
+    let signed = SignedTransaction::decode(&query.wire);
+    Ok((signed.map_err(|malformed| Refusal::param(malformed.to_string()))?, query))
 }

@@ -15,10 +15,8 @@ use super::layout::FieldReader;
 use super::message::{AddressTableLookup, Compiled, Loaded, Message};
 use super::transaction::{Draft, rent_minimum};
 
-/// The maximum size of a transaction in bytes: the size of a network packet.
-pub(crate) const MAX_TRANSACTION: usize = 1_232;
 /// The Rust path of the transaction type, as the errors of a node spell it.
-pub(crate) const TYPE: &str = "solana_transaction::versioned::VersionedTransaction";
+const TYPE: &str = "solana_transaction::versioned::VersionedTransaction";
 
 /// A transaction with signatures, which may be wrong.
 #[derive(Debug, Clone)]

@@ -283,7 +283,7 @@ fn malformed_transactions_are_refused_in_a_nodes_words() {
     for (params, words) in [
         (json!([]), "`params` should have at least 1 argument(s)".to_owned()),
         (json!([5]), "Invalid params: invalid type: integer `5`, expected a string.".to_owned()),
-        (json!(["!!!", base64]), "invalid base64 encoding: Invalid symbol 33, offset 0.".to_owned()),
+        (json!(["!!!", base64]), "invalid base64 encoding: InvalidByte(0, 33)".to_owned()),
         (json!(["+"]), "invalid base58 encoding: InvalidCharacter { character: '+', index: 0 }".to_owned()),
         (
             json!(["AQ==", base64]),

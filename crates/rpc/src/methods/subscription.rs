@@ -1,0 +1,279 @@
+//! The subscriptions of a node's WebSocket (`PubSub`), and the parsing of their params into one canonical, typed
+//! [`Subscription`]. Subscriptions with the same meaning are equal, as on a node.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::get_account_info::RpcAccountInfoConfig;
+use super::params::{self, ParamError};
+use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Signature, commitment, passthrough};
+use crate::jsonrpc::Params;
+
+/// A kind of subscription. Each has a method to subscribe, one to unsubscribe, and one that names its notifications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SubscriptionMethod {
+    /// `accountSubscribe [pubkey, config?]`
+    Account,
+    /// `signatureSubscribe [signature, config?]`
+    Signature,
+    /// `slotSubscribe []`
+    Slot,
+    /// `rootSubscribe []`
+    Root,
+    /// `logsSubscribe [filter, config?]`
+    Logs,
+    /// `programSubscribe [pubkey, config?]`
+    Program,
+    /// `slotsUpdatesSubscribe []`
+    SlotsUpdates,
+    /// `blockSubscribe [filter, config?]`
+    Block,
+    /// `voteSubscribe []`
+    Vote,
+}
+
+/// The names of each kind: to subscribe, to unsubscribe, and of its notifications.
+const NAMES: [[&str; 3]; SubscriptionMethod::ALL.len()] = [
+    ["accountSubscribe", "accountUnsubscribe", "accountNotification"],
+    ["signatureSubscribe", "signatureUnsubscribe", "signatureNotification"],
+    ["slotSubscribe", "slotUnsubscribe", "slotNotification"],
+    ["rootSubscribe", "rootUnsubscribe", "rootNotification"],
+    ["logsSubscribe", "logsUnsubscribe", "logsNotification"],
+    ["programSubscribe", "programUnsubscribe", "programNotification"],
+    ["slotsUpdatesSubscribe", "slotsUpdatesUnsubscribe", "slotsUpdatesNotification"],
+    ["blockSubscribe", "blockUnsubscribe", "blockNotification"],
+    ["voteSubscribe", "voteUnsubscribe", "voteNotification"],
+];
+
+impl SubscriptionMethod {
+    /// All kinds, in the order of [`SubscriptionMethod::index`].
+    pub const ALL: [Self; 9] = [
+        Self::Account,
+        Self::Signature,
+        Self::Slot,
+        Self::Root,
+        Self::Logs,
+        Self::Program,
+        Self::SlotsUpdates,
+        Self::Block,
+        Self::Vote,
+    ];
+
+    /// Returns the name of the method that subscribes, which also stands for the kind in metrics and settings.
+    pub const fn as_str(self) -> &'static str {
+        NAMES[self.index()][0]
+    }
+
+    /// Returns the name of the method that unsubscribes.
+    pub const fn unsubscribe(self) -> &'static str {
+        NAMES[self.index()][1]
+    }
+
+    /// Returns the name of the notifications.
+    pub const fn notification(self) -> &'static str {
+        NAMES[self.index()][2]
+    }
+
+    /// Returns the position of the kind in [`SubscriptionMethod::ALL`], for tables with one element for each kind.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Returns the kind whose method to subscribe has this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.as_str() == name)
+    }
+}
+
+/// The validated params of a subscription in canonical form.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Subscription {
+    /// The changes of an account.
+    Account {
+        /// The address of the account.
+        pubkey: Pubkey,
+        /// The form of the account's data.
+        form: AccountForm,
+        /// The commitment at which the account is read.
+        commitment: Commitment,
+    },
+    /// The end of a transaction.
+    Signature {
+        /// The signature of the transaction.
+        signature: Signature,
+        /// The commitment that the transaction has to reach.
+        commitment: Commitment,
+        /// True if the caller is also told once a node has processed the transaction (`enableReceivedNotification`).
+        received: bool,
+    },
+    /// Each new slot.
+    Slot,
+    /// Each new root.
+    Root,
+    /// A subscription that only a node can serve.
+    Relayed {
+        /// The kind.
+        method: SubscriptionMethod,
+        /// The params as JSON text, with the members of objects in alphabetical order. The node checks them.
+        params: String,
+        /// The commitment in the params, or finalized if the params have none. `None` if the kind has no commitment.
+        commitment: Option<Commitment>,
+    },
+}
+
+/// The config param of signatureSubscribe. The type has the name of a node's type, because that name occurs in a node's
+/// errors.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct RpcSignatureSubscribeConfig {
+    #[serde(flatten, deserialize_with = "commitment::lenient")]
+    commitment: Commitment,
+    enable_received_notification: Option<bool>,
+}
+
+impl Subscription {
+    /// Validates the `params` of `method`, and fills in the defaults.
+    ///
+    /// # Errors
+    /// A node refuses the params. The returned error is the one that a node returns.
+    pub fn parse(method: SubscriptionMethod, params: &Params) -> Result<Self, ParamError> {
+        let invalid = |what| move |_| ParamError::new(format!("Invalid Request: Invalid {what} provided"));
+        Ok(match method {
+            SubscriptionMethod::Account => {
+                let (pubkey, config) = params::one_or_two::<String, RpcAccountInfoConfig>(params)?;
+                let config = config.unwrap_or_default();
+                Self::Account {
+                    pubkey: Pubkey::parse(&pubkey).map_err(invalid("pubkey"))?,
+                    form: config.form(AccountEncoding::Binary),
+                    commitment: config.commitment,
+                }
+            }
+            SubscriptionMethod::Signature => {
+                let (signature, config) = params::one_or_two::<String, RpcSignatureSubscribeConfig>(params)?;
+                let config = config.unwrap_or_default();
+                Self::Signature {
+                    signature: Signature::parse(&signature).map_err(invalid("signature"))?,
+                    commitment: config.commitment,
+                    received: config.enable_received_notification.unwrap_or_default(),
+                }
+            }
+            SubscriptionMethod::Slot => params::none(params).map(|()| Self::Slot)?,
+            SubscriptionMethod::Root => params::none(params).map(|()| Self::Root)?,
+            SubscriptionMethod::Logs | SubscriptionMethod::Program | SubscriptionMethod::Block => {
+                let (first, config) = params::one_or_two::<Value, Value>(params)?;
+                let named =
+                    config.as_ref().and_then(|config| passthrough::commitment(config.get("commitment")?));
+                let params = config.map_or_else(
+                    || Value::from(vec![first.clone()]),
+                    |config| Value::from(vec![first.clone(), config]),
+                );
+                Self::Relayed {
+                    method,
+                    params: params.to_string(),
+                    commitment: Some(named.unwrap_or_default()),
+                }
+            }
+            SubscriptionMethod::SlotsUpdates | SubscriptionMethod::Vote => {
+                params::none(params)?;
+                Self::Relayed { method, params: "[]".to_owned(), commitment: None }
+            }
+        })
+    }
+
+    /// Returns the kind.
+    pub const fn method(&self) -> SubscriptionMethod {
+        match self {
+            Self::Account { .. } => SubscriptionMethod::Account,
+            Self::Signature { .. } => SubscriptionMethod::Signature,
+            Self::Slot => SubscriptionMethod::Slot,
+            Self::Root => SubscriptionMethod::Root,
+            Self::Relayed { method, .. } => *method,
+        }
+    }
+
+    /// Returns the requested commitment. `None` if the kind has no commitment.
+    pub const fn commitment(&self) -> Option<Commitment> {
+        match self {
+            Self::Account { commitment, .. } | Self::Signature { commitment, .. } => Some(*commitment),
+            Self::Slot | Self::Root => None,
+            Self::Relayed { commitment, .. } => *commitment,
+        }
+    }
+}
+
+/// Reads the id of an unsubscribing call: a whole number.
+///
+/// # Errors
+/// The params are not `[id]`. The returned error is the one that a node returns.
+pub fn unsubscribed_id(params: &Params) -> Result<u64, ParamError> {
+    params::one_or_two::<u64, ()>(params).map(|(id, _)| id)
+}
+
+/// Returns a node's error for an id that is no subscription of the connection.
+pub fn invalid_subscription_id() -> ParamError {
+    ParamError::new("Invalid subscription id.")
+}
+
+/// Returns a node's error for a subscription beyond a limit.
+pub fn subscription_limit_reached() -> ParamError {
+    let message = "Internal Error: Subscription refused. Node subscription limit reached";
+    ParamError { code: -32603, ..ParamError::new(message) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(method: SubscriptionMethod, params: &str) -> Result<Subscription, String> {
+        let params = Params::Array(params.to_owned().into());
+        Subscription::parse(method, &params).map_err(|error| format!("{} {}", error.code, error.message))
+    }
+
+    const KEY: &str = "SysvarC1ock11111111111111111111111111111111";
+
+    #[test]
+    fn equal_meanings_are_equal_subscriptions() {
+        use SubscriptionMethod::{Account, Logs, Signature};
+        let signature = "1".repeat(64);
+        for (method, one, other) in [
+            (
+                Account,
+                format!("[\"{KEY}\"]"),
+                format!("[\"{KEY}\",{{\"encoding\":\"binary\",\"commitment\":\"finalized\"}}]"),
+            ),
+            (Account, format!("[\"{KEY}\",null]"), format!("[\"{KEY}\",{{\"commitment\":\"other\"}}]")),
+            (
+                Signature,
+                format!("[\"{signature}\"]"),
+                format!("[\"{signature}\",{{\"enableReceivedNotification\":false}}]"),
+            ),
+            (
+                Logs,
+                "[\"all\", {\"commitment\":\"confirmed\",\"a\":1}]".into(),
+                "[\"all\",{\"a\":1,\"commitment\":\"confirmed\"}]".into(),
+            ),
+        ] {
+            assert_eq!(parse(method, &one).unwrap(), parse(method, &other).unwrap(), "{one} {other}");
+        }
+        let commitment = |params| parse(Logs, params).unwrap().commitment();
+        assert_eq!(commitment("[\"all\"]"), Some(Commitment::Finalized));
+        assert_eq!(commitment("[\"all\",{\"commitment\":\"confirmed\"}]"), Some(Commitment::Confirmed));
+    }
+
+    #[test]
+    fn faults_have_a_nodes_words() {
+        use SubscriptionMethod::{Account, Signature, Slot};
+        for (method, params, expected) in [
+            (Account, "[]", "-32602 `params` should have at least 1 argument(s)"),
+            (Account, "[\"x\"]", "-32602 Invalid Request: Invalid pubkey provided"),
+            (Account, "[1]", "-32602 Invalid params: invalid type: integer `1`, expected a string."),
+            (Signature, "[\"x\"]", "-32602 Invalid Request: Invalid signature provided"),
+            (Slot, "[1]", "-32602 Invalid parameters: No parameters were expected"),
+        ] {
+            assert_eq!(parse(method, params).unwrap_err(), expected, "{params}");
+        }
+        let id = |params: &str| unsubscribed_id(&Params::Array(params.to_owned().into()));
+        assert_eq!(id("[7]"), Ok(7));
+        assert!(id("[-1]").is_err() && id("[\"7\"]").is_err() && id("[]").is_err());
+    }
+}

@@ -1,0 +1,80 @@
+//! The upgrade of a request to a WebSocket (RFC 6455, 4.2), which a client's key must allow first.
+
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use hyper::header::{
+    CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
+    UPGRADE,
+};
+use hyper::http::request::Parts;
+use hyper::{Method as Verb, StatusCode, Version};
+
+use super::Front;
+use super::reply::HttpReply;
+use super::request_head::{ClientInfo, Fields, elements};
+use crate::error::Error;
+use crate::node::websocket::accept_key;
+
+/// The version of the protocol, the only one.
+const VERSION: &str = "13";
+
+/// A client's wish to open a WebSocket.
+pub(super) struct Handshake {
+    /// The raw path segment of the API key.
+    pub(super) key: Box<str>,
+    /// The value of `Sec-WebSocket-Accept`. `None` if the client's key is missing or its version is unknown.
+    accept: Option<String>,
+}
+
+impl Handshake {
+    /// Reads the handshake with the API key `key`. `None` for any other request, in which `Upgrade` is ignored.
+    pub(super) fn of(head: &Parts, key: &str) -> Option<Self> {
+        let mut protocols = head.headers.all("upgrade").flat_map(elements);
+        let is_websocket = head.method == Verb::GET
+            && head.version == Version::HTTP_11
+            && protocols.any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
+        let is_known = head.headers.get(SEC_WEBSOCKET_VERSION).is_some_and(|version| version == VERSION);
+        let nonce = head.headers.get(SEC_WEBSOCKET_KEY).filter(|nonce| is_known && nonce.len() == 24);
+        let accept = nonce.map(|nonce| accept_key(nonce.as_bytes()));
+        is_websocket.then(|| Self { key: key.into(), accept })
+    }
+
+    /// Returns the response. If it accepts the WebSocket, its extensions hold the client.
+    pub(super) fn answer(self, front: &Front, client: &ClientInfo) -> Response {
+        let Some(accept) = self.accept else {
+            let text = "a WebSocket needs Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key\n";
+            return (StatusCode::UPGRADE_REQUIRED, [(SEC_WEBSOCKET_VERSION, VERSION)], text).into_response();
+        };
+        let origin = client.origin.as_deref();
+        // A script of any origin may open a WebSocket, so the server has to check what a browser checks for HTTP.
+        let is_allowed = |origin: &str| {
+            front.config.server.cors_origins.iter().any(|allowed| allowed == "*" || allowed == origin)
+        };
+        let admitted = match origin {
+            Some(origin) if !is_allowed(origin) => Err(Error::Forbidden("this origin".to_owned())),
+            _ => front.subscriptions.admit(&self.key, client.address, origin),
+        };
+        match admitted {
+            Ok(admitted) => {
+                let headers: [(HeaderName, HeaderValue); 3] = [
+                    (CONNECTION, HeaderValue::from_static("upgrade")),
+                    (UPGRADE, HeaderValue::from_static("websocket")),
+                    (
+                        SEC_WEBSOCKET_ACCEPT,
+                        HeaderValue::try_from(accept).unwrap_or(HeaderValue::from_static("")),
+                    ),
+                ];
+                let mut response = (StatusCode::SWITCHING_PROTOCOLS, headers).into_response();
+                response.extensions_mut().insert(Arc::clone(&admitted));
+                response
+            }
+            Err(error) => {
+                let wire = error.to_reply();
+                let mut reply = HttpReply::text(StatusCode::OK, wire.message.clone() + "\n");
+                reply.refuse(&wire);
+                reply.into_response()
+            }
+        }
+    }
+}

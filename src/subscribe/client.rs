@@ -1,0 +1,320 @@
+//! A client: one open WebSocket with its subscriptions, and the messages that wait to be sent.
+//!
+//! The queue is bounded in bytes for each client, for each key by its fair share, and in all. A client beyond a bound is
+//! closed, so that it connects anew: a notification that is left out would be a silent gap.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::fair::Held;
+use crate::gateway::{Gateway, Principal};
+use crate::methods::{Subscription, SubscriptionMethod};
+use crate::telemetry::{CloseReason, Metrics};
+
+/// The maximum number of bytes that wait for one client. A single longer notification may wait alone.
+pub(super) const MAX_QUEUED: usize = 1 << 20;
+/// The maximum number of signatures that one connection waits for. A signature that never lands is waited for until the
+/// connection ends.
+const MAX_SIGNATURES: usize = 1_000;
+/// The interval of pings. A client that answers neither of two is gone.
+const PING: Duration = Duration::from_secs(20);
+/// The interval at which a client may send a message that is no call, such as a ping, without using its rate.
+const FREE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The notification of one change, for all its subscribers. The subscription's id follows the text.
+#[derive(Debug)]
+pub(super) struct Notification {
+    pub(super) method: SubscriptionMethod,
+    pub(super) text: Bytes,
+    /// The bytes of all notifications that wait, in which this one counts once.
+    queued: Arc<AtomicUsize>,
+}
+
+impl Notification {
+    pub(super) fn new(method: SubscriptionMethod, result: &[u8], queued: &Arc<AtomicUsize>) -> Self {
+        let head = format!(r#"{{"jsonrpc":"2.0","method":"{}","params":{{"result":"#, method.notification());
+        let text = Bytes::from([head.as_bytes(), result, br#","subscription":"#].concat());
+        queued.fetch_add(text.len(), Ordering::Relaxed);
+        Self { method, text, queued: Arc::clone(queued) }
+    }
+}
+
+impl Drop for Notification {
+    fn drop(&mut self) {
+        self.queued.fetch_sub(self.text.len(), Ordering::Relaxed);
+    }
+}
+
+/// A message that waits to be sent.
+pub(super) enum Queued {
+    /// The answer to a call or a batch.
+    Answer(Bytes),
+    /// A notification with the id of its subscription. Its bytes count towards the key's share until it is sent.
+    Notification {
+        shared: Arc<Notification>,
+        id: u64,
+        _held: Held,
+    },
+    Ping,
+}
+
+impl Queued {
+    fn len(&self) -> usize {
+        match self {
+            Self::Answer(text) => text.len(),
+            Self::Notification { shared, .. } => shared.text.len(),
+            Self::Ping => 0,
+        }
+    }
+}
+
+/// What the writer of a connection does next.
+pub(super) enum Next {
+    Send(Queued),
+    Close(CloseReason),
+}
+
+/// An open WebSocket.
+pub struct Client {
+    pub(super) id: u64,
+    key: Box<str>,
+    address: Option<IpAddr>,
+    origin: Option<Box<str>>,
+    metrics: Arc<Metrics>,
+    state: Mutex<ClientState>,
+    /// Wakes the writer of the connection.
+    wake: Notify,
+}
+
+pub(super) struct ClientState {
+    principal: Arc<Principal>,
+    /// The connection, counted towards the key's plan until it is to be closed.
+    connection: Option<Held>,
+    subscriptions: HashMap<u64, (Arc<Subscription>, Held)>,
+    /// The ids of the subscriptions. Equal params are one subscription.
+    ids: HashMap<Arc<Subscription>, u64>,
+    signatures: usize,
+    queue: VecDeque<Queued>,
+    queued_bytes: usize,
+    closed: Option<CloseReason>,
+    pinged_at: Instant,
+    unanswered_pings: u8,
+    free_since: Instant,
+}
+
+impl Client {
+    /// Creates the client of a connection that `key` may open from `address` and `origin`.
+    ///
+    /// # Errors
+    /// The errors of [`Gateway::authenticate`], and [`Principal::hold_connection`]'s if the plan does not allow the
+    /// connection.
+    pub(super) fn new(
+        id: u64,
+        (key, address, origin): (&str, Option<IpAddr>, Option<&str>),
+        gateway: &Gateway,
+        metrics: Arc<Metrics>,
+        now: Instant,
+    ) -> Result<Self, Error> {
+        let principal = gateway.authenticate(key, address, origin, now)?;
+        principal.take(now)?;
+        let connection = Some(principal.hold_connection()?);
+        let state = ClientState {
+            principal,
+            connection,
+            subscriptions: HashMap::new(),
+            ids: HashMap::new(),
+            signatures: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            closed: None,
+            pinged_at: now,
+            unanswered_pings: 0,
+            free_since: now,
+        };
+        let (state, wake) = (Mutex::new(state), Notify::new());
+        Ok(Self { id, key: key.into(), address, origin: origin.map(Into::into), metrics, state, wake })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, ClientState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn principal(&self) -> Arc<Principal> {
+        Arc::clone(&self.state().principal)
+    }
+
+    /// Returns true if `id` is a subscription of this client.
+    pub(super) fn has(&self, id: u64) -> bool {
+        self.state().subscriptions.contains_key(&id)
+    }
+
+    /// Queues an answer.
+    pub(super) fn answer(&self, state: &mut ClientState, text: Bytes) {
+        self.push(state, Queued::Answer(text));
+    }
+
+    /// Queues a notification. `free` is the number of bytes that are left for all clients.
+    pub(super) fn notify(&self, id: u64, notification: &Arc<Notification>, free: usize, is_last: bool) {
+        let mut state = self.state();
+        if state.closed.is_some() {
+            return;
+        }
+        if is_last {
+            state.remove(id);
+        }
+        self.metrics.ws_notifications.at(notification.method).inc();
+        state.principal.charge_notification();
+        match state.principal.hold_bytes(notification.text.len(), free) {
+            Some(held) if free > 0 => {
+                let shared = Arc::clone(notification);
+                self.push(&mut state, Queued::Notification { shared, id, _held: held });
+            }
+            _ => self.end(&mut state, CloseReason::Lagged),
+        }
+    }
+
+    fn push(&self, state: &mut ClientState, message: Queued) {
+        if state.closed.is_some() {
+            return;
+        }
+        if !state.queue.is_empty() && state.queued_bytes + message.len() > MAX_QUEUED {
+            return self.end(state, CloseReason::Lagged);
+        }
+        state.queued_bytes += message.len();
+        state.queue.push_back(message);
+        self.wake.notify_one();
+    }
+
+    /// Closes the connection, unless it is to be closed already.
+    pub(super) fn close(&self, reason: CloseReason) {
+        self.end(&mut self.state(), reason);
+    }
+
+    fn end(&self, state: &mut ClientState, reason: CloseReason) {
+        if state.closed.is_none() {
+            state.closed = Some(reason);
+            state.connection = None;
+            (state.queue, state.queued_bytes) = (VecDeque::new(), 0);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits for the next message to send, or for the end. Only the writer of the connection may call this.
+    pub(super) async fn next(&self) -> Next {
+        loop {
+            {
+                let mut state = self.state();
+                if let Some(reason) = state.closed {
+                    return Next::Close(reason);
+                }
+                if let Some(message) = state.queue.pop_front() {
+                    state.queued_bytes -= message.len();
+                    return Next::Send(message);
+                }
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    /// Returns true if a message waits to be sent.
+    pub(super) fn has_more(&self) -> bool {
+        !self.state().queue.is_empty()
+    }
+
+    /// Waits until the connection is to be closed, while the writer waits for the socket.
+    pub(super) async fn closed(&self) -> CloseReason {
+        loop {
+            if let Some(reason) = self.state().closed {
+                return reason;
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    /// Records that something was heard of the client. If it is no call, returns false if there was too much of it.
+    pub(super) fn heard(&self, is_call: bool, now: Instant) -> bool {
+        let mut state = self.state();
+        state.unanswered_pings = 0;
+        if is_call || now.saturating_duration_since(state.free_since) >= FREE_INTERVAL {
+            if !is_call {
+                state.free_since = now;
+            }
+            return true;
+        }
+        state.principal.take(now).is_ok()
+    }
+
+    /// Checks that the client may stay: its key, its plan, and that it answers pings. Called each second.
+    pub(super) fn check(&self, gateway: &Gateway, now: Instant) {
+        let known = gateway.authenticate(&self.key, self.address, self.origin.as_deref(), now);
+        let mut state = self.state();
+        let may_stay = known.is_ok_and(|principal| {
+            let is_new = !Arc::ptr_eq(&principal, &state.principal);
+            state.principal = principal;
+            !is_new || state.is_allowed()
+        });
+        if !may_stay {
+            return self.end(&mut state, CloseReason::Policy);
+        }
+        if now.saturating_duration_since(state.pinged_at) >= PING {
+            if state.unanswered_pings == 2 {
+                return self.end(&mut state, CloseReason::Dead);
+            }
+            state.unanswered_pings += 1;
+            state.pinged_at = now;
+            self.push(&mut state, Queued::Ping);
+        }
+    }
+}
+
+impl ClientState {
+    /// Returns true if the plan in force allows what the client has.
+    fn is_allowed(&self) -> bool {
+        let allows =
+            |(subscription, _): &(Arc<Subscription>, Held)| self.principal.allows(subscription).is_ok();
+        !self.principal.is_over_plan() && self.subscriptions.values().all(allows)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Returns the id of the subscription, if the client has it.
+    pub(super) fn id_of(&self, subscription: &Subscription) -> Option<u64> {
+        self.ids.get(subscription).copied()
+    }
+
+    /// Adds a subscription. Returns false if the key or the connection has as many as it may.
+    pub(super) fn add(&mut self, id: u64, subscription: &Arc<Subscription>) -> bool {
+        let is_signature = subscription.method() == SubscriptionMethod::Signature;
+        if is_signature && self.signatures == MAX_SIGNATURES {
+            return false;
+        }
+        let Some(held) = self.principal.hold_subscription() else { return false };
+        self.signatures += usize::from(is_signature);
+        self.subscriptions.insert(id, (Arc::clone(subscription), held));
+        self.ids.insert(Arc::clone(subscription), id);
+        true
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Arc<Subscription>> {
+        let (subscription, _) = self.subscriptions.remove(&id)?;
+        self.ids.remove(&subscription);
+        self.signatures -= usize::from(subscription.method() == SubscriptionMethod::Signature);
+        Some(subscription)
+    }
+
+    /// Removes all subscriptions, and returns them.
+    pub(super) fn remove_all(&mut self) -> Vec<(u64, Arc<Subscription>)> {
+        (self.ids, self.signatures) = (HashMap::new(), 0);
+        self.subscriptions.drain().map(|(id, (subscription, _))| (id, subscription)).collect()
+    }
+}

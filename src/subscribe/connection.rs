@@ -1,0 +1,193 @@
+//! One WebSocket connection: one task, which reads the client's calls and writes what waits for the client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use futures_util::stream::SplitSink;
+use futures_util::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message};
+
+use super::client::{Client, Next, Queued};
+use super::{Hub, protocol};
+use crate::telemetry::CloseReason;
+
+/// The maximum length of a client's message, as on a node.
+const MAX_MESSAGE: usize = 4_096;
+/// The memory in which messages arrive. An idle connection keeps it.
+const READ_BYTES: usize = 4_096;
+/// The number of bytes that are collected before they are written.
+const WRITE_BYTES: usize = 4_096;
+/// The length of a frame. A longer text is sent in several, so that a client that reads slowly holds one frame of it, and
+/// the text itself stays shared.
+const FRAME_BYTES: usize = 16 * 1024;
+/// The maximum time for which a client may take to answer the close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Serves the client of an open WebSocket until it ends or `stop` does. `read` holds bytes that were read from the socket
+/// before. Returns the socket, to be closed.
+pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    hub: Arc<Hub>,
+    client: Arc<Client>,
+    socket: S,
+    read: Vec<u8>,
+    stop: impl Future<Output = ()>,
+) -> S {
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BYTES)
+        .write_buffer_size(WRITE_BYTES)
+        .max_write_buffer_size(WRITE_BYTES + 4 * FRAME_BYTES)
+        .max_message_size(Some(MAX_MESSAGE))
+        .max_frame_size(Some(MAX_MESSAGE));
+    let socket = WebSocketStream::from_partially_read(socket, read, Role::Server, Some(config)).await;
+    let _connected = Connected::new(&hub, &client);
+    let (mut sink, mut source) = socket.split();
+    let reason = tokio::select! {
+        reason = read_calls(&hub, &client, &mut source) => reason,
+        reason = write_messages(&client, &mut sink) => reason,
+        () = stop => CloseReason::Away,
+    };
+    // From here on nobody else decides why the connection ends.
+    client.close(reason);
+    hub.parts.metrics.ws_closes.at(reason).inc();
+    // Both halves are of one socket, so this never fails.
+    let Ok(mut socket) = source.reunite(sink) else { unreachable!("both halves are of one socket") };
+    if let Some(frame) = frame_of(reason) {
+        let closing = async {
+            let _ = socket.close(Some(frame)).await;
+            while let Some(Ok(_)) = socket.next().await {}
+        };
+        let _ = timeout(CLOSE_TIMEOUT, closing).await;
+    }
+    socket.into_inner()
+}
+
+/// A client that is listed at the hub. Dropping the value ends its subscriptions, also if the connection's task is cut.
+struct Connected<'a> {
+    hub: &'a Hub,
+    client: &'a Arc<Client>,
+}
+
+impl<'a> Connected<'a> {
+    fn new(hub: &'a Hub, client: &'a Arc<Client>) -> Self {
+        hub.connected().insert(client.id, Arc::clone(client));
+        Self { hub, client }
+    }
+}
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        self.hub.connected().remove(&self.client.id);
+        self.hub.feeds.leave_all(self.client);
+    }
+}
+
+/// Returns the frame that tells the client why. `None` if the client has gone. The code is never 1000, after which client
+/// libraries do not connect again.
+fn frame_of(reason: CloseReason) -> Option<CloseFrame> {
+    let (code, text) = match reason {
+        CloseReason::Client | CloseReason::Dead => return None,
+        CloseReason::Away => (CloseCode::Away, "the server stops; connect again"),
+        CloseReason::Protocol => (CloseCode::Protocol, "not a WebSocket message, or not UTF-8"),
+        CloseReason::TooLong => (CloseCode::Size, "a message has at most 4096 bytes"),
+        CloseReason::Policy => (CloseCode::Policy, "the API key does not allow this connection any more"),
+        CloseReason::Restart => (CloseCode::Restart, "notifications may be missing; subscribe again"),
+        CloseReason::Lagged => (CloseCode::Again, "notifications are read too slowly"),
+        CloseReason::Rate => (CloseCode::Again, "too many calls"),
+    };
+    Some(CloseFrame { code, reason: text.into() })
+}
+
+/// Reads and answers calls until the connection ends.
+async fn read_calls(
+    hub: &Arc<Hub>,
+    client: &Arc<Client>,
+    source: &mut (impl StreamExt<Item = Result<Message, tungstenite::Error>> + Unpin),
+) -> CloseReason {
+    while let Some(message) = source.next().await {
+        let body = match message {
+            Ok(Message::Text(text)) => Bytes::from(text),
+            Ok(Message::Binary(body)) if str::from_utf8(&body).is_ok() => body,
+            Ok(Message::Binary(_)) => return CloseReason::Protocol,
+            Ok(Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_)) => {
+                if client.heard(false, Instant::now()) {
+                    continue;
+                }
+                return CloseReason::Rate;
+            }
+            Err(tungstenite::Error::Capacity(_)) => return CloseReason::TooLong,
+            Err(tungstenite::Error::Protocol(
+                tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
+            )) => {
+                return CloseReason::Client;
+            }
+            Err(tungstenite::Error::Protocol(_) | tungstenite::Error::Utf8(_)) => {
+                return CloseReason::Protocol;
+            }
+            Err(_) => return CloseReason::Client,
+        };
+        if let Err(reason) = protocol::answer(hub, client, &body).await {
+            return reason;
+        }
+    }
+    CloseReason::Client
+}
+
+/// Writes the messages that wait, until the connection is to be closed.
+async fn write_messages<S: AsyncRead + AsyncWrite + Unpin>(
+    client: &Client,
+    sink: &mut SplitSink<WebSocketStream<S>, Message>,
+) -> CloseReason {
+    loop {
+        let message = match client.next().await {
+            Next::Send(message) => message,
+            Next::Close(reason) => return reason,
+        };
+        let sending = async {
+            send(sink, &message).await?;
+            if client.has_more() { Ok(()) } else { sink.flush().await }
+        };
+        tokio::select! {
+            biased;
+            sent = sending => {
+                if sent.is_err() {
+                    return CloseReason::Client;
+                }
+            }
+            // A client that reads too slowly is closed while the socket takes nothing.
+            reason = client.closed() => return reason,
+        }
+    }
+}
+
+/// Hands a message to the socket, in frames of bounded length.
+async fn send<S: AsyncRead + AsyncWrite + Unpin>(
+    sink: &mut SplitSink<WebSocketStream<S>, Message>,
+    message: &Queued,
+) -> Result<(), tungstenite::Error> {
+    let (mut text, tail) = match message {
+        Queued::Ping => return sink.feed(Message::Ping(Bytes::new())).await,
+        Queued::Answer(text) => (text.clone(), String::new()),
+        Queued::Notification { shared, id, .. } => (shared.text.clone(), format!("{id}}}}}")),
+    };
+    let mut opcode = Data::Text;
+    loop {
+        let is_last = text.len() + tail.len() <= FRAME_BYTES;
+        let piece = if is_last {
+            Bytes::from([&text, tail.as_bytes()].concat())
+        } else {
+            text.copy_to_bytes(text.len().min(FRAME_BYTES))
+        };
+        sink.feed(Message::Frame(Frame::message(piece, OpCode::Data(opcode), is_last))).await?;
+        if is_last {
+            return Ok(());
+        }
+        opcode = Data::Continue;
+    }
+}

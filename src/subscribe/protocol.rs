@@ -1,0 +1,177 @@
+//! The calls of a client: subscribing and unsubscribing, in the words of a node.
+//!
+//! A message is prepared first, which may wait for a node. Then all its calls take effect at once, under the lock of the
+//! feeds, and the answer is queued under the same lock.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::client::{Client, ClientState};
+use super::feeds::{FeedTable, Seen};
+use super::{Hub, accounts, relay};
+use crate::cache::{Charge, Debt};
+use crate::error::Error;
+use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
+use crate::jsonrpc::{Call, Id, reply};
+use crate::methods::{
+    ParamError, Subscription, SubscriptionMethod, invalid_subscription_id, subscription_limit_reached,
+    unsubscribed_id,
+};
+use crate::telemetry::CloseReason;
+
+/// A call that is ready to take effect.
+enum Step {
+    Answer(Vec<u8>),
+    Subscribe {
+        id: Id,
+        subscription: Arc<Subscription>,
+        charge: Charge,
+        /// What a new subscriber to an account may have seen already.
+        seen: Option<Seen>,
+    },
+    Unsubscribe {
+        id: Id,
+        subscription: u64,
+    },
+}
+
+/// Answers a message of the client.
+///
+/// # Errors
+/// The client sends more than it may. It is closed then, because some client libraries repeat a refused call at once.
+pub(super) async fn answer(hub: &Arc<Hub>, client: &Arc<Client>, body: &Bytes) -> Result<(), CloseReason> {
+    let principal = client.principal();
+    let limit = hub.parts.config.server.max_batch;
+    let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
+    let (elements, is_batch) = match envelope::parse_within(body, limit) {
+        Ok(Request::One(element)) => (vec![element], false),
+        Ok(Request::Batch(elements)) => (elements, true),
+        Ok(Request::ParseError) => {
+            let step = refuse(client, &Id::Null, &EnvelopeError::Parse.into())?;
+            commit(hub, client, vec![step], false);
+            return Ok(());
+        }
+        Err(TooMany(calls)) => {
+            let step = refuse(client, &Id::Null, &Error::BatchTooLarge { calls, limit })?;
+            commit(hub, client, vec![step], false);
+            return Ok(());
+        }
+    };
+    let is_call = elements.iter().any(|element| !matches!(element, Element::Notification));
+    if !client.heard(is_call, Instant::now()) {
+        return Err(CloseReason::Rate);
+    }
+    if !is_call {
+        return Ok(());
+    }
+    let steps = join_all(elements.into_iter().map(|element| prepare(hub, client, element))).await;
+    let steps = steps.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    commit(hub, client, steps, is_batch);
+    Ok(())
+}
+
+/// Prepares a call. `None` for a message without id.
+async fn prepare(hub: &Arc<Hub>, client: &Client, element: Element) -> Result<Option<Step>, CloseReason> {
+    let Call { id, method, params } = match element {
+        Element::Notification => return Ok(None),
+        Element::Refused { id, error } => return refuse(client, &id, &error.into()).map(Some),
+        Element::Call(call) => call,
+    };
+    let name = str::from_utf8(&method).unwrap_or_default();
+    if SubscriptionMethod::ALL.iter().any(|method| method.unsubscribe() == name) {
+        return match unsubscribed_id(&params) {
+            // Whoever has paid for a subscription ends it for nothing.
+            Ok(subscription) if client.has(subscription) => Ok(Some(Step::Unsubscribe { id, subscription })),
+            Ok(_) => refuse(client, &id, &Error::Params(invalid_subscription_id())).map(Some),
+            Err(error) => refuse(client, &id, &Error::Params(error)).map(Some),
+        };
+    }
+    let Some(method) = SubscriptionMethod::from_name(name) else {
+        return refuse(client, &id, &Error::MethodNotFound).map(Some);
+    };
+    let subscription = match Subscription::parse(method, &params) {
+        Ok(subscription) => Arc::new(subscription),
+        Err(error) => return refuse(client, &id, &Error::Params(error)).map(Some),
+    };
+    let principal = client.principal();
+    principal.take(Instant::now()).map_err(|_| CloseReason::Rate)?;
+    let charge = match principal.admit_subscription(&subscription) {
+        Ok(charge) => charge,
+        Err(Error::Limited { .. }) => return Err(CloseReason::Rate),
+        Err(error) => return Ok(Some(Step::Answer(text(&id, &error)))),
+    };
+    let mut seen = None;
+    match *subscription {
+        Subscription::Account { .. } if !hub.feeds.has(&subscription) => {
+            seen = accounts::first_look(hub, &subscription, principal.caller()).await;
+        }
+        Subscription::Relayed { .. } => {
+            if let Err(refusal) = relay::ready(hub, &subscription).await {
+                return Ok(Some(Step::Answer(refusal.write(&id))));
+            }
+        }
+        _ => {}
+    }
+    Ok(Some(Step::Subscribe { id, subscription, charge, seen }))
+}
+
+/// Takes a call of the key's rate, and refuses the call.
+fn refuse(client: &Client, id: &Id, error: &Error) -> Result<Step, CloseReason> {
+    client.principal().take(Instant::now()).map_err(|_| CloseReason::Rate)?;
+    Ok(Step::Answer(text(id, error)))
+}
+
+fn text(id: &Id, error: &Error) -> Vec<u8> {
+    let mut text = Vec::with_capacity(128);
+    error.write_response(&mut text, id);
+    text
+}
+
+fn result(id: &Id, result: &str) -> Vec<u8> {
+    let mut text = Vec::with_capacity(64);
+    reply::result(&mut text, id, result.as_bytes());
+    text
+}
+
+/// Lets the calls of a message take effect, and queues the answer.
+fn commit(hub: &Arc<Hub>, client: &Arc<Client>, steps: Vec<Step>, is_batch: bool) {
+    if steps.is_empty() {
+        return;
+    }
+    let mut table = hub.feeds.lock();
+    let texts: Vec<_> = steps.into_iter().map(|step| take_effect(hub, client, &mut table, step)).collect();
+    let text = texts.join(&b","[..]);
+    let text = if is_batch { [b"[", &text[..], b"]"].concat() } else { text };
+    client.answer(&mut client.state(), text.into());
+}
+
+fn take_effect(hub: &Arc<Hub>, client: &Arc<Client>, table: &mut FeedTable, step: Step) -> Vec<u8> {
+    let params = |id: &Id, error: ParamError| text(id, &Error::Params(error));
+    match step {
+        Step::Answer(text) => text,
+        Step::Unsubscribe { id, subscription } => {
+            let removed = ClientState::remove(&mut client.state(), subscription);
+            let Some(removed) = removed else { return params(&id, invalid_subscription_id()) };
+            hub.feeds.leave(table, &removed, subscription);
+            result(&id, "true")
+        }
+        Step::Subscribe { id, subscription, charge, seen } => {
+            let is_relayed = matches!(*subscription, Subscription::Relayed { .. });
+            if is_relayed && table.feed(&subscription).is_none() {
+                return text(&id, &Error::NoUpstream(Vec::new()));
+            }
+            let Some((number, new)) = hub.feeds.join(table, client, &subscription) else {
+                return params(&id, subscription_limit_reached());
+            };
+            charge.owe(Debt::Miss);
+            if let Some(feed) = new {
+                feed.seen = seen.unwrap_or_default();
+                hub.begin(&subscription, feed);
+            }
+            result(&id, itoa::Buffer::new().format(number))
+        }
+    }
+}

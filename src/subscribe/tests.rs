@@ -1,0 +1,157 @@
+//! Tests of feeds and clients without sockets.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use serde_json::Value;
+use tokio::time::{Duration, Instant};
+
+use super::client::{Client, MAX_QUEUED, Next, Queued};
+use super::feeds::Feeds;
+use crate::config::Config;
+use crate::gateway::Gateway;
+use crate::methods::{Subscription, SubscriptionMethod};
+use crate::telemetry::{CloseReason, Metrics};
+
+const ROOM: usize = 4 * MAX_QUEUED;
+
+struct Bench {
+    gateway: Gateway,
+    metrics: Arc<Metrics>,
+    feeds: Feeds,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let config = Config::dev(any, any, vec![]);
+        let metrics = Metrics::new();
+        let feeds = Feeds::new(ROOM, Arc::clone(&metrics));
+        Self { gateway: Gateway::new(&config, Arc::clone(&metrics)).unwrap(), metrics, feeds }
+    }
+
+    fn client(&self, id: u64) -> Arc<Client> {
+        let metrics = Arc::clone(&self.metrics);
+        Arc::new(Client::new(id, ("dev", None, None), &self.gateway, metrics, Instant::now()).unwrap())
+    }
+
+    fn join(&self, client: &Arc<Client>, subscription: &Arc<Subscription>) -> u64 {
+        self.feeds.join(&mut self.feeds.lock(), client, subscription).unwrap().0
+    }
+}
+
+/// Returns what waits for a client: the texts of its notifications, or the reason of its end.
+fn waiting(client: &Client) -> Result<Vec<String>, CloseReason> {
+    let mut texts = Vec::new();
+    while let Some(next) = client.next().now_or_never() {
+        match next {
+            Next::Close(reason) => return Err(reason),
+            Next::Send(Queued::Notification { shared, id, .. }) => {
+                texts.push(format!("{}{id}}}}}", str::from_utf8(&shared.text).unwrap()));
+            }
+            Next::Send(Queued::Answer(text)) => texts.push(String::from_utf8(text.to_vec()).unwrap()),
+            Next::Send(Queued::Ping) => texts.push("ping".to_owned()),
+        }
+    }
+    Ok(texts)
+}
+
+fn logs(params: &str) -> Arc<Subscription> {
+    let (method, params) = (SubscriptionMethod::Logs, params.to_owned());
+    Arc::new(Subscription::Relayed { method, params, commitment: None })
+}
+
+#[tokio::test]
+async fn one_text_reaches_all_subscribers_with_their_ids() {
+    let bench = Bench::new();
+    let (one, other, asked) = (bench.client(1), bench.client(2), logs("[1]"));
+    let ids = [bench.join(&one, &asked), bench.join(&other, &asked)];
+    assert_eq!(bench.join(&one, &asked), ids[0], "equal params are one subscription");
+    bench.feeds.publish(&asked, br#"{"a":1}"#, false);
+    let counted = bench.feeds.queued_bytes();
+    for (client, id) in [(&one, ids[0]), (&other, ids[1])] {
+        let texts = waiting(client).unwrap();
+        let message: Value = serde_json::from_str(&texts[0]).unwrap();
+        let params = serde_json::json!({"result": {"a": 1}, "subscription": id});
+        assert_eq!(
+            message,
+            serde_json::json!({"jsonrpc": "2.0", "method": "logsNotification", "params": params})
+        );
+        assert!(texts.len() == 1 && counted < 2 * texts[0].len(), "counted once");
+    }
+    assert_eq!(bench.feeds.queued_bytes(), 0);
+    let removed = one.state().remove(ids[0]).unwrap();
+    bench.feeds.leave(&mut bench.feeds.lock(), &removed, ids[0]);
+    bench.feeds.publish(&asked, b"2", true);
+    assert!(waiting(&one).unwrap().is_empty(), "nothing after the end of a subscription");
+    assert_eq!(waiting(&other).unwrap().len(), 1);
+    assert!(!other.has(ids[1]) && !bench.feeds.has(&asked), "the last notification ends it");
+}
+
+#[tokio::test]
+async fn a_client_that_lags_is_closed_and_holds_nothing() {
+    let bench = Bench::new();
+    let (client, asked) = (bench.client(1), Arc::new(Subscription::Slot));
+    bench.join(&client, &asked);
+    let text = vec![b'1'; MAX_QUEUED / 2];
+    bench.feeds.publish(&asked, &text, false);
+    assert!(bench.feeds.queued_bytes() > text.len());
+    bench.feeds.publish(&asked, &text, false);
+    assert_eq!(bench.feeds.queued_bytes(), 0);
+    assert_eq!(waiting(&client), Err(CloseReason::Lagged));
+    // A single longer notification passes.
+    let long = bench.client(2);
+    bench.join(&long, &asked);
+    bench.feeds.publish(&asked, &vec![b'1'; 2 * MAX_QUEUED], false);
+    assert_eq!(waiting(&long).map(|texts| texts.len()), Ok(1));
+}
+
+#[tokio::test]
+async fn all_clients_together_have_a_bound() {
+    let bench = Bench::new();
+    let clients: Vec<_> = (0..16).map(|id| bench.client(id)).collect();
+    // Each client has a question of its own, so no text is shared.
+    for (at, client) in clients.iter().enumerate() {
+        let asked = logs(&at.to_string());
+        bench.join(client, &asked);
+        bench.feeds.publish(&asked, &vec![b'1'; MAX_QUEUED], false);
+        assert!(bench.feeds.queued_bytes() <= ROOM + MAX_QUEUED);
+    }
+    let (kept, closed): (Vec<_>, Vec<_>) =
+        clients.iter().map(|client| waiting(client)).partition(Result::is_ok);
+    assert!(!kept.is_empty() && !closed.is_empty(), "{} of {}", kept.len(), closed.len());
+    assert!(closed.iter().all(|end| *end == Err(CloseReason::Lagged)));
+}
+
+#[tokio::test]
+async fn a_client_that_answers_no_pings_is_gone() {
+    let bench = Bench::new();
+    let (silent, lively, start) = (bench.client(1), bench.client(2), Instant::now());
+    let mut ends = Vec::new();
+    for second in 1..=70 {
+        let now = start + Duration::from_secs(second);
+        for client in [&silent, &lively] {
+            client.check(&bench.gateway, now);
+        }
+        assert!(waiting(&lively).is_ok_and(|texts| texts.is_empty() || lively.heard(false, now)));
+        if waiting(&silent).is_err_and(|reason| reason == CloseReason::Dead) {
+            ends.push(second);
+        }
+    }
+    assert_eq!(ends.first(), Some(&60), "after two pings without an answer");
+}
+
+#[tokio::test]
+async fn what_may_be_missed_closes_the_clients() {
+    let bench = Bench::new();
+    let (fed, other) = (bench.client(1), bench.client(2));
+    bench.join(&fed, &logs("[]"));
+    bench.join(&other, &Arc::new(Subscription::Root));
+    let interrupted = bench.feeds.interrupt(|asked| matches!(asked, Subscription::Relayed { .. }));
+    assert_eq!((interrupted, waiting(&fed), waiting(&other)), (1, Err(CloseReason::Restart), Ok(Vec::new())));
+    bench.feeds.leave_all(&fed);
+    bench.feeds.leave_all(&other);
+    for method in [SubscriptionMethod::Logs, SubscriptionMethod::Root] {
+        assert_eq!(bench.metrics.ws_subscriptions.at(method).get(), 0);
+    }
+}
