@@ -37,6 +37,7 @@ mod reload;
 mod shares;
 mod slow_reader;
 mod stop;
+mod subscribe;
 mod tidy;
 mod tip;
 mod tls;

@@ -176,11 +176,12 @@ fn codes_of_ours_are_born_in_one_place() {
 }
 
 /// The layers, in the order in which a request passes them.
-const LAYERS: [&str; 13] = [
+const LAYERS: [&str; 14] = [
     "cli",
     "app",
     "admin",
     "http",
+    "subscribe",
     "gateway",
     "send",
     "tip",

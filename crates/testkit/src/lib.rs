@@ -39,6 +39,7 @@ pub mod redis_server;
 mod reply;
 mod request;
 mod scene;
+mod socket;
 pub mod wire;
 
 use std::time::Duration;
@@ -51,6 +52,7 @@ pub use loopback_tap::{LoopbackTap, TappedRequest};
 pub use reply::Reply;
 pub use request::TestRequest;
 pub use scene::CacheScene;
+pub use socket::{RefusedHandshake, TestSocket};
 
 /// The longest time for which a test waits for one event. It is longer than any event takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_mins(1);

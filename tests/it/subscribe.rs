@@ -1,0 +1,176 @@
+//! Subscriptions over WebSockets: the protocol, the sources of notifications, and the ends of connections.
+
+mod ends;
+mod model;
+mod relay;
+mod signatures;
+
+use serde_json::json;
+use slotfront::methods::{Commitment, Signature};
+use slotfront_testkit::{TestGateway, TestSocket};
+use tokio_tungstenite::tungstenite::Message;
+
+const CLOCK: &str = "SysvarC1ock11111111111111111111111111111111";
+
+/// Returns a signature that no transaction has.
+fn signature(number: u64) -> String {
+    let mut bytes = [7; 64];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    Signature(bytes).to_string()
+}
+
+/// Asserts that nothing was notified before an answer that the gateway gives now.
+async fn nothing_more(socket: &mut TestSocket) {
+    let answer = socket.call("slotUnsubscribe", json!([0])).await;
+    assert_eq!(answer["error"]["code"], -32602);
+    let after = socket.call("slotUnsubscribe", json!([0])).await;
+    assert_eq!(after["error"]["message"], "Invalid subscription id.");
+    socket.assert_quiet();
+}
+
+#[tokio::test]
+async fn calls_are_answered_in_a_nodes_words() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut socket = gateway.socket().await;
+    for (message, expected) in [
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"getSlot"}"#,
+            json!({"jsonrpc":"2.0","error":{"code":-32601,"message":"Method not found"},"id":1}),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"getAccountInfo","params":["x"]}"#,
+            json!({"jsonrpc":"2.0","error":{"code":-32601,"message":"Method not found"},"id":1}),
+        ),
+        ("{", json!({"jsonrpc":"2.0","error":{"code":-32700,"message":"Parse error"},"id":null})),
+        (
+            r#"{"jsonrpc":"2.0","id":"a","method":"accountSubscribe","params":["x"]}"#,
+            json!({"jsonrpc":"2.0","error":{"code":-32602,"message":"Invalid Request: Invalid pubkey provided"},"id":"a"}),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":2,"method":"signatureSubscribe","params":["x"]}"#,
+            json!({"jsonrpc":"2.0","error":{"code":-32602,"message":"Invalid Request: Invalid signature provided"},"id":2}),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":3,"method":"slotUnsubscribe","params":[7]}"#,
+            json!({"jsonrpc":"2.0","error":{"code":-32602,"message":"Invalid subscription id."},"id":3}),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":4,"method":"logsSubscribe","params":["all"]}"#,
+            json!({"jsonrpc":"2.0","error":{"code":-32601,"message":"Method not found: logsSubscribe needs the WebSocket of a node, and no upstream has a ws_url"},"id":4}),
+        ),
+    ] {
+        socket.send(message).await;
+        assert_eq!(socket.next().await, Ok(expected), "{message}");
+        socket.send(Message::binary(message)).await;
+        assert!(socket.next().await.is_ok(), "{message} in binary");
+    }
+    // Messages without id get nothing, so the next message is the answer to the batch.
+    socket.send(r#"{"method":"ping"}"#).await;
+    socket.send(r#"[{"jsonrpc":"2.0","method":"ping"}]"#).await;
+    let call = |id: u64| json!({"jsonrpc":"2.0","id":id,"method":"slotSubscribe"});
+    socket.send(json!([call(1), {"method":"ping"}, call(2), {"jsonrpc":"2.0","id":3,"method":"rootSubscribe","params":[]}]).to_string()).await;
+    let batch = socket.next().await.unwrap();
+    let results: Vec<_> =
+        batch.as_array().unwrap().iter().map(|answer| answer["result"].as_u64().unwrap()).collect();
+    assert!(results.len() == 3 && results[0] == results[1] && results[0] != results[2], "{batch}");
+    assert!(results.iter().all(|id| *id < 1 << 53));
+}
+
+#[tokio::test]
+async fn equal_params_are_one_subscription_of_a_connection() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (mut one, mut other) = (gateway.socket().await, gateway.socket().await);
+    let id = one.subscribe("accountSubscribe", json!([CLOCK])).await;
+    let same = one
+        .subscribe("accountSubscribe", json!([CLOCK, {"commitment": "finalized", "encoding": "binary"}]))
+        .await;
+    assert_eq!(id, same);
+    let theirs = other.subscribe("accountSubscribe", json!([CLOCK])).await;
+    assert_ne!(id, theirs);
+    let invalid = json!({"code": -32602, "message": "Invalid subscription id."});
+    assert_eq!(other.call("accountUnsubscribe", json!([id])).await["error"], invalid, "somebody else's");
+    assert_eq!(one.call("accountUnsubscribe", json!([id])).await["result"], true);
+    assert_eq!(one.call("accountUnsubscribe", json!([id])).await["error"], invalid, "twice");
+    assert_eq!(gateway.metric("slotfront_ws_subscriptions{method=\"accountSubscribe\"}"), 1);
+}
+
+#[tokio::test]
+async fn accounts_are_notified_of_when_they_change() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut socket = gateway.socket().await;
+    let config = |encoding: &str| json!([CLOCK, {"commitment": "confirmed", "encoding": encoding}]);
+    let mut ids = Vec::new();
+    for encoding in ["base64", "jsonParsed", "base58"] {
+        ids.push(socket.subscribe("accountSubscribe", config(encoding)).await);
+    }
+    let stable = gateway.cluster.examples().lookup_tables[0].to_string();
+    socket
+        .subscribe("accountSubscribe", json!([stable, {"commitment": "confirmed", "encoding": "base64"}]))
+        .await;
+    let mut last = vec![0; ids.len()];
+    for _ in 0..3 {
+        let slot = gateway.cluster.step_to_block();
+        gateway.settled().await;
+        for _ in &ids {
+            let params = socket.notification().await;
+            let at =
+                ids.iter().position(|id| params["subscription"] == *id).unwrap_or_else(|| panic!("{params}"));
+            let shown = params["result"]["context"]["slot"].as_u64().unwrap();
+            assert!(shown > last[at] && shown <= slot, "{params}");
+            assert!(params["result"]["context"].get("apiVersion").is_none());
+            last[at] = shown;
+        }
+    }
+    nothing_more(&mut socket).await;
+}
+
+#[tokio::test]
+async fn slots_and_roots_rise_and_none_is_left_out() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    let mut socket = gateway.socket().await;
+    let slots = socket.subscribe("slotSubscribe", json!([])).await;
+    let roots = socket.subscribe("rootSubscribe", json!([])).await;
+    let before = [Commitment::Processed, Commitment::Finalized].map(|c| gateway.cluster.slot(c));
+    gateway.step_by(1).await;
+    gateway.step_by(20).await;
+    let after = [Commitment::Processed, Commitment::Finalized].map(|c| gateway.cluster.slot(c));
+    let (mut last, mut seen) = (before[0], Vec::new());
+    let expected: Vec<_> =
+        (before[1] + 1..=after[1]).filter(|slot| gateway.cluster.has_block(*slot)).collect();
+    while last < after[0] || seen.len() < expected.len() {
+        let params = socket.notification().await;
+        if params["subscription"] == roots {
+            seen.push(params["result"].as_u64().unwrap());
+            continue;
+        }
+        assert_eq!(params["subscription"], slots);
+        let slot = params["result"]["slot"].as_u64().unwrap();
+        assert!(slot > last && params["result"]["parent"].as_u64().unwrap() < slot, "{params}");
+        last = slot;
+    }
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn handshakes_are_refused_like_calls() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.server.cors_origins = vec!["https://a.example".to_owned()];
+            config.plans.get_mut("dev").unwrap().connections = 1;
+        })
+        .start()
+        .await;
+    let refused = async |path: &str, headers: &str| match gateway.try_socket(path, headers).await {
+        Ok(_) => panic!("{path} {headers:?} was accepted"),
+        Err(refused) => (refused.status, refused.body),
+    };
+    assert_eq!(refused("/v3/wrong", "").await.0, 401);
+    assert_eq!(refused("/v3/dev", "origin: https://b.example\r\n").await.0, 403);
+    let open = gateway.try_socket("/v3/dev", "origin: https://a.example\r\n").await.unwrap();
+    let (status, body) = refused("/v3/dev", "").await;
+    assert_eq!((status, body.as_str()), (429, "Too many requests: 1 open WebSockets\n"));
+    drop(open);
+    gateway.until("the connection is gone", || gateway.connections() == 0).await;
+    gateway.try_socket("/v3/dev", "").await.unwrap();
+}

@@ -1,0 +1,235 @@
+//! Subscriptions that only a node can serve, with nodes' WebSockets that a test controls.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use slotfront::config::Secret;
+use slotfront::node::websocket::accept_key;
+use slotfront_testkit::TestGateway;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
+use tokio::time::sleep;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_util::task::TaskTracker;
+
+/// The WebSocket of a node. It accepts all subscriptions but those whose params contain "refuse".
+pub(super) struct NodeSocket {
+    pub(super) url: Secret,
+    state: Arc<NodeState>,
+}
+
+struct NodeState {
+    /// The calls that the node has got, as `method params`.
+    calls: Mutex<Vec<String>>,
+    /// The ids that the node gave, each with its call.
+    ids: Mutex<Vec<(u64, String)>>,
+    last_id: AtomicU64,
+    is_silent: AtomicBool,
+    /// Texts for all open sockets. An empty one closes them.
+    send: broadcast::Sender<String>,
+}
+
+impl NodeSocket {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = Secret::new(format!("ws://{}/path", listener.local_addr().unwrap()));
+        let state = Arc::new(NodeState {
+            calls: Mutex::default(),
+            ids: Mutex::default(),
+            last_id: AtomicU64::new(100),
+            is_silent: AtomicBool::new(false),
+            send: broadcast::channel(4_096).0,
+        });
+        let (tasks, shared) = (TaskTracker::new(), Arc::clone(&state));
+        tasks.clone().spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tasks.spawn(Arc::clone(&shared).serve(stream));
+            }
+        });
+        Self { url, state }
+    }
+
+    /// Stops announcing slots.
+    pub(super) fn fall_silent(&self) {
+        self.state.is_silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Closes the open sockets.
+    pub(super) fn close(&self) {
+        let _ = self.state.send.send(String::new());
+    }
+
+    /// Returns the number of calls that contain `text`.
+    pub(super) fn calls(&self, text: &str) -> usize {
+        self.state.calls.lock().unwrap().iter().filter(|call| call.contains(text)).count()
+    }
+
+    /// Notifies of `result` all subscriptions whose calls contain `text`.
+    pub(super) fn notify(&self, text: &str, method: &str, result: &Value) {
+        for (id, call) in &*self.state.ids.lock().unwrap() {
+            if call.contains(text) {
+                let params = json!({"result": result, "subscription": id});
+                let message = json!({"jsonrpc": "2.0", "method": method, "params": params});
+                let _ = self.state.send.send(message.to_string());
+            }
+        }
+    }
+}
+
+impl NodeState {
+    async fn serve(self: Arc<Self>, mut stream: TcpStream) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let head = String::from_utf8(head).unwrap();
+        assert!(head.starts_with("GET /path HTTP/1.1\r\n"), "{head}");
+        let key = head.lines().find_map(|line| line.strip_prefix("sec-websocket-key: ")).unwrap();
+        let mut send = self.send.subscribe();
+        let answer = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: {}\r\n\r\n",
+            accept_key(key.as_bytes())
+        );
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
+        let (mut slot, mut slots_id) = (1_000_u64, None);
+        loop {
+            let out = tokio::select! {
+                message = socket.next() => match message {
+                    Some(Ok(Message::Text(text))) => {
+                        let call: Value = serde_json::from_str(&text).unwrap();
+                        let name = format!("{} {}", call["method"].as_str().unwrap(), call["params"]);
+                        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+                        if name.starts_with("slotSubscribe") {
+                            slots_id = Some(id);
+                        }
+                        self.calls.lock().unwrap().push(name.clone());
+                        if name.contains("refuse") {
+                            json!({"jsonrpc": "2.0", "error": {"code": -32602, "message": "no"}, "id": call["id"]}).to_string()
+                        } else if name.contains("Unsubscribe") {
+                            json!({"jsonrpc": "2.0", "result": true, "id": call["id"]}).to_string()
+                        } else {
+                            self.ids.lock().unwrap().push((id, name));
+                            json!({"jsonrpc": "2.0", "result": id, "id": call["id"]}).to_string()
+                        }
+                    }
+                    Some(Ok(_)) => continue,
+                    Some(Err(_)) | None => return,
+                },
+                Ok(text) = send.recv() => text,
+                () = sleep(Duration::from_millis(20)), if slots_id.is_some() && !self.is_silent.load(Ordering::Relaxed) => {
+                    slot += 1;
+                    let result = json!({"slot": slot, "parent": slot - 1, "root": slot - 32});
+                    let params = json!({"result": result, "subscription": slots_id});
+                    json!({"jsonrpc": "2.0", "method": "slotNotification", "params": params}).to_string()
+                }
+            };
+            if out.is_empty() || socket.send(Message::text(out)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Starts a gateway in front of two nodes, whose WebSockets the test controls.
+pub(super) async fn start() -> (TestGateway, [NodeSocket; 2]) {
+    let nodes = [NodeSocket::start().await, NodeSocket::start().await];
+    let urls = [nodes[0].url.clone(), nodes[1].url.clone()];
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .in_tiers()
+        .config(|config| {
+            for (upstream, url) in config.upstreams.iter_mut().zip(urls) {
+                upstream.ws_url = Some(url);
+            }
+        })
+        .start()
+        .await;
+    (gateway, nodes)
+}
+
+#[tokio::test]
+async fn one_subscription_at_a_node_serves_all() {
+    let (gateway, [node, reserve]) = start().await;
+    let (mut one, mut other) = (gateway.socket().await, gateway.socket().await);
+    let ours = [
+        one.subscribe("logsSubscribe", json!(["all", {"commitment": "confirmed", "x": 1}])).await,
+        other.subscribe("logsSubscribe", json!(["all", {"x": 1, "commitment": "confirmed"}])).await,
+    ];
+    assert_eq!((node.calls("logsSubscribe"), reserve.calls("")), (1, 0));
+    let result =
+        json!({"context": {"slot": 5}, "value": {"err": null, "logs": ["a", "ü"], "signature": "s"}});
+    node.notify("logsSubscribe", "logsNotification", &result);
+    for (socket, id) in [(&mut one, ours[0]), (&mut other, ours[1])] {
+        assert_eq!(socket.notification().await, json!({"result": result, "subscription": id}));
+    }
+    // A node's refusal passes through.
+    let refused = one.call("programSubscribe", json!(["refuse"])).await;
+    assert_eq!(refused["error"], json!({"code": -32602, "message": "no"}));
+    // The node's subscription ends with the last one here.
+    one.call("logsUnsubscribe", json!([ours[0]])).await;
+    other.call("logsUnsubscribe", json!([ours[1]])).await;
+    gateway.until("the node's subscription ends", || node.calls("logsUnsubscribe") == 1).await;
+    node.notify("logsSubscribe", "logsNotification", &result);
+    one.subscribe("logsSubscribe", json!(["all", {"commitment": "confirmed", "x": 1}])).await;
+    assert_eq!(node.calls("logsSubscribe"), 2);
+    one.assert_quiet();
+}
+
+#[tokio::test]
+async fn a_lost_node_ends_what_it_fed() {
+    let (gateway, [node, reserve]) = start().await;
+    let (mut fed, mut plain) = (gateway.socket().await, gateway.socket().await);
+    fed.subscribe("voteSubscribe", json!([])).await;
+    plain.subscribe("rootSubscribe", json!([])).await;
+    node.close();
+    assert_eq!(fed.closed().await, 1012);
+    let mut again = gateway.socket().await;
+    again.subscribe("voteSubscribe", json!([])).await;
+    assert_eq!(reserve.calls("voteSubscribe"), 1, "at another node");
+    assert_eq!(gateway.metric("slotfront_ws_node_losses_total"), 1);
+    assert!(plain.call("rootSubscribe", json!([])).await["result"].is_u64(), "no node's WebSocket feeds it");
+}
+
+#[tokio::test]
+async fn a_silent_node_is_not_trusted() {
+    let (gateway, [node, reserve]) = start().await;
+    node.fall_silent();
+    let mut socket = gateway.socket().await;
+    socket.subscribe("slotsUpdatesSubscribe", json!([])).await;
+    assert_eq!((node.calls("slotsUpdatesSubscribe"), reserve.calls("slotsUpdatesSubscribe")), (0, 1));
+    // Nor is one that falls silent later.
+    reserve.fall_silent();
+    assert_eq!(socket.closed().await, 1012);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_closed_alone() {
+    let (gateway, [node, _]) = start().await;
+    let (mut lazy, mut eager) = (gateway.narrow_socket().await, gateway.socket().await);
+    for socket in [&mut lazy, &mut eager] {
+        socket.subscribe("logsSubscribe", json!(["all"])).await;
+    }
+    // More than one frame, with characters of several bytes.
+    let result = json!({"context": {"slot": 5}, "value": "ü".repeat(40_000)});
+    let mut sent = 0;
+    let lagged = "slotfront_ws_closes_total{reason=\"lagged\"}";
+    while gateway.metric(lagged) == 0 {
+        node.notify("logsSubscribe", "logsNotification", &result);
+        sent += 1;
+        assert_eq!(eager.notification().await["result"], result);
+        assert!(sent < 1_000, "a client may leave {sent} notifications unread");
+    }
+    assert_eq!(gateway.metric(lagged), 1);
+    gateway.until("nothing waits to be sent", || gateway.front().subscriptions.queued_bytes() == 0).await;
+    let code = lazy.closed().await;
+    assert!(code == 1013 || code == 0, "{code}");
+}
