@@ -312,7 +312,17 @@ fn rules_between_settings() {
             with("[plans.a]\nmethods = [\"getblock\"]"),
             "plans.a.methods: element 0: expected an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts",
         ),
-        (with("[plans.a]\nmethods = [\"getSlot\", \"getBlock\"]"), ""),
+        (with("[plans.a]\nmethods = [\"getSlot\", \"getBlock\", \"accountSubscribe\"]"), ""),
+        (with("ws_url = \"wss://node.example/path?key=1\""), ""),
+        (
+            with("ws_url = \"https://node.example\""),
+            "upstream[0].ws_url: expected a URL with ws or wss and a host",
+        ),
+        (with("[server]\nws_listen = \"0.0.0.0:8081\""), ""),
+        (
+            with("[server]\nws_listen = \"127.0.0.1:8080\""),
+            "server.ws_listen: is also the address of server.listen (\"0.0.0.0:8080\")",
+        ),
         (with("[passthrough]\nmethods = [\"getSlot\", \"simulateTransaction\"]"), ""),
         (
             with("[passthrough]\nmethods = [\"getSlot\", \"sendTransaction\"]"),

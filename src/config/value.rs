@@ -146,7 +146,8 @@ impl Setting for IpNet {
 }
 
 impl Setting for AnyMethod {
-    const EXPECTED: &'static str = "an exact method name: one that slotfront answers itself, any that passthrough.methods accepts, or a subscription";
+    const EXPECTED: &'static str =
+        "an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts";
     const EXAMPLE: &'static str = r#""getBlock""#;
 
     fn read(raw: &Raw) -> Option<Self> {
