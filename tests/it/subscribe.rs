@@ -7,7 +7,9 @@ mod signatures;
 
 use serde_json::json;
 use slotfront::methods::{Commitment, Signature};
+use slotfront_testkit::wire::read_until;
 use slotfront_testkit::{TestGateway, TestSocket};
+use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::Message;
 
 const CLOCK: &str = "SysvarC1ock11111111111111111111111111111111";
@@ -173,4 +175,18 @@ async fn handshakes_are_refused_like_calls() {
     drop(open);
     gateway.until("the connection is gone", || gateway.connections() == 0).await;
     gateway.try_socket("/v3/dev", "").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_in_the_packet_of_the_handshake_is_answered() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"slotSubscribe"}"#;
+    let handshake = "GET /v3/dev HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+                     sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    // A masked text frame, with a mask of zeros.
+    let head = [0x81, 0x80 | u8::try_from(call.len()).unwrap(), 0, 0, 0, 0];
+    let mut socket = gateway.connect().await;
+    socket.write_all(&[handshake.as_bytes(), &head, call.as_bytes()].concat()).await.unwrap();
+    let answer = read_until(&mut socket, |seen| seen.contains("\"id\":1}")).await;
+    assert!(answer.starts_with("HTTP/1.1 101 ") && answer.contains("\"result\":"), "{answer}");
 }

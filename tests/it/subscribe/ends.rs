@@ -8,6 +8,8 @@ use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{AnyMethod, Commitment, SubscriptionMethod};
 use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::{CLOCK, signature};
 
@@ -25,6 +27,7 @@ async fn a_message_that_is_none_ends_the_connection() {
         (Message::text(call(4_097)), 1009),
         (Message::binary(call(4_097)), 1009),
         (Message::binary(b"{\"method\":\"\xff\"}".to_vec()), 1002),
+        (Message::Frame(Frame::message(b"\xff".to_vec(), OpCode::Data(Data::Text), true)), 1002),
     ] {
         let mut socket = gateway.socket().await;
         socket.send(message.clone()).await;
