@@ -21,12 +21,12 @@ const landed = async (signature) =>
 async function funded() {
   const payer = Keypair.generate();
   const signature = await node.requestAirdrop(payer.publicKey, 10 * LAMPORTS_PER_SOL);
-  while (!(await landed(signature))) await sleep(50);
+  while (!['confirmed', 'finalized'].includes((await landed(signature))?.confirmationStatus)) await sleep(50);
   return payer;
 }
 
 function note(error) {
-  const text = String(error?.message ?? error).split('\n')[0].slice(0, 160);
+  const text = String(error?.message ?? error).replaceAll(/\s+/g, ' ').slice(0, 160);
   counts.errors[text] = (counts.errors[text] ?? 0) + 1;
 }
 

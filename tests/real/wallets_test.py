@@ -1,0 +1,45 @@
+"""Wallets that live on `slotfront dev` alone: unmodified client libraries get its address, and nothing else."""
+
+import json
+import os
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+from gateway import ROOT, Dev
+
+JAVASCRIPT = Path(__file__).parent / "clients" / "javascript"
+PATIENCE_S = 120
+
+
+def run(*command, source=None, **environment):
+    ran = subprocess.run(command, cwd=JAVASCRIPT, input=source, env={**os.environ, **environment}, capture_output=True, text=True, timeout=PATIENCE_S)
+    if ran.returncode:
+        raise AssertionError(ran.stdout + ran.stderr)
+    return ran.stdout
+
+
+class Wallets(unittest.TestCase):
+    def test_payment_of_the_readme(self):
+        snippet = re.search(r"```js\n(import .*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
+        with Dev() as dev:
+            dev.ready()
+            source = snippet.replace("http://127.0.0.1:8899/v3/dev", dev.url) + "setTimeout(() => process.exit(), 3000);\n"
+            printed = run("node", "--input-type=module", source=source)
+        self.assertRegex(printed, r"(?m)^100000000 at slot \d+$")
+        self.assertRegex(printed, r"(?m)^[1-9A-HJ-NP-Za-km-z]{86,88}$")
+
+    def test_no_payment_is_called_expired(self):
+        pay = {"payments": 60, "atOnce": 6, "patience": 60_000}
+        with Dev() as dev:
+            dev.ready()
+            # All wallets pay at once, so nothing has to be said on the input but a line.
+            printed = run("node", "pay.mjs", source="\n", PAY=json.dumps(pay | {"url": dev.url, "truth": dev.url}))
+        counts = json.loads(printed.splitlines()[-1])
+        self.assertEqual(counts["confirmed"], 60, counts)
+        self.assertEqual(counts["falseExpiries"] + counts["lost"], 0, counts)
+
+
+if __name__ == "__main__":
+    unittest.main()
