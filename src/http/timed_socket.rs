@@ -297,7 +297,6 @@ impl LingeringClose {
 
 /// Closes `socket` lingeringly: shuts down the writing half, then reads and discards the client's bytes for at most
 /// `time`.
-#[cfg(any(test, feature = "h1-fast-path"))]
 pub(super) async fn linger<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut S, time: Duration) {
     let mut close = LingeringClose::new(time);
     std::future::poll_fn(|cx| close.poll(socket, cx)).await;
