@@ -28,6 +28,7 @@ RATE_INTERVAL = "4s"
 
 # Panels without data on a healthy cluster, with the reasons.
 MAY_BE_EMPTY_PANELS = {
+    "overview: WebSockets and subscriptions": "the load opens no WebSocket, and a method has a series from its first on",
     "upstreams: Failed attempts": "no attempt fails, and a series exists from its first event on",
     "cache: Shared store": "`dev` has no shared store",
     "cache: Shared store, time": "`dev` has no shared store",

@@ -61,7 +61,8 @@ class DevCommand(unittest.TestCase):
                                    ("getEpochInfo", []), ("getHealth", []), ("getFirstAvailableBlock", []),
                                    ("minimumLedgerSlot", []), ("getBalance", [wallet]), ("isBlockhashValid", [recent])]:
                 self.assertIn("result", call(url, method, params)[2], method)
-            self.assertEqual(call(url, "sendTransaction", ["AAAA"])[2]["error"]["code"], -32601)
+            self.assertEqual(call(url, "sendTransaction", ["AAAA"])[2]["error"]["code"], -32602)
+            self.assertEqual(call(url, "sendBundle", [["AAAA"]])[2]["error"]["code"], -32601)
 
     def test_signals_end_the_program_cleanly(self):
         for how in (signal.SIGINT, signal.SIGTERM):

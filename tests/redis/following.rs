@@ -297,7 +297,11 @@ async fn incomplete_records_replace_no_complete_ones() {
 /// Starts a gateway over another simulated Solana cluster and the same store. The other cluster begins at the slot
 /// of the first one.
 async fn over_another_cluster(shared: SharedSettings, prepare: impl FnOnce(&Cluster)) -> TestGateway {
-    let cluster = Cluster::new(Settings { seed: 99, ..TestCluster::settings(1) });
+    // Each seed skips other slots, so the confirmed slots of two clusters may differ.
+    let slot = Cluster::new(TestCluster::settings(1)).slot(Commitment::Confirmed);
+    let clusters = (90..).map(|seed| Cluster::new(Settings { seed, ..TestCluster::settings(1) }));
+    let mut equal = clusters.filter(|cluster| cluster.slot(Commitment::Confirmed) == slot);
+    let cluster = equal.next().unwrap();
     prepare(&cluster);
     let cluster = TestCluster::serve(cluster).await;
     started(TestGateway::builder().cluster(&cluster).config(following(shared, 0))).await
