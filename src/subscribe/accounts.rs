@@ -56,10 +56,10 @@ pub(super) async fn follow(hub: Arc<Hub>, commitment: Commitment) {
 }
 
 /// The feeds of each account.
-type Watched = BTreeMap<Pubkey, Vec<(Arc<Subscription>, Seen)>>;
+type AccountFeeds = BTreeMap<Pubkey, Vec<(Arc<Subscription>, Seen)>>;
 
-fn watched(hub: &Hub, at: Commitment) -> Watched {
-    let mut watched = Watched::new();
+fn watched(hub: &Hub, at: Commitment) -> AccountFeeds {
+    let mut watched = AccountFeeds::new();
     for (subscription, seen) in hub.feeds.lock().accounts() {
         if let Subscription::Account { pubkey, commitment, .. } = **subscription
             && commitment == at
@@ -72,7 +72,7 @@ fn watched(hub: &Hub, at: Commitment) -> Watched {
 
 /// Reads up to [`MAX_KEYS`] accounts at `slot` or above, and notifies of the changed ones. If no node answers, the next slot
 /// brings the change.
-async fn look_at(hub: &Hub, pubkeys: &[Pubkey], watched: &Watched, commitment: Commitment, slot: Slot) {
+async fn look_at(hub: &Hub, pubkeys: &[Pubkey], watched: &AccountFeeds, commitment: Commitment, slot: Slot) {
     let min_context_slot = Some(slot);
     let query =
         Query::Accounts(AccountsQuery { pubkeys: pubkeys.into(), form: WHOLE, commitment, min_context_slot });
@@ -113,7 +113,8 @@ fn note_unread<'a>(hub: &Hub, feeds: impl Iterator<Item = &'a Arc<Subscription>>
     let is_silent = |subscription: &&Arc<Subscription>| {
         let mut table = hub.feeds.lock();
         let Some(feed) = table.feed(subscription) else { return false };
-        slot - *feed.seen.unread_since.get_or_insert(slot) > MAX_UNREAD_SLOTS
+        // The chain may have restarted lower meanwhile.
+        slot.saturating_sub(*feed.seen.unread_since.get_or_insert(slot)) > MAX_UNREAD_SLOTS
     };
     let silent: Vec<_> = feeds.filter(is_silent).collect();
     if !silent.is_empty() {
