@@ -38,7 +38,7 @@ pub use chain::{Carry, Chain, ChainTip};
 pub use excluded::{is_excluded_address, is_excluded_owner};
 pub use fetch::block_params;
 pub use follower::Follower;
-pub use heads::{Head, Heads};
+pub use heads::{BlockHead, Heads};
 pub use last_writes::Bucket;
 use last_writes::Buckets;
 pub use reader::calls_per_slot;

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-pub use client::Client;
+pub use client::SocketClient;
 pub use connection::serve;
 use feeds::{Feed, Feeds};
 use relay::RelayRequest;
@@ -67,7 +67,7 @@ pub struct Hub {
     parts: HubParts,
     feeds: Feeds,
     tasks: TaskTracker,
-    clients: Mutex<HashMap<u64, Arc<Client>>>,
+    clients: Mutex<HashMap<u64, Arc<SocketClient>>>,
     last_client: AtomicU64,
     relay: mpsc::Sender<RelayRequest>,
     /// The last slot that subscribers were notified of.
@@ -112,10 +112,11 @@ impl Hub {
         key: &str,
         address: Option<IpAddr>,
         origin: Option<&str>,
-    ) -> Result<Arc<Client>, Error> {
+    ) -> Result<Arc<SocketClient>, Error> {
         let HubParts { gateway, metrics, .. } = &self.parts;
         let id = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
-        let client = Client::new(id, (key, address, origin), gateway, Arc::clone(metrics), Instant::now())?;
+        let client =
+            SocketClient::new(id, (key, address, origin), gateway, Arc::clone(metrics), Instant::now())?;
         Ok(Arc::new(client))
     }
 
@@ -134,7 +135,7 @@ impl Hub {
         self.feeds.queued_bytes()
     }
 
-    fn connected(&self) -> MutexGuard<'_, HashMap<u64, Arc<Client>>> {
+    fn connected(&self) -> MutexGuard<'_, HashMap<u64, Arc<SocketClient>>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -11,7 +11,7 @@ const REMEMBERED: usize = 300;
 
 /// A block of the followed chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Head {
+pub struct BlockHead {
     /// The slot of the block.
     pub slot: Slot,
     /// The number of blocks below it.
@@ -23,13 +23,13 @@ pub struct Head {
 /// The newest blocks of a chain, oldest first, and the newest one of them that is final.
 #[derive(Debug)]
 pub struct Heads {
-    blocks: Box<[Head]>,
+    blocks: Box<[BlockHead]>,
     final_slot: Option<Slot>,
 }
 
 impl Heads {
     /// Returns the newest block at `commitment`. `None` if the chain does not know it; it never does at processed.
-    pub fn at(&self, commitment: Commitment) -> Option<&Head> {
+    pub fn at(&self, commitment: Commitment) -> Option<&BlockHead> {
         match commitment {
             Commitment::Processed => None,
             Commitment::Confirmed => self.blocks.last(),
@@ -38,29 +38,34 @@ impl Heads {
     }
 
     /// Returns the block at `slot`, if it is one of the newest.
-    pub fn at_slot(&self, slot: Slot) -> Option<&Head> {
+    pub fn at_slot(&self, slot: Slot) -> Option<&BlockHead> {
         self.blocks.binary_search_by_key(&slot, |head| head.slot).ok().map(|at| &self.blocks[at])
     }
 
     /// Returns the block with this hash, if it is one of the newest.
-    pub fn named(&self, blockhash: &str) -> Option<&Head> {
+    pub fn named(&self, blockhash: &str) -> Option<&BlockHead> {
         self.blocks.iter().rev().find(|head| &*head.blockhash == blockhash)
     }
 }
 
 /// The heads of a chain in progress. Empty if the height of its first block is unknown.
-pub(super) struct HeadsWriter(VecDeque<Head>);
+pub(super) struct HeadsWriter(VecDeque<BlockHead>);
 
 impl HeadsWriter {
     pub(super) fn new(slot: Slot, height: Option<u64>, blockhash: &str) -> Self {
-        Self(height.map(|height| Head { slot, height, blockhash: blockhash.into() }).into_iter().collect())
+        Self(
+            height
+                .map(|height| BlockHead { slot, height, blockhash: blockhash.into() })
+                .into_iter()
+                .collect(),
+        )
     }
 
     /// Adds the block at `slot`, whose parent is the newest block.
     pub(super) fn add(&mut self, slot: Slot, blockhash: &str) {
         let Some(parent) = self.0.back() else { return };
         let height = parent.height + 1;
-        self.0.push_back(Head { slot, height, blockhash: blockhash.into() });
+        self.0.push_back(BlockHead { slot, height, blockhash: blockhash.into() });
         if self.0.len() > REMEMBERED {
             self.0.pop_front();
         }

@@ -19,7 +19,7 @@ use super::shutdown::Phases;
 use super::{Front, serve};
 use crate::fair::{Held, Share};
 use crate::gateway::PerAddress;
-use crate::subscribe::Client;
+use crate::subscribe::SocketClient;
 
 /// The maximum number of concurrent requests on an HTTP/2 connection that has not yet sent a valid key. After a valid
 /// key only HTTP/2's own limit on streams applies.
@@ -35,7 +35,7 @@ pub(super) struct ConnectionService {
     /// The permits that limit concurrent HTTP/2 requests. `None` over HTTP/1.1.
     pub(super) http2_permits: Option<Arc<ConnectionPermits>>,
     /// The WebSocket that the connection becomes, once its request is answered.
-    pub(super) upgraded: Mutex<Option<(OnUpgrade, Arc<Client>)>>,
+    pub(super) upgraded: Mutex<Option<(OnUpgrade, Arc<SocketClient>)>>,
 }
 
 impl ConnectionService {
@@ -100,7 +100,7 @@ impl ConnectionService {
         upgrade: OnUpgrade,
     ) -> Response<PacedBody> {
         let mut response = serve(&self.front, &self.routes, head, body).await;
-        if let Some(client) = response.extensions_mut().remove::<Arc<Client>>() {
+        if let Some(client) = response.extensions_mut().remove::<Arc<SocketClient>>() {
             *self.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, client));
         } else if self.http2_permits.is_none() && self.phases.notice.is_triggered() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -34,7 +34,7 @@ use super::shutdown::{IDLE_TIMEOUT, Phases, Signal, Wait};
 use super::timed_socket::{TimedSocket, Timeouts, linger};
 use super::tls::{self, Tls};
 use super::{Front, routes};
-use crate::subscribe::{self, Client};
+use crate::subscribe::{self, SocketClient};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -297,7 +297,7 @@ impl Listener {
     async fn serve_socket<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         upgrade: OnUpgrade,
-        client: Arc<Client>,
+        client: Arc<SocketClient>,
     ) -> Result<(), BoxError> {
         let parts = upgrade.await?.downcast::<TokioIo<TimedSocket<S>>>();
         let parts = parts.map_err(|_| "the WebSocket is not the connection's")?;

@@ -77,13 +77,13 @@ impl Queued {
 }
 
 /// What the writer of a connection does next.
-pub(super) enum Next {
+pub(super) enum NextMessage {
     Send(Queued),
     Close(CloseReason),
 }
 
 /// An open WebSocket.
-pub struct Client {
+pub struct SocketClient {
     pub(super) id: u64,
     key: Box<str>,
     address: Option<IpAddr>,
@@ -110,7 +110,7 @@ pub(super) struct ClientState {
     free_since: Instant,
 }
 
-impl Client {
+impl SocketClient {
     /// Creates the client of a connection that `key` may open from `address` and `origin`.
     ///
     /// # Errors
@@ -208,16 +208,16 @@ impl Client {
     }
 
     /// Waits for the next message to send, or for the end. Only the writer of the connection may call this.
-    pub(super) async fn next(&self) -> Next {
+    pub(super) async fn next(&self) -> NextMessage {
         loop {
             {
                 let mut state = self.state();
                 if let Some(reason) = state.closed {
-                    return Next::Close(reason);
+                    return NextMessage::Close(reason);
                 }
                 if let Some(message) = state.queue.pop_front() {
                     state.queued_bytes -= message.len();
-                    return Next::Send(message);
+                    return NextMessage::Send(message);
                 }
             }
             self.wake.notified().await;

@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, O
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
 
-use super::client::{Client, Next, Queued};
+use super::client::{NextMessage, Queued, SocketClient};
 use super::{Hub, protocol};
 use crate::telemetry::CloseReason;
 
@@ -34,7 +34,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// before. Returns the socket, to be closed.
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     hub: Arc<Hub>,
-    client: Arc<Client>,
+    client: Arc<SocketClient>,
     socket: S,
     read: Vec<u8>,
     stop: impl Future<Output = ()>,
@@ -71,11 +71,11 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 /// A client that is listed at the hub. Dropping the value ends its subscriptions, also if the connection's task is cut.
 struct Connected<'a> {
     hub: &'a Hub,
-    client: &'a Arc<Client>,
+    client: &'a Arc<SocketClient>,
 }
 
 impl<'a> Connected<'a> {
-    fn new(hub: &'a Hub, client: &'a Arc<Client>) -> Self {
+    fn new(hub: &'a Hub, client: &'a Arc<SocketClient>) -> Self {
         hub.connected().insert(client.id, Arc::clone(client));
         Self { hub, client }
     }
@@ -107,7 +107,7 @@ fn frame_of(reason: CloseReason) -> Option<CloseFrame> {
 /// Reads and answers calls until the connection ends.
 async fn read_calls(
     hub: &Arc<Hub>,
-    client: &Arc<Client>,
+    client: &Arc<SocketClient>,
     source: &mut (impl StreamExt<Item = Result<Message, tungstenite::Error>> + Unpin),
 ) -> CloseReason {
     while let Some(message) = source.next().await {
@@ -141,13 +141,13 @@ async fn read_calls(
 
 /// Writes the messages that wait, until the connection is to be closed.
 async fn write_messages<S: AsyncRead + AsyncWrite + Unpin>(
-    client: &Client,
+    client: &SocketClient,
     sink: &mut SplitSink<WebSocketStream<S>, Message>,
 ) -> CloseReason {
     loop {
         let message = match client.next().await {
-            Next::Send(message) => message,
-            Next::Close(reason) => return reason,
+            NextMessage::Send(message) => message,
+            NextMessage::Close(reason) => return reason,
         };
         let sending = async {
             send(sink, &message).await?;

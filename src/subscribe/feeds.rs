@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::client::{Client, Notification};
+use super::client::{Notification, SocketClient};
 use crate::methods::{Slot, Subscription};
 use crate::telemetry::{CloseReason, Metrics};
 
@@ -37,7 +37,7 @@ pub(super) struct Seen {
 /// A question, with its subscribers.
 #[derive(Default)]
 pub(super) struct Feed {
-    subscribers: HashMap<u64, Arc<Client>>,
+    subscribers: HashMap<u64, Arc<SocketClient>>,
     pub(super) seen: Seen,
     pub(super) joined_at: Option<Instant>,
     /// The task that works for this feed alone, which ends with it.
@@ -115,7 +115,7 @@ impl Feeds {
     pub(super) fn join<'a>(
         &self,
         table: &'a mut FeedTable,
-        client: &Arc<Client>,
+        client: &Arc<SocketClient>,
         subscription: &Arc<Subscription>,
     ) -> Option<(u64, Option<&'a mut Feed>)> {
         let mut state = client.state();
@@ -151,7 +151,7 @@ impl Feeds {
     }
 
     /// Removes all subscriptions of a client whose connection has ended.
-    pub(super) fn leave_all(&self, client: &Client) {
+    pub(super) fn leave_all(&self, client: &SocketClient) {
         let mut table = self.lock();
         let all = client.state().remove_all();
         for (id, subscription) in all {

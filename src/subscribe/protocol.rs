@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::client::{Client, ClientState};
+use super::client::{ClientState, SocketClient};
 use super::feeds::{FeedTable, Seen};
 use super::{Hub, accounts, relay};
 use crate::cache::{Charge, Debt};
@@ -42,7 +42,11 @@ enum Step {
 ///
 /// # Errors
 /// The client sends more than it may. It is closed then, because some client libraries repeat a refused call at once.
-pub(super) async fn answer(hub: &Arc<Hub>, client: &Arc<Client>, body: &Bytes) -> Result<(), CloseReason> {
+pub(super) async fn answer(
+    hub: &Arc<Hub>,
+    client: &Arc<SocketClient>,
+    body: &Bytes,
+) -> Result<(), CloseReason> {
     let principal = client.principal();
     let limit = hub.parts.config.server.max_batch;
     let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
@@ -74,7 +78,11 @@ pub(super) async fn answer(hub: &Arc<Hub>, client: &Arc<Client>, body: &Bytes) -
 }
 
 /// Prepares a call. `None` for a message without id.
-async fn prepare(hub: &Arc<Hub>, client: &Client, element: Element) -> Result<Option<Step>, CloseReason> {
+async fn prepare(
+    hub: &Arc<Hub>,
+    client: &SocketClient,
+    element: Element,
+) -> Result<Option<Step>, CloseReason> {
     let Call { id, method, params } = match element {
         Element::Notification => return Ok(None),
         Element::Refused { id, error } => return refuse(client, &id, &error.into()).map(Some),
@@ -119,7 +127,7 @@ async fn prepare(hub: &Arc<Hub>, client: &Client, element: Element) -> Result<Op
 }
 
 /// Takes a call of the key's rate, and refuses the call.
-fn refuse(client: &Client, id: &Id, error: &Error) -> Result<Step, CloseReason> {
+fn refuse(client: &SocketClient, id: &Id, error: &Error) -> Result<Step, CloseReason> {
     client.principal().take(Instant::now()).map_err(|_| CloseReason::Rate)?;
     Ok(Step::Answer(text(id, error)))
 }
@@ -137,7 +145,7 @@ fn result(id: &Id, result: &str) -> Vec<u8> {
 }
 
 /// Lets the calls of a message take effect, and queues the answer.
-fn commit(hub: &Arc<Hub>, client: &Arc<Client>, steps: Vec<Step>, is_batch: bool) {
+fn commit(hub: &Arc<Hub>, client: &Arc<SocketClient>, steps: Vec<Step>, is_batch: bool) {
     if steps.is_empty() {
         return;
     }
@@ -148,7 +156,7 @@ fn commit(hub: &Arc<Hub>, client: &Arc<Client>, steps: Vec<Step>, is_batch: bool
     client.answer(&mut client.state(), text.into());
 }
 
-fn take_effect(hub: &Arc<Hub>, client: &Arc<Client>, table: &mut FeedTable, step: Step) -> Vec<u8> {
+fn take_effect(hub: &Arc<Hub>, client: &Arc<SocketClient>, table: &mut FeedTable, step: Step) -> Vec<u8> {
     let params = |id: &Id, error: ParamError| text(id, &Error::Params(error));
     match step {
         Step::Answer(text) => text,

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use tokio::time::{Duration, Instant};
 
-use super::client::{Client, MAX_QUEUED, Next, Queued};
+use super::client::{MAX_QUEUED, NextMessage, Queued, SocketClient};
 use super::feeds::Feeds;
 use crate::config::Config;
 use crate::gateway::Gateway;
@@ -30,27 +30,27 @@ impl Bench {
         Self { gateway: Gateway::new(&config, Arc::clone(&metrics)).unwrap(), metrics, feeds }
     }
 
-    fn client(&self, id: u64) -> Arc<Client> {
+    fn client(&self, id: u64) -> Arc<SocketClient> {
         let metrics = Arc::clone(&self.metrics);
-        Arc::new(Client::new(id, ("dev", None, None), &self.gateway, metrics, Instant::now()).unwrap())
+        Arc::new(SocketClient::new(id, ("dev", None, None), &self.gateway, metrics, Instant::now()).unwrap())
     }
 
-    fn join(&self, client: &Arc<Client>, subscription: &Arc<Subscription>) -> u64 {
+    fn join(&self, client: &Arc<SocketClient>, subscription: &Arc<Subscription>) -> u64 {
         self.feeds.join(&mut self.feeds.lock(), client, subscription).unwrap().0
     }
 }
 
 /// Returns what waits for a client: the texts of its notifications, or the reason of its end.
-fn waiting(client: &Client) -> Result<Vec<String>, CloseReason> {
+fn waiting(client: &SocketClient) -> Result<Vec<String>, CloseReason> {
     let mut texts = Vec::new();
     while let Some(next) = client.next().now_or_never() {
         match next {
-            Next::Close(reason) => return Err(reason),
-            Next::Send(Queued::Notification { shared, id, .. }) => {
+            NextMessage::Close(reason) => return Err(reason),
+            NextMessage::Send(Queued::Notification { shared, id, .. }) => {
                 texts.push(format!("{}{id}}}}}", str::from_utf8(&shared.text).unwrap()));
             }
-            Next::Send(Queued::Answer(text)) => texts.push(String::from_utf8(text.to_vec()).unwrap()),
-            Next::Send(Queued::Ping) => texts.push("ping".to_owned()),
+            NextMessage::Send(Queued::Answer(text)) => texts.push(String::from_utf8(text.to_vec()).unwrap()),
+            NextMessage::Send(Queued::Ping) => texts.push("ping".to_owned()),
         }
     }
     Ok(texts)

@@ -14,7 +14,7 @@ use super::Tip;
 use super::kept::{Keeper, Kept, Origin};
 use crate::cache::{CacheStatus, ForwardReason};
 use crate::error::Error;
-use crate::follow::Head;
+use crate::follow::BlockHead;
 use crate::methods::{EpochInfo, LatestBlockhash, Pubkey, ReadAt, Slot, TipMethod, TipQuery};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, PoolReply};
@@ -115,7 +115,7 @@ impl Tip {
     }
 
     async fn bank(&self, at: ReadAt, context: &CallContext) -> Result<Bank, Unread> {
-        if let Some(Head { slot, height, .. }) = self.head(at).await {
+        if let Some(BlockHead { slot, height, .. }) = self.head(at).await {
             return Ok(Bank { slot, height, status: HIT });
         }
         let (info, status) = self.info(at, context).await?;
@@ -168,7 +168,7 @@ impl Tip {
     }
 
     /// Returns the block of the followed chain that has this hash. `None` if it is not one of the newest.
-    pub fn known_block(&self, blockhash: &str) -> Option<Head> {
+    pub fn known_block(&self, blockhash: &str) -> Option<BlockHead> {
         self.followed.heads().borrow().as_ref()?.named(blockhash).cloned()
     }
 
@@ -189,7 +189,7 @@ impl Tip {
 
     /// Returns the newest block of the followed chain at a commitment. Waits for it for a slot, because the tip may have
     /// risen by the answer of a node. `None` if the chain is not followed, or does not reach the tip soon.
-    async fn head(&self, ReadAt { commitment, min_context_slot }: ReadAt) -> Option<Head> {
+    async fn head(&self, ReadAt { commitment, min_context_slot }: ReadAt) -> Option<BlockHead> {
         let lowest = self.slot(commitment).max(min_context_slot.unwrap_or(0));
         if lowest > self.frontier.slot(commitment) {
             return None;

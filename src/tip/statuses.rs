@@ -28,10 +28,10 @@ pub(super) type StatusReply = Result<Result<Statuses, NodeReply>, Error>;
 
 /// The callers who wait for the next call.
 #[derive(Default)]
-pub(super) struct Merger(Mutex<Waiting>);
+pub(super) struct Merger(Mutex<WaitingQuestions>);
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingQuestions {
     questions: Vec<Question>,
     /// True while a task asks nodes.
     is_asking: bool,
@@ -163,7 +163,7 @@ pub(super) fn split(reply: NodeReply) -> Result<Statuses, NodeReply> {
 }
 
 impl Merger {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, WaitingQuestions> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -56,7 +56,7 @@ pub(super) struct Watches {
 
 #[derive(Debug, Default)]
 struct WatchTable {
-    watched: HashMap<WatchKey, Watched>,
+    watched: HashMap<WatchKey, WatchedSignature>,
     last_number: u64,
     /// True while the task runs.
     is_asking: bool,
@@ -64,7 +64,7 @@ struct WatchTable {
 
 /// One signature that is watched at one commitment, by any number of callers.
 #[derive(Debug)]
-struct Watched {
+struct WatchedSignature {
     /// A number that no other entry has. Later entries have higher ones.
     number: u64,
     watchers: usize,
@@ -114,7 +114,7 @@ impl Watches {
         let mut table = self.lock();
         let number = table.last_number + 1;
         table.last_number = number;
-        let watched = table.watched.entry(key).or_insert_with(|| Watched {
+        let watched = table.watched.entry(key).or_insert_with(|| WatchedSignature {
             number,
             watchers: 0,
             asked: 0,
@@ -147,7 +147,7 @@ impl Watches {
     fn due(
         &self,
         newest: Slot,
-        is_due: impl Fn(Commitment, &Watched) -> bool,
+        is_due: impl Fn(Commitment, &WatchedSignature) -> bool,
     ) -> BTreeSet<(bool, Signature)> {
         let table = self.lock();
         let due = table.watched.iter().filter(|(key, watched)| is_due(key.1, watched));
@@ -244,7 +244,7 @@ impl Tip {
         for floor in &mut floors[..=commitment.index()] {
             *floor = slot.max(*floor);
         }
-        let is_due = |of: Commitment, watched: &Watched| {
+        let is_due = |of: Commitment, watched: &WatchedSignature| {
             of == commitment && watched.asked < slot && watched.number <= last
         };
         let settled = async {
@@ -263,7 +263,7 @@ impl Tip {
     }
 
     /// Asks for the signatures that `is_due` picks, at or above `floors`, and notes the answers.
-    async fn ask_for_due(&self, floors: [Slot; 3], is_due: impl Fn(Commitment, &Watched) -> bool) {
+    async fn ask_for_due(&self, floors: [Slot; 3], is_due: impl Fn(Commitment, &WatchedSignature) -> bool) {
         let due = self.watches.due(self.frontier.slot(Commitment::Processed), is_due);
         let due: Vec<_> = due.into_iter().collect();
         let alike = due.chunk_by(|(a, _), (b, _)| a == b);

@@ -29,7 +29,7 @@ const MAX_ACCOUNTS: usize = 200_000;
 
 /// The transactions that wait, and the slots of those that have landed.
 pub(crate) struct Mempool {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingTransaction>,
     /// The maximum number of elements in `landed`, as far as [`BLOCKHASH_QUEUE`](super::BLOCKHASH_QUEUE) blocks have fewer.
     pub(super) most_landed: usize,
     /// The slot of each transaction in a kept block, by its first signature.
@@ -37,7 +37,7 @@ pub(crate) struct Mempool {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingTransaction {
     queue: VecDeque<SignedTransaction>,
     /// The number of airdrops, which makes equal airdrops different transactions.
     airdrops: u64,
@@ -57,7 +57,7 @@ impl Default for Mempool {
 }
 
 impl Mempool {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingTransaction> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
