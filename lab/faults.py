@@ -41,7 +41,7 @@ class Fault:
 
     def __init__(self, line):
         self.name, *counts = line.split("\t")
-        self.calls, self.failed, self.old, self.p50, self.p99 = map(int, counts)
+        self.calls, self.failed, self.old, self.p50, self.p99, self.node_requests, *self.behind = map(int, counts)
 
     def columns(self):
         milliseconds = [f"{micros / 1000:.1f}" for micros in (self.p50, self.p99)]
@@ -58,7 +58,7 @@ def settings(servers, file, **fields):
     return filled
 
 
-def prepare(name, servers, slotfront, nodes, follow):
+def prepare(name, servers, slotfront, nodes, follow, nginx_cache=""):
     """Returns the command that starts a gateway, its URL, and the URL that tells whether it is ready."""
     port, admin = lab.free_port(), lab.free_port()
     url = ready = f"http://127.0.0.1:{port}/"
@@ -70,7 +70,7 @@ def prepare(name, servers, slotfront, nodes, follow):
         command = [slotfront, "serve", "--config", file]
     elif name == "nginx":
         user = "user root;" if os.geteuid() == 0 else ""
-        command = ["nginx", "-p", servers.folder, "-c", settings(servers, "nginx.conf", user=user, **fields)]
+        command = ["nginx", "-p", servers.folder, "-c", settings(servers, "nginx.conf", user=user, cache=nginx_cache, **fields)]
     else:
         command = ["haproxy", "-db", "-f", settings(servers, "haproxy.cfg", **fields)]
     return command, url, ready

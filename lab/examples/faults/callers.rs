@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use slotfront_lab::wire::{Connections, HttpResponse, Target};
-use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
+use slotfront_rpc::methods::{Commitment, Pubkey};
 use slotfront_sim::Cluster;
 use tokio::time::{Instant, timeout};
 
@@ -26,6 +26,8 @@ pub(crate) struct Pace {
     pub(crate) pause: Duration,
     /// The time after which a call without an answer has failed.
     pub(crate) give_up: Duration,
+    /// True if all calls have the id 1, so that a cache of whole bodies can recognize equal calls.
+    pub(crate) equal_ids: bool,
 }
 
 /// The callers of one gateway, and the counts of their calls.
@@ -41,6 +43,8 @@ pub(crate) struct Callers {
     beside: Vec<Option<Beside>>,
     /// The position of the current phase.
     phase: AtomicUsize,
+    /// The number of the nodes' requests that are counted for a phase.
+    counted_requests: AtomicU64,
     tallies: Mutex<Vec<Tally>>,
     remarks: Mutex<Vec<String>>,
     over: AtomicBool,
@@ -63,6 +67,7 @@ impl Callers {
             next: AtomicU64::new(0),
             beside: rows.iter().map(|row| row.beside).collect(),
             phase: AtomicUsize::new(0),
+            counted_requests: AtomicU64::new(0),
             tallies: Mutex::new(rows.into_iter().map(|row| Tally::new(row.name)).collect()),
             remarks: Mutex::default(),
             over: AtomicBool::new(false),
@@ -79,7 +84,7 @@ impl Callers {
         while !self.over.load(Ordering::Relaxed) {
             let phase = self.phase.load(Ordering::Relaxed);
             self.begin(phase);
-            let (outcome, time) = in_time(pace, self.ask_once()).await;
+            let (outcome, time) = in_time(pace, self.ask_once(pace.equal_ids)).await;
             // A call that began between two faults counts for the phase in which it ends.
             let counted = if phase == 0 { self.phase.load(Ordering::Relaxed) } else { phase };
             self.add(phase, counted, outcome, time);
@@ -109,18 +114,19 @@ impl Callers {
     }
 
     /// Requests the next account. Returns the number of slots by which the answer is older than the call.
-    async fn ask_once(&self) -> Result<u64, String> {
-        let newest = self.newest();
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let address = self.address(id);
+    async fn ask_once(&self, equal_ids: bool) -> Result<u64, String> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let address = self.address(number);
         // All accounts are requested at one commitment, then at the next.
-        let turn = usize::try_from(id).unwrap_or(0) / self.addresses.len();
+        let turn = usize::try_from(number).unwrap_or(0) / self.addresses.len();
         let commitment = &self.commitments[turn % self.commitments.len()];
+        let newest = Commitment::from_name(commitment).map_or(0, |commitment| self.cluster.slot(commitment));
+        let id = if equal_ids { 1 } else { number };
         let params = format!(r#"["{address}",{{"encoding":"base64","commitment":"{commitment}"}}]"#);
         let answer = self.exchange(id, ACCOUNT, &params).await?;
         let found = answer::read(&answer, id)?;
         let truth = self.cluster.account_at(address, found.slot).map(|account| account.lamports);
-        if found.slot > self.newest() {
+        if found.slot > self.cluster.slot(Commitment::Processed) {
             Err(format!("a slot in the future: {}", found.slot))
         } else if truth != Some(found.lamports) {
             Err(format!("{} lamports at slot {} instead of {truth:?}", found.lamports, found.slot))
@@ -136,10 +142,6 @@ impl Callers {
     async fn exchange(&self, id: u64, method: &str, params: &str) -> Result<HttpResponse, String> {
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
         self.connections.post(&body).await.map_err(|error| error.to_string())
-    }
-
-    fn newest(&self) -> Slot {
-        self.cluster.slot(Commitment::Processed)
     }
 
     /// Notes that a call of the row at this position begins.
@@ -160,9 +162,25 @@ impl Callers {
         }
     }
 
-    /// Makes the phase at this position the current phase. Calls that begin from now on count for this phase.
+    /// Makes the phase at this position the current phase. Calls that begin from now on count for this phase, and so do
+    /// the requests that the nodes receive from now on.
     pub(crate) fn enter(&self, phase: usize) {
-        self.phase.store(phase, Ordering::Relaxed);
+        let left = self.phase.swap(phase, Ordering::Relaxed);
+        let requests = self.node_requests();
+        let new = requests - self.counted_requests.swap(requests, Ordering::Relaxed);
+        if let Some(tally) = self.tallies().get_mut(left) {
+            tally.node_requests += new;
+        }
+    }
+
+    /// Returns the number of requests that the nodes have received since the start.
+    pub(crate) fn node_requests(&self) -> u64 {
+        self.cluster.nodes().iter().map(|node| node.calls_total()).sum()
+    }
+
+    /// Returns the addresses that are requested in turn.
+    pub(crate) fn addresses(&self) -> &[Pubkey] {
+        &self.addresses
     }
 
     /// Returns the number of completed calls of the row at this position.
@@ -186,6 +204,7 @@ impl Callers {
 
     /// Stops each caller after its current call.
     pub(crate) fn end(&self) {
+        self.enter(self.phase.load(Ordering::Relaxed));
         self.over.store(true, Ordering::Relaxed);
     }
 

@@ -9,8 +9,13 @@
 //! - The name of the phase.
 //! - The numbers of calls, of failed calls and of answers more than 60 slots old.
 //! - The p50 and the p99 of the calls' durations in microseconds.
+//! - The number of requests that the nodes received meanwhile, probes included.
+//! - The p50 and the p99 of the slots by which the answers were behind the cluster at their commitment.
 //!
 //! Lines that begin with `#` are remarks, such as the first failure of each phase.
+//!
+//! With `--peers`, there are only two phases: all nodes are well, then one hangs. All calls have the id 1. After the lines
+//! of the phases, the line `addresses` has the requested accounts. The nodes, all well, then serve until the input ends.
 
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
@@ -66,6 +71,9 @@ struct Options {
     /// The timeout of a caller in seconds
     #[arg(long, default_value_t = 10)]
     give_up_s: u64,
+    /// Plays only the phases that compare gateways, and then serves until the input ends
+    #[arg(long)]
+    peers: bool,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -85,7 +93,9 @@ async fn main() -> Result<(), BoxError> {
         retained_slots: RETAINED_SLOTS,
         ..Settings::default()
     });
-    phases::begin(&cluster);
+    if !options.peers {
+        phases::begin(&cluster);
+    }
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     Arc::clone(&cluster).serve(listeners, &tasks, stop.clone()).await;
     println!("serving");
@@ -98,12 +108,21 @@ async fn main() -> Result<(), BoxError> {
         callers: options.callers,
         pause: Duration::from_millis(options.pause_ms),
         give_up: Duration::from_secs(options.give_up_s),
+        equal_ids: options.peers,
     };
-    let callers = Callers::new(options.target, options.commitments, Arc::clone(&cluster), phases::rows());
-    tokio::join!(phases::play(&cluster, &callers, end), callers.ask(pace));
-    stop.cancel();
+    let phases = if options.peers { phases::of_peers() } else { phases::all() };
+    let callers =
+        Callers::new(options.target, options.commitments, Arc::clone(&cluster), phases::rows(&phases));
+    tokio::join!(phases::play(phases, &cluster, &callers, end), callers.ask(pace));
     for line in callers.lines() {
         println!("{line}");
     }
+    if options.peers {
+        phases::clear_all_faults(&cluster);
+        let addresses: Vec<String> = callers.addresses().iter().map(ToString::to_string).collect();
+        println!("addresses\t{}", addresses.join("\t"));
+        tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink())).await??;
+    }
+    stop.cancel();
     Ok(())
 }

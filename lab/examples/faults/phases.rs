@@ -47,7 +47,7 @@ pub(crate) enum PhaseEnd {
 }
 
 /// A phase of the run: one fault of the nodes, and the rule for its duration.
-struct Phase {
+pub(crate) struct Phase {
     name: &'static str,
     play: fn(&Cluster),
     /// True if the phase begins only after all nodes have recovered and the gateway uses each of them again.
@@ -92,7 +92,7 @@ fn faulty(cluster: &Cluster) -> &Node {
     cluster.node(FAULTY)
 }
 
-fn clear_all_faults(cluster: &Cluster) {
+pub(crate) fn clear_all_faults(cluster: &Cluster) {
     for node in cluster.nodes() {
         node.clear_faults();
         node.set_lag(0);
@@ -117,8 +117,16 @@ fn fault_everywhere(cluster: &Cluster, method: &str, fault: &Fault) {
     }
 }
 
-/// Returns the phases. All faults are cleared between two phases.
-fn phases() -> Vec<Phase> {
+/// The phases of a comparison of any gateways, `lab/peers.py`: first none has a fault, then one node hangs.
+pub(crate) fn of_peers() -> Vec<Phase> {
+    vec![
+        Phase::new("all nodes well", |_| {}),
+        Phase::new("hangs", |cluster| faulty(cluster).fault(Fault::Hang)),
+    ]
+}
+
+/// All faults. They are cleared between two phases.
+pub(crate) fn all() -> Vec<Phase> {
     vec![
         Phase::at_once("stands still from the start, one killed", begin),
         Phase::new("killed", |cluster| faulty(cluster).set_down(true)),
@@ -200,15 +208,15 @@ fn phases() -> Vec<Phase> {
 }
 
 /// Returns the rows of the output. The first is for the time before and between the faults.
-pub(crate) fn rows() -> Vec<Row> {
+pub(crate) fn rows(phases: &[Phase]) -> Vec<Row> {
     let rest = Row { name: REST.to_owned(), beside: None };
-    std::iter::once(rest).chain(phases().iter().flat_map(Phase::rows)).collect()
+    std::iter::once(rest).chain(phases.iter().flat_map(Phase::rows)).collect()
 }
 
 /// Injects every fault in turn, then stops the callers.
-pub(crate) async fn play(cluster: &Cluster, callers: &Callers, end: PhaseEnd) {
+pub(crate) async fn play(phases: Vec<Phase>, cluster: &Cluster, callers: &Callers, end: PhaseEnd) {
     let mut next = 1;
-    for phase in phases() {
+    for phase in phases {
         let position = next;
         next += phase.rows().count();
         clear_all_faults(cluster);
