@@ -121,7 +121,7 @@ class Servers:
 class Gateway:
     """A slotfront process in a new folder, in front of nodes. It has one key."""
 
-    def __init__(self, servers, target, name, nodes, config="", cache="", env=None):
+    def __init__(self, servers, target, name, nodes, config="", cache="", env=None, server="", plan=""):
         folder = servers.folder / name
         folder.mkdir()
         self.port, self.admin, self.nodes = free_port(), free_port(), [int(node) for node in nodes]
@@ -130,9 +130,11 @@ class Gateway:
 [server]
 listen = "127.0.0.1:{self.port}"
 admin_listen = "127.0.0.1:{self.admin}"
+{server}
 [plans.standard]
 rps = 1000000
 burst = 1000000
+{plan}
 {upstreams}
 [telemetry]
 log = "warn"

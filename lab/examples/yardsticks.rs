@@ -4,6 +4,7 @@
 //! - `floor` parses a call, applies a rate limit, looks up the result in a moka cache, and writes the answer. It
 //!   checks no API keys, methods or freshness, and counts no metrics.
 //! - `node` answers as a node whose chain does not advance.
+//! - `fanout` sends each message that it gets over a WebSocket to all its WebSockets.
 //!
 //! Account data of `node` has the length that the address encodes ([`sized::address`]), or `LENGTH` bytes. The
 //! slot number of a block is also its length in bytes, roughly. The method `calls` returns the number of calls for
@@ -15,8 +16,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -24,13 +25,19 @@ use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use futures_util::{SinkExt as _, StreamExt as _};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use moka::sync::Cache;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use slotfront_lab::sized;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Error as WsError;
+use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 
 /// The length in bytes of the data of an account whose address encodes no length. An answer with one such account
 /// has 247 bytes.
@@ -140,12 +147,58 @@ async fn floor(State(floor): State<Arc<FloorState>>, Path(_key): Path<String>, b
     json(answer)
 }
 
+/// Answers the handshake of a client whose key is that of the example in RFC 6455.
+async fn accept_upgrade(stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if stream.read_buf(&mut head).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    let accepted = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+                    sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+    stream.write_all(accepted.as_bytes()).await
+}
+
+/// Sends each message that it gets over a WebSocket to all its WebSockets, which share the text.
+async fn fan_out(listener: TcpListener) -> Result<(), Box<dyn std::error::Error>> {
+    let clients: Arc<Mutex<Vec<mpsc::UnboundedSender<Message>>>> = Arc::default();
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let clients = Arc::clone(&clients);
+        tokio::spawn(async move {
+            let config = WebSocketConfig::default().read_buffer_size(4 << 10).write_buffer_size(0);
+            accept_upgrade(&mut stream).await?;
+            let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
+            let (sender, mut texts) = mpsc::unbounded_channel();
+            clients.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+            loop {
+                tokio::select! {
+                    Some(text) = texts.recv() => socket.send(text).await?,
+                    message = socket.next() => match message {
+                        Some(Ok(text @ Message::Text(_))) => {
+                            let mut clients = clients.lock().unwrap_or_else(PoisonError::into_inner);
+                            clients.retain(|client| client.send(text.clone()).is_ok());
+                        }
+                        Some(Ok(_)) => {}
+                        Some(Err(_)) | None => break Ok::<_, WsError>(()),
+                    },
+                }
+            }
+        });
+    }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let kind = arguments.next().unwrap_or_default();
-    let port = arguments.next().ok_or("usage: yardsticks constant|floor|node PORT")?.parse()?;
+    let port = arguments.next().ok_or("usage: yardsticks constant|floor|node|fanout PORT")?.parse()?;
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+    println!("listening on {}", listener.local_addr()?);
     let router = match kind.as_str() {
+        "fanout" => return fan_out(listener).await,
         "constant" => {
             let answer: &'static str = enveloped(&account(), "1").leak();
             Router::new().fallback(post(move |_body: Bytes| async move { json(answer) }))
@@ -158,8 +211,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         "node" => Router::new().fallback(post(node)),
         other => return Err(format!("no such yardstick: {other:?}").into()),
     };
-    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
-    println!("listening on {}", listener.local_addr()?);
     axum::serve(listener, router).await?;
     Ok(())
 }
