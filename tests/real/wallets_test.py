@@ -7,9 +7,10 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from gateway import ROOT, Dev
+from gateway import ROOT, TARGET, Dev
 
-JAVASCRIPT = Path(__file__).parent / "clients" / "javascript"
+CLIENTS = Path(__file__).parent / "clients"
+JAVASCRIPT = CLIENTS / "javascript"
 PATIENCE_S = 120
 
 
@@ -39,6 +40,29 @@ class Wallets(unittest.TestCase):
         counts = json.loads(printed.splitlines()[-1])
         self.assertEqual(counts["confirmed"], 60, counts)
         self.assertEqual(counts["falseExpiries"] + counts["lost"], 0, counts)
+
+    def test_payments_with_kit(self):
+        with Dev() as dev:
+            dev.ready()
+            printed = run("node", "pay_kit.mjs", PAY=json.dumps(addresses(dev) | {"payments": 3}))
+        seen = json.loads(printed)
+        self.assertEqual([len(seen["accounts"]), len(seen["slots"])], [3, 3], seen)
+        for slots in seen.values():
+            self.assertEqual(slots, sorted(set(slots)), "slots rise")
+
+    def test_payment_with_solana_py(self):
+        with Dev() as dev:
+            dev.ready()
+            printed = run(TARGET / "clients" / "venv" / "bin" / "python", CLIENTS / "python" / "pay.py", PAY=json.dumps(addresses(dev)))
+        paid = json.loads(printed)
+        self.assertEqual(paid["error"], None)
+        self.assertRegex(paid["status"], "Confirmed|Finalized")
+        self.assertEqual(len(paid["kinds"]), 3, paid)
+
+
+def addresses(dev):
+    """Returns the addresses for a library that has to be told both."""
+    return {"url": dev.url, "ws": dev.url.replace("http", "ws")}
 
 
 if __name__ == "__main__":
