@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Measures the upstream calls that slotfront saves, and the lag of its answers. Prints one table as Markdown.
 
-    lab/replay.py [--seconds S] [--rate N] [--seed N] [--target FOLDER] [--print]
+    lab/replay.py [--published] [--follow] [--seconds S] [--rate N] [--seed N] [--target FOLDER] [--print]
 
 slotfront runs with its default settings in front of a simulated cluster of three nodes with slots of 250 ms. The load is
 a seeded mix of calls: equal seed, rate and seconds give equal calls. `--print` prints them with their planned times in
 microseconds. Each request is sent at its planned time, even while earlier ones are open.
+
+The calls are of the eight methods. With --published, half of them are, and the other half has the shares of getSlot,
+getBlocks, getTransaction, getBlockTime and getBalance that an EVM on Solana has published. With --follow, slotfront follows
+the chain, and the follower's own calls count as upstream calls.
 
 The calls, hits, upstream calls and the last column come from `/metrics` and include batched calls. The client measures
 the times and the other lags, per request. Except in the rows of misses, lag covers answers from the cache that have a
@@ -147,18 +151,20 @@ def main():
     parser.add_argument("--rate", type=float, default=500, help="the average number of requests per second")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", type=pathlib.Path, help="a folder with the built programs (default: build them)")
+    parser.add_argument("--published", action="store_true", help="take the published shares of more methods")
+    parser.add_argument("--follow", action="store_true", help="follow the chain")
     parser.add_argument("--print", action="store_true", help="print the requests without sending them")
     options = parser.parse_args()
     lab.require_two_cores()
     target = lab.programs(options.target, "replay")
-    plan = ["--nodes", NODES, "--seed", options.seed, "--rate", options.rate, "--seconds", options.seconds]
+    plan = ["--nodes", NODES, "--seed", options.seed, "--rate", options.rate, "--seconds", options.seconds, *(["--published"] if options.published else [])]
     program = ["taskset", "-c", lab.LOAD_CORE, target / "examples" / "replay"]
     if options.print:
         nowhere = "http://127.0.0.1/"
         return subprocess.run([str(word) for word in [*program, nowhere, "--node", nowhere, *plan, "--print"]], check=True)
     with tempfile.TemporaryDirectory() as folder, lab.Servers(folder) as servers:
         nodes = servers.cluster(target, NODES, "--seed", options.seed)
-        gateway = lab.Gateway(servers, target, "gateway", nodes)
+        gateway = lab.Gateway(servers, target, "gateway", nodes, f'[follow]\nmode = "{"on" if options.follow else "off"}"')
         # Waits for the first probes of the nodes.
         time.sleep(3)
         before = gateway.metrics()

@@ -47,6 +47,9 @@ struct Options {
     seconds: u64,
     #[arg(long, default_value_t = 256)]
     connections: usize,
+    /// Takes the published shares of more methods instead of the eight methods
+    #[arg(long)]
+    published: bool,
     /// Prints the requests without sending them
     #[arg(long)]
     print: bool,
@@ -121,8 +124,9 @@ impl Run {
         let line = match result {
             Ok(answer) => {
                 let outcome = outcome(&answer, method);
-                let behind =
-                    self.behind(&answer, commitment).map_or("-".to_owned(), |slots| slots.to_string());
+                let behind = self
+                    .behind(method, &answer, commitment)
+                    .map_or("-".to_owned(), |slots| slots.to_string());
                 format!("{method} {commitment} {outcome} {micros} {behind}")
             }
             Err(_) => format!("{method} {commitment} failed {micros} -"),
@@ -131,14 +135,16 @@ impl Run {
         let _ = self.lines.send(line);
     }
 
-    /// Returns the number of slots by which the context slot of an answer is behind the cluster's newest slot at
-    /// `commitment`.
-    fn behind(&self, answer: &HttpResponse, commitment: &str) -> Option<u64> {
+    /// Returns the number of slots by which an answer is behind the cluster's newest slot at `commitment`: its context
+    /// slot, or the answer to getSlot itself.
+    fn behind(&self, method: &str, answer: &HttpResponse, commitment: &str) -> Option<u64> {
         let newest = self.newest.at(commitment)?;
         // The context is at the beginning. The rest of the body may be long.
         let text = std::str::from_utf8(&answer.body[..answer.body.len().min(200)]).ok()?;
-        let (_, rest) = text.split_once(r#""context":{"#)?;
-        let (_, rest) = rest.split_once(r#""slot":"#)?;
+        let (_, rest) = match method {
+            "getSlot" => text.split_once(r#""result":"#)?,
+            _ => text.split_once(r#""context":{"#)?.1.split_once(r#""slot":"#)?,
+        };
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
         Some(newest.saturating_sub(rest[..digits].parse().ok()?))
     }
@@ -147,7 +153,7 @@ impl Run {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
     let options = Options::parse();
-    let mix = Mix::new(options.seed, options.rate, options.nodes);
+    let mix = Mix::new(options.seed, options.rate, options.nodes, options.published);
     println!("# {}", mix.describe());
     let length = Duration::from_secs(options.seconds);
     let plan = mix.take_while(|request| request.at < length);

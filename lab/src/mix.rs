@@ -15,8 +15,11 @@ use slotfront_sim::{Cluster, SLOT_TIME, Settings};
 use crate::dice::Dice;
 use crate::zipf::Zipf;
 
-/// The methods, with their shares of a hundred calls.
-const METHODS: [(&str, u64); 8] = [
+/// The methods of a mix, with their shares of a hundred calls.
+type Shares = &'static [(&'static str, u64)];
+
+/// The eight methods.
+const EIGHT: Shares = &[
     ("getAccountInfo", 46),
     ("getTokenAccountBalance", 16),
     ("getMultipleAccounts", 10),
@@ -25,6 +28,23 @@ const METHODS: [(&str, u64); 8] = [
     ("getBlock", 5),
     ("getVoteAccounts", 5),
     ("getClusterNodes", 3),
+];
+/// Half of the calls are of the eight methods, as in `EIGHT`. The others have shares within those that an EVM on
+/// Solana has published of its calls: getSlot 18 to 20 %, getBlocks 7 to 26 %, getTransaction 6 to 10 %, getBlockTime 4 %.
+const PUBLISHED: Shares = &[
+    ("getAccountInfo", 23),
+    ("getTokenAccountBalance", 8),
+    ("getMultipleAccounts", 5),
+    ("getFeeForMessage", 4),
+    ("getRecentPerformanceSamples", 4),
+    ("getBlock", 2),
+    ("getVoteAccounts", 2),
+    ("getClusterNodes", 2),
+    ("getSlot", 19),
+    ("getBlocks", 12),
+    ("getTransaction", 8),
+    ("getBlockTime", 4),
+    ("getBalance", 7),
 ];
 /// The commitments, with their shares of a hundred calls. Half of the calls at finalized name no commitment,
 /// because finalized is the default.
@@ -41,8 +61,9 @@ const MINIMA: u64 = 3;
 const ADDRESSES: usize = 10_000;
 /// The number of different lists of addresses. A list has 2 to 50 addresses.
 const LISTS: u64 = 200;
+const TRANSACTIONS: [(&str, u64); 3] = [("json", 60), ("jsonParsed", 25), ("base64", 15)];
 /// The number of newest slots whose blocks are requested. Fees are requested for the same number of newest
-/// messages.
+/// messages, and transactions for that of newest signatures.
 const BACK: usize = 64;
 
 /// A request: one call, or a batch.
@@ -59,6 +80,7 @@ pub struct PlannedRequest {
 
 /// An iterator over the requests, in the order of their planned times.
 pub struct Mix {
+    methods: Shares,
     seed: u64,
     rate: f64,
     number: u64,
@@ -75,12 +97,16 @@ pub struct Mix {
     recent: Zipf,
     /// The messages for getFeeForMessage, newest first.
     messages: VecDeque<String>,
+    /// The signatures for getTransaction, newest first.
+    signatures: VecDeque<String>,
+    /// The newest confirmed slot whose block has been read.
+    read_slot: u64,
 }
 
 impl Mix {
     /// Returns the requests for `seed`, on average `rate` per second, to a cluster with default settings and `nodes`
-    /// nodes.
-    pub fn new(seed: u64, rate: f64, nodes: usize) -> Self {
+    /// nodes. They are of the eight methods, or have the `published` shares of more methods.
+    pub fn new(seed: u64, rate: f64, nodes: usize, published: bool) -> Self {
         let twin = Cluster::new(Settings { seed, nodes, slot_time: None, ..Settings::default() });
         let examples = twin.examples();
         let text = |keys: &[Pubkey]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -100,6 +126,7 @@ impl Mix {
         let existing = addresses.len();
         addresses.extend((existing..ADDRESSES).map(|number| absent(seed, number as u64)));
         let mut mix = Self {
+            methods: if published { PUBLISHED } else { EIGHT },
             seed,
             rate,
             number: 0,
@@ -114,8 +141,10 @@ impl Mix {
             tokens,
             votes,
             messages: VecDeque::new(),
+            signatures: VecDeque::new(),
+            read_slot: 0,
         };
-        mix.note_messages();
+        mix.note_block();
         mix
     }
 
@@ -129,7 +158,7 @@ impl Mix {
              batches of 2 to 8; {SLICES} of 100 account calls take a slice, {MINIMA} of 100 that may name a minContextSlot; \
              {} addresses, {} token accounts, {LISTS} lists of 2 to 50, the blocks of the newest {BACK} slots and the newest {BACK} messages, all \
              by Zipf's law with exponent 1",
-            shares(&METHODS),
+            shares(self.methods),
             shares(&COMMITMENTS),
             shares(&ENCODINGS),
             shares(&DETAILS),
@@ -138,7 +167,8 @@ impl Mix {
         )
     }
 
-    fn note_messages(&mut self) {
+    /// Notes the newest messages, and the signatures of the newest confirmed block.
+    fn note_block(&mut self) {
         let examples = self.twin.examples();
         for message in [examples.fee_message_v0, examples.fee_message] {
             if !self.messages.contains(&message) {
@@ -146,6 +176,17 @@ impl Mix {
             }
         }
         self.messages.truncate(BACK);
+        let newest = self.twin.slot(Commitment::Confirmed);
+        if std::mem::replace(&mut self.read_slot, newest) != newest {
+            let config = r#"{"commitment":"confirmed","transactionDetails":"signatures","rewards":false,"maxSupportedTransactionVersion":0}"#;
+            let call = envelope(1, "getBlock", &format!("[{newest},{config}]"));
+            let block = String::from_utf8(self.twin.node(0).answer(call.as_bytes())).unwrap_or_default();
+            let list = block.split_once(r#""signatures":["#).and_then(|(_, rest)| rest.split_once(']'));
+            for signature in list.map_or("", |(list, _)| list).split(',').filter(|text| !text.is_empty()) {
+                self.signatures.push_front(signature.trim_matches('"').to_owned());
+            }
+            self.signatures.truncate(BACK);
+        }
     }
 
     fn next_request(&mut self) -> PlannedRequest {
@@ -158,7 +199,7 @@ impl Mix {
         while self.steps < slots {
             self.twin.step();
             self.steps += 1;
-            self.note_messages();
+            self.note_block();
         }
         let at = self.at;
         if dice.below(100) < BATCHES {
@@ -177,9 +218,9 @@ impl Mix {
 
     /// Returns a random call in three values: its method, its commitment and its JSON text.
     fn call(&self, dice: &mut Dice, id: u64) -> (&'static str, &'static str, String) {
-        let method = dice.choose(&METHODS);
+        let method = dice.choose(self.methods);
         let mut commitment = dice.choose(&COMMITMENTS);
-        if method == "getBlock" && commitment == "processed" {
+        if matches!(method, "getBlock" | "getBlocks" | "getTransaction") && commitment == "processed" {
             commitment = "confirmed";
         }
         let mut config: Vec<String> = Vec::new();
@@ -220,6 +261,25 @@ impl Mix {
                     let at = usize::try_from(dice.below(self.votes.len() as u64)).unwrap_or(0);
                     config.push(format!(r#""votePubkey":"{}""#, self.votes[at]));
                 }
+            }
+            "getSlot" => {}
+            "getBalance" => {
+                let _ = write!(first, "\"{}\"", self.addresses[self.popular.draw(dice)]);
+            }
+            "getBlocks" => {
+                let newest =
+                    self.twin.slot(Commitment::from_name(commitment).unwrap_or(Commitment::Finalized));
+                let _ = write!(first, "{},{newest}", newest - self.recent.draw(dice) as u64);
+            }
+            "getBlockTime" => {
+                let slot = self.twin.slot(Commitment::Confirmed) - self.recent.draw(dice) as u64;
+                return (method, "-", envelope(id, method, &format!("[{slot}]")));
+            }
+            "getTransaction" => {
+                let at = self.recent.draw(dice).min(self.signatures.len().saturating_sub(1));
+                let _ = write!(first, "\"{}\"", self.signatures.get(at).map_or("", String::as_str));
+                let encoding = dice.choose(&TRANSACTIONS);
+                config.push(format!(r#""encoding":"{encoding}","maxSupportedTransactionVersion":0"#));
             }
             "getRecentPerformanceSamples" => {
                 let params = format!("[{}]", [1, 4, 60, 720][usize::try_from(dice.below(4)).unwrap_or(0)]);
