@@ -24,7 +24,6 @@ mod proxy_protocol;
 mod reply;
 mod request;
 mod request_head;
-mod responses;
 mod routes;
 mod send;
 pub mod shutdown;
@@ -153,16 +152,6 @@ async fn read_body(front: &Front, mut body: Incoming) -> Result<Bytes, Box<HttpR
     tokio::time::timeout(server.body_timeout, reading)
         .await
         .unwrap_or_else(|_| Err(Box::new(request::late_body())))
-}
-
-/// Returns the API key in a path `/v3/<API_KEY>`, to which JSON-RPC calls are sent. `None` for any other path. In the
-/// mode `open`, `/` and `/v3` give an empty key. The key is not percent-decoded, because decoding could add a `/`.
-fn route<'a>(path: &'a str, front: &Front) -> Option<&'a str> {
-    match path.strip_prefix("/v3/") {
-        Some(key) => (!key.contains('/')).then_some(key),
-        None if front.gateway.is_open() && (path == "/" || path == "/v3") => Some(""),
-        None => None,
-    }
 }
 
 const WRONG_MEDIA_TYPE: &str =

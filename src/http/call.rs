@@ -11,11 +11,10 @@ use super::access::CallOutcome;
 use super::in_flight::{FREE_BYTES, InFlightPermit};
 use super::reply::BodyParts;
 use super::request_head::{Accepted, ClientInfo};
-use super::responses::{CallResponse, node_error, spliced_result};
 use super::{Front, in_flight, passthrough};
 use crate::cache::entry::{Payload, TextParts};
-use crate::cache::{CacheAnswer, CallOptions, Charge, Conditions, MemoryPermit};
-use crate::coding::Coding;
+use crate::cache::{CacheAnswer, CacheStatus, CallOptions, Charge, Conditions, MemoryPermit};
+use crate::coding::{Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::error::Error;
 use crate::gateway::{MonotonicSlot, Principal};
 use crate::jsonrpc::{Call, Id, reply};
@@ -26,6 +25,44 @@ use crate::telemetry::{NodeCode, Outcome, Trace};
 /// The longest result, in bytes, that is copied into one buffer with its envelope. Longer results are sent as slices of
 /// the cached text.
 const COPIED_BYTES: usize = 1024;
+
+pub(super) struct CallResponse {
+    pub(super) body: BodyParts,
+    /// The compressed text between the first and the last piece of `body`. These two pieces are the JSON-RPC
+    /// envelope. `None` if the cache has not compressed the text.
+    pub(super) compressed: Option<Arc<CompressedText>>,
+    /// The value for the header `Cache-Status`. `None` for a refusal by slotfront.
+    pub(super) status: Option<CacheStatus>,
+    pub(super) refusal: Option<Error>,
+    pub(super) outcome: CallOutcome,
+}
+
+impl CallResponse {
+    /// Creates a response that is not compressed and has no cache status.
+    pub(super) fn new(body: BodyParts, outcome: CallOutcome) -> Self {
+        Self { body, compressed: None, status: None, refusal: None, outcome }
+    }
+
+    /// Returns true if the cache compresses answers with this response's length and method. `compressed` may still
+    /// be `None`, for example if too many answers were being compressed.
+    pub(super) fn compression_is_left_to_cache(&self) -> bool {
+        self.outcome.method.is_some() && self.body.len() >= WORTH_BYTES
+    }
+
+    /// Adds the response's body to `parts`, in compressed form if the cache has compressed it.
+    pub(super) fn add_to<'a>(&'a self, parts: &mut Vec<SplicePart<'a>>) {
+        match (&self.compressed, self.body.first_and_last()) {
+            (Some(compressed), Some((head, tail))) => {
+                parts.extend([
+                    SplicePart::Plain(head),
+                    SplicePart::Coded(compressed),
+                    SplicePart::Plain(tail),
+                ]);
+            }
+            _ => parts.extend(self.body.iter().cloned().map(SplicePart::Plain)),
+        }
+    }
+}
 
 /// A call of one of the eight methods that may be made: its params are read, and its price is reserved.
 pub(super) struct AdmittedCall {
@@ -312,4 +349,21 @@ pub(super) fn outcome(error: &Error) -> Outcome {
         Error::Limited { .. } => Outcome::Limited,
         Error::Overloaded | Error::NoUpstream(_) | Error::TimedOut(_) => Outcome::Error,
     }
+}
+
+/// Returns a result, given in pieces, inside the JSON-RPC envelope with the caller's id. The pieces are not copied.
+pub(super) fn spliced_result(id: &Id, result: impl IntoIterator<Item = Bytes>) -> BodyParts {
+    let (head, tail) = reply::head_and_tail(id);
+    let mut body = BodyParts::default();
+    body.push(head);
+    result.into_iter().for_each(|piece| body.push(piece));
+    body.push(tail);
+    body
+}
+
+/// Returns a node's error object inside the JSON-RPC envelope with the caller's id.
+pub(super) fn node_error(id: &Id, error: &[u8]) -> BodyParts {
+    let mut text = Vec::with_capacity(error.len() + 64);
+    reply::node_error(&mut text, id, error);
+    BodyParts::from(Bytes::from(text))
 }

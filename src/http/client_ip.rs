@@ -25,7 +25,7 @@ pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?S
     if client.is_none() {
         front.metrics.client_addresses_unknown.at(()).inc();
     } else if !server.proxy_protocol
-        && peer.is_some_and(|peer| server.trusts(peer))
+        && peer.is_some_and(|peer| is_trusted(peer, server))
         && fields.first(X_FORWARDED_FOR).is_none()
     {
         front.metrics.client_addresses_missing.at(()).inc();
@@ -39,7 +39,7 @@ pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?S
 /// client as well. If it sends only `Forwarded`, the address is unknown.
 fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
     let peer = peer?.to_canonical();
-    if !server.trusts(peer) {
+    if !is_trusted(peer, server) {
         return Some(peer);
     }
     if fields.first(X_FORWARDED_FOR).is_none() {
@@ -57,11 +57,17 @@ fn last_untrusted(hops: impl Iterator<Item = Option<IpAddr>>, server: &Server) -
     for hop in hops {
         let hop = hop?;
         client = Some(hop);
-        if !server.trusts(hop) {
+        if !is_trusted(hop, server) {
             break;
         }
     }
     client
+}
+
+/// Returns true for the address of a trusted proxy.
+pub(super) fn is_trusted(ip: IpAddr, server: &Server) -> bool {
+    let ip = ip.to_canonical();
+    server.trusted_proxies.iter().any(|network| network.contains(&ip))
 }
 
 /// Parses an element of `X-Forwarded-For`, which has no quoting. `None` if it is not an address.

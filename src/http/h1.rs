@@ -14,10 +14,9 @@
 //! 4. Timers and shutdown are checked only after a wake-up that found nothing to read. So these checks do not
 //!    slow requests down.
 //! 5. An idle connection has neither a buffer nor the future of a request. While a call waits, reading
-//!    ahead stops once [`head::MAX_BODY`] bytes are read.
+//!    ahead stops once [`message::MAX_BODY`] bytes are read.
 
-mod head;
-mod writer;
+mod message;
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -35,8 +34,7 @@ use tokio::time::Instant;
 use super::shutdown::{IDLE_TIMEOUT, Phases, Wait};
 use super::timed_socket::{LazyTimer, linger};
 use super::{Front, request};
-use head::{Head, MAX_BODY, Plain};
-use writer::ResponseWriter;
+use message::{Head, MAX_BODY, Plain, ResponseWriter};
 
 /// The capacity for one read, in bytes. Most requests fit.
 const READ_BYTES: usize = 4096;

@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::client_ip;
 use super::connection_activity::{ConnectionActivity, IdleAction, PacedBody};
 use super::connection_service::ConnectionService;
 use super::connection_service::{ConnectionPermit, ConnectionPermits, ShareExhausted};
@@ -184,7 +185,7 @@ impl Listener {
         let deadline = Instant::now() + server.header_timeout;
         let mut client = Some(peer);
         if server.proxy_protocol {
-            let header = if server.trusts(peer) {
+            let header = if client_ip::is_trusted(peer, server) {
                 Box::pin(self.by(deadline, proxy_protocol::read(&mut socket))).await?
             } else {
                 Err(io::Error::other("server.proxy_protocol: the peer is not in server.trusted_proxies"))
@@ -200,7 +201,7 @@ impl Listener {
         }
         // Each client address may hold only a share of the connections. A trusted proxy may hold more, because it
         // connects for many clients. All clients of unknown address together have one share.
-        let _share = if client.is_some_and(|client| server.trusts(client)) {
+        let _share = if client.is_some_and(|client| client_ip::is_trusted(client, server)) {
             None
         } else {
             let share = self.permits.share_of(client).ok_or(ShareExhausted);

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::access::CallOutcome;
-use super::call::RequestContext;
-use super::responses::{CallResponse, node_error, spliced_result};
+use super::call::{CallResponse, RequestContext, node_error, spliced_result};
 use super::{send, tip};
 use crate::cache::{CacheStatus, Charge, Debt};
 use crate::error::Error;

@@ -10,13 +10,13 @@ use tokio::time::{Instant, timeout};
 
 use super::Front;
 use super::access::{AccessLine, CallOutcome, Calls};
-use super::call::{self, Admission, RequestContext, outcome};
+use super::call::{self, Admission, CallResponse, RequestContext, outcome};
 use super::in_flight::InFlightPermit;
 use super::reply::BodyParts;
 use super::reply::HttpReply;
 use super::request_head::ClientInfo;
-use super::responses::{CallResponse, Responses};
-use crate::coding::{self, Coding};
+use crate::cache::CacheStatus;
+use crate::coding::{self, Coding, SplicePart};
 use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
 use crate::jsonrpc::{Call, Id};
@@ -218,4 +218,105 @@ fn refuse_invalid_utf8(body: &[u8]) -> Option<HttpReply> {
 /// Returns the refusal of a body that took too long.
 pub(super) fn late_body() -> HttpReply {
     HttpReply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
+}
+
+pub(super) enum Responses {
+    /// The response to a request that is not a batch.
+    Whole(CallResponse),
+    /// The responses to the calls of a batch, in order. A notification has no response.
+    Batch(Vec<CallResponse>),
+}
+
+impl Responses {
+    pub(super) fn all(&self) -> &[CallResponse] {
+        match self {
+            Self::Whole(response) => std::slice::from_ref(response),
+            Self::Batch(responses) => responses,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let texts: usize = self.all().iter().map(|response| response.body.len()).sum();
+        let separators: usize = (0..=self.all().len()).map(|at| self.separator(at).len()).sum();
+        texts + separators
+    }
+
+    pub(super) fn text(&self) -> BodyParts {
+        let mut body = BodyParts::default();
+        for (at, response) in self.all().iter().enumerate() {
+            body.push(self.separator(at));
+            body.append(response.body.clone());
+        }
+        body.push(self.separator(self.all().len()));
+        body
+    }
+
+    pub(super) fn into_text(self) -> BodyParts {
+        let end = self.separator(1);
+        match self {
+            Self::Whole(response) => {
+                let mut body = response.body;
+                body.push(end);
+                body
+            }
+            Self::Batch(_) => self.text(),
+        }
+    }
+
+    /// Returns the body in `coding`, assembled from the texts that the cache has compressed. The other texts are
+    /// embedded without compression. `None` if the cache has compressed no text.
+    pub(super) fn spliced(&self, coding: Coding) -> Option<Vec<Bytes>> {
+        if self.all().iter().all(|response| response.compressed.is_none()) {
+            return None;
+        }
+        let mut parts = Vec::with_capacity(4 * self.all().len() + 1);
+        for (at, response) in self.all().iter().enumerate() {
+            parts.push(SplicePart::Plain(self.separator(at)));
+            response.add_to(&mut parts);
+        }
+        parts.push(SplicePart::Plain(self.separator(self.all().len())));
+        coding::splice(coding, &parts)
+    }
+
+    /// Returns the text before the response at index `at`, such as the comma between two responses of a batch. For the
+    /// index after the last response, returns the text that ends the body.
+    fn separator(&self, at: usize) -> Bytes {
+        Bytes::from_static(match self {
+            Self::Whole(_) if at == 0 => b"",
+            Self::Whole(_) => b"\n",
+            Self::Batch(responses) if at == responses.len() => b"]\n",
+            Self::Batch(_) if at == 0 => b"[",
+            Self::Batch(_) => b",",
+        })
+    }
+
+    /// Returns the value of the header `Cache-Status` for the HTTP response. `None` if every response is a refusal
+    /// by slotfront.
+    pub(super) fn status(&self) -> Option<CacheStatus> {
+        match self {
+            Self::Whole(response) => response.status,
+            Self::Batch(responses) => {
+                let answers = || responses.iter().filter_map(|response| response.status);
+                let hits = answers().filter(|status| status.is_hit()).count();
+                let of = answers().count();
+                (of > 0).then_some(CacheStatus::Batch { hits, of })
+            }
+        }
+    }
+
+    /// Returns the refusal of a request that is not a batch. `None` for an answered request, and for every batch.
+    pub(super) fn refusal(&self) -> Option<&Error> {
+        match self {
+            Self::Whole(response) => response.refusal.as_ref(),
+            Self::Batch(_) => None,
+        }
+    }
+
+    pub(super) fn calls(&self) -> Calls {
+        self.all().iter().fold(Calls::NONE, |calls, response| calls.and(response.outcome))
+    }
 }

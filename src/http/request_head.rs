@@ -15,7 +15,7 @@ use hyper::http::request::Parts;
 use hyper::{Method as Verb, Request, Response, Uri};
 
 use super::upgrade::Handshake;
-use super::{Front, client_ip, route, routes};
+use super::{Front, client_ip, routes};
 use crate::coding::Coding;
 use crate::gateway::MAX_KEY;
 use crate::telemetry::Trace;
@@ -291,6 +291,16 @@ fn weight(text: &[u8]) -> Option<Weight> {
         digit.is_ascii_digit().then(|| weight * 10 + Weight::from(digit - b'0'))
     })?;
     (all <= FULL).then_some(all)
+}
+
+/// Returns the API key in a path `/v3/<API_KEY>`, to which JSON-RPC calls are sent. `None` for any other path. In the
+/// mode `open`, `/` and `/v3` give an empty key. The key is not percent-decoded, because decoding could add a `/`.
+pub(super) fn route<'a>(path: &'a str, front: &Front) -> Option<&'a str> {
+    match path.strip_prefix("/v3/") {
+        Some(key) => (!key.contains('/')).then_some(key),
+        None if front.gateway.is_open() && (path == "/" || path == "/v3") => Some(""),
+        None => None,
+    }
 }
 
 #[cfg(test)]

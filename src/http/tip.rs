@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::call::RequestContext;
+use super::call::{CallResponse, RequestContext};
 use super::passthrough::{charged, respond};
-use super::responses::CallResponse;
 use crate::cache::Debt;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};

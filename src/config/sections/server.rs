@@ -1,6 +1,6 @@
 //! `[server]`: the listeners and their limits.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -71,14 +71,6 @@ section! {
         /// TLS on the public listener: PEM files, read again when they change. The server's own certificate is the
         /// first, and the key is not encrypted.
         tls: Option<TlsFiles> = with(tls),
-    }
-}
-
-impl Server {
-    /// Returns true for the address of a trusted proxy.
-    pub fn trusts(&self, ip: IpAddr) -> bool {
-        let ip = ip.to_canonical();
-        self.trusted_proxies.iter().any(|network| network.contains(&ip))
     }
 }
 
