@@ -22,7 +22,6 @@ mod floors;
 mod follow_stamp;
 mod forms;
 mod freshness;
-mod generation;
 pub mod key;
 mod lookup;
 #[cfg(test)]

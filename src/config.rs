@@ -25,4 +25,5 @@ pub use load::{from_text, load};
 pub use problem::{Problem, Problems, ValueOrigin};
 pub use schema::schema;
 pub use secret::Secret;
+pub(crate) use secret::sha256;
 pub use sections::*;

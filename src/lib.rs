@@ -22,7 +22,6 @@ pub mod cache;
 pub mod follow;
 pub mod pool;
 pub mod redis_store;
-mod sha256;
 
 pub mod frontier;
 pub mod node;

@@ -17,8 +17,8 @@ use url::form_urlencoded;
 
 use super::{AdminState, json_response};
 use crate::cache::purge::Filter;
+use crate::config::sha256;
 use crate::methods::{Method, Pubkey};
-use crate::sha256::sha256;
 use crate::telemetry;
 
 /// The longest wait for the result of a reload of the configuration.

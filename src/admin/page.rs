@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use crate::sha256::sha256;
+use crate::config::sha256;
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = concat!(

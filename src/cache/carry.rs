@@ -22,10 +22,10 @@ use tokio::time::{Instant, timeout};
 
 use super::derive::list;
 use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
+use super::flight::GenerationGuard;
 use super::follow_stamp::FollowStamp;
 use super::forms;
 use super::freshness::{Limit, ServeRule, Verdict};
-use super::generation::GenerationGuard;
 use super::key::{Key, LookupPlan};
 use super::lookup::{Lookup, Stored};
 use crate::config::{FollowMode, FollowSettings};

@@ -1,4 +1,5 @@
-//! Single-flight: all callers with the same question at the same time share one fetch, called a flight.
+//! Single-flight: all callers with the same question at the same time share one fetch, called a flight. The generation of the
+//! cache says whether its answer came before a purge.
 //!
 //! The fetch is a task that goes on even if the caller who started it, the leader, leaves. Callers bring their own
 //! deadlines and never cancel a flight. A callback gets the result even if its caller has left. A failed fetch is not
@@ -6,9 +7,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use crate::sync::{Mutex, MutexGuard, TaskTracker, watch};
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, TaskTracker, watch};
 
 /// The number of locks over which keys are spread, so that flights of different keys rarely contend.
 const SHARDS: usize = 64;
@@ -144,6 +145,41 @@ struct FlightGuard<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync
 impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Drop for FlightGuard<K, T> {
     fn drop(&mut self) {
         self.flights.shard(&self.key).remove(&self.key);
+    }
+}
+
+/// The generation of the cache: the number of times it was purged.
+///
+/// An answer that was asked for in an earlier generation is neither stored nor given to later callers. The generation is
+/// checked and the answer inserted under one lock. If they were not, a purge in between would be undone.
+#[derive(Debug, Default)]
+pub(super) struct Generation(RwLock<u64>);
+
+/// A lock on the number of purges. No purge can begin before the guard is dropped.
+pub(super) struct GenerationGuard<'a>(RwLockReadGuard<'a, u64>);
+
+impl Generation {
+    /// Waits until no [`GenerationGuard`] is left, and then counts a purge. Entries must be removed after this
+    /// call, not before.
+    pub(super) fn advance(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    /// Returns the number of purges so far.
+    pub(super) fn number(&self) -> u64 {
+        self.lock().number()
+    }
+
+    /// Keeps purges from beginning while an answer is inserted. The guard must not be held across an await.
+    pub(super) fn lock(&self) -> GenerationGuard<'_> {
+        GenerationGuard(self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl GenerationGuard<'_> {
+    /// Returns the number of purges, which does not change while the guard exists.
+    pub(super) fn number(&self) -> u64 {
+        *self.0
     }
 }
 

@@ -1,7 +1,9 @@
-//! Secrets, and references to them: `env:NAME` and `file:PATH`.
+//! Secrets, references to them (`env:NAME` and `file:PATH`), and the hash by which they are kept and compared.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+
+use ring::digest::{SHA256, digest};
 
 /// A value that is never shown: `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq)]
@@ -54,6 +56,13 @@ impl std::fmt::Display for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("***")
     }
+}
+
+/// Returns the SHA-256 of `bytes`, by the crate that TLS uses as well.
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    hash
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::sha256::sha256;
+use super::secret::sha256;
 
 /// A watched file, and the result of the last check.
 #[derive(Debug)]

@@ -2,8 +2,6 @@
 //!
 //! State that changes is atomic, or behind a lock that is held for nanoseconds and never across an await.
 
-mod in_flight;
-mod quiet;
 mod state;
 
 use std::sync::atomic::Ordering;
@@ -27,7 +25,7 @@ use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Slot, Tip
 use crate::node::websocket::NodeSocket;
 use crate::node::{Client, Fault};
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
-pub(super) use in_flight::InFlight;
+pub(super) use state::InFlight;
 use state::NodeState;
 
 /// One node of the pool.

@@ -19,13 +19,13 @@ use super::Hub;
 use super::feeds::{AccountHash, Seen};
 use crate::cache::entry::Payload;
 use crate::cache::{CallOptions, Charge, NoConditions};
+use crate::config::sha256;
 use crate::error::{Error, FailedAttempt};
 use crate::methods::{
     AccountEncoding, AccountForm, AccountQuery, AccountsQuery, BASE58_TOO_LONG_CODE, Commitment, MAX_KEYS,
     Pubkey, Query, Slot, Subscription,
 };
 use crate::pool::CallerId;
-use crate::sha256::sha256;
 use crate::telemetry::{AttemptResult, Trace};
 
 /// The form that tells whether an account has changed.

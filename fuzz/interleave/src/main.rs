@@ -18,8 +18,6 @@ use crate::sync::TaskTracker;
 mod chain;
 #[path = "../../../src/cache/flight.rs"]
 mod flight;
-#[path = "../../../src/cache/generation.rs"]
-mod generation;
 #[path = "../../../src/follow/last_writes.rs"]
 mod last_writes;
 #[path = "../../../src/gateway/monotonic_slot.rs"]
@@ -91,7 +89,7 @@ fn one_flight_at_a_time() {
 fn purge_leaves_no_earlier_answer() {
     let tasks = TaskTracker::default();
     let flights = flight::Flights::<(u8, u64), usize>::new(tasks.clone());
-    let generation = Arc::<generation::Generation>::default();
+    let generation = Arc::<flight::Generation>::default();
     // The numbers of purges that have begun and have ended. Each answer is the number of purges that had begun when its
     // fetch began.
     let (begun, done) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());

@@ -1,18 +1,21 @@
-//! The changing state of one node: health, breaker, load, capabilities, and counts.
+//! The changing state of one node: health, breaker, load, capabilities, counts, the calls that it has refused for a
+//! while, and the calls under way, whose end changes the rest.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::time::Instant;
 
-use super::in_flight::SlowCalls;
-use super::quiet::QuietCalls;
+use super::Member;
 use crate::breaker::Breaker;
 use crate::config;
-use crate::fair::CallerHoldings;
-use crate::methods::AnyMethod;
+use crate::fair::{CallerHoldings, CallerId};
+use crate::methods::{AnyMethod, Method};
+use crate::node::Fault;
 use crate::pool::cluster::ClusterMark;
 use crate::pool::health::Health;
 use crate::pool::lock;
@@ -79,5 +82,295 @@ impl NodeState {
 
     pub(in crate::pool) fn breaker(&self) -> MutexGuard<'_, Breaker> {
         lock(&self.breaker)
+    }
+}
+
+/// The calls that a node wants no more of for a while, because it has refused them with a 429, by their method. There are
+/// as many methods as slotfront knows, so their number is bounded.
+///
+/// Hosted nodes limit by method, so the refusal of one method says nothing about the others. The follower's own requests
+/// are quiet by themselves: a node that limits them may still have calls left for callers.
+#[derive(Debug)]
+pub(in crate::pool) struct QuietCalls<M> {
+    /// The time for which the node gets no calls after its first refusal, unless it asks for a longer one. Each further
+    /// refusal doubles this time.
+    first: Duration,
+    /// The longest time for which one refusal keeps calls away. A node may ask for an hour because of one caller's burst,
+    /// and one early call costs less than an hour without the node.
+    longest: Duration,
+    /// True if a method is listed. Ratings of nodes read this first, without the lock.
+    any: AtomicBool,
+    methods: Mutex<HashMap<M, Quiet>>,
+}
+
+#[derive(Debug)]
+struct Quiet {
+    /// The time of the last refusal. Only the answer to a later call shows that the node has changed its mind.
+    since: Instant,
+    until: Instant,
+    /// The time for which the node stays quiet after the last refusal, if the node asks for none.
+    backoff: Duration,
+}
+
+impl<M: Copy + Eq + Hash> QuietCalls<M> {
+    /// Returns the calls of a node that has refused none. See the fields `first` and `longest`.
+    pub(super) fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, any: AtomicBool::new(false), methods: Mutex::default() }
+    }
+
+    /// Returns true until some time after the node's quiet. A refusal after that time does not count as a repetition.
+    fn is_remembered(&self, quiet: &Quiet, now: Instant) -> bool {
+        now < quiet.until + self.longest
+    }
+
+    /// Notes that the node has refused the call of `method` that was sent at `sent_at`. `asked` is the waiting time of
+    /// `Retry-After`; 0 asks for none.
+    pub(in crate::pool) fn refused(
+        &self,
+        method: M,
+        asked: Option<Duration>,
+        sent_at: Instant,
+        now: Instant,
+    ) {
+        let mut methods = lock(&self.methods);
+        let backoff = match methods.get(&method).filter(|quiet| self.is_remembered(quiet, now)) {
+            None => self.first,
+            // Calls that were under way together are refused together, which is one refusal.
+            Some(quiet) if sent_at < quiet.since => quiet.backoff,
+            Some(quiet) => (quiet.backoff * 2).min(self.longest),
+        };
+        let wait = asked.unwrap_or_default().clamp(backoff, self.longest);
+        methods.insert(method, Quiet { since: now, until: now + wait, backoff });
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Notes that the node has answered the call of `method` that was sent at `sent_at`.
+    pub(in crate::pool) fn answered(&self, method: M, sent_at: Instant) {
+        if self.any.load(Ordering::Acquire) {
+            lock(&self.methods).retain(|of, quiet| *of != method || sent_at < quiet.since);
+        }
+    }
+
+    /// Returns the time for which the node still wants no calls of `method`. `None` if it gets them.
+    pub(in crate::pool) fn left(&self, method: M, now: Instant) -> Option<Duration> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut methods = lock(&self.methods);
+        methods.retain(|_, quiet| self.is_remembered(quiet, now));
+        self.any.store(!methods.is_empty(), Ordering::Release);
+        let left = methods.get(&method)?.until.saturating_duration_since(now);
+        Some(left).filter(|left| !left.is_zero())
+    }
+}
+
+/// One call under way at a node. Dropping it before the call has ended does not affect the node's health,
+/// because the attempt was given up.
+pub(in crate::pool) struct InFlight<'a> {
+    member: &'a Member,
+    /// The method of the call. `None` for a passthrough method.
+    method: Option<Method>,
+    caller: CallerId,
+    /// True if the call is the trial of a half-open breaker.
+    trial: bool,
+    /// True once the breaker has the result of the call.
+    settled: bool,
+    ended: bool,
+}
+
+impl<'a> InFlight<'a> {
+    /// Begins a call at `member`. `method` is `None` for a passthrough method, whose calls are never trials: nobody
+    /// knows how long they take, and their errors may be about the call.
+    pub(in crate::pool) fn begin(
+        member: &'a Member,
+        method: Option<Method>,
+        caller: CallerId,
+        now: Instant,
+    ) -> Self {
+        let state = &member.state;
+        state.in_flight.fetch_add(1, Ordering::Relaxed);
+        state.by_caller.add(caller, 1);
+        // The call is counted before it is sent, so that the cluster check cannot miss it.
+        state.requests.fetch_add(1, Ordering::SeqCst);
+        let trial = method.is_some() && state.breaker().started(now);
+        Self { member, method, caller, trial, settled: false, ended: false }
+    }
+
+    pub(in crate::pool) fn member(&self) -> &'a Member {
+        self.member
+    }
+
+    #[cfg(test)]
+    pub(in crate::pool) fn is_trial(&self) -> bool {
+        self.trial
+    }
+
+    /// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95 latency. A hang
+    /// counts as a failure if the node's previous slow call had another caller. Returns true if this failure opened the
+    /// breaker.
+    pub(in crate::pool) fn note_hang(&mut self, now: Instant) -> bool {
+        if self.settled || !self.member.state.slow_calls.counts(self.caller) {
+            return false;
+        }
+        self.settled = true;
+        self.member.state.breaker().failed(now)
+    }
+
+    /// Ends the call without an effect on the node's health. A trial opens the breaker again.
+    pub(in crate::pool) fn end_without_result(mut self) {
+        self.ended = true;
+    }
+
+    /// Ends the call and records its result. `fault` is `None` for a success. Returns true if the fault opened the
+    /// breaker.
+    pub(in crate::pool) fn ended(mut self, fault: Option<Fault>, latency: Duration, now: Instant) -> bool {
+        let state = &self.member.state;
+        self.ended = true;
+        if matches!(fault, None | Some(Fault::Timeout)) {
+            lock(&state.latency).observe(latency, now);
+        }
+        if let Some(fault) = fault.filter(|fault| *fault != Fault::GivenUp) {
+            state.failures.fetch_add(1, Ordering::Relaxed);
+            *lock(&state.last_failure) = Some((fault.result(), now));
+        }
+        // The breaker already has the result of a call that hung.
+        if self.settled || fault.is_some_and(|fault| !fault.counts_against_node()) {
+            return false;
+        }
+        self.settled = true;
+        let mut breaker = state.breaker();
+        if fault.is_some() {
+            return breaker.failed(now);
+        }
+        if !breaker.is_closed() {
+            lock(&state.latency).restart(latency, now);
+        }
+        breaker.succeeded();
+        false
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let state = &self.member.state;
+        state.in_flight.fetch_sub(1, Ordering::Relaxed);
+        state.by_caller.remove(self.caller, 1);
+        if !self.ended {
+            self.member.metrics.requests.at((self.method, AttemptResult::Cancelled)).inc();
+        }
+        if self.trial && !self.settled {
+            state.breaker().trial_was_vain(Instant::now());
+        }
+    }
+}
+
+/// The last caller for which a node was slow.
+///
+/// A slow call counts against its node only if the previous slow call had another caller. Without this rule, one
+/// caller's heavy calls could make a node look dead.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct SlowCalls(Mutex<Option<CallerId>>);
+
+impl SlowCalls {
+    /// Notes a slow call, and returns true if it counts against the node.
+    pub(in crate::pool) fn counts(&self, caller: CallerId) -> bool {
+        let before = lock(&self.0).replace(caller);
+        before.is_some_and(|before| before != caller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::methods::PassthroughMethod;
+
+    const BLOCK: AnyMethod = AnyMethod::Own(Method::GetBlock);
+    const SECOND: Duration = Duration::from_secs(1);
+    const FIRST: Duration = Duration::from_millis(250);
+    const LONGEST: Duration = Duration::from_secs(5);
+
+    fn quiet_calls<M: Copy + Eq + Hash>() -> QuietCalls<M> {
+        QuietCalls::new(FIRST, LONGEST)
+    }
+
+    #[tokio::test]
+    async fn refusal_concerns_its_method_for_seconds() {
+        let (quiet, now) = (quiet_calls(), Instant::now());
+        let other = AnyMethod::Passthrough(PassthroughMethod::from_name("getBalance").unwrap());
+        assert_eq!(quiet.left(BLOCK, now), None);
+        for (asked, expected) in [
+            (None, FIRST),
+            (Some(Duration::ZERO), FIRST),
+            (Some(2 * SECOND), 2 * SECOND),
+            (Some(3600 * SECOND), LONGEST),
+        ] {
+            let quiet = quiet_calls();
+            quiet.refused(BLOCK, asked, now, now);
+            assert_eq!(quiet.left(BLOCK, now), Some(expected), "{asked:?}");
+            assert_eq!(quiet.left(BLOCK, now + expected), None, "{asked:?}");
+            assert_eq!(quiet.left(other, now), None, "{asked:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn quiet_lengthens_with_each_refusal() {
+        let (quiet, mut now) = (quiet_calls(), Instant::now());
+        let refused = |sent_at, now| {
+            quiet.refused(BLOCK, None, sent_at, now);
+            quiet.left(BLOCK, now).unwrap().as_millis()
+        };
+        for expected in [250, 500, 1000, 2000, 4000, 5000, 5000] {
+            let sent_at = now;
+            now += Duration::from_millis(1);
+            assert_eq!(refused(sent_at, now), expected);
+            // Calls that were sent before the refusal are part of it.
+            assert_eq!(refused(sent_at, now), expected);
+            quiet.answered(BLOCK, sent_at);
+            now += quiet.left(BLOCK, now).unwrap();
+        }
+        assert_eq!(refused(now + LONGEST, now + LONGEST), 250, "the earlier refusals are forgotten");
+    }
+
+    #[tokio::test]
+    async fn an_answer_ends_the_quiet() {
+        let (quiet, now) = (quiet_calls(), Instant::now());
+        let votes = AnyMethod::Own(Method::GetVoteAccounts);
+        for method in [BLOCK, votes] {
+            quiet.refused(method, None, now, now);
+        }
+        quiet.answered(BLOCK, now);
+        assert_eq!((quiet.left(BLOCK, now), quiet.left(votes, now)), (None, Some(FIRST)));
+        quiet.refused(BLOCK, None, now, now);
+        assert_eq!(quiet.left(BLOCK, now), Some(FIRST), "it begins anew");
+    }
+
+    #[tokio::test]
+    async fn quiet_of_the_follower_lasts_up_to_a_minute() {
+        let (quiet, mut now) = (QuietCalls::new(SECOND, 60 * SECOND), Instant::now());
+        for (asked, well_for, expected) in [
+            (None, 0, 1),
+            (Some(0), 0, 2),
+            (Some(20), 0, 20),
+            (None, 0, 8),
+            (Some(31_536_000), 0, 60),
+            (None, 0, 32),
+            (None, 0, 60),
+            (None, 59, 60),
+            (None, 61, 1),
+        ] {
+            now += well_for * SECOND;
+            quiet.refused((), asked.map(Duration::from_secs), now, now);
+            assert_eq!(quiet.left((), now), Some(expected * SECOND), "{asked:?} {expected}");
+            now += expected * SECOND;
+            assert_eq!(quiet.left((), now), None, "{asked:?} {expected}");
+        }
+    }
+
+    #[test]
+    fn slowness_counts_by_turns_only() {
+        let slow_calls = SlowCalls::default();
+        let (one, other) = (CallerId::numbered(1), CallerId::numbered(2));
+        let slow = [one, one, other, other, one];
+        assert_eq!(slow.map(|caller| slow_calls.counts(caller)), [false, false, true, false, true]);
     }
 }
