@@ -38,6 +38,7 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
+use tokio_util::task::TaskTracker;
 
 /// The length in bytes of the data of an account whose address encodes no length. An answer with one such account
 /// has 247 bytes.
@@ -163,11 +164,12 @@ async fn accept_upgrade(stream: &mut TcpStream) -> std::io::Result<()> {
 /// Sends each message that it gets over a WebSocket to all its WebSockets, which share the text.
 async fn fan_out(listener: TcpListener) -> Result<(), Box<dyn std::error::Error>> {
     let clients: Arc<Mutex<Vec<mpsc::UnboundedSender<Message>>>> = Arc::default();
+    let tasks = TaskTracker::new();
     loop {
         let (mut stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         let clients = Arc::clone(&clients);
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             let config = WebSocketConfig::default().read_buffer_size(4 << 10).write_buffer_size(0);
             accept_upgrade(&mut stream).await?;
             let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
