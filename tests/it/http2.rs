@@ -273,6 +273,10 @@ async fn proxy_protocol_names_the_client() {
         ("the balancer itself", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec(), "HTTP/1.1 200 OK"),
         ("a client that is not named", b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0".to_vec(), "HTTP/1.1 200 OK"),
         ("another", b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0".to_vec(), "HTTP/1.1 429 Too Many Requests"),
+        ("version 1", b"PROXY TCP4 192.0.2.3 10.0.0.1 1 2\r\n".to_vec(), "HTTP/1.1 200 OK"),
+        ("the same again", header([192, 0, 2, 3]), "HTTP/1.1 429 Too Many Requests"),
+        ("IPv4 called IPv6", b"PROXY TCP6 192.0.2.4 10.0.0.1 1 2\r\n".to_vec(), ""),
+        ("a line without an end", [&b"PROXY TCP4 "[..], &[b'1'; 200]].concat(), ""),
         ("no header", Vec::new(), ""),
     ] {
         assert_eq!(status(address, &begins).await, expected, "{name}");

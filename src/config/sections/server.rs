@@ -65,8 +65,8 @@ section! {
         /// extend the X-Forwarded-For of their clients. If it cannot be read, the client address is unknown: it matches no
         /// address list, and all unknown clients share one limit for failed keys and `open_plan`.
         trusted_proxies: Vec<IpNet> = list(&[]),
-        /// True if every connection begins with a PROXY protocol v2 header from a trusted proxy, as TCP balancers send
-        /// it.
+        /// True if every connection begins with a PROXY protocol header (v1 or v2) from a trusted proxy, as TCP balancers
+        /// send it.
         proxy_protocol: bool = get(false),
         /// TLS on the public listener: PEM files, read again when they change. The server's own certificate is the
         /// first, and the key is not encrypted.
