@@ -369,10 +369,25 @@ mod tests {
             ("zstd;q=0, *", Some(Coding::Gzip)),
             ("*;q=0.1, gzip;q=0", Some(Coding::Zstd)),
             ("gzip;q=0, zstd;q=0, *", None),
+            ("*;q=0.5", Some(Coding::Zstd)),
+            ("*;q=0.5, gzip;q=0.501", Some(Coding::Gzip)),
+            ("br, *;q=0.001", Some(Coding::Zstd)),
+            ("br, deflate;q=0.9, gzip;q=0.001, *;q=0", Some(Coding::Gzip)),
+            ("gzip;q=0.333, zstd;q=0.332", Some(Coding::Gzip)),
+            ("*;q=0.25, zstd;q=0.2, gzip;q=0.3", Some(Coding::Gzip)),
+            // `identity` is also one of those, unless it is named.
+            ("*;q=0.5, gzip;q=0.2, zstd;q=0.2", None),
+            ("identity;q=0, *", Some(Coding::Zstd)),
+            ("identity;q=0.5, *;q=0", None),
+            ("identity, *;q=0.999", None),
+            ("identity;q=0.001, *;q=0.002", Some(Coding::Zstd)),
+            ("identity;q=0, *;q=0", None),
             // Elements with invalid weights or unknown parameters are ignored.
             ("gzip;q=2", None),
             ("gzip;q=-1", None),
             ("gzip;q=0.0001", None),
+            ("gzip;q=1.001", None),
+            ("gzip;q=.5", None),
             ("gzip;q=", None),
             ("gzip;level=1", None),
             ("gzip;q=1;q=0", None),
@@ -382,6 +397,12 @@ mod tests {
         ] {
             let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(header))]);
             assert_eq!(Accepted::of(&headers).best(), expected, "{header}");
+            // The order does not count, and neither does the number of fields.
+            let mut headers = HeaderMap::new();
+            for element in header.rsplit(',') {
+                headers.append(ACCEPT_ENCODING, HeaderValue::from_static(element));
+            }
+            assert_eq!(Accepted::of(&headers).best(), expected, "{header}, backwards");
         }
         let mut headers = HeaderMap::new();
         headers.append(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
