@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Writes the dashboards of `panels.py` as Grafana's JSON beside this file. With --check it only compares.
 
-usage: dashboards/generate.py [--check]
+usage: dashboards/generate.py [--check], by a Python that has the packages of requirements.txt:
+
+python3 -m venv target/dashboards/venv && target/dashboards/venv/bin/pip install --requirement dashboards/requirements.txt
+target/dashboards/venv/bin/python dashboards/generate.py
 """
 
 import json
 import sys
 from pathlib import Path
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from panels import DASHBOARDS
 
@@ -15,7 +20,8 @@ HERE = Path(__file__).resolve().parent
 
 def generated():
     """Every dashboard's file and text."""
-    return {HERE / f"{name}.json": json.dumps(content, indent=2) + "\n" for name, content in DASHBOARDS}
+    text = lambda content: json.dumps(content, cls=JSONEncoder, sort_keys=True, indent=2) + "\n"
+    return {HERE / f"{name}.json": text(content) for name, content in DASHBOARDS}
 
 
 def outdated():
