@@ -117,13 +117,6 @@ async fn api_upstreams(extract::State(state): extract::State<Arc<AdminState>>) -
     json_response(StatusCode::OK, json(&nodes::upstreams(&state.front)))
 }
 
-/// The `OpenAPI` 3.1 description of this listener.
-const OPENAPI: &str = include_str!("admin/openapi.json");
-
-async fn openapi() -> Response {
-    json_response(StatusCode::OK, OPENAPI.to_owned())
-}
-
 fn json_response(status: StatusCode, body: String) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/json; charset=utf-8"),

@@ -18,10 +18,14 @@ use crate::telemetry::{Metrics, Outcome};
 const TOKEN: &str = "token";
 
 async fn state() -> Arc<AdminState> {
+    state_with(Some(TOKEN)).await
+}
+
+async fn state_with(token: Option<&str>) -> Arc<AdminState> {
     let any = "127.0.0.1:0".parse().unwrap();
     let node = Upstream::plain("validator-1".to_owned(), Secret::new("http://127.0.0.1:1"));
     let mut config = Config::dev(any, any, vec![node]);
-    config.auth.admin_token = Some(Secret::new(TOKEN));
+    config.auth.admin_token = token.map(Secret::new);
     let (gateway, listeners) =
         (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
     let app = App::start(config, gateway, listeners).unwrap();
@@ -105,6 +109,31 @@ async fn page_loads_nothing_from_other_hosts() {
     for word in ["http://", "https://", "//cdn", "src=", "@import", "url("] {
         assert!(!foreign.contains(word), "{word}");
     }
+}
+
+#[tokio::test]
+async fn guarded_routes_need_the_token() {
+    let (with, without) = (state().await, state_with(None).await);
+    let mut guarded = 0;
+    for route in routes::all().into_iter().filter(|route| route.access == routes::Access::Token) {
+        guarded += 1;
+        for (state, header, status) in [
+            (&with, "", 401),
+            (&with, "Bearer wrong", 401),
+            (&with, TOKEN, 401),
+            (&without, "", 403),
+            (&without, "Bearer token", 403),
+        ] {
+            let request = Request::builder().method(route.verb).uri(route.path.replace(['{', '}'], ""));
+            let request = request.header("host", "127.0.0.1:9899").header("authorization", header);
+            let request = request.body(Body::empty()).unwrap();
+            let response = router(Arc::clone(state)).oneshot(request).await.unwrap();
+            let name = format!("{} {} with {header:?}", route.verb, route.path);
+            assert_eq!(response.status(), status, "{name}");
+            assert!(text(response).await.contains("auth.admin_token"), "{name}");
+        }
+    }
+    assert!(guarded >= 11, "{guarded}");
 }
 
 #[tokio::test]

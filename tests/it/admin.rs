@@ -123,31 +123,6 @@ async fn key_restrictions_are_set_at_creation_and_stay() {
 }
 
 #[tokio::test]
-async fn without_a_token_nobody_may_change_anything() {
-    let gateway =
-        TestGateway::builder().nodes(1).config(|config| config.auth.admin_token = None).start().await;
-    let document = gateway.admin("/api/openapi.json").await.json();
-    for (path, verbs) in document["paths"].as_object().unwrap() {
-        for (verb, operation) in verbs.as_object().unwrap() {
-            if operation["security"].is_null() {
-                continue;
-            }
-            let url = format!("{}{}", gateway.admin, path.replace(['{', '}'], ""));
-            for token in ["", TOKEN] {
-                let request =
-                    gateway.client.request(verb.to_uppercase().parse().unwrap(), &url).bearer_auth(token);
-                let reply = gateway.send(request).await;
-                assert!(
-                    reply.status == 403 && reply.text.contains("auth.admin_token"),
-                    "{verb} {path}: {}",
-                    reply.text
-                );
-            }
-        }
-    }
-}
-
-#[tokio::test]
 async fn admin_refusals_name_the_expected_value() {
     let dir = tempfile::tempdir().unwrap();
     let file = KeyFile::new(dir.path().join("keys.toml"));
@@ -249,32 +224,6 @@ async fn admin_refusals_name_the_expected_value() {
         .await;
     let (status, refused) = ask(&without.client, &without.admin, "GET", "/api/keys", &Value::Null).await;
     assert!(status == 409 && refused["error"].as_str().unwrap().contains("auth.keys_file"), "{refused}");
-}
-
-#[tokio::test]
-async fn guarded_admin_routes_need_the_token() {
-    let gateway = TestGateway::builder()
-        .nodes(1)
-        .config(|config| config.auth.admin_token = Some(Secret::new(TOKEN)))
-        .start()
-        .await;
-    let document = gateway.admin("/api/openapi.json").await.json();
-    let mut guarded = 0;
-    for (path, verbs) in document["paths"].as_object().unwrap() {
-        for (verb, operation) in verbs.as_object().unwrap() {
-            let url = format!("{}{}", gateway.admin, path.replace(['{', '}'], ""));
-            if operation["security"].is_null() {
-                continue;
-            }
-            guarded += 1;
-            for token in ["", "wrong"] {
-                let request =
-                    gateway.client.request(verb.to_uppercase().parse().unwrap(), &url).bearer_auth(token);
-                assert_eq!(gateway.send(request).await.status, 401, "{verb} {path}");
-            }
-        }
-    }
-    assert!(guarded >= 11, "{guarded}");
 }
 
 #[tokio::test]
