@@ -21,7 +21,7 @@ const MAX_BYTES_V1: usize = 107;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NamedClient {
     Address(IpAddr),
-    /// The proxy itself, which checks the health of slotfront.
+    /// The proxy itself, for example to check the health of slotfront. The connection's own address counts.
     Proxy,
     /// A client whose address the proxy does not tell.
     Unknown,
@@ -58,7 +58,7 @@ async fn read_v1(begin: [u8; MIN_BYTES], stream: &mut (impl AsyncRead + Unpin)) 
     match family {
         "TCP4" => source_address::<Ipv4Addr>(rest),
         "TCP6" => source_address::<Ipv6Addr>(rest),
-        // This word also stands for the health checks of the proxy. What follows it must be ignored.
+        // What follows must be ignored, and the connection is taken as if it had no header.
         "UNKNOWN" => Ok(NamedClient::Proxy),
         _ => Err(malformed("a family other than TCP4, TCP6 and UNKNOWN")),
     }
