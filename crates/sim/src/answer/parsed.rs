@@ -248,9 +248,8 @@ fn program_account(data: &[u8]) -> Option<Value> {
         2 => Some(named("program", &json!({ "programData": text(fields.key()?) }))),
         3 => {
             let slot = fields.u64()?;
-            let authority =
-                if fields.u8()? == 1 { fields.key()?.into() } else { fields.key().map(|_| None)? };
-            let authority: Option<Pubkey> = authority;
+            // Without an authority, a node shows the empty place of the key as the beginning of the code.
+            let authority = if fields.u8()? == 1 { Some(fields.key()?) } else { None };
             let code = json!([BASE64.encode(fields.0), "base64"]);
             let info = json!({ "authority": authority.map(text), "data": code, "slot": slot });
             Some(named("programData", &info))
@@ -290,5 +289,20 @@ mod tests {
             20,
             r#"{"amount":"12339","decimals":20,"uiAmount":null,"uiAmountString":"0.00000000000000012339"}"#,
         );
+    }
+
+    #[test]
+    fn code_follows_the_option_of_an_authority() {
+        for (authority, from) in [(None, 13), (Some(Pubkey([1; 32])), 45)] {
+            let key = authority.map_or([0; 32], |key| key.0);
+            let data =
+                [&3u32.to_le_bytes()[..], &[0; 8], &[authority.is_some().into()], &key, b"\x7fELF"].concat();
+            let parsed = program_account(&data).unwrap();
+            assert_eq!(
+                parsed["info"]["data"],
+                json!([BASE64.encode(&data[from..]), "base64"]),
+                "{authority:?}"
+            );
+        }
     }
 }
