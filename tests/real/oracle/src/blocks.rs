@@ -79,13 +79,18 @@ impl BlockShape {
         match block.clone().encode_with_options(self.encoding, options) {
             Ok(block) => Ok(json!(block)),
             Err(EncodeError::UnsupportedTransactionVersion(version)) => {
-                let message = format!(
-                    "Transaction version ({version}) is not supported by the requesting client. Please try the request \
-                     again with the following configuration parameter: \"maxSupportedTransactionVersion\": {version}"
-                );
-                Err(json!({ "code": -32015, "message": message }))
+                Err(Self::unsupported_version(version))
             }
         }
+    }
+
+    /// Returns a node's error for a transaction whose version the caller cannot read.
+    pub fn unsupported_version(version: u8) -> Value {
+        let message = format!(
+            "Transaction version ({version}) is not supported by the requesting client. Please try the request \
+             again with the following configuration parameter: \"maxSupportedTransactionVersion\": {version}"
+        );
+        json!({ "code": -32015, "message": message })
     }
 }
 

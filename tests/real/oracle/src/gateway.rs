@@ -18,11 +18,12 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::accounts::{self, AccountShape};
 use crate::blocks::BlockShape;
 use crate::draw::{Draw, shuffled};
+use crate::newer::News;
 use crate::recorded::Recorded;
 use crate::{cluster, made};
 
-/// The number of random accounts and of random blocks.
-const MADE: usize = 24;
+/// The number of random accounts and of random blocks. Half of these blocks are of a newer node.
+const MADE: usize = 32;
 
 /// The length in bytes up to which an account is asked for in every shape.
 const SHORT: usize = 5_000;
@@ -46,7 +47,7 @@ struct Judge<'a> {
 /// The accounts and blocks that the node has. It answers every other call as a simulated node does.
 struct JudgedNode {
     accounts: BTreeMap<String, Account>,
-    blocks: BTreeMap<u64, ConfirmedBlock>,
+    blocks: BTreeMap<u64, (ConfirmedBlock, Option<News>)>,
     /// The slots at finalized and at confirmed, which stand still.
     slots: [u64; 2],
     others: Arc<Node>,
@@ -67,11 +68,12 @@ pub async fn judge(seed: u64, recorded: &Recorded) -> Result<String, String> {
     }
     let mut final_slots = (slots[0] - 130..slots[0]).rev().filter(|slot| cluster.has_block(*slot));
     for block in &recorded.blocks {
-        node.blocks
-            .insert(final_slots.next().ok_or("more blocks than the cluster has final slots")?, block.clone());
+        let slot = final_slots.next().ok_or("more blocks than the cluster has final slots")?;
+        node.blocks.insert(slot, (block.clone(), None));
     }
     for slot in final_slots.take(MADE) {
-        node.blocks.insert(slot, made::block(draw, slot));
+        let news = draw.once_in(2).then(|| *draw.pick(&News::ALL));
+        node.blocks.insert(slot, (made::block(draw, slot), news));
     }
     let node = Arc::new(node);
     let url = serve(Arc::clone(&node)).await.map_err(|error| error.to_string())?;
@@ -164,8 +166,12 @@ impl JudgedNode {
     fn answer(&self, method: &str, params: &Value) -> Option<Result<Value, Value>> {
         match method {
             "getBlock" => {
-                let block = self.blocks.get(&params[0].as_u64()?)?;
-                Some(BlockShape::of_config(&params[1]).result(block))
+                let (block, news) = self.blocks.get(&params[0].as_u64()?)?;
+                let shape = BlockShape::of_config(&params[1]);
+                Some(shape.result(block).and_then(|mut result| {
+                    news.map_or(Ok(()), |news| news.change(shape, &mut result))?;
+                    Ok(result)
+                }))
             }
             "getAccountInfo" => {
                 let key = params[0].as_str().filter(|key| self.accounts.contains_key(*key))?;

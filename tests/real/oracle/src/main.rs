@@ -12,6 +12,7 @@ mod draw;
 mod gateway;
 mod made;
 mod messages;
+mod newer;
 mod recorded;
 
 use std::process::ExitCode;
