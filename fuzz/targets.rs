@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use slotfront::cache::Sizes;
 use slotfront::cache::derive::{self, block, list};
-use slotfront::cache::entry::TextParts;
+use slotfront::cache::entry::{Payload, TextParts};
 use slotfront::cache::key::LookupPlan;
 use slotfront::error::Error;
 use slotfront::frontier::Frontier;
@@ -165,11 +165,11 @@ pub(crate) fn answer(data: &[u8]) {
     if let Some(only) = derive::vote_account(&result, &Pubkey([*shape; 32])) {
         check(&only);
     }
-    for kept in shapes() {
-        for asked in shapes().into_iter().filter(|asked| block::derivable(kept, *asked)) {
-            if let Some(made) = block::reshape(&result, kept, asked) {
-                check(&made);
-            }
+    for asked in shapes() {
+        match block::reshape(&result, asked) {
+            Some(Payload::Result(made)) => check(&made.whole()),
+            Some(Payload::Error { body, .. }) => check(&body),
+            None => {}
         }
     }
 }
@@ -254,7 +254,7 @@ fn forms(slice: DataSlice) -> Vec<AccountForm> {
 
 fn shapes() -> Vec<block::BlockShape> {
     use BlockDetails::{Accounts, Full, None, Signatures};
-    use BlockEncoding::{Base64, Json, JsonParsed};
+    use BlockEncoding::{Base58, Base64, Binary, Json, JsonParsed};
     let shape = |(details, encoding)| {
         let version =
             move |(rewards, max_version)| block::BlockShape { details, encoding, rewards, max_version };
@@ -264,6 +264,8 @@ fn shapes() -> Vec<block::BlockShape> {
         (Full, JsonParsed),
         (Full, Json),
         (Full, Base64),
+        (Full, Base58),
+        (Full, Binary),
         (Accounts, Json),
         (Signatures, Json),
         (None, Json),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::entry::{Entry, EntryBody, EntryMeta, Payload};
-use super::fetched::{Fetched, FlightResult, SlotRequirement};
+use super::fetched::{Fetched, FlightResult, SlotRequirement, is_too_large};
 use super::flight::FlightHandle;
 use super::freshness::{Limit, ServeRule, Verdict};
 use super::lookup::Stored;
@@ -20,7 +20,7 @@ use super::status::{CacheStatus, ForwardReason};
 use super::{Cache, CacheAnswer, PlannedCall};
 use crate::error::Error;
 use crate::methods::Slot;
-use crate::telemetry::{AttemptResult, StaleCause};
+use crate::telemetry::StaleCause;
 
 /// The longest time that a fetched answer may wait to be written. If the time to live of the answer is longer, it is
 /// the limit instead.
@@ -101,8 +101,8 @@ async fn fetch_retrying_smaller(
     reason: ForwardReason,
 ) -> Result<Option<CacheAnswer>, Error> {
     let answer = fetch(cache, call, reason).await;
-    if let Err(Error::NoUpstream(attempts)) = &answer
-        && attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
+    if let Err(error) = &answer
+        && is_too_large(error)
         && cache.lookup.note_too_large(call.query, &call.plan)
     {
         let smaller = PlannedCall { plan: cache.lookup.plan(call.query), ..call.clone() };
@@ -149,7 +149,7 @@ async fn fetch(
         let limit = match &fetched {
             Fetched::AlreadyFresh(..) => Limit::Stale,
             Fetched::KeptNewer(..) if is_leader || number > first => Limit::InFault,
-            Fetched::New(..) | Fetched::KeptNewer(..) => Limit::Fresh,
+            Fetched::New(..) | Fetched::Joined(_) | Fetched::KeptNewer(..) => Limit::Fresh,
         };
         let rule = call.rule(limit).at_least(min_slot.unwrap_or(0));
         if !fetched.fits(&call.plan) || !is_served(cache, &rule, &fetched.entry().meta) {
@@ -157,7 +157,7 @@ async fn fetch(
         }
         let status = match fetched {
             Fetched::New(_, stored) if is_leader => Some(CacheStatus::forwarded(reason, stored)),
-            Fetched::New(..) => Some(CacheStatus::Collapsed),
+            Fetched::New(..) | Fetched::Joined(_) => Some(CacheStatus::Collapsed),
             Fetched::KeptNewer(..) | Fetched::AlreadyFresh(..) => None,
         };
         if let Some(answer) = serve_fetched(cache, call, &fetched, rule, status, is_last).await? {
@@ -213,7 +213,7 @@ pub(super) async fn serve_fetched(
         Fetched::AlreadyFresh(..) => true,
         // An error that a node has just given shows no account.
         Fetched::New(..) if matches!(entry.body, EntryBody::Verbatim(Payload::Error { .. })) => false,
-        Fetched::New(..) | Fetched::KeptNewer(..) => !is_at_processed(call.plan.class),
+        Fetched::New(..) | Fetched::Joined(_) | Fetched::KeptNewer(..) => !is_at_processed(call.plan.class),
     };
     let newest = |now| if has_floor { cache.lookup.newest_slot(&call.plan, now) } else { 0 };
     let is_overtaken = entry.meta.slot < newest(Instant::now());

@@ -14,6 +14,7 @@ pub(crate) mod tests;
 
 use bytes::{Bytes, BytesMut};
 
+use super::entry::Payload;
 use crate::methods::Pubkey;
 use crate::node::answer::elements;
 use object::{JsonPart, ParseDepth};
@@ -22,15 +23,17 @@ use object::{JsonPart, ParseDepth};
 pub(super) enum Derivation {
     /// One vote account from the list of all.
     VoteAccount(Pubkey),
-    /// A block in the second shape, made from the same block in the first shape.
-    Block(block::BlockShape, block::BlockShape),
+    /// A block in this shape, made from the block in the shape of its source.
+    Block(block::BlockShape),
 }
 
 impl Derivation {
-    pub(super) fn make(&self, text: &Bytes) -> Option<Bytes> {
+    pub(super) fn make(&self, text: &Bytes) -> Option<Payload> {
         match self {
-            Self::VoteAccount(pubkey) => vote_account(text, pubkey),
-            Self::Block(stored, asked) => block::reshape(text, *stored, *asked),
+            Self::VoteAccount(pubkey) => {
+                vote_account(text, pubkey).map(|votes| Payload::Result(votes.into()))
+            }
+            Self::Block(asked) => block::reshape(text, *asked),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::methods::{Pubkey, Query, Slot};
 use crate::node::{Contextual, NodeReply, OFF_WORKER_BYTES};
 use crate::pool::PoolReply;
+use crate::telemetry::AttemptResult;
 
 /// The result of a fetch that several callers may share. All of them get this result.
 pub(super) type FlightResult = Result<Fetched, Error>;
@@ -22,6 +23,8 @@ pub(super) type FlightResult = Result<Fetched, Error>;
 pub(super) enum Fetched {
     /// A node's answer, and true if it is stored.
     New(Arc<Entry>, bool),
+    /// A block made from a node's answer, for which a caller who wants another shape has asked.
+    Joined(Arc<Entry>),
     /// A stored entry, which is given because the node's answer is older. The key is set if the entry is stored
     /// under the [`LookupPlan::alternate_key`] of the caller who started the fetch.
     KeptNewer(Arc<Entry>, Option<Key>),
@@ -34,7 +37,10 @@ pub(super) enum Fetched {
 impl Fetched {
     pub(super) fn entry(&self) -> &Arc<Entry> {
         match self {
-            Self::New(entry, _) | Self::KeptNewer(entry, _) | Self::AlreadyFresh(entry, _) => entry,
+            Self::New(entry, _)
+            | Self::Joined(entry)
+            | Self::KeptNewer(entry, _)
+            | Self::AlreadyFresh(entry, _) => entry,
         }
     }
 
@@ -68,6 +74,12 @@ impl SlotRequirement {
     pub(super) fn at_least(slot: Option<Slot>) -> Self {
         slot.map_or(Self::None, Self::AtLeast)
     }
+}
+
+/// Returns true if a fetch failed because a node's answer was too large.
+pub(super) fn is_too_large(error: &Error) -> bool {
+    let Error::NoUpstream(attempts) = error else { return false };
+    attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
 }
 
 /// A node's answer in its stored form.

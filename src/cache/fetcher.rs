@@ -12,8 +12,8 @@ use tokio_util::task::TaskTracker;
 
 use super::CallOptions;
 use super::carry::TIP_WAIT;
-use super::entry::EntryMeta;
-use super::fetched::{Fetched, FlightResult, ParsedAnswer, SlotRequirement};
+use super::entry::{EntryBody, EntryMeta, Payload};
+use super::fetched::{Fetched, FlightResult, ParsedAnswer, SlotRequirement, is_too_large};
 use super::flight::{FlightHandle, Flights};
 use super::follow_stamp::StampInput;
 use super::freshness::{Limit, ServeRule, Verdict};
@@ -107,6 +107,10 @@ impl Fetcher {
             {
                 return Ok(found);
             }
+            if let Some(made) = fetcher.fetch_source(&flight_plan, requirement, &options, is_background).await
+            {
+                return made;
+            }
             if let Some(found) = fetcher.find_shared(&flight_plan, requirement).await {
                 return Ok(found);
             }
@@ -166,6 +170,47 @@ impl Fetcher {
         let rule = ServeRule::within(Limit::Fresh);
         let derived = self.renderer.derive(plan, rule, Instant::now() + RENDER_PERMIT_WAIT).await?;
         Some(Fetched::AlreadyFresh(derived, None))
+    }
+
+    /// Fetches the block from which the asked one can be made, in a flight that callers of all shapes share, and makes the
+    /// asked one. `None` if the asked block has to be fetched itself: it is made from no other, it cannot be made from
+    /// the one that was fetched, or that one is too large.
+    async fn fetch_source(
+        self: &Arc<Self>,
+        plan: &LookupPlan,
+        requirement: SlotRequirement,
+        options: &CallOptions,
+        is_background: bool,
+    ) -> Option<FlightResult> {
+        let (source, derivation) = plan.fetched_source()?;
+        let generation = self.lookup.generation.number();
+        let flight = self.join_or_start_flight(&source, requirement, options, is_background);
+        let is_leader = flight.is_leader;
+        let fetched = match flight.result().await? {
+            Ok(Fetched::New(entry, _)) if !is_leader => Fetched::Joined(entry),
+            Ok(fetched) => fetched,
+            Err(error) => return (!is_too_large(&error)).then_some(Err(error)),
+        };
+        match &fetched.entry().body {
+            EntryBody::Verbatim(Payload::Error { code: code::UNSUPPORTED_TRANSACTION_VERSION, .. }) => None,
+            // What a node says about a block that it does not have is the same for all shapes.
+            EntryBody::Verbatim(Payload::Error { .. }) => Some(Ok(fetched)),
+            EntryBody::Verbatim(Payload::Result(text)) if text.pieces() == ["null"] => Some(Ok(fetched)),
+            _ => {
+                let (mut entry, _) =
+                    self.renderer.make(fetched.entry(), derivation, options.deadline).await?;
+                entry.meta.derived = matches!(fetched, Fetched::KeptNewer(..) | Fetched::AlreadyFresh(..));
+                let entry = Arc::new(entry);
+                let inserted = self.lookup.insert_derived(plan, &entry, generation);
+                let is_stored = matches!(inserted, Some(Insert::Stored | Insert::ReplacedNewer));
+                Some(Ok(match fetched {
+                    Fetched::New(..) => Fetched::New(entry, is_stored),
+                    Fetched::Joined(_) => Fetched::Joined(entry),
+                    Fetched::KeptNewer(..) => Fetched::KeptNewer(entry, None),
+                    Fetched::AlreadyFresh(..) => Fetched::AlreadyFresh(entry, None),
+                }))
+            }
+        }
     }
 
     /// Returns an answer that another gateway has written to the shared store. The answer must pass the rules

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::derive::Derivation;
 use super::derive::block::BlockShape;
 use super::entry::Class;
 use super::forms::{self, Sizes};
@@ -193,6 +194,19 @@ impl LookupPlan {
             class,
             asked: None,
         }
+    }
+
+    /// Returns the plan for the block that is fetched instead, because the asked block can be made from it, and the
+    /// derivation. `None` if the answer is fetched as it is asked for.
+    pub(super) fn fetched_source(&self) -> Option<(Self, Derivation)> {
+        let (Key::Block(slot, asked, finality), Query::Block(query)) = (&self.key, &self.upstream) else {
+            return None;
+        };
+        let shape = asked.fetched_source()?;
+        let BlockShape { details, encoding, rewards, max_version } = shape;
+        let upstream = Query::Block(BlockQuery { details, encoding, rewards, max_version, ..*query });
+        let source = Self { key: Key::Block(*slot, shape, *finality), upstream, ..self.clone() };
+        Some((source, Derivation::Block(*asked)))
     }
 
     fn accounts(

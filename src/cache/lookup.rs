@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::carry::Carrier;
-use super::derive::{Derivation, block, list};
-use super::entry::{Class, Entry, EntryBody, Payload};
+use super::derive::{Derivation, list};
+use super::entry::{Class, Entry, EntryBody};
 use super::flight::{Generation, GenerationGuard};
 use super::floors::{AccountFloors, NO_ACCOUNTS};
 use super::forms::{self, Sizes};
@@ -223,13 +223,8 @@ impl Lookup {
                 Some((self.get_usable(&all, &rule, now)?, Derivation::VoteAccount(*pubkey)))
             }
             Key::Block(slot, asked, finality) => {
-                let source = |shape| {
-                    let entry = self.get_usable(&Key::Block(*slot, shape, *finality), &rule, now);
-                    entry.filter(|entry| matches!(entry.body, EntryBody::Verbatim(Payload::Result(_))))
-                };
-                let found = block::sources(*asked).find_map(|shape| Some((source(shape)?, shape)));
-                let (entry, shape) = found?;
-                Some((entry, Derivation::Block(shape, *asked)))
+                let key = Key::Block(*slot, asked.source()?, *finality);
+                Some((self.get_usable(&key, &rule, now)?, Derivation::Block(*asked)))
             }
             _ => None,
         }

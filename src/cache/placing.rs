@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::derive::block::{self, BlockShape};
+use super::derive::block::BlockShape;
 use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::fetched::ParsedAnswer;
 use super::freshness::{Limit, ServeRule};
@@ -15,7 +15,7 @@ use super::key::{Finality, Key, LookupPlan};
 use super::lookup::{Lookup, Stored};
 use super::purge::Filter;
 use super::store::Insert;
-use crate::methods::{AccountForm, BlockDetails, BlockEncoding, Commitment, Query, Slot};
+use crate::methods::{AccountForm, Commitment, Query, Slot};
 use crate::node::shape::parent_slot;
 use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
@@ -128,11 +128,16 @@ impl Lookup {
         Ok(inserted)
     }
 
-    /// Stores a derived answer. `generation` is the number of purges when the derivation began. Returns false
-    /// if the cache was purged since, or if a newer answer is stored.
-    pub(super) fn insert_derived(&self, plan: &LookupPlan, entry: &Arc<Entry>, generation: u64) -> bool {
+    /// Stores a derived answer. `generation` is the number of purges when the derivation began. `None` if the cache was
+    /// purged since.
+    pub(super) fn insert_derived(
+        &self,
+        plan: &LookupPlan,
+        entry: &Arc<Entry>,
+        generation: u64,
+    ) -> Option<Insert> {
         let guard = self.generation.lock();
-        guard.number() == generation && !matches!(self.insert(plan.key.clone(), entry), Insert::KeptNewer(_))
+        (guard.number() == generation).then(|| self.insert(plan.key.clone(), entry))
     }
 
     /// Stores `entry`, unless the entry stored under `key` is newer and may still be served.
@@ -150,16 +155,11 @@ impl Lookup {
     /// is before the slot.
     pub(super) fn proves_skip(&self, slot: Slot) -> bool {
         let parent_of = |slot| {
-            let header = BlockShape {
-                details: BlockDetails::None,
-                encoding: BlockEncoding::Json,
-                rewards: false,
-                max_version: None,
-            };
-            let mut shapes = std::iter::once(header).chain(block::sources(header));
-            shapes.find_map(|shape| match &self.store.get(&Key::Block(slot, shape, Finality::Final))?.body {
-                EntryBody::Verbatim(Payload::Result(text)) => parent_slot(&text.whole()),
-                _ => None,
+            BlockShape::usual().find_map(|shape| {
+                match &self.store.get(&Key::Block(slot, shape, Finality::Final))?.body {
+                    EntryBody::Verbatim(Payload::Result(text)) => parent_slot(&text.whole()),
+                    _ => None,
+                }
             })
         };
         let mut later = slot.saturating_add(1)..=slot.saturating_add(LONGEST_SKIP);

@@ -13,11 +13,12 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::derive::account::DeriveError;
-use super::derive::{self, list};
+use super::derive::{self, Derivation, list};
 use super::entry::{Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::freshness::{Limit, ServeRule};
 use super::key::{ALL_SAMPLES, LookupPlan};
 use super::lookup::Lookup;
+use super::store::Insert;
 use super::{MemoryPermit, PlannedCall};
 use crate::coding::{self, CompressedText};
 use crate::config;
@@ -123,7 +124,7 @@ impl Renderer {
 
     /// Makes an answer to `plan` from a stored answer to another call, and stores it. `None` if no stored
     /// answer is suitable, or if no permit to write a long text is free by the deadline. Also `None` if
-    /// `rule` allows only fresh answers, and the new answer cannot be stored.
+    /// `rule` allows only fresh answers, and a purge or a newer answer has come in between.
     pub(super) async fn derive(
         &self,
         plan: &LookupPlan,
@@ -132,9 +133,29 @@ impl Renderer {
     ) -> Option<Arc<Entry>> {
         let generation = self.lookup.generation.number();
         let (source, derivation) = self.lookup.find_source(plan, rule)?;
+        let (entry, waited) = self.make(&source, derivation, deadline).await?;
+        // The stored answer may have expired meanwhile.
+        if waited && !self.lookup.freshness.serves(&rule, &source.meta, Instant::now()).is_yes() {
+            return None;
+        }
+        let entry = Arc::new(Entry { meta: EntryMeta { derived: true, ..entry.meta }, ..entry });
+        let inserted = self.lookup.insert_derived(plan, &entry, generation);
+        let is_newest = inserted.is_some_and(|inserted| !matches!(inserted, Insert::KeptNewer(_)));
+        (is_newest || rule.limit > Limit::Fresh).then_some(entry)
+    }
+
+    /// Makes an entry from `source`, of the same slot and age. The second value is true if the work took place off the
+    /// worker. `None` if `source` does not allow it, or if no permit to write a long text is free by the deadline.
+    pub(super) async fn make(
+        &self,
+        source: &Entry,
+        derivation: Derivation,
+        deadline: Instant,
+    ) -> Option<(Entry, bool)> {
         let EntryBody::Verbatim(Payload::Result(TextParts::One(text))) = &source.body else { return None };
         let text = text.clone();
-        let written = if text.len() > OFF_WORKER_BYTES {
+        let is_long = text.len() > OFF_WORKER_BYTES;
+        let payload = if is_long {
             let permit = Arc::clone(&self.render_permits).acquire_owned();
             let permit = timeout_at(deadline, permit).await.ok()?.ok()?;
             let work = tokio::task::spawn_blocking(move || {
@@ -142,17 +163,11 @@ impl Renderer {
                 let _permit = permit;
                 derivation.make(&text)
             });
-            let text = work.await.ok().flatten();
-            // The stored answer may have expired meanwhile.
-            text.filter(|_| self.lookup.freshness.serves(&rule, &source.meta, Instant::now()).is_yes())
+            work.await.ok().flatten()
         } else {
             derivation.make(&text)
         };
-        let body = EntryBody::Verbatim(Payload::Result(TextParts::One(written?)));
-        let meta = EntryMeta { derived: true, ..source.meta };
-        let entry = Arc::new(Entry::new(body, meta, None));
-        let is_stored = self.lookup.insert_derived(plan, &entry, generation);
-        (is_stored || rule.limit > Limit::Fresh).then_some(entry)
+        Some((Entry::new(EntryBody::Verbatim(payload?), source.meta, None), is_long))
     }
 
     /// Returns `payload`, which was written from `entry`, in the coding that the caller accepts. `None` if

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::config::Assemble;
-use slotfront::methods::{Commitment, PerCommitment};
+use slotfront::methods::{Commitment, PerCommitment, Slot};
 use slotfront_sim::{Cluster, Node};
 use slotfront_testkit::{Reply, TestCluster, TestGateway, node_answer};
 
@@ -228,47 +228,92 @@ async fn lists_are_assembled_by_the_setting() {
     }
 }
 
+/// Returns the params of getBlock in every shape but jsonParsed.
+fn shapes(slot: Slot) -> Vec<Value> {
+    let mut shapes = Vec::new();
+    for (details, encoding) in [
+        ("full", "json"),
+        ("full", "base58"),
+        ("full", "binary"),
+        ("full", "base64"),
+        ("accounts", "jsonParsed"),
+        ("signatures", "json"),
+        ("none", "base58"),
+    ] {
+        for (rewards, version) in
+            [(true, Some(0)), (false, Some(0)), (true, None), (false, None), (true, Some(9))]
+        {
+            let mut config = json!({"transactionDetails": details, "encoding": encoding, "rewards": rewards});
+            if let Some(version) = version {
+                config["maxSupportedTransactionVersion"] = json!(version);
+            }
+            shapes.push(json!([slot, config]));
+        }
+    }
+    shapes
+}
+
 #[tokio::test]
-async fn a_block_fetched_once_serves_every_lesser_shape() {
+async fn one_block_in_base64_serves_every_shape_but_json_parsed() {
+    let (gateway, truth) = (TestGateway::start().await, Truth::new());
+    let there = gateway.cluster.examples();
+    for slot in [there.block_with_v0, gateway.cluster.slot(Commitment::Finalized)] {
+        let shapes = shapes(slot);
+        for first in ["json", "binary", "base64"] {
+            gateway.front().cache.purger().clear();
+            let before = gateway.upstream_calls();
+            let asked = gateway.get_block(slot).encoding(first).version_0();
+            assert_eq!(asked.send().await.cache_status(), "fwd=miss; stored");
+            assert!(
+                asked.send().await.cache_status().starts_with("hit; ttl"),
+                "fetched for it, so not derived"
+            );
+            for params in &shapes {
+                let expected = truth.answer("getBlock", params, Commitment::Finalized, None);
+                let reply = gateway.call("getBlock", params.clone()).send().await;
+                assert_eq!(answer(&reply), expected, "{params}");
+                assert!(reply.is_hit(), "{params}: {}", reply.cache_status());
+            }
+            assert_eq!(gateway.upstream_calls() - before, 1, "every shape is made of one block");
+        }
+    }
+}
+
+#[tokio::test]
+async fn callers_of_several_shapes_share_one_call() {
     let (gateway, truth) = (TestGateway::start().await, Truth::new());
     let slot = gateway.cluster.examples().block_with_v0;
-    let shape = |details: &str, encoding: &str, rewards: bool| {
-        json!([slot, {"transactionDetails": details, "encoding": encoding, "rewards": rewards,
-            "maxSupportedTransactionVersion": 0}])
+    let before = gateway.upstream_calls();
+    let is_long =
+        |params: &Value| ["full", "accounts"].map(Value::from).contains(&params[1]["transactionDetails"]);
+    let shapes: Vec<_> = shapes(slot).into_iter().filter(is_long).collect();
+    let hold = gateway.cluster.node(0).hold("getBlock");
+    let calls = join_all(shapes.iter().map(|params| gateway.call("getBlock", params.clone()).send()));
+    let release = async {
+        hold.arrived(1).await;
+        hold.release();
     };
-    for (encoding, lesser) in [
-        ("json", &[("none", "json"), ("signatures", "json"), ("full", "json")][..]),
-        ("jsonParsed", &[("accounts", "json"), ("full", "jsonParsed"), ("none", "base58")]),
-        ("base64", &[("signatures", "base64"), ("full", "base64")]),
-    ] {
-        gateway.front().cache.purger().clear();
-        gateway.call("getBlock", shape("full", encoding, true)).send().await;
-        let calls = gateway.upstream_calls();
-        for (details, encoding) in lesser {
-            for rewards in [true, false] {
-                let params = shape(details, encoding, rewards);
-                let expected = truth.answer("getBlock", &params, Commitment::Finalized, None);
-                let replies =
-                    join_all((0..20).map(|_| gateway.call("getBlock", params.clone()).send())).await;
-                for reply in replies {
-                    assert_eq!(answer(&reply), expected, "{params}");
-                    assert!(reply.is_hit(), "{params}: {}", reply.cache_status());
-                    let derived = !(rewards && *details == "full");
-                    assert_eq!(reply.is_derived(), derived, "{params}");
-                }
-            }
-        }
-        assert_eq!(gateway.upstream_calls(), calls, "every shape made of {encoding} needed no node");
+    let (replies, ()) = futures_util::join!(calls, release);
+    for (params, reply) in shapes.iter().zip(&replies) {
+        let expected = truth.answer("getBlock", params, Commitment::Finalized, None);
+        assert_eq!(answer(reply), expected, "{params}");
     }
-    // A cached block in the encoding `json` lacks data that these calls need, so a node is asked.
-    gateway.front().cache.purger().clear();
-    gateway.call("getBlock", shape("full", "json", true)).send().await;
-    let calls = gateway.upstream_calls();
-    for params in [shape("accounts", "json", true), json!([slot, {"transactionDetails": "accounts"}])] {
+    assert_eq!(gateway.upstream_calls() - before, 1);
+}
+
+#[tokio::test]
+async fn short_blocks_are_fetched_as_asked() {
+    let (gateway, truth) = (TestGateway::start().await, Truth::new());
+    let slot = gateway.cluster.examples().block_with_v0;
+    for details in ["none", "signatures"] {
+        let params = json!([slot, {"transactionDetails": details}]);
         let expected = truth.answer("getBlock", &params, Commitment::Finalized, None);
-        assert_eq!(answer(&gateway.call("getBlock", params).send().await), expected);
+        let reply = gateway.call("getBlock", params).send().await;
+        assert_eq!((answer(&reply), reply.cache_status()), (expected, "fwd=miss; stored"));
     }
-    assert_eq!(gateway.upstream_calls(), calls + 2);
+    let before = gateway.upstream_calls();
+    gateway.get_block(slot).encoding("base64").version_0().send().await;
+    assert_eq!(gateway.upstream_calls() - before, 1, "neither is the block");
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use slotfront::methods::Commitment;
 use slotfront_sim::Fault;
 use slotfront_testkit::TestGateway;
 
@@ -13,12 +12,6 @@ async fn answering(method: &str, result: Value) -> TestGateway {
     let gateway = TestGateway::builder().nodes(1).start().await;
     gateway.cluster.node(0).fault_on(method, Fault::Result(result), None);
     gateway
-}
-
-/// Returns the number of attempts that counted as failures of a node.
-async fn faults(gateway: &TestGateway) -> u64 {
-    let view = gateway.admin("/api/upstreams").await.json();
-    view["upstreams"].as_array().unwrap().iter().map(|node| node["failures"].as_u64().unwrap()).sum()
 }
 
 #[tokio::test]
@@ -49,26 +42,33 @@ async fn vote_accounts_keep_their_commission_bps() {
 }
 
 #[tokio::test]
-async fn base58_refusals_pass_through_unstored() {
-    let gateway = TestGateway::builder().nodes(1).start().await;
-    let slot = gateway.cluster.slot(Commitment::Finalized);
-    let ask = async |version: Option<u8>| {
-        let block = gateway.get_block(slot).encoding("base58");
-        block.with("maxSupportedTransactionVersion", version).send().await
-    };
-    let message = "base58 encoding is not supported with maxSupportedTransactionVersion >= 1";
-    let refusal = Fault::Error { code: -32602, message: message.to_owned() };
-    gateway.cluster.node(0).fault_on("getBlock", refusal, Some(2));
-    for _ in 0..2 {
-        let refused = ask(Some(1)).await;
-        assert_eq!((refused.code(), &refused.error()["message"]), (-32602, &json!(message)));
-        assert!(refused.cache_status().starts_with("fwd=miss"), "{}", refused.cache_status());
+async fn unknown_blocks_are_asked_for_as_they_are() {
+    let message = "Transaction version (1) is not supported by the requesting client. Please try the request again \
+                   with the following configuration parameter: \"maxSupportedTransactionVersion\": 1";
+    let version_1 = Fault::Error { code: -32015, message: message.to_owned() };
+    for fault in [version_1, Fault::Result(Value::Null)] {
+        let gateway = TestGateway::builder().nodes(1).start().await;
+        let node = gateway.cluster.node(0);
+        let slot = gateway.cluster.examples().block_with_v0;
+        let ask = || gateway.get_block(slot).with("maxSupportedTransactionVersion", 1);
+        let expected = ask().result_of(node);
+        let fault = match fault {
+            Fault::Result(_) => {
+                let mut newer = gateway.get_block(slot).encoding("base64").version_0().result_of(node);
+                newer["transactions"][0]["meta"]["aNewMember"] = json!(1);
+                Fault::Result(newer)
+            }
+            error => error,
+        };
+        node.fault_on("getBlock", fault, Some(1));
+        let before = gateway.upstream_calls();
+        for cache in ["fwd=miss; stored", "hit; "] {
+            let reply = ask().send().await;
+            assert_eq!(reply.result(), expected);
+            assert!(reply.cache_status().starts_with(cache), "{}", reply.cache_status());
+        }
+        assert_eq!(gateway.upstream_calls() - before, 2, "the block in base64, and then in json");
     }
-    assert_eq!((gateway.upstream_calls(), faults(&gateway).await), (2, 0));
-    // A node of version 4.0 answers the call. Its answer is cached for callers with the same question.
-    let answered = ask(Some(1)).await;
-    assert!(answered.result()["transactions"].is_array());
-    assert!(ask(Some(1)).await.is_hit());
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ mod is_blockhash_valid;
 mod params;
 mod passthrough;
 mod pubkey;
+mod reserved_keys;
 mod send_transaction;
 mod signature;
 mod subscription;
@@ -52,6 +53,7 @@ pub use get_vote_accounts::VotesQuery;
 pub use params::ParamError;
 pub use passthrough::{AnyMethod, PassthroughCall, PassthroughMethod, write_method};
 pub use pubkey::{Pubkey, PubkeyError};
+pub use reserved_keys::is_reserved;
 pub use send_transaction::SendQuery;
 pub use signature::Signature;
 pub use subscription::{

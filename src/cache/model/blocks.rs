@@ -118,7 +118,7 @@ impl BlockModel {
         let is_proven = self.may_prove_skip(query.slot);
         self.ended.push(EndedCall { number, answer, is_proven, was_future, step: self.cache.step });
         let body = match answer {
-            TestAnswer::Block => NodeReply::Result(block_text(&query, number).into()),
+            TestAnswer::Block => NodeReply::Result(block_text(&query, number)),
             TestAnswer::Null => NodeReply::Result(Bytes::from_static(b"null")),
             TestAnswer::Error(code) => {
                 let body = format!(r#"{{"code":{code},"message":"{number}"}}"#).into();
@@ -203,7 +203,7 @@ impl BlockModel {
         match &answer.payload {
             Payload::Result(body) => {
                 let expected = block_text(query, ended.number);
-                prop_assert_eq!(&body.whole()[..], expected.as_bytes(), "not the text of a node");
+                prop_assert_eq!(body.whole(), expected, "not the text of a node");
             }
             Payload::Error { code: VERSION, .. } => {
                 let is_same = BlockQuery { commitment: query.commitment, ..source } == *query;

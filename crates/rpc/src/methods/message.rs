@@ -1,4 +1,4 @@
-//! The wire form of a transaction message, legacy or version 0, for getFeeForMessage.
+//! The wire form of a transaction and its message, legacy or version 0, as callers send it and as blocks hold it.
 //!
 //! Decoding borrows from the bytes, and its errors have the texts of a node. [`Message::sanitize`] is a separate step,
 //! because a node checks `minContextSlot` in between. As on a node, bytes after the message are ignored.
@@ -6,6 +6,7 @@
 use thiserror::Error;
 
 use super::Pubkey;
+use super::reserved_keys::{UPGRADEABLE_LOADER, is_reserved};
 
 /// The Rust path of a node's message type, as the node's errors spell it.
 pub const TYPE: &str = "solana_message::non_bpf_modules::versions::VersionedMessage";
@@ -70,6 +71,17 @@ pub struct AddressTableLookup<'a> {
     pub writable: &'a [u8],
     /// The positions of read-only accounts in the table.
     pub readonly: &'a [u8],
+}
+
+/// A transaction in its wire form.
+#[derive(Debug)]
+pub struct WireTransaction<'a> {
+    /// The signatures, of which the first identifies the transaction.
+    pub signatures: &'a [[u8; 64]],
+    /// The message. `None` if only newer nodes can read its version.
+    pub message: Option<Message<'a>>,
+    /// The bytes after the message.
+    pub rest: &'a [u8],
 }
 
 /// The reason why bytes are not a message. In a node's error, the text of the reason follows "failed to deserialize".
@@ -146,6 +158,28 @@ impl<'a> Message<'a> {
         })
     }
 
+    /// Returns true if account `at` of the message signs.
+    pub fn is_signer(&self, at: usize) -> bool {
+        at < self.required_signatures.into()
+    }
+
+    /// Returns true if the transaction may write account `at`, as a node shows it in blocks. `accounts` are the static keys
+    /// and then the looked-up accounts, of which the first `loaded_writable` are writable.
+    pub fn is_writable(&self, at: usize, accounts: &[Pubkey], loaded_writable: usize) -> bool {
+        let (keys, signers) = (self.account_keys.len(), usize::from(self.required_signatures));
+        let is_claimed = if at >= keys {
+            at - keys < loaded_writable
+        } else if self.is_signer(at) {
+            at + usize::from(self.readonly_signed) < signers
+        } else {
+            at + usize::from(self.readonly_unsigned) < keys
+        };
+        let is_called = || self.instructions.iter().any(|instruction| usize::from(instruction.program) == at);
+        is_claimed
+            && accounts.get(at).is_some_and(|key| !is_reserved(key))
+            && (!is_called() || accounts.contains(&UPGRADEABLE_LOADER))
+    }
+
     /// Checks counts and indexes. A node does so after the check of `minContextSlot`.
     pub fn sanitize(&self) -> Result<(), SanitizeError> {
         use SanitizeError::{IndexOutOfBounds, InvalidValue};
@@ -177,23 +211,25 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Reads a transaction from the start of `bytes`: its signatures and its message. The message is `None` if only newer
-/// nodes can read its version.
-pub(super) fn decode_transaction(bytes: &[u8]) -> Result<(&[[u8; 64]], Option<Message<'_>>), DecodeError> {
-    let mut reader = Reader::new(bytes);
-    let count = reader.length()?;
-    let signatures = reader.take(count * 64)?.as_chunks().0;
-    match Message::read(&mut reader) {
-        Ok(message) => Ok((signatures, Some(message))),
-        Err(DecodeError::Version(_)) => Ok((signatures, None)),
-        Err(error) => Err(error),
-    }
-}
-
 impl AddressTableLookup<'_> {
     /// Returns the number of accounts that the lookup adds.
     fn loads(&self) -> usize {
         self.writable.len() + self.readonly.len()
+    }
+}
+
+impl<'a> WireTransaction<'a> {
+    /// Reads a transaction from the start of `bytes`.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let count = reader.length()?;
+        let signatures = reader.take(count * 64)?.as_chunks().0;
+        let message = match Message::read(&mut reader) {
+            Ok(message) => Some(message),
+            Err(DecodeError::Version(_)) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { signatures, message, rest: reader.rest })
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::get_fee_for_message::base64_error;
-use super::message::{MAX_MESSAGE, decode_transaction};
+use super::message::{MAX_MESSAGE, WireTransaction};
 use super::params::{self, ParamError};
 use super::{Commitment, Pubkey, Signature, Slot};
 use crate::jsonrpc::Params;
@@ -70,7 +70,7 @@ impl SendQuery {
         let (text, config) = params::one_or_two::<String, RpcSendTransactionConfig>(params)?;
         let config = config.unwrap_or_default();
         let wire = decode(&text, config.encoding.unwrap_or(UiTransactionEncoding::Base58))?;
-        let (signatures, message) = decode_transaction(&wire)
+        let WireTransaction { signatures, message, .. } = WireTransaction::decode(&wire)
             .map_err(|error| ParamError::new(format!("failed to deserialize {TYPE}: {error}")))?;
         Ok(Self {
             signature: signatures.first().copied().map(Signature),

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
-use slotfront_rpc::methods::{BlockEncoding, BlockQuery, Pubkey};
+use slotfront_rpc::methods::{BlockEncoding, BlockQuery, Pubkey, is_reserved};
 
 use super::parsed;
 use crate::chain::address;
@@ -251,7 +251,7 @@ fn annotated_keys(transaction: &Transaction) -> Value {
             "pubkey": key.to_string(),
             "signer": message.is_signer(at),
             "source": if in_message { "transaction" } else { "lookupTable" },
-            "writable": claimed && !address::is_reserved(key) && (upgradeable || !called(at)),
+            "writable": claimed && !is_reserved(key) && (upgradeable || !called(at)),
         })
     });
     keys.collect()

@@ -30,7 +30,6 @@ pub(crate) const EPOCH_SCHEDULE: Pubkey = key("SysvarEpochSchedu1e11111111111111
 pub(crate) const SLOT_HASHES: Pubkey = key("SysvarS1otHashes111111111111111111111111111");
 pub(crate) const RECENT_BLOCKHASHES: Pubkey = key("SysvarRecentB1ockHashes11111111111111111111");
 pub(crate) const STAKE_HISTORY: Pubkey = key("SysvarStakeHistory1111111111111111111111111");
-pub(crate) const INSTRUCTIONS: Pubkey = key("Sysvar1nstructions1111111111111111111111111");
 
 /// The account whose lamports are burned.
 pub(crate) const INCINERATOR: Pubkey = key("1nc1nerator11111111111111111111111111111111");
@@ -52,12 +51,3 @@ pub(crate) const BUILTINS: [(Pubkey, &str); 7] = [
     (LOADER_2, "solana_bpf_loader_program"),
     (LOADER_UPGRADEABLE, "solana_bpf_loader_upgradeable_program"),
 ];
-
-/// Returns true if no transaction may write this account.
-pub(crate) fn is_reserved(key: &Pubkey) -> bool {
-    const SYSVARS: [Pubkey; 7] =
-        [CLOCK, RENT, EPOCH_SCHEDULE, SLOT_HASHES, RECENT_BLOCKHASHES, STAKE_HISTORY, INSTRUCTIONS];
-    SYSVARS.contains(key)
-        || [SYSVAR_OWNER, NATIVE_LOADER, ED25519, SECP256K1, SECP256R1].contains(key)
-        || BUILTINS.iter().any(|(builtin, _)| builtin == key)
-}

@@ -1,7 +1,7 @@
 //! Signed transactions before they are executed: those that the chain makes, and those that clients send.
 
-use slotfront_rpc::methods::Pubkey;
 use slotfront_rpc::methods::message::{self as wire, DecodeError};
+use slotfront_rpc::methods::{Pubkey, is_reserved};
 use thiserror::Error;
 
 use super::address;
@@ -152,7 +152,7 @@ fn transfer(message: &Message, instruction: &Compiled) -> Result<TypedInstructio
     if !message.is_signer(from) {
         return Err(InstructionError::MissingRequiredSignature);
     }
-    let may_change = |at| message.is_writable(at) && !address::is_reserved(&message.keys[at]);
+    let may_change = |at| message.is_writable(at) && !is_reserved(&message.keys[at]);
     if !(may_change(from) && may_change(to)) {
         return Err(InstructionError::ReadonlyLamportChange);
     }

@@ -1,27 +1,19 @@
 use std::collections::BTreeMap;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde::de::IgnoredAny;
 
-use super::super::tests::{RecordedCall, load, pairs};
+use super::super::tests::{RecordedCall, load};
 use super::*;
-use crate::methods::Query;
+use crate::methods::{Pubkey, Query};
 use crate::node::NodeReply;
 
-/// The error code with which a node refuses a block that has a transaction version unknown to the caller.
-const UNSUPPORTED_VERSION: i32 = -32015;
-
-const FULL: BlockShape = BlockShape {
-    details: BlockDetails::Full,
-    encoding: BlockEncoding::JsonParsed,
-    rewards: true,
-    max_version: Some(0),
-};
-const JSON: BlockShape = BlockShape { encoding: BlockEncoding::Json, ..FULL };
-const BASE64: BlockShape = BlockShape { encoding: BlockEncoding::Base64, ..FULL };
-const ACCOUNTS: BlockShape =
-    BlockShape { details: BlockDetails::Accounts, encoding: BlockEncoding::Json, ..FULL };
+const PARSED: BlockShape = BlockShape { encoding: BlockEncoding::JsonParsed, ..BlockShape::BASE64 };
+const JSON: BlockShape = BlockShape { encoding: BlockEncoding::Json, ..BlockShape::BASE64 };
+const ACCOUNTS: BlockShape = BlockShape { details: BlockDetails::Accounts, ..JSON };
 const SIGNATURES: BlockShape =
     BlockShape { details: BlockDetails::Signatures, max_version: None, ..ACCOUNTS };
 const NONE: BlockShape = BlockShape { details: BlockDetails::None, ..SIGNATURES };
@@ -43,138 +35,96 @@ fn shape(exchange: &RecordedCall) -> Option<BlockShape> {
     }
 }
 
-fn form(shape: BlockShape) -> String {
-    match shape.details {
-        BlockDetails::Full => shape.encoding.as_str().to_owned(),
-        details => details.as_str().to_owned(),
-    }
+/// Returns the recorded result in the shape from which `asked` is made.
+fn source<'a>(recorded: &'a [RecordedCall], call: &RecordedCall, asked: BlockShape) -> Option<&'a Bytes> {
+    let source = asked.source().unwrap_or(asked);
+    let is_source = |other: &&RecordedCall| {
+        call.group.is_some() && other.group == call.group && shape(other) == Some(source)
+    };
+    recorded.iter().find(is_source)?.result()
+}
+
+fn every_shape() -> impl Iterator<Item = BlockShape> {
+    let details = [
+        (BlockDetails::None, BlockEncoding::Json),
+        (BlockDetails::Signatures, BlockEncoding::Json),
+        (BlockDetails::Accounts, BlockEncoding::Json),
+        (BlockDetails::Full, BlockEncoding::Base64),
+        (BlockDetails::Full, BlockEncoding::Base58),
+        (BlockDetails::Full, BlockEncoding::Binary),
+        (BlockDetails::Full, BlockEncoding::Json),
+        (BlockDetails::Full, BlockEncoding::JsonParsed),
+    ];
+    details.into_iter().flat_map(|(details, encoding)| {
+        [(true, Some(0)), (true, None), (false, Some(0)), (false, None), (true, Some(7))]
+            .map(|(rewards, max_version)| BlockShape { details, encoding, rewards, max_version })
+    })
 }
 
 #[test]
-fn recorded_shapes_derive_from_each_other() {
+fn recorded_shapes_derive_from_base64() {
     let recorded = recorded();
     let mut proved: BTreeMap<String, usize> = BTreeMap::new();
-    let mut count = |what: String| *proved.entry(what).or_default() += 1;
-    for (from, to) in pairs(&recorded) {
-        let (Some(stored), Some(asked), Some(result)) = (shape(from), shape(to), from.result()) else {
+    let mut count = |what: &str| *proved.entry(what.to_owned()).or_default() += 1;
+    for call in &recorded {
+        let Some(asked) = shape(call) else { continue };
+        let Some(source) = source(&recorded, call, asked) else {
+            count("without a recorded source");
             continue;
         };
-        if !derivable(stored, asked) {
-            assert_eq!(reshape(result, stored, asked), None, "{} from {}", to.name, from.name);
-            continue;
+        let expected = match &call.reply {
+            NodeReply::Result(text) => Payload::Result(text.clone().into()),
+            NodeReply::Error { code, body } => Payload::Error { code: *code, body: body.clone() },
+        };
+        let made = reshape(source, asked);
+        assert!(made.as_ref() == Some(&expected), "{}: {made:?} instead of {expected:?}", call.name);
+        match (&call.reply, asked.details) {
+            (NodeReply::Error { .. }, _) => count("a version that is not supported"),
+            (_, BlockDetails::Full) => count(asked.encoding.as_str()),
+            (_, details) => count(details.as_str()),
         }
-        let made = reshape(result, stored, asked);
-        match &to.reply {
-            NodeReply::Result(expected) => {
-                assert!(made.as_ref() == Some(expected), "{} from {}", to.name, from.name);
-                if stored == asked {
-                    count("the same".to_owned());
-                    continue;
-                }
-                assert!(
-                    sources(asked).any(|source| source == stored),
-                    "{stored:?} is no source of {asked:?}"
-                );
-                count(format!("{} from {}", form(asked), form(stored)));
-                if stored.rewards && !asked.rewards {
-                    count(format!("rewards from {}", form(stored)));
-                }
-                if stored.max_version.is_some()
-                    && matches!(asked.details, BlockDetails::Accounts | BlockDetails::Full)
-                    && asked.max_version.is_none()
-                {
-                    count(format!("version from {}", form(stored)));
-                }
-            }
-            NodeReply::Error { code, .. } => {
-                assert_eq!((*code, made), (UNSUPPORTED_VERSION, None), "{} from {}", to.name, from.name);
-                count("a version that is not supported".to_owned());
-            }
+        if !asked.rewards {
+            count("without rewards");
+        }
+        if asked.max_version.is_none() && asked.source() != Some(BlockShape::BASE64) {
+            count("without version");
         }
     }
     let proved: Vec<_> = proved.iter().map(|(what, count)| (what.as_str(), *count)).collect();
     // The expected numbers are exact, so the test fails if the derivations of a row are no longer tested.
     let expected = [
-        ("a version that is not supported", 75),
-        ("accounts from accounts", 86),
-        ("accounts from jsonParsed", 119),
-        ("base58 from base58", 23),
-        ("base64 from base64", 38),
-        ("binary from binary", 23),
-        ("json from json", 38),
-        ("jsonParsed from jsonParsed", 23),
-        ("none from accounts", 322),
-        ("none from base58", 111),
-        ("none from base64", 202),
-        ("none from binary", 111),
-        ("none from json", 202),
-        ("none from jsonParsed", 148),
-        ("none from none", 80),
-        ("none from signatures", 346),
-        ("rewards from accounts", 206),
-        ("rewards from base58", 37),
-        ("rewards from base64", 92),
-        ("rewards from binary", 37),
-        ("rewards from json", 92),
-        ("rewards from jsonParsed", 74),
-        ("rewards from none", 80),
-        ("rewards from signatures", 160),
-        ("signatures from accounts", 322),
-        ("signatures from base64", 202),
-        ("signatures from json", 202),
-        ("signatures from jsonParsed", 148),
-        ("signatures from signatures", 80),
-        ("the same", 484),
-        ("version from accounts", 49),
-        ("version from base58", 12),
-        ("version from base64", 21),
-        ("version from binary", 12),
-        ("version from json", 21),
-        ("version from jsonParsed", 24),
+        ("a version that is not supported", 36),
+        ("accounts", 96),
+        ("base58", 45),
+        ("base64", 76),
+        ("binary", 45),
+        ("json", 76),
+        ("jsonParsed", 58),
+        ("none", 102),
+        ("signatures", 102),
+        ("without a recorded source", 10),
+        ("without rewards", 142),
+        ("without version", 14),
     ];
     assert_eq!(proved, expected);
 }
 
-/// Returns a recorded text as a node of version 4.2 might write it for callers that accept transaction version 1.
-/// The recorded transaction version 0 becomes 1, the messages get a config, and some rewards get a new type.
-fn as_newer(text: &Bytes) -> Bytes {
-    const CONFIG: &str = r#","transactionConfig":{"computeUnitLimit":1400000,"heapSize":null,"loadedAccountsDataSizeLimit":null,"priorityFee":50000}"#;
-    let text = str::from_utf8(text).unwrap().replace(r#""version":0"#, r#""version":1"#);
-    let text = text.replace(r#""rewardType":"Voting""#, r#""rewardType":"DeactivatedStake""#);
-    let mut pieces = text.split(r#""recentBlockhash":""#);
-    let mut newer = pieces.next().unwrap().to_owned();
-    for piece in pieces {
-        let (blockhash, rest) = piece.split_once('"').unwrap();
-        newer.extend([r#""recentBlockhash":""#, blockhash, "\"", CONFIG, rest]);
-    }
-    newer.into()
-}
-
 #[test]
-fn derives_blocks_of_newer_nodes() {
-    let recorded = recorded();
-    let newer = |shape: BlockShape| BlockShape { max_version: shape.max_version.map(|_| 1), ..shape };
-    let (mut proved, mut configs, mut types) = (0, 0, 0);
-    for (from, to) in pairs(&recorded) {
-        let (Some(stored), Some(asked), Some(result)) = (shape(from), shape(to), from.result()) else {
-            continue;
-        };
-        if derivable(stored, asked) && stored != asked {
-            let made = reshape(&as_newer(result), newer(stored), newer(asked));
-            assert!(made == to.result().map(as_newer), "{} from {}", to.name, from.name);
-            proved += 1;
-            let source = as_newer(result);
-            let source = str::from_utf8(&source).unwrap();
-            configs += usize::from(source.contains("transactionConfig"));
-            types += usize::from(source.contains("DeactivatedStake"));
-        }
+fn each_shape_has_one_source() {
+    for asked in every_shape() {
+        let is_parsed = (asked.details, asked.encoding) == (BlockDetails::Full, BlockEncoding::JsonParsed);
+        let source = if is_parsed { PARSED } else { BlockShape::BASE64 };
+        assert_eq!(asked.source(), (asked != source).then_some(source), "{asked:?}");
+        let is_fetched = is_parsed || matches!(asked.details, BlockDetails::Signatures | BlockDetails::None);
+        let fetched = asked.source().filter(|_| !is_fetched);
+        assert_eq!(asked.fetched_source(), fetched, "{asked:?}");
     }
-    // The expected numbers are exact, so the test fails if a derivation is no longer tested.
-    assert_eq!((proved, configs, types), (2_901, 817, 462));
+    assert!(BlockShape::usual().all(|shape| every_shape().any(|other| other == shape)));
 }
 
 #[test]
 fn unknown_members_prevent_derivation() {
+    const META: &str = r#"{"computeUnitsConsumed":"#;
     let recorded = recorded();
     let with = |at: &str, text: &Bytes| {
         let text = str::from_utf8(text).unwrap();
@@ -187,152 +137,165 @@ fn unknown_members_prevent_derivation() {
         (newer != text).then(|| Bytes::from(newer))
     };
     let no_rewards = |shape: BlockShape| BlockShape { rewards: false, ..shape };
-    for (stored, asked, at, expected) in [
+    for (asked, at, expected) in [
         // A new member of an object that the derivation parses prevents the derivation.
-        (NONE, no_rewards(NONE), "", false),
-        (SIGNATURES, NONE, "", false),
-        (FULL, SIGNATURES, "", false),
-        (FULL, no_rewards(FULL), r#"{"meta":"#, false),
-        (FULL, ACCOUNTS, r#"{"meta":"#, false),
-        (FULL, SIGNATURES, r#"{"meta":"#, false),
-        (BASE64, SIGNATURES, r#"{"meta":"#, false),
-        (FULL, no_rewards(FULL), r#"{"computeUnitsConsumed":"#, false),
-        (ACCOUNTS, no_rewards(ACCOUNTS), r#"{"err":"#, false),
-        (FULL, ACCOUNTS, r#"{"accountKeys":"#, false),
-        (FULL, SIGNATURES, r#"{"message":"#, false),
+        (NONE, "", false),
+        (no_rewards(PARSED), "", false),
+        (SIGNATURES, r#"{"meta":"#, false),
+        (JSON, r#"{"meta":"#, false),
+        (ACCOUNTS, r#"{"meta":"#, false),
+        (no_rewards(PARSED), r#"{"meta":"#, false),
+        (JSON, META, false),
+        (ACCOUNTS, META, false),
+        (no_rewards(BlockShape::BASE64), META, false),
+        (no_rewards(PARSED), META, false),
+        (ACCOUNTS, r#"{"readonly":"#, false),
         // A new member of an object that is removed or copied as a whole does no harm.
-        (FULL, NONE, r#"{"meta":"#, true),
-        (JSON, no_rewards(JSON), r#"{"message":"#, true),
-        (FULL, SIGNATURES, r#"{"accountKeys":"#, true),
-        (FULL, no_rewards(FULL), r#"{"accountKeys":"#, true),
+        (NONE, r#"{"meta":"#, true),
+        (SIGNATURES, META, true),
+        (JSON, r#"{"readonly":"#, true),
+        (no_rewards(PARSED), r#"{"accountKeys":"#, true),
     ] {
-        let sources = recorded.iter().filter(|exchange| shape(exchange) == Some(stored));
+        let sources = recorded.iter().filter(|exchange| shape(exchange) == asked.source());
         let newer: Vec<_> = sources.filter_map(|exchange| with(at, exchange.result()?)).collect();
-        assert!(!newer.is_empty(), "no {stored:?} has {at}");
+        assert!(!newer.is_empty(), "no source of {asked:?} has {at}");
         for source in newer {
-            let made = reshape(&source, stored, asked);
-            assert_eq!(made.is_some(), expected, "{asked:?} from {stored:?} with a member at {at:?}");
+            let made = reshape(&source, asked);
+            assert_eq!(made.is_some(), expected, "{asked:?} with a member at {at:?}");
+        }
+    }
+}
+
+/// Returns a block of one transaction.
+fn block_of(transaction: &str) -> Bytes {
+    format!(r#"{{"blockhash":"B","rewards":[],"transactions":[{transaction}]}}"#).into()
+}
+
+const SHORT: &str = r#""err":null,"fee":1,"postBalances":[],"postTokenBalances":[],"preBalances":[],"preTokenBalances":[],"rewards":[],"status":{"Ok":null}"#;
+
+/// Returns the bytes of a transaction with one signature, two accounts and one instruction. Its message begins with
+/// `version`.
+fn wire(version: &[u8]) -> Vec<u8> {
+    let keys = [[3; 32], [4; 32]].concat();
+    let instruction = [&[1, 1, 0, 2][..], &[9, 9]].concat();
+    let lookups: &[u8] = if version.is_empty() { &[] } else { &[0] };
+    [&[1], &[7; 64][..], version, &[1, 0, 1, 2], &keys, &[5; 32], &[1], &instruction, lookups].concat()
+}
+
+fn in_base64(wire: &[u8]) -> String {
+    format!(r#""transaction":["{}","base64"]"#, STANDARD.encode(wire))
+}
+
+fn text(made: Option<Payload>) -> Option<String> {
+    match made? {
+        Payload::Result(text) => Some(String::from_utf8(text.whole().to_vec()).unwrap()),
+        Payload::Error { .. } => panic!("an error"),
+    }
+}
+
+#[test]
+fn derives_rare_transactions_exactly_or_not_at_all() {
+    let made = |transaction: &str, asked| text(reshape(&block_of(transaction), asked));
+    let expected = |transaction: &str| Some(String::from_utf8(block_of(transaction).to_vec()).unwrap());
+    let [s, a, b, h] = [&[7; 64][..], &[3; 32], &[4; 32], &[5; 32]].map(|x| bs58::encode(x).into_string());
+    let (legacy, v0) = (in_base64(&wire(&[])), in_base64(&wire(&[0x80])));
+
+    // A transaction stored without meta has no version in any shape.
+    let old = format!(r#"{{"meta":null,{legacy}}}"#);
+    let accounts = format!(
+        r#""accountKeys":[{{"pubkey":"{a}","signer":true,"source":"transaction","writable":true}},{{"pubkey":"{b}","signer":false,"source":"transaction","writable":false}}],"signatures":["{s}"]"#
+    );
+    let short = expected(&format!(r#"{{"meta":null,"transaction":{{{accounts}}}}}"#));
+    assert_eq!(made(&old, ACCOUNTS), short);
+    assert_eq!(made(&old, BlockShape { max_version: None, ..ACCOUNTS }), short);
+    let data = bs58::encode([9, 9]).into_string();
+    let instructions = format!(r#"[{{"accounts":[0],"data":"{data}","programIdIndex":1,"stackHeight":1}}]"#);
+    let header = r#""header":{"numReadonlySignedAccounts":0,"numReadonlyUnsignedAccounts":1,"numRequiredSignatures":1}"#;
+    let message = |lookups| {
+        format!(
+            r#""message":{{"accountKeys":["{a}","{b}"],{lookups}{header},"instructions":{instructions},"recentBlockhash":"{h}"}},"signatures":["{s}"]"#
+        )
+    };
+    assert_eq!(made(&old, JSON), expected(&format!(r#"{{"meta":null,"transaction":{{{}}}}}"#, message(""))));
+    assert_eq!(
+        made(&old, SIGNATURES).unwrap(),
+        format!(r#"{{"blockhash":"B","rewards":[],"signatures":["{s}"]}}"#)
+    );
+
+    // The stored order of members is unusual, and the derivation does not change it.
+    let meta =
+        format!(r#""meta":{{"costUnits":1,"loadedAddresses":{{"readonly":[],"writable":[]}},{SHORT}}}"#);
+    let unordered = format!(r#"{{"version":0,{v0},{meta}}}"#);
+    assert_eq!(
+        made(&unordered, ACCOUNTS),
+        expected(&format!(r#"{{"version":0,"transaction":{{{accounts}}},"meta":{{{SHORT}}}}}"#))
+    );
+    assert_eq!(
+        made(&unordered, JSON),
+        expected(&format!(
+            r#"{{"version":0,"transaction":{{{}}},{meta}}}"#,
+            message(r#""addressTableLookups":[],"#)
+        ))
+    );
+    for bad in [
+        // Nothing can be derived from these transactions, because members are unknown, missing, of the wrong type, or
+        // do not agree.
+        &format!(r#"{{{meta},"new":1,{legacy},"version":"legacy"}}"#),
+        &format!(r#"{{"meta":{{"err":null}},{legacy},"version":"legacy"}}"#),
+        &format!(r#"{{"meta":{{{SHORT}}},{legacy},"version":"legacy"}}"#),
+        &format!("{{{meta},{legacy}}}"),
+        &format!(r#"{{{meta},{legacy},"version":0}}"#),
+        &format!(r#"{{{meta},{legacy},"version":1}}"#),
+        &format!(r#"{{{meta},{legacy},"version":null}}"#),
+        &format!(r#"{{{meta},{legacy},"version":"Legacy"}}"#),
+        &format!(r#"{{{meta},{v0},"version":"legacy"}}"#),
+        &format!(r#"{{"meta":null,{v0}}}"#),
+        &old.replace("base64", "base58"),
+        r#"{"meta":null,"transaction":["AA==","base64"]}"#,
+        r#"{"meta":null,"transaction":{"message":{"accountKeys":[]},"signatures":["S"]}}"#,
+        "null",
+    ] {
+        assert_eq!(made(bad, ACCOUNTS), None, "{bad}");
+    }
+    let rest = [in_base64(&[wire(&[]), vec![0]].concat()), in_base64(&wire(&[])[..150])];
+    for damaged in rest.iter().chain([&in_base64(&wire(&[0x81])), &legacy.replace("Aw", "A=")]) {
+        let block = format!(r#"{{"meta":null,{damaged}}}"#);
+        for asked in every_shape().filter(|asked| asked.source() == Some(BlockShape::BASE64)) {
+            let is_read = !matches!((asked.details, asked.encoding), (BlockDetails::None, _))
+                && (asked.details != BlockDetails::Full || asked.encoding != BlockEncoding::Base64);
+            assert_eq!(made(&block, asked).is_none(), is_read, "{asked:?} of {damaged}");
         }
     }
 }
 
 #[test]
-fn missing_parts_prevent_derivation() {
-    let binary = BlockShape { encoding: BlockEncoding::Binary, ..FULL };
-    let base58 = BlockShape { encoding: BlockEncoding::Base58, ..FULL };
-    let no_rewards = |shape| BlockShape { rewards: false, ..shape };
-    let no_version = |shape| BlockShape { max_version: None, ..shape };
-    for (stored, asked, expected) in [
-        (FULL, FULL, true),
-        (FULL, no_rewards(no_version(ACCOUNTS)), true),
-        (base58, no_rewards(NONE), true),
-        (NONE, no_rewards(NONE), true),
-        (JSON, ACCOUNTS, false),
-        (BASE64, ACCOUNTS, false),
-        (base58, SIGNATURES, false),
-        (binary, SIGNATURES, false),
-        (JSON, FULL, false),
-        (FULL, JSON, false),
-        (BASE64, base58, false),
-        (ACCOUNTS, FULL, false),
-        (SIGNATURES, ACCOUNTS, false),
-        (NONE, SIGNATURES, false),
-        (no_rewards(FULL), FULL, false),
-        (no_rewards(SIGNATURES), NONE, false),
-        (no_version(FULL), ACCOUNTS, false),
-        (BlockShape { max_version: Some(1), ..FULL }, FULL, false),
-    ] {
-        assert_eq!(derivable(stored, asked), expected, "{asked:?} from {stored:?}");
-    }
-}
-
-#[test]
-fn cheapest_source_comes_first() {
-    let forms = |asked| {
-        let mut forms: Vec<_> = sources(asked).map(form).collect();
-        forms.dedup();
-        forms
+fn loaded_accounts_follow_the_tables() {
+    let key = |byte: u8| Pubkey([byte; 32]).to_string();
+    let rent = "SysvarRent111111111111111111111111111111111";
+    let loaded = format!(r#"{{"readonly":["{}"],"writable":["{}","{rent}"]}}"#, key(8), key(9));
+    let meta = format!(r#""meta":{{"loadedAddresses":{loaded},{SHORT}}}"#);
+    let flags = |wire: &[u8], version: &str| {
+        let block = block_of(&format!(r#"{{{meta},{},"version":{version}}}"#, in_base64(wire)));
+        let block: serde_json::Value =
+            serde_json::from_str(&text(reshape(&block, ACCOUNTS)).unwrap()).unwrap();
+        let keys = block["transactions"][0]["transaction"]["accountKeys"].as_array().unwrap().clone();
+        keys.iter().map(|key| (key["source"] == "lookupTable", key["writable"] == true)).collect::<Vec<_>>()
     };
-    assert_eq!(forms(NONE), ["signatures", "accounts", "base64", "base58", "binary", "json", "jsonParsed"],);
-    assert_eq!(forms(SIGNATURES), ["accounts", "base64", "json", "jsonParsed"]);
-    assert_eq!(forms(ACCOUNTS), ["jsonParsed"], "a shape without rewards is no source");
-    let no_rewards = BlockShape { rewards: false, max_version: Some(7), ..ACCOUNTS };
-    let rewards = BlockShape { rewards: true, ..no_rewards };
-    let parsed =
-        BlockShape { encoding: BlockEncoding::JsonParsed, details: BlockDetails::Full, ..no_rewards };
-    let both = BlockShape { rewards: true, ..parsed };
-    assert_eq!(sources(no_rewards).collect::<Vec<_>>(), [rewards, parsed, both]);
-    assert_eq!(sources(FULL).count(), 0);
-}
-
-/// Returns a block of one transaction, in shape [`FULL`].
-fn parsed(transaction: &str) -> String {
-    format!(r#"{{"blockhash":"B","rewards":[],"transactions":[{transaction}]}}"#)
-}
-
-const SHORT: &str = r#""err":null,"fee":1,"postBalances":[],"postTokenBalances":[],"preBalances":[],"preTokenBalances":[],"rewards":[],"status":{"Ok":null}"#;
-
-#[test]
-fn derives_rare_transactions_exactly_or_not_at_all() {
-    let legacy = BlockShape { max_version: None, rewards: false, ..ACCOUNTS };
-    let transaction =
-        r#""transaction":{"message":{"accountKeys":[1.0],"recentBlockhash":"R"},"signatures":["S","T"]}"#;
-    let made = |transaction: &str, asked| {
-        let made = reshape(&parsed(transaction).into(), FULL, asked)?;
-        Some(String::from_utf8(made.to_vec()).unwrap())
-    };
-    // A transaction stored without meta has no version in any shape.
-    let old = format!(r#"{{"meta":null,{transaction}}}"#);
-    let short = r#"{"meta":null,"transaction":{"accountKeys":[1.0],"signatures":["S","T"]}}"#;
-    assert_eq!(made(&old, ACCOUNTS), Some(parsed(short)));
-    assert_eq!(made(&old, legacy), Some(parsed(short).replace(r#""rewards":[],"#, "")));
-    assert_eq!(made(&old, SIGNATURES).unwrap(), r#"{"blockhash":"B","rewards":[],"signatures":["S"]}"#);
-    // The stored order of members is unusual, and the derivation does not change it.
-    let unordered = format!(r#"{{"version":"legacy",{transaction},"meta":{{"costUnits":1,{SHORT}}}}}"#);
-    let short =
-        r#"{"version":"legacy","transaction":{"accountKeys":[1.0],"signatures":["S","T"]},"meta":{SHORT}}"#;
-    assert_eq!(made(&unordered, ACCOUNTS), Some(parsed(&short.replace("SHORT", SHORT))));
-    for transaction in [
-        // Nothing can be derived from these transactions, because members are unknown, missing or of the wrong
-        // type.
-        &format!(r#"{{"meta":{{"new":1,{SHORT}}},{transaction},"version":0}}"#),
-        &format!(r#"{{"meta":{{{SHORT}}},"new":1,{transaction},"version":0}}"#),
-        &format!(r#"{{"meta":{{"err":null}},{transaction},"version":0}}"#),
-        r#"{"meta":null,"transaction":{"message":{"accountKeys":[]},"new":1,"signatures":["S"]}}"#,
-        r#"{"meta":null,"transaction":{"message":{"accountKeys":[]},"new":1}}"#,
-        &format!(r#"{{"meta":{{{SHORT}}},"transaction":{{"signatures":["S"]}},"version":0}}"#),
-        r#"{"meta":null,"transaction":["AA==","base64"]}"#,
-        "null",
-    ] {
-        assert_eq!(made(transaction, ACCOUNTS), None, "{transaction}");
-    }
-    for version in ["0", "1", "null", r#""Legacy""#] {
-        let transaction = format!(r#"{{"meta":{{{SHORT}}},{transaction},"version":{version}}}"#);
-        assert!(made(&transaction, ACCOUNTS).is_some());
-        assert_eq!(made(&transaction, legacy), None, "{version}");
-    }
-    let unversioned = format!(r#"{{"meta":{{{SHORT}}},{transaction}}}"#);
-    assert_eq!(made(&unversioned, legacy), None, "nodes write the version of a transaction that has meta");
-}
-
-#[test]
-fn wire_signatures_are_read_up_to_version_0() {
-    let made = |wire: &[u8], encoding: &str| {
-        let wire = STANDARD.encode(wire);
-        let block = parsed(&format!(r#"{{"meta":null,"transaction":["{wire}","{encoding}"]}}"#));
-        reshape(&block.into(), BASE64, SIGNATURES)
-    };
-    let wire = |count: u8, bytes: usize| [vec![count], vec![7; bytes - 1]].concat();
-    let signature = bs58::encode([7; 64]).into_string();
-    let expected = format!(r#"{{"blockhash":"B","rewards":[],"signatures":["{signature}"]}}"#);
-    for count in [1, 127] {
-        assert_eq!(made(&wire(count, 200), "base64").unwrap(), expected);
-    }
-    for (count, bytes, encoding) in
-        [(0, 200, "base64"), (0x81, 200, "base64"), (1, 60, "base64"), (1, 200, "base58")]
-    {
-        assert_eq!(made(&wire(count, bytes), encoding), None, "{count} {bytes} {encoding}");
-    }
+    let [own, looked_up] = [|writable| (false, writable), |writable| (true, writable)];
+    assert_eq!(
+        flags(&wire(&[0x80]), "0"),
+        [own(true), own(false), looked_up(true), looked_up(false), looked_up(false)],
+        "a reserved account is not writable"
+    );
+    assert_eq!(flags(&wire(&[]), "\"legacy\""), [own(true), own(false)], "a legacy message has no tables");
+    // The called program is writable only beside the upgradeable loader.
+    let mut called = wire(&[0x80]);
+    called[68] = 0;
+    assert_eq!(flags(&called, "0")[1], own(false));
+    let meta = meta.replace(rent, "BPFLoaderUpgradeab1e11111111111111111111111");
+    let block = block_of(&format!(r#"{{{meta},{},"version":0}}"#, in_base64(&called)));
+    let made = text(reshape(&block, ACCOUNTS)).unwrap();
+    assert_eq!(made.matches(r#""writable":true"#).count(), 3, "{made}");
 }
 
 #[test]
@@ -350,77 +313,50 @@ fn other_texts_than_blocks_derive_nothing() {
         r#"{"blockhash":"B","rewards":[],"transactions":[]}x"#,
         r#"{"rewards":[],"transactions":[]}"#,
         r#"{"blockhash":"B","rewards":[],"transactions":[1]}"#,
-        r#"{"blockhash":"B","rewards":[],"transactions":[{"meta":null,"transaction":{"signatures":[]}}]}"#,
         r#"{"blockhash":"B","rewards":[],"transactions":[{"meta":null,"transaction":{"signatures":[7]}}]}"#,
     ] {
-        assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), FULL, SIGNATURES), None, "{text}");
+        assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), SIGNATURES), None, "{text}");
     }
-    let no_rewards = BlockShape { rewards: false, ..NONE };
-    for (text, stored) in [
-        (r#"{"blockhash":"B","signatures":[]}"#, SIGNATURES),
-        (r#"{"blockhash":"B","rewards":[]}"#, SIGNATURES),
-        (r#"{"rewards":[]}"#, NONE),
-    ] {
-        assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), stored, no_rewards), None, "{text}");
+    for text in [r#"{"blockhash":"B","transactions":[]}"#, r#"{"rewards":[],"transactions":[]}"#] {
+        let asked = BlockShape { rewards: false, ..NONE };
+        assert_eq!(reshape(&Bytes::from_static(text.as_bytes()), asked), None, "{text}");
     }
 }
 
-/// Returns the shape and the text of a recorded block with these details and this encoding, and with rewards.
-fn recorded_in(details: BlockDetails, encoding: BlockEncoding) -> (BlockShape, Bytes) {
-    let asked =
-        |shape: BlockShape| (shape.details, shape.encoding, shape.rewards) == (details, encoding, true);
-    let found = load("getBlock").into_iter().find_map(|exchange| {
-        let shape = shape(&exchange).filter(|shape| asked(*shape))?;
-        exchange.result().map(|result| (shape, result.clone()))
-    });
-    found.unwrap()
+/// Returns a recorded block in this shape.
+fn recorded_in(asked: BlockShape) -> Bytes {
+    let found =
+        load("getBlock").into_iter().find(|call| shape(call) == Some(asked) && call.result().is_some());
+    found.unwrap().result().unwrap().clone()
 }
 
 proptest! {
     #[test]
-    fn signature_encoder_matches_bs58(
-        zeros in 0..=SIGNATURE_BYTES,
-        mut signature in prop::collection::vec(any::<u8>(), SIGNATURE_BYTES),
-    ) {
-        // Leading zeros are a special case of base58, and random bytes rarely have them.
-        signature[..zeros].fill(0);
-        for signature in [signature.try_into().unwrap(), [255; SIGNATURE_BYTES]] {
-            let expected = format!("\"{}\"", bs58::encode(signature).into_string());
-            prop_assert_eq!(quoted_base58(&signature), Some(expected));
-        }
-    }
-
-    #[test]
     fn damaged_blocks_derive_nothing_or_valid_json(
         damages in prop::collection::vec((any::<Index>(), any::<Index>(), prop_oneof![
-            "[\\\\\"\\[\\]{},:0e.-]{0,2}", r#"null|"version"|"meta"|"signatures""#, "\\PC{0,3}",
+            "[\\\\\"\\[\\]{},:0e.-]{0,2}", r#"null|"version"|"meta"|"signatures""#, "[A-Za-z0-9+/=]{1,4}", "\\PC{0,3}",
         ]), 1..4),
         cut: Index,
     ) {
         thread_local! {
-            static BLOCKS: [(BlockShape, Bytes); 3] = [
-                recorded_in(BlockDetails::Full, BlockEncoding::JsonParsed),
-                recorded_in(BlockDetails::Full, BlockEncoding::Base64),
-                recorded_in(BlockDetails::Accounts, BlockEncoding::Json),
-            ];
+            static BLOCKS: [Bytes; 2] = [recorded_in(BlockShape::BASE64), recorded_in(PARSED)];
         }
-        for (stored, block) in BLOCKS.with(Clone::clone) {
+        let [base64, parsed] = BLOCKS.with(Clone::clone);
+        for asked in every_shape() {
+            let block = if asked.source().unwrap_or(asked) == PARSED { &parsed } else { &base64 };
             let mut damaged = block.to_vec();
             for (at, other, text) in &damages {
                 let at = at.index(damaged.len() + 1);
                 let end = damaged.len().min(at + other.index(4));
                 damaged.splice(at..end, text.bytes());
             }
-            let damaged = Bytes::from(damaged);
-            let cut = block.slice(..cut.index(block.len()));
-            for (details, encoding) in FORMS {
-                for (rewards, max_version) in [(true, Some(0)), (false, None)] {
-                    let asked = BlockShape { details, encoding, rewards, max_version };
-                    prop_assert_eq!(reshape(&cut, stored, asked), None);
-                    if let Some(made) = reshape(&damaged, stored, asked) {
-                        prop_assert!(serde_json::from_slice::<IgnoredAny>(&made).is_ok(), "{:?}", made);
-                    }
-                }
+            prop_assert_eq!(reshape(&block.slice(..cut.index(block.len())), asked), None);
+            if let Some(made) = reshape(&damaged.into(), asked) {
+                let text = match &made {
+                    Payload::Result(text) => text.whole(),
+                    Payload::Error { body, .. } => body.clone(),
+                };
+                prop_assert!(serde_json::from_slice::<IgnoredAny>(&text).is_ok(), "{:?}", made);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use super::*;
 use BlockDetails::{Full, Signatures};
-use BlockEncoding::{Base64, Json};
+use BlockEncoding::{Base64, Json, JsonParsed};
 use Commitment::{Confirmed, Finalized};
 
 fn block(slot: Slot, details: BlockDetails, encoding: BlockEncoding, commitment: Commitment) -> BlockQuery {
@@ -55,9 +55,9 @@ fn stored_block_comes_before_its_absence() {
     let steps = vec![
         in_base64(),
         reply(TestAnswer::Block),
-        // JSON cannot be made from the stored base64 block, and the node that is asked for it has lost the
+        // jsonParsed cannot be made from the stored base64 block, and the node that is asked for it has lost the
         // block.
-        ask(block(FINAL, Full, Json, Finalized)),
+        ask(block(FINAL, Full, JsonParsed, Finalized)),
         reply(TestAnswer::Error(SKIPPED)),
         in_base64(),
     ];

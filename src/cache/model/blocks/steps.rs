@@ -35,6 +35,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
         (Full, Json, None),
         (Full, JsonParsed, Some(0)),
         (Full, Base64, Some(0)),
+        (Full, BlockEncoding::Base58, None),
         (Accounts, Json, Some(0)),
         (Signatures, Json, None),
         (Nothing, Json, None),
