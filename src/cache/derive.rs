@@ -6,6 +6,7 @@
 //! a lower slot.
 
 pub mod account;
+mod base58;
 pub mod block;
 pub mod list;
 mod object;

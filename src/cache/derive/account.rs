@@ -279,7 +279,7 @@ fn cut(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, DeriveError> {
 }
 
 fn base58(base64: &Bytes, bytes: Range<usize>) -> Result<Bytes, DeriveError> {
-    Ok(bs58::encode(decode(base64, bytes)?).into_string().into())
+    Ok(super::base58::encode(&decode(base64, bytes)?).into())
 }
 
 /// Decodes the bytes `bytes` of the data that `base64` encodes. Only the groups that hold these bytes are read.

@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use super::super::base58;
 use super::super::object::JsonPart;
 use crate::methods::message::{AddressTableLookup, Instruction, Message, MessageVersion, WireTransaction};
 use crate::methods::{BlockEncoding, Pubkey, Signature};
@@ -76,8 +77,8 @@ impl<'a> DecodedTransaction<'a> {
     pub(super) fn encoded(&self, encoding: BlockEncoding) -> Option<String> {
         match encoding {
             BlockEncoding::Json => json(&JsonTransaction::of(self)),
-            BlockEncoding::Base58 => Some(format!(r#"["{}","base58"]"#, base58(self.wire))),
-            BlockEncoding::Binary => Some(format!("\"{}\"", base58(self.wire))),
+            BlockEncoding::Base58 => Some(format!(r#"["{}","base58"]"#, base58::encode(self.wire))),
+            BlockEncoding::Binary => Some(format!("\"{}\"", base58::encode(self.wire))),
             BlockEncoding::Base64 => Some(format!(r#"["{}","base64"]"#, STANDARD.encode(self.wire))),
             BlockEncoding::JsonParsed => None,
         }
@@ -104,10 +105,6 @@ impl<'a> DecodedTransaction<'a> {
 
 fn json(value: &impl Serialize) -> Option<String> {
     serde_json::to_string(value).ok()
-}
-
-fn base58(bytes: &[u8]) -> String {
-    bs58::encode(bytes).into_string()
 }
 
 fn address(key: &[u8; 32]) -> String {
@@ -184,7 +181,7 @@ impl<'a> JsonTransaction<'a> {
         };
         let instruction = |instruction: &Instruction<'a>| JsonInstruction {
             accounts: instruction.accounts,
-            data: base58(instruction.data),
+            data: base58::encode(instruction.data),
             program_id_index: instruction.program,
             stack_height: STACK_HEIGHT,
         };
