@@ -2,7 +2,8 @@
 //!
 //! Callers with the same question at the same time share one fetch, called a flight. A flight looks into the
 //! cache again, unless its answer must reach a given slot. It then looks into the shared store, if one is
-//! configured, and asks a node last. The caching rules decide whether a node's answer is stored.
+//! configured, and asks a node last. The caching rules decide whether a node's answer is stored. A flight for most
+//! shapes of a block waits for another one, which fetches the block in base64.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use super::store::Insert;
 use super::verify::Verifier;
 use crate::config;
 use crate::error::{Error, FailedAttempt};
-use crate::methods::{Commitment, Slot};
+use crate::methods::{BlockDetails, Commitment, Query, Slot};
 use crate::node::{NodeReply, code};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, UncacheableReason};
@@ -174,7 +175,7 @@ impl Fetcher {
 
     /// Fetches the block from which the asked one can be made, in a flight that callers of all shapes share, and makes the
     /// asked one. `None` if the asked block has to be fetched itself: it is made from no other, it cannot be made from
-    /// the one that was fetched, or that one is too large.
+    /// the one that was fetched, or that one is too large while the asked one may be shorter.
     async fn fetch_source(
         self: &Arc<Self>,
         plan: &LookupPlan,
@@ -189,7 +190,9 @@ impl Fetcher {
         let fetched = match flight.result().await? {
             Ok(Fetched::New(entry, _)) if !is_leader => Fetched::Joined(entry),
             Ok(fetched) => fetched,
-            Err(error) => return (!is_too_large(&error)).then_some(Err(error)),
+            // Only with details `accounts` is a block shorter than in base64.
+            Err(error) if is_too_large(&error) && asks_for_accounts(plan) => return None,
+            Err(error) => return Some(Err(error)),
         };
         match &fetched.entry().body {
             EntryBody::Verbatim(Payload::Error { code: code::UNSUPPORTED_TRANSACTION_VERSION, .. }) => None,
@@ -335,4 +338,9 @@ impl Fetcher {
         not_stored(reason);
         Ok(fetched)
     }
+}
+
+/// Returns true if `plan` is about a block with details `accounts`.
+fn asks_for_accounts(plan: &LookupPlan) -> bool {
+    matches!(&plan.upstream, Query::Block(block) if block.details == BlockDetails::Accounts)
 }

@@ -281,7 +281,7 @@ async fn one_block_in_base64_serves_every_shape_but_json_parsed() {
 
 #[tokio::test]
 async fn callers_of_several_shapes_share_one_call() {
-    let (gateway, truth) = (TestGateway::start().await, Truth::new());
+    let (gateway, truth) = (TestGateway::builder().nodes(1).start().await, Truth::new());
     let slot = gateway.cluster.examples().block_with_v0;
     let before = gateway.upstream_calls();
     let is_long =
@@ -299,6 +299,31 @@ async fn callers_of_several_shapes_share_one_call() {
         assert_eq!(answer(reply), expected, "{params}");
     }
     assert_eq!(gateway.upstream_calls() - before, 1);
+}
+
+#[tokio::test]
+async fn accounts_of_a_block_too_large_for_base64_are_fetched() {
+    let truth = Truth::new();
+    let slot = truth.0.examples().block_with_v0;
+    let ask = |details: &str, encoding: &str| {
+        let config =
+            json!({"transactionDetails": details, "encoding": encoding, "maxSupportedTransactionVersion": 0});
+        let params = json!([slot, config]);
+        let answer = truth.answer("getBlock", &params, Commitment::Finalized, None);
+        (params, answer)
+    };
+    let (params, expected) = ask("accounts", "json");
+    let lengths = [expected.to_string().len(), ask("full", "base64").1.to_string().len()];
+    assert!(lengths[0] + 200 < lengths[1], "{lengths:?}");
+    let limit = lengths[1] - 100;
+    let gateway =
+        TestGateway::builder().nodes(1).config(move |config| config.pool.max_response = limit).start().await;
+    let before = gateway.upstream_calls();
+    assert_eq!(answer(&gateway.call("getBlock", params).send().await), expected);
+    assert_eq!(gateway.upstream_calls() - before, 2);
+    let (params, _) = ask("full", "json");
+    assert!(gateway.call("getBlock", params).send().await.error()["message"].is_string());
+    assert_eq!(gateway.upstream_calls() - before, 3, "json is longer still");
 }
 
 #[tokio::test]
