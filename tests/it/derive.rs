@@ -15,7 +15,11 @@ struct Truth(std::sync::Arc<Cluster>);
 
 impl Truth {
     fn new() -> Self {
-        Self(Cluster::new(TestCluster::settings(3)))
+        Self::of(3)
+    }
+
+    fn of(nodes: usize) -> Self {
+        Self(Cluster::new(TestCluster::settings(nodes)))
     }
 
     /// Returns the answer of a node at which `slot` is the newest slot of `commitment`. `None` is the present
@@ -281,7 +285,7 @@ async fn one_block_in_base64_serves_every_shape_but_json_parsed() {
 
 #[tokio::test]
 async fn callers_of_several_shapes_share_one_call() {
-    let (gateway, truth) = (TestGateway::builder().nodes(1).start().await, Truth::new());
+    let (gateway, truth) = (TestGateway::builder().nodes(1).start().await, Truth::of(1));
     let slot = gateway.cluster.examples().block_with_v0;
     let before = gateway.upstream_calls();
     let is_long =
@@ -303,7 +307,7 @@ async fn callers_of_several_shapes_share_one_call() {
 
 #[tokio::test]
 async fn accounts_of_a_block_too_large_for_base64_are_fetched() {
-    let truth = Truth::new();
+    let truth = Truth::of(1);
     let slot = truth.0.examples().block_with_v0;
     let ask = |details: &str, encoding: &str| {
         let config =
