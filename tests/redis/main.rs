@@ -64,7 +64,7 @@ fn calls(gateway: &TestGateway) -> Vec<(&'static str, Value)> {
         ("getVoteAccounts", json!([])),
         ("getFeeForMessage", json!([there.fee_message])),
         ("getBlock", json!([there.block_with_v0, {"maxSupportedTransactionVersion": 0}])),
-        ("getBlock", json!([there.block_with_v0])),
+        ("getBlock", json!([there.block_with_v0, "jsonParsed"])),
         ("getRecentPerformanceSamples", json!([])),
         ("getClusterNodes", json!([])),
     ]
