@@ -208,7 +208,7 @@ impl Gateway {
 
     /// Returns true if `key` is in the key table, even if it is expired or revoked.
     pub(crate) fn holds(&self, key: &str) -> bool {
-        self.snapshot.load().table().is_some_and(|table| table.get(&KeyHash::of(key)).is_some())
+        self.snapshot.load().table().is_some_and(|table| table.by_hash.contains_key(&KeyHash::of(key)))
     }
 
     /// Returns true if the key with this id is revoked, or is not in the key table. A revoked key need not be in the
@@ -264,7 +264,7 @@ impl Gateway {
             AccessMode::Keys(table) => table,
         };
         let hash = (key.len() <= MAX_KEY).then(|| KeyHash::of(key));
-        let known = hash.and_then(|hash| Some((hash, table.get(&hash)?)));
+        let known = hash.and_then(|hash| Some((hash, table.by_hash.get(&hash)?)));
         let checked = known.ok_or(AuthFailure::Unknown).and_then(|(hash, principal)| {
             principal.validity.check(&hash, client, origin, || self.clock.wall(now))?;
             Ok(Arc::clone(principal))

@@ -113,7 +113,9 @@ impl Lookup {
         let rule = ServeRule::within(Limit::Stale).at_least(min_slot).at_least(floor);
         let mut best = None;
         for mut stored in candidates {
-            stored.entry = self.carry_to_tip(stored.key(plan), stored.entry, now);
+            if stored.entry.stamp.is_some() {
+                stored.entry = self.carry_to_tip(stored.key(plan), stored.entry, now);
+            }
             let meta = &stored.entry.meta;
             let mut verdict = self.freshness.serves(&rule, meta, now);
             // Only an answer that may still be right is served while a fresh one is fetched.
@@ -134,8 +136,9 @@ impl Lookup {
         }
         if let Some((stored, verdict)) = &best
             && verdict.is_yes()
+            && stored.entry.meta.slot > lowest
         {
-            self.raise_fallen_floors(plan, stored.entry.meta.slot, lowest);
+            self.raise_fallen_floors(plan, stored.entry.meta.slot);
         }
         best
     }
@@ -206,8 +209,9 @@ impl Lookup {
         let stands_in = |stored: &Stored| self.is_usable(&plan.key, &stored.entry, &rule, now);
         if let Some(Stored { entry, .. }) = self.candidates(plan).find(stands_in) {
             // The entry is shown now, so floors that have fallen below its slot rise again.
-            let (lowest, _) = self.floors_under(&plan.key, now);
-            self.raise_fallen_floors(plan, entry.meta.slot, lowest);
+            if entry.meta.slot > self.floors_under(&plan.key, now).0 {
+                self.raise_fallen_floors(plan, entry.meta.slot);
+            }
             return Some(entry);
         }
         self.assemble(query, rule)

@@ -77,8 +77,9 @@ impl Lookup {
         let found = list.map(Stored::assembled).or(newest)?;
         let shown = found.entry.meta.slot;
         self.lower_floors(&plan.key, account_floor, shown);
-        let (lowest, _) = self.floors_under(&plan.key, now);
-        self.raise_fallen_floors(plan, shown, lowest);
+        if shown > self.floors_under(&plan.key, now).0 {
+            self.raise_fallen_floors(plan, shown);
+        }
         Some(found)
     }
 
@@ -282,12 +283,9 @@ impl Lookup {
         }
     }
 
-    /// Raises the floors of the accounts in `plan` to `slot`, at which a stored entry for `plan` is served.
-    /// `lowest` is the lowest of these floors. Does nothing if `slot` is not above `lowest`.
-    pub(super) fn raise_fallen_floors(&self, plan: &LookupPlan, slot: Slot, lowest: Slot) {
-        if slot <= lowest {
-            return;
-        }
+    /// Raises the floors of the accounts in `plan` to `slot`, at which a stored entry for `plan` is served. `slot` is above
+    /// one of these floors, which has fallen.
+    pub(super) fn raise_fallen_floors(&self, plan: &LookupPlan, slot: Slot) {
         // An entry from before a purge raises no floor.
         let _held = self.generation.lock();
         if self.candidates(plan).any(|stored| stored.entry.meta.slot == slot) {

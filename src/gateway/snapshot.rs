@@ -158,8 +158,8 @@ fn missing(path: &Path, in_force: usize) -> Result<(), KeyFileError> {
 /// The keys in force, by hash and by id.
 #[derive(Default)]
 pub(crate) struct KeyTable {
-    /// The keys by the hash of each of their secrets, replaced ones included.
-    by_hash: HashMap<KeyHash, Arc<Principal>>,
+    /// The keys by the hash of each of their secrets, replaced ones included. They may be expired or revoked.
+    pub(super) by_hash: HashMap<KeyHash, Arc<Principal>>,
     by_id: HashMap<Arc<str>, Arc<Principal>>,
 }
 
@@ -270,11 +270,6 @@ impl KeyTable {
         rest.by_hash.retain(|_, principal| !goes(principal));
         rest.by_id.retain(|_, principal| !goes(principal));
         Some(rest)
-    }
-
-    /// Returns the key with this hash, which may be expired or revoked. `None` if there is none.
-    pub(crate) fn get(&self, hash: &KeyHash) -> Option<&Arc<Principal>> {
-        self.by_hash.get(hash)
     }
 
     /// Returns the key with this id, which may be expired or revoked. `None` if there is none.
