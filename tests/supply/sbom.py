@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def metadata():
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", "x86_64-unknown-linux-gnu"]
+    rustc = subprocess.run(["rustc", "--version", "--verbose"], check=True, capture_output=True, text=True).stdout
+    platform = re.search(r"^host: (\S+)$", rustc, re.M).group(1)
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", platform]
     return json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
 
 
