@@ -22,6 +22,7 @@ pub(crate) mod watch;
 
 pub use dev::DEV_KEY;
 pub use load::{from_text, load};
+pub(crate) use problem::io_fault;
 pub use problem::{Problem, Problems, ValueOrigin};
 pub use schema::schema;
 pub use secret::Secret;

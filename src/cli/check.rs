@@ -4,6 +4,7 @@ mod advice;
 mod doctor;
 mod examine;
 mod files;
+mod machine;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::redis_store::Store;
 use crate::telemetry::Metrics;
 pub(super) use doctor::Finding;
 use doctor::ProbeResult;
+pub(super) use machine::of_process;
 
 /// Check a configuration; with --probe also nodes, files and limits
 #[derive(Debug, clap::Args)]
@@ -81,7 +83,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     if let (AuthMode::Keys, Some(path)) = (config.auth.mode, &config.auth.usage_file) {
         findings.extend(files::of_usage_file(path));
     }
-    findings.extend(files::of_open_files(&config, files::open_files()));
+    findings.extend(machine::of_process(&config));
+    findings.extend(machine::of_open_files(&config, machine::open_files()));
     if let Some(store) = store {
         let found = store.probe().await;
         writeln!(world.out, "\nshared store: {}", found.err().unwrap_or("ok"))?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Failure, World, reachable};
+use super::{Failure, World, check, reachable};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::{self, AuthMode, Config, reload::ConfigSource};
@@ -39,6 +39,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     for warning in &config.warnings {
         tracing::warn!(setting = warning.path, fix = warning.fix, "{} {}", warning.path, warning.rule);
+    }
+    for finding in check::of_process(&config) {
+        tracing::warn!(fix = finding.fix, "{}", finding.what);
     }
     // Held until this function returns. The gateway reads the file once it is held.
     let _usage_lock = tokio::select! {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::problem::{Problem, Problems, ValueOrigin};
+use super::problem::{Problem, Problems, ValueOrigin, io_fault};
 use super::raw::{self, Raw, RawTable};
 use super::reader::{ConfigLayers, Findings, PREFIX, Section, variable};
 use super::{Config, check, removed};
@@ -24,7 +24,10 @@ pub fn load(file: Option<&Path>, env: &BTreeMap<String, String>) -> Result<Confi
     let text = match file.map(std::fs::read_to_string) {
         None => String::new(),
         Some(Ok(text)) => text,
-        Some(Err(e)) => return Err(Problems::new(file, vec![unreadable_file(&e)])),
+        Some(Err(e)) => {
+            let fault = io_fault(file.unwrap_or(Path::new("")), &e);
+            return Err(Problems::new(file, vec![unreadable_file(&fault)]));
+        }
     };
     parse(&text, env, base).map(|(config, _)| config).map_err(|list| Problems::new(file, list))
 }
@@ -65,9 +68,9 @@ pub(super) fn defaults() -> (Config, Findings) {
     parse(text, &BTreeMap::new(), Path::new("")).expect("the defaults are valid, as a test holds")
 }
 
-fn unreadable_file(e: &std::io::Error) -> Problem {
-    let fix = "name a readable file, such as a copy of config/example.toml";
-    Problem::new("", ValueOrigin::Default, format!("cannot be read: {}", e.kind()), fix)
+fn unreadable_file(fault: &str) -> Problem {
+    let fix = "name a readable file, such as a copy of config/example.toml; a container needs it mounted, readable to its user";
+    Problem::new("", ValueOrigin::Default, format!("cannot be read: {fault}"), fix)
 }
 
 /// Reports settings that no section has read. An unknown value is not shown, because it may be a misplaced secret.

@@ -2,6 +2,8 @@
 //!
 //! A problem never holds a secret; its creator decides whether the value may be shown.
 
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,6 +14,21 @@ pub enum ValueOrigin {
     Line(usize),
     /// The value comes from the environment variable of this name.
     Variable(String),
+}
+
+/// Says why the file `path` cannot be read or written, as in "cannot be read: …". If it may not, both users are named, because
+/// a file that is mounted into a container often belongs to a user of the host.
+pub(crate) fn io_fault(path: &Path, error: &io::Error) -> String {
+    match (error.kind(), std::fs::metadata(path)) {
+        (io::ErrorKind::NotFound, _) => "it does not exist".to_owned(),
+        (io::ErrorKind::PermissionDenied, Ok(file)) => format!(
+            "permission denied; it belongs to user {} with mode {:03o}, and slotfront runs as user {}",
+            file.uid(),
+            file.mode() & 0o777,
+            rustix::process::geteuid().as_raw()
+        ),
+        (kind, _) => kind.to_string(),
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

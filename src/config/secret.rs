@@ -5,6 +5,8 @@ use std::path::Path;
 
 use ring::digest::{SHA256, digest};
 
+use super::problem::io_fault;
+
 /// A value that is never shown: `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -29,8 +31,10 @@ impl Secret {
         let found = if let Some(name) = text.strip_prefix("env:") {
             env.get(name).cloned().ok_or_else(|| format!("names the variable {name}, which is not set"))?
         } else if let Some(file) = text.strip_prefix("file:") {
-            let read = std::fs::read_to_string(base.join(file))
-                .map_err(|e| format!("names the file {file}, which cannot be read ({})", e.kind()))?;
+            let path = base.join(file);
+            let read = std::fs::read_to_string(&path).map_err(|e| {
+                format!("names the file {file}, which cannot be read: {}", io_fault(&path, &e))
+            })?;
             read.trim_end_matches(['\r', '\n']).to_owned()
         } else {
             text.to_owned()
@@ -82,7 +86,7 @@ mod tests {
             ("file:token", Ok("from-file")),
             ("env:MISSING", Err("names the variable MISSING, which is not set")),
             ("env:NONE", Err("names the variable NONE, which is empty")),
-            ("file:missing", Err("names the file missing, which cannot be read (entity not found)")),
+            ("file:missing", Err("names the file missing, which cannot be read: it does not exist")),
         ];
         for (text, expected) in rows {
             assert_eq!(resolve(text), expected.map(str::to_owned).map_err(str::to_owned), "{text}");

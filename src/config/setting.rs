@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::methods::PerCommitment;
 
+use super::problem::io_fault;
 use super::raw::Raw;
 use super::reader::{Declared, Section, TableReader};
 use super::secret::Secret;
@@ -179,7 +180,7 @@ impl Field<'_, '_> {
     pub(super) fn ca_file(&self) -> Option<PathBuf> {
         let path = self.file("ca.pem")?;
         let fault = match std::fs::read_to_string(&path) {
-            Err(e) => Some(format!("cannot be read: {}", e.kind())),
+            Err(e) => Some(format!("cannot be read: {}", io_fault(&path, &e))),
             Ok(text) if !text.contains("-----BEGIN CERTIFICATE-----") => {
                 Some("has no certificate".to_owned())
             }

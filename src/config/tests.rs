@@ -418,7 +418,7 @@ fn missing_file_is_named() {
     /nowhere/slotfront.toml: 1 problem
 
       the file
-        cannot be read: entity not found
-        fix: name a readable file, such as a copy of config/example.toml
+        cannot be read: it does not exist
+        fix: name a readable file, such as a copy of config/example.toml; a container needs it mounted, readable to its user
     ");
 }

@@ -15,7 +15,7 @@ use super::plan::{self, PlanTerms, Plans};
 use super::principal::{KeyValidity, PlanLimits, Principal};
 use super::quota::Ledger;
 use crate::config::watch::Watched;
-use crate::config::{AuthMode, Config, Units};
+use crate::config::{AuthMode, Config, Units, io_fault};
 use crate::telemetry::Metrics;
 
 pub(crate) struct KeySnapshot {
@@ -115,7 +115,7 @@ pub(crate) fn read_keys(
             "is empty while {in_force} keys are in force; write `key = []` to remove all keys"
         )]),
         Ok(Some(text)) => keys::parse(text, |plan| plans.contains_key(plan)),
-        Err(error) => Err(vec![format!("cannot be read: {}", error.kind())]),
+        Err(error) => Err(vec![format!("cannot be read: {}", io_fault(path, error))]),
     };
     read.map(Some).map_err(|problems| KeyFileError { path: path.to_path_buf(), problems })
 }

@@ -26,8 +26,8 @@ pub(in crate::cli) struct Finding {
     /// True for a fault: an upstream, a method or the shared store cannot be used, or other users can change a file.
     /// False for a warning.
     pub(super) fault: bool,
-    pub(super) what: String,
-    pub(super) fix: String,
+    pub(in crate::cli) what: String,
+    pub(in crate::cli) fix: String,
 }
 
 impl Finding {

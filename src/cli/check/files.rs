@@ -1,4 +1,4 @@
-//! The problems that `check` finds in keys, files and the limit of open files, each with a fix.
+//! The problems that `check` finds in keys and files, each with a fix.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -10,10 +10,6 @@ use super::doctor::Finding;
 use crate::config::Config;
 use crate::gateway::check_writable;
 use crate::gateway::keys::{ApiKey, is_hidden};
-
-/// The number of files that the gateway has open beside connections: logs, listeners, the key file, and the
-/// files of the async runtime.
-const OTHER_FILES: u64 = 64;
 
 /// Returns the warnings about keys in the key file `path`. `trusted` are the networks of trusted proxies. Revoked keys
 /// are left out.
@@ -93,33 +89,6 @@ fn of_mode(what: &str, path: &Path, mode: u32, is_secret: bool) -> Option<Findin
     })
 }
 
-/// Returns a warning if the limit `open_files` is too low for the connections that the settings allow. `None` if it is
-/// high enough or unknown.
-pub(super) fn of_open_files(config: &Config, open_files: Option<u64>) -> Option<Finding> {
-    let upstream: usize = config.upstreams.iter().map(|upstream| upstream.max_in_flight).sum();
-    let most = config.server.max_connections + upstream.min(config.server.max_in_flight);
-    let needed = most as u64 + OTHER_FILES;
-    let limit = open_files.filter(|limit| *limit < needed)?;
-    Some(Finding::warning(
-        format!("the limit of open files is {limit}, but the settings need up to {needed}"),
-        "raise the limit (LimitNOFILE= of a systemd unit, ulimits of a container, ulimit -n), \
-         or lower server.max_connections",
-    ))
-}
-
-/// Returns this process's soft limit of open files. `None` if the system has no `/proc`.
-pub(super) fn open_files() -> Option<u64> {
-    soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
-}
-
-fn soft_limit(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    match line.split_whitespace().next()? {
-        "unlimited" => Some(u64::MAX),
-        number => number.parse().ok(),
-    }
-}
-
 /// Returns a fault if the user who runs this process cannot write the usage file at `path`. Leaves the file
 /// as it is.
 pub(super) fn of_usage_file(path: &Path) -> Option<Finding> {
@@ -137,7 +106,6 @@ pub(super) fn of_usage_file(path: &Path) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Secret, Upstream};
     use crate::gateway::keys::file::{KeyFile, NewKey};
 
     #[test]
@@ -229,18 +197,5 @@ mod tests {
             let found = finding.as_ref().map(|finding| (finding.fault, finding.fix.as_str()));
             assert_eq!(found, expected, "{mode:o}");
         }
-    }
-
-    #[test]
-    fn open_file_limit_is_checked_against_settings() {
-        let any = ([127, 0, 0, 1], 0).into();
-        let upstream = |i| Upstream::plain(format!("n{i}"), Secret::new("http://n.example"));
-        let mut config = Config::dev(any, any, (0..2).map(upstream).collect());
-        config.server.max_connections = 1_000;
-        assert!(of_open_files(&config, Some(1_024)).is_some_and(|finding| finding.what.contains("2088")));
-        assert_eq!(of_open_files(&config, Some(2_088)), None);
-        assert_eq!(of_open_files(&config, None), None);
-        let text = "Limit   Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files\n";
-        assert_eq!((soft_limit(text), soft_limit("")), (Some(1_024), None));
     }
 }

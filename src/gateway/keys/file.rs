@@ -11,7 +11,7 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Val
 
 use super::scope::Scope;
 use super::{ApiKey, KeyFileError, KeyHash, generate_id, generate_key};
-use crate::config::Secret;
+use crate::config::{Secret, io_fault};
 use crate::gateway::write;
 
 const HEAD: &str =
@@ -59,7 +59,7 @@ pub struct IssuedKey {
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The file cannot be read or written.
-    #[error("{path}: {cause}")]
+    #[error("{path}: {}", io_fault(path, cause))]
     Io {
         /// The path of the file.
         path: PathBuf,

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::super::write;
 use super::{Period, Used, UsedUnits, Window, thousandths};
+use crate::config::io_fault;
 
 type UsageById = BTreeMap<Arc<str>, Arc<Used>>;
 
@@ -210,7 +211,9 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<UsageById, UsageError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(UsageById::new()),
-        Err(cause) => return Err(UsageError::new(path, &cause)),
+        Err(cause) => {
+            return Err(UsageError::new(path, &format!("cannot be read: {}", io_fault(path, &cause))));
+        }
     };
     let file: UsageFile = serde_json::from_str(&text).map_err(|cause| {
         UsageError::new(path, &format!("{cause}; repair it, or remove it to count from zero"))

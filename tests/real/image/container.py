@@ -28,9 +28,6 @@ class Volume:
         shutil.copytree(image.root / inside.lstrip("/"), self.path)
         owner = (image.root / inside.lstrip("/")).stat()
         os.chown(self.path, owner.st_uid, owner.st_gid)
-        # The folder of the test may be closed to other users.
-        for parent in list(self.path.parents)[:-2]:
-            parent.chmod(parent.stat().st_mode | 0o011)
 
     def mount(self):
         return {"destination": self.inside, "source": str(self.path), "options": ["bind", "rw"]}
@@ -41,7 +38,7 @@ def read_only(source, inside):
     return {"destination": inside, "source": str(Path(source).resolve()), "options": ["bind", "ro"]}
 
 
-def specification(image, arguments, entrypoint, environment, mounts, memory, workdir):
+def specification(image, root, arguments, entrypoint, environment, mounts, memory, workdir):
     """Returns the configuration of the runtime for one container, from that of the image."""
     config = image.config
     command = [*(config["Entrypoint"] if entrypoint is None else entrypoint), *(config["Cmd"] if arguments is None else arguments)]
@@ -59,9 +56,13 @@ def specification(image, arguments, entrypoint, environment, mounts, memory, wor
     ]
     spaces = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")]
     resources = {"memory": {"limit": memory, "swap": memory}} if memory else {}
-    return {"ociVersion": "1.0.2", "process": process, "root": {"path": str(image.root), "readonly": True}, "hostname": "slotfront",
+    return {"ociVersion": "1.0.2", "process": process, "root": {"path": str(root), "readonly": True}, "hostname": "slotfront",
             "mounts": system + [{"type": "bind", **mount} for mount in mounts],
             "linux": {"namespaces": spaces, "resources": resources}}
+
+
+def linked(source, target):
+    os.link(source, target, follow_symlinks=False)
 
 
 class Container(Program):
@@ -74,7 +75,9 @@ class Container(Program):
         self.name = f"slotfront-{os.getpid()}-{Container.count}"
         bundle = Path(folder, self.name)
         bundle.mkdir()
-        spec = specification(image, arguments, entrypoint, dict(environment), mounts, memory, workdir)
+        # The runtime makes the mount points, which must not stay in the image.
+        root = shutil.copytree(image.root, bundle / "root", symlinks=True, copy_function=linked)
+        spec = specification(image, root, arguments, entrypoint, dict(environment), mounts, memory, workdir)
         (bundle / "config.json").write_text(json.dumps(spec))
         self.state = Path(folder, "state")
         super().__init__("--root", self.state, "run", "--bundle", bundle, self.name, program=RUNTIME)
