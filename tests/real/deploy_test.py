@@ -1,6 +1,6 @@
 """The files of `deploy/`, checked with the tools that read them: Helm, Kubernetes' schemas, hadolint, systemd, nginx, Caddy.
 
-The image is not built, so no container engine is needed.
+`tests/real/image` builds and runs the image.
 """
 
 import http.client
@@ -10,6 +10,7 @@ import re
 import ssl
 import subprocess
 import tempfile
+import threading
 import time
 import tomllib
 import unittest
@@ -17,7 +18,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from gateway import PATIENCE_S, ROOT, TARGET, Dev, Nodes, Program, Serve, free_port, keys, run
+from gateway import PATIENCE_S, ROOT, TARGET, Dev, Nodes, Program, Serve, eventually, free_port, get, keys, run
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "slotfront"
@@ -42,6 +43,36 @@ ALL = {
     "podAnnotations": {"a": "b"}, "podLabels": {"c": "d"}, "nodeSelector": {"e": "f"},
     "tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": {}},
 }
+
+
+# What Grafana reads of its provisioning files, as it declares them: configsV1 in pkg/services/provisioning/datasources/types.go
+# and configV1 in pkg/services/provisioning/dashboards/types.go of grafana/grafana, 12. It ignores any other member silently.
+DATA_SOURCES = {
+    "apiVersion": int, "prune": bool, "deleteDatasources": [{"orgId": int, "orgName": str, "name": str}],
+    "datasources": [{"orgId": int, "orgName": str, "version": int, "name": str, "type": str, "access": str, "url": str, "user": str,
+                     "database": str, "basicAuth": bool, "basicAuthUser": str, "withCredentials": bool, "isDefault": bool,
+                     "correlations": list, "jsonData": dict, "secureJsonData": dict, "editable": bool, "uid": str,
+                     "isPrunable": bool}],
+}
+DASHBOARDS = {
+    "apiVersion": int,
+    "providers": [{"name": str, "type": str, "orgId": int, "folder": str, "folderUid": str, "editable": bool, "options": dict,
+                   "disableDeletion": bool, "allowUiUpdates": bool, "updateIntervalSeconds": int}],
+}
+
+
+def check_shape(test, given, shape):
+    """Checks that a document has only members of the shape, and of these types."""
+    if isinstance(shape, dict):
+        test.assertLessEqual(set(given), set(shape))
+        for name, value in given.items():
+            check_shape(test, value, shape[name])
+    elif isinstance(shape, list):
+        test.assertIsInstance(given, list)
+        for item in given:
+            check_shape(test, item, shape[0])
+    else:
+        test.assertIs(type(given), shape, given)
 
 
 def read(*arguments, given=None):
@@ -212,6 +243,8 @@ class Containers(unittest.TestCase):
         self.assertEqual(promtool.returncode, 0, promtool.stderr)
         grafana = DEPLOY / "grafana" / "provisioning"
         sources, dashboards = read("yaml", grafana / "datasources" / "slotfront.yaml", grafana / "dashboards" / "slotfront.yaml")
+        check_shape(self, sources, DATA_SOURCES)
+        check_shape(self, dashboards, DASHBOARDS)
         self.assertEqual(sources["datasources"][0]["type"], "prometheus")
         compose = (DEPLOY / "compose" / "compose.yaml").read_text()
         folder = dashboards["providers"][0]["options"]["path"]
@@ -233,7 +266,10 @@ class SystemdUnit(unittest.TestCase):
 
 
 class ReverseProxies(unittest.TestCase):
-    """The proxies in their documented configuration, with test ports and a test certificate, in front of a gateway."""
+    """The proxies in their documented configuration, with test ports and a test certificate, in front of two gateways.
+
+    The second gateway is the replica that the comments of both files tell to add.
+    """
 
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -243,12 +279,20 @@ class ReverseProxies(unittest.TestCase):
         # key succeeds only if slotfront knows the client behind the proxy.
         self.inside, self.outside = (keys(file, "create", "--name", address, "--address", address)
                                      for address in ("127.0.0.1", "127.0.0.2"))
-        config = self.folder / "slotfront.toml"
-        config.write_text(
-            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n"
-            "trusted_proxies = [\"127.0.0.1/32\"]\n"
-            f"[[upstream]]\nurl = \"{node}\"\n")
-        self.gateway = self.enterContext(Serve(config)).ready().public
+        self.gateways = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        self.configs = [self.folder / f"slotfront-{i}.toml" for i in range(2)]
+        for config, public in zip(self.configs, self.gateways):
+            config.write_text(
+                f"[server]\nlisten = \"{public}\"\nadmin_listen = \"127.0.0.1:0\"\ndrain_timeout = \"20s\"\n"
+                f"trusted_proxies = [\"127.0.0.1/32\"]\n[auth]\nusage_file = \"{config.stem}-usage.json\"\n"
+                "[plans.standard]\nrps = 100000\nburst = 100000\n"
+                f"[[upstream]]\nurl = \"{node}\"\n")
+        self.running = [self.start(config) for config in self.configs]
+
+    def start(self, config):
+        serve = Serve(config)
+        self.addCleanup(serve.end)
+        return serve.ready()
 
     def ask(self, port, key, headers, verb="POST"):
         """Returns the status of a call from 127.0.0.2, which is not a trusted proxy."""
@@ -275,6 +319,57 @@ class ReverseProxies(unittest.TestCase):
                      "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
         statuses = [self.ask(port, key, handshake, verb="GET") for key in (self.inside, self.outside)]
         self.assertEqual(statuses, [403, 101])
+
+    def check_rolling_restart(self, port):
+        """Restarts one gateway after the other while clients of the proxy call all the time, and checks that no call fails."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        over, calls, failed = threading.Event(), [0] * 8, []
+        bodies = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}) for method in
+                  ("getClusterNodes", "getVoteAccounts", "getRecentPerformanceSamples")]
+
+        def caller(i):
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=context)
+            while not over.is_set():
+                try:
+                    connection.request("POST", f"/v3/{self.inside}", bodies[calls[i] % len(bodies)],
+                                       {"Content-Type": "application/json"})
+                    answer = connection.getresponse()
+                    text = answer.read()
+                    if answer.status != 200 or b'"result"' not in text:
+                        failed.append((answer.status, text[:200]))
+                except (OSError, http.client.HTTPException) as error:
+                    failed.append(repr(error))
+                    connection.close()
+                calls[i] += 1
+            connection.close()
+
+        def called(more):
+            enough = sum(calls) + more
+            eventually(lambda: sum(calls) > enough, lambda: f"the clients stopped after {sum(calls)} calls: {failed[:3]}", 2 * PATIENCE_S)
+
+        callers = [threading.Thread(target=caller, args=(i,)) for i in range(len(calls))]
+        for thread in callers:
+            thread.start()
+        try:
+            for i, config in enumerate(self.configs):
+                called(100)
+                self.assertEqual(self.running[i].stop(), 0, self.running[i].printed())
+                # While one is down, the other has all calls.
+                called(100)
+                self.running[i] = self.start(config)
+                eventually(lambda: self.served(i) > 0, "the proxy does not come back to the restarted gateway", 2 * PATIENCE_S)
+        finally:
+            over.set()
+            for thread in callers:
+                thread.join()
+        self.assertEqual((len(failed), failed[:5]), (0, []), f"of {sum(calls)} calls")
+        self.assertTrue(all(calls), calls)
+
+    def served(self, i):
+        """Returns the number of requests that a gateway has answered since its start."""
+        text = get(f"http://{self.running[i].admin}/metrics")[1]
+        return sum(float(value) for value in re.findall(r"^slotfront_requests_total\{.*\} (\S+)$", text, re.M))
 
     def check_call(self, port):
         context = ssl.create_default_context()
@@ -303,7 +398,10 @@ class ReverseProxies(unittest.TestCase):
         text = re.sub(r"listen \[::\].*\n", "", text)
         text = text.replace("listen 80;", f"listen 127.0.0.1:{plain};").replace("listen 443 ", f"listen 127.0.0.1:{tls} ")
         text = text.replace("/etc/ssl/slotfront", str(self.folder)).replace("/var/log/nginx", str(self.folder))
-        text = text.replace("127.0.0.1:8080", self.gateway)
+        first, second = self.gateways
+        replica = text.replace("# Add replicas with a shared store: server 10.0.0.2:8080;", f"server {second};")
+        self.assertNotEqual(replica, text)
+        text = replica.replace("127.0.0.1:8080", first)
         whole = self.folder / "nginx.conf"
         temporary = "".join(f"{kind}_temp_path {self.folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         whole.write_text(f"daemon off; pid {self.folder}/pid; error_log stderr;\nevents {{}}\nhttp {{ {temporary}\n{text} }}\n")
@@ -315,6 +413,7 @@ class ReverseProxies(unittest.TestCase):
             self.check_call(tls)
             self.check_address(tls)
             self.check_websocket(tls)
+            self.check_rolling_restart(tls)
             # nginx writes the log after it has sent the answer.
             deadline = time.monotonic() + PATIENCE_S
             while not (log := (self.folder / "slotfront.log").read_text()) and time.monotonic() < deadline:
@@ -327,7 +426,9 @@ class ReverseProxies(unittest.TestCase):
         formatted = subprocess.run([VENV / "caddy", "fmt", "-"], input=text, capture_output=True, text=True)
         self.assertEqual(formatted.stdout, text)
         tls = free_port()
-        here = text.replace("rpc.example {", f"https://127.0.0.1:{tls} {{\n\ttls internal").replace("127.0.0.1:8080", self.gateway)
+        here = text.replace("rpc.example {", f"https://127.0.0.1:{tls} {{\n\ttls internal")
+        here = here.replace("reverse_proxy 127.0.0.1:8080", f"reverse_proxy {' '.join(self.gateways)}")
+        self.assertIn(self.gateways[1], here)
         here = "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n}\n" + here
         file = self.folder / "Caddyfile"
         file.write_text(here)
@@ -341,6 +442,7 @@ class ReverseProxies(unittest.TestCase):
             self.check_call(tls)
             self.check_address(tls)
             self.check_websocket(tls)
+            self.check_rolling_restart(tls)
             caddy.wait_for(r"/v3/\*\*\*")
             self.assertNotIn("/v3/sf_", caddy.printed())
 
