@@ -78,7 +78,8 @@ def cargo_home():
 
 
 def make_stand_ins():
-    if BUILD_BASE in buildah("images", "--format", "{{.Name}}:{{.Tag}}") and FINAL_BASE in buildah("images", "--format", "{{.Name}}:{{.Tag}}"):
+    made = buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()
+    if {BUILD_BASE, FINAL_BASE} <= set(made):
         return
     build, root = new("scratch")
     run("debootstrap", "--variant=minbase", "--include=gcc,libc6-dev,ca-certificates,python3,netbase,tzdata,libssl3", SUITE, root)
@@ -122,6 +123,10 @@ def warm_cache():
 
 
 def by_buildah():
+    # What the last run has left.
+    for container in buildah("containers", "--quiet").split():
+        buildah("rm", container)
+    buildah("rmi", "--prune", "--force")
     make_stand_ins()
     warm_cache()
     toolchain = run("rustc", "--print", "sysroot")
@@ -131,8 +136,6 @@ def by_buildah():
             # This machine may trust a certificate authority of its own.
             "--volume", "/etc/ssl/certs:/etc/ssl/certs:ro", "--build-arg", f"REVISION={REVISION}", "--build-arg", "PROFILE=dev",
             "--file", DOCKERFILE, "--tag", TAG, ROOT, env=environment)
-    for container in buildah("containers", "--quiet").split():
-        buildah("rm", container)
     container, root = new(f"localhost/{TAG}")
     inspected = json.loads(buildah("inspect", "--type", "image", f"localhost/{TAG}"))
     return Image(root, inspected["Docker"]["config"], "buildah")
