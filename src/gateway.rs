@@ -53,6 +53,7 @@ pub(crate) use address::PerAddress;
 pub use monotonic_slot::MonotonicSlot;
 pub use principal::Principal;
 pub use quota::UsageError;
+pub(crate) use quota::is_clock_set;
 pub use usage::Usage;
 pub use usage_lock::UsageLock;
 pub(crate) use write::check_writable;

@@ -40,7 +40,9 @@ impl Period {
     pub(crate) fn of(wall: Timestamp) -> Self {
         let date = Offset::UTC.to_datetime(wall).date();
         let months = i32::from(date.year() - 1970) * 12 + i32::from(date.month()) - 1;
-        let number = |n: i64| WindowNumber::try_from(n.max(0)).unwrap_or(WindowNumber::MAX);
+        let is_known = is_clock_set(wall);
+        let number =
+            |n: i64| if is_known { WindowNumber::try_from(n).unwrap_or(WindowNumber::MAX) } else { 0 };
         Self { day: number(wall.as_second().div_euclid(86_400)), month: number(months.into()), date }
     }
 
@@ -59,6 +61,12 @@ impl Period {
         };
         [until(date.tomorrow().ok()), until(date.last_of_month().tomorrow().ok())]
     }
+}
+
+/// Returns false for a time before this version was written: the clock of the machine was never set.
+pub(crate) fn is_clock_set(wall: Timestamp) -> bool {
+    const START_OF_2026: i64 = 1_767_225_600;
+    wall.as_second() >= START_OF_2026
 }
 
 /// The usage in one window, a day or a month. The upper 16 bits are the window's number. The lower 48 bits are the
@@ -110,11 +118,12 @@ impl Window {
     /// `number` is the current window. If the window of `word` has ended, returns `number` and a usage of 0.
     ///
     /// If the clock goes back by one window, the window of `word` stays, so that the quota is not restored. If the
-    /// clock goes back further, `number` is trusted, because the clock must have been wrong before.
+    /// clock goes back further, `number` is trusted, because the clock must have been wrong before. `number` is 0 while
+    /// the clock was never set, and then any window stays.
     fn seen(word: u64, number: WindowNumber) -> (WindowNumber, u64) {
         // Truncation to the upper 16 bits is intended.
         let known = (word >> 48) as WindowNumber;
-        if known == number || known.checked_sub(1) == Some(number) {
+        if known == number || number == 0 || known.checked_sub(1) == Some(number) {
             (known, word & USED)
         } else {
             (number, 0)

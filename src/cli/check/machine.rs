@@ -5,14 +5,13 @@ use jiff::Timestamp;
 
 use super::doctor::Finding;
 use crate::config::Config;
+use crate::gateway::is_clock_set;
 
 /// The number of files that the gateway has open beside connections: logs, listeners, the key file, and the
 /// files of the async runtime.
 const OTHER_FILES: u64 = 64;
 /// What the process needs beside its cache, without answers that are under way.
 const BASE_MEMORY: u64 = 60 << 20;
-/// A time before this version was written: 2026-01-01. A clock below it was never set.
-const EARLIEST: i64 = 1_767_225_600;
 
 /// Returns the warnings about this process's memory limit and its clock.
 pub(in crate::cli) fn of_process(config: &Config) -> Vec<Finding> {
@@ -61,9 +60,9 @@ fn memory_limit(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
 
 /// Returns a warning if the clock was never set, as on a machine without a battery that has not reached a time server yet.
 fn of_clock(now: Timestamp) -> Option<Finding> {
-    (now.as_second() < EARLIEST).then(|| {
+    (!is_clock_set(now)).then(|| {
         Finding::warning(
-            format!("the clock says {now:.0}: certificates of https nodes are refused, and the day of quotas and the expiry of keys are wrong"),
+            format!("the clock says {now:.0}: certificates of https nodes are refused, keys do not expire, and the usage file is not written"),
             "set the clock, and start slotfront once it is right",
         )
     })
@@ -152,6 +151,6 @@ mod tests {
     fn clock_that_was_never_set_is_reported() {
         let finding = of_clock(Timestamp::from_second(5).unwrap()).unwrap();
         assert!(finding.what.contains("1970-01-01T00:00:05Z"), "{finding}");
-        assert_eq!(of_clock(Timestamp::from_second(EARLIEST).unwrap()), None);
+        assert_eq!(of_clock("2026-01-01T00:00:00Z".parse().unwrap()), None);
     }
 }

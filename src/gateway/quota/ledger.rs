@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::super::write;
-use super::{Period, Used, UsedUnits, Window, thousandths};
+use super::{Period, Used, UsedUnits, Window, is_clock_set, thousandths};
 use crate::config::io_fault;
 
 type UsageById = BTreeMap<Arc<str>, Arc<Used>>;
@@ -160,7 +160,8 @@ impl Ledger {
     /// The file cannot be written. The next call tries again.
     pub(crate) fn save(&self, wall: Timestamp) -> Result<(), UsageError> {
         let Some(path) = &self.file else { return Ok(()) };
-        if !self.dirty.swap(false, Ordering::Relaxed) {
+        // With the date of such a clock, the file would be of a month that is over.
+        if !is_clock_set(wall) || !self.dirty.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
         write::atomically(path, |file| self.write(file, Period::of(wall))).map_err(|cause| {
@@ -236,6 +237,25 @@ mod tests {
     use super::super::tests::{at, check};
     use super::super::{Booked, Booker};
     use super::*;
+
+    #[test]
+    fn clock_that_was_never_set_loses_no_usage() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("usage.json");
+        let text = r#"{"date":"2026-11-21","keys":{"key-1":{"day_units":1.0,"month_units":5.0}}}"#;
+        std::fs::write(&path, text).unwrap();
+        let ledger = Ledger::open(Some(&path)).unwrap();
+        let (id, never_set) = (Arc::from("key-1"), at("1970-01-01T00:00:05Z"));
+        ledger.of(&id).book(Period::of(never_set), 2.0);
+        ledger.forget(Period::of(never_set), |_| false);
+        ledger.save(never_set).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+
+        // The clock is set while the process runs.
+        check(&ledger.of(&id), "2026-11-21T13:00:00Z", 3.0, 7.0);
+        ledger.save(at("2026-11-21T13:00:00Z")).unwrap();
+        check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-21T13:00:00Z", 3.0, 7.0);
+    }
 
     #[test]
     fn usage_outlasts_a_restart() {

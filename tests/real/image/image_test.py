@@ -175,11 +175,15 @@ class WrongUse(ImageTest):
         clock = {"LD_PRELOAD": "/faketime.so", "FAKETIME": "@1970-01-01 00:00:05", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                  "DONT_FAKE_MONOTONIC": "1", "FAKETIME_NO_CACHE": "1"}
         mounts = [self.volume.mount(), read_only(self.config, "/etc/slotfront/slotfront.toml"), read_only(library, "/faketime.so")]
+        usage = self.volume.path / "usage.json"
+        usage.write_text('{"date":"2026-11-01","keys":{"key-1":{"day_units":1.0,"month_units":5.0}}}')
+        os.chown(usage, USER, USER)
+        before = usage.read_text()
         serve = self.container(mounts=mounts, environment=clock)
         serve.wait_for("the clock says 1970-01-01T00:00")
         self.healthy(serve)
         eventually(lambda: self.call(key)[0] == 200, serve.printed)
         self.assertIn("; hit", self.call(key)[1])
         self.assertEqual(serve.stop(), 0)
-
-
+        # The counts of the month outlast the wrong clock.
+        self.assertEqual(usage.read_text(), before)
