@@ -307,7 +307,7 @@ pub(super) fn max_written_bytes(query: &Query, entry: &Entry) -> usize {
 /// Returns true if writing `entry` in the form that `query` asks for would block an async worker for too
 /// long.
 pub(super) fn is_long_work(query: &Query, entry: &Entry) -> bool {
-    entry.body.weight() > OFF_WORKER_BYTES && !is_stored_form(query, entry)
+    !is_stored_form(query, entry) && entry.body.weight() > OFF_WORKER_BYTES
 }
 
 /// Returns true if `entry` is stored in the form that `query` asks for.
