@@ -4,6 +4,7 @@ mod ends;
 mod model;
 mod relay;
 mod signatures;
+mod transports;
 
 use serde_json::json;
 use slotfront::methods::{Commitment, Signature};
