@@ -61,7 +61,7 @@ use crate::config;
 use crate::error::Error;
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
-use crate::methods::{Query, Slot};
+use crate::methods::{Life, PlainQuery, Query, Slot};
 use crate::pool::{CallerId, Pool};
 use crate::redis_store;
 use crate::telemetry::{Metrics, Trace};
@@ -201,6 +201,12 @@ impl Cache {
         charge: &Charge,
         conditions: &dyn Conditions,
     ) -> Result<CacheAnswer, Error> {
+        let is_of_epoch = matches!(query, Query::Plain(PlainQuery { life: Life::Epoch, .. }));
+        if is_of_epoch && self.lookup.epoch_schedule().is_none() {
+            // Without the epochs, the answer lives for one slot only.
+            let epochs = Query::Plain(PlainQuery::epoch_schedule());
+            let _ = Box::pin(self.answer(&epochs, options.clone(), charge, conditions)).await;
+        }
         let plan = self.lookup.plan(query);
         let arrived_at = Instant::now();
         let call = PlannedCall { query, plan, options, charge, conditions, arrived_at };

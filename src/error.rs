@@ -34,7 +34,7 @@ pub mod code {
 pub enum Error {
     /// The request is not JSON, or not a JSON-RPC 2.0 call that a node would carry out.
     Envelope(EnvelopeError),
-    /// The method is none of the eight cached methods, and is not enabled in `passthrough.methods`.
+    /// The method is none that slotfront answers, and is not enabled in `passthrough.methods`.
     MethodNotFound,
     /// The method writes to the cluster, as `sendTransaction` does. Holds the method's name.
     Write(&'static str),

@@ -14,6 +14,7 @@ pub mod health;
 pub mod member;
 mod members;
 mod nodes;
+mod own_answer;
 mod passthrough;
 pub mod peak_ewma;
 pub mod probe;
@@ -31,8 +32,9 @@ mod upstream_call;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
-use tokio::time::Instant;
+use arc_swap::ArcSwap;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -55,6 +57,7 @@ use crate::config;
 use crate::error::Error;
 pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
+use crate::methods::Slot;
 use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::Metrics;
@@ -65,6 +68,8 @@ pub struct Pool {
     latencies: Latencies,
     retries: Budget,
     passthrough_retries: Budget,
+    /// The permits of calls for which nodes walk over many accounts. A reload that changes their number replaces them.
+    scans: ArcSwap<Semaphore>,
     buffers: Arc<BufferBudget>,
     metrics: Arc<Metrics>,
     next_id: AtomicU64,
@@ -98,6 +103,7 @@ impl Pool {
             latencies: Latencies::default(),
             retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
             passthrough_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
+            scans: ArcSwap::from_pointee(Semaphore::new(config.pool.max_scans)),
             buffers,
             metrics,
             next_id: AtomicU64::new(1),
@@ -119,7 +125,19 @@ impl Pool {
             let _ = fake_node.send((request.clone(), reply_sender));
             return answer.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())));
         }
+        if let Some(reply) = self.own_answer(&request.query) {
+            return Ok(reply);
+        }
+        let deadline = request.context.deadline;
+        let _permit = if request.is_scan() { Some(self.scan_permit(deadline).await?) } else { None };
         call::run(self, request).await
+    }
+
+    /// Waits for the permit of a scan, until `deadline`.
+    async fn scan_permit(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, Error> {
+        let permit = self.scans.load_full().acquire_owned();
+        let permit = timeout_at(deadline, permit).await.ok().and_then(Result::ok);
+        permit.ok_or_else(|| Error::NoUpstream(Vec::new()))
     }
 
     /// Sends a call of a passthrough method to nodes, as [`Pool::call`] does with a typed query.
@@ -184,6 +202,9 @@ impl Pool {
         self.buffers.set_limit(settings.max_buffered);
         self.retries.set_share(settings.retry_budget);
         self.passthrough_retries.set_share(settings.retry_budget);
+        if before.settings.max_scans != settings.max_scans {
+            self.scans.store(Arc::new(Semaphore::new(settings.max_scans)));
+        }
         self.nodes.replace(&after);
         let now = Instant::now();
         for gone in before.iter().filter(|member| after.of(member.id).is_none()) {
@@ -227,6 +248,11 @@ impl Pool {
     /// report it. False if the node has left the pool.
     pub fn is_of_cluster(&self, node: usize) -> bool {
         self.nodes.load().of(node).is_some_and(|member| member.is_of_cluster())
+    }
+
+    /// Returns the oldest block of the node with this id. `None` if the node is not in the pool.
+    pub fn first_available(&self, node: usize) -> Option<Slot> {
+        Some(self.nodes.load().of(node)?.first_available())
     }
 
     /// Returns true if answers of the node with this id may be carried: served at newer slots than they were

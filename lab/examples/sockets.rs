@@ -98,7 +98,7 @@ impl Client {
 
     /// Sends a text of at most 65,535 bytes. The mask is 0.
     async fn send(&mut self, text: &str) -> Result<(), BoxError> {
-        let mut frame = vec![0x81, 0x80 | 126];
+        let mut frame = vec![0x81, 0xfe];
         frame.extend(u16::try_from(text.len())?.to_be_bytes());
         frame.extend([0; 4]);
         frame.extend(text.as_bytes());

@@ -120,7 +120,7 @@ fn parse_filter(query: &str) -> Result<Filter, String> {
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
             "method" => {
-                let rule = "the exact name of one of the eight methods";
+                let rule = "the exact name of a cached method";
                 once(&mut filter.method, &name, &value, Method::from_name(&value), rule)?;
             }
             "account" => {
@@ -269,7 +269,7 @@ mod tests {
             (&*format!("account={clock}"), Ok(Filter { account, ..all })),
             (
                 "method=getblock",
-                Err(r#"method: expected the exact name of one of the eight methods, found "getblock""#),
+                Err(r#"method: expected the exact name of a cached method, found "getblock""#),
             ),
             ("account=1", Err(r#"account: expected an address of 32 bytes in base58, found "1""#)),
             ("slot=-1", Err(r#"slot: expected a slot number, found "-1""#)),

@@ -18,6 +18,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
 use super::derive::list;
@@ -30,7 +31,7 @@ use super::key::{Key, LookupPlan};
 use super::lookup::{Lookup, Stored};
 use crate::config::{FollowMode, FollowSettings};
 use crate::follow::{Carry, Chain, ChainTip, FollowedChain};
-use crate::methods::{Commitment, Query, Slot};
+use crate::methods::{Commitment, Life, PlainQuery, Query, Slot};
 
 /// The longest wait for the followed chain to reach a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
@@ -123,6 +124,31 @@ impl Lookup {
         is_outlived.then_some(stored)
     }
 
+    /// Returns the answer to the look-up `plan` if it is a list of blocks that the followed chain has.
+    pub(super) fn list_followed(&self, plan: &LookupPlan) -> Option<Entry> {
+        let Query::Plain(PlainQuery { life: Life::Blocks { first, last, limit }, commitment, .. }) =
+            &plan.upstream
+        else {
+            return None;
+        };
+        let current = self.carrier.followed.current();
+        let chain = current.as_deref().filter(|_| self.carrier.is_serving())?;
+        let tip = chain.tip();
+        let newest = if *commitment == Some(Commitment::Confirmed) { tip.slot } else { chain.target()? };
+        if plan.class == Class::BlockFinal && last.is_some_and(|last| last > newest) {
+            return None;
+        }
+        // A node's list, too, ends with its newest block.
+        let end = last.map_or(newest, |last| last.min(newest));
+        let most = limit.unwrap_or(u64::MAX);
+        let slots = chain.blocks(*first, end)?.take(usize::try_from(most).unwrap_or(usize::MAX));
+        let text = Bytes::from(serde_json::to_vec(&slots.collect::<Vec<Slot>>()).ok()?);
+        let is_final = limit.is_none() && plan.class == Class::BlockFinal;
+        let class = if is_final { Class::BlockFinal } else { Class::OneSlot(commitment.unwrap_or_default()) };
+        let meta = EntryMeta { slot: newest, sent_at: tip.polled_at, class, derived: true, carried: false };
+        Some(Entry::new(EntryBody::Verbatim(Payload::Result(TextParts::One(text))), meta, None))
+    }
+
     fn is_fresh(&self, stored: &Entry, now: Instant) -> bool {
         self.freshness.serves(&ServeRule::within(Limit::Fresh), &stored.meta, now) == Verdict::Fresh
     }
@@ -208,10 +234,10 @@ impl Lookup {
         (gains && self.is_of_known_owner(key, stamp, chain)).then_some(tip)
     }
 
-    /// Returns true if `key` is not a token balance, or if the classic token program is known to own the account.
-    /// Balances of other programs may change without a block that writes the account.
+    /// Returns true if `key` is no amount of tokens, or if the classic token program is known to own the account.
+    /// Amounts of other programs may change without a block that writes the account.
     fn is_of_known_owner(&self, key: &Key, stamp: &FollowStamp, chain: &Chain) -> bool {
-        let Key::Balance(account, _) = key else { return true };
+        let (Key::Balance(account, _) | Key::Supply(account, _)) = key else { return true };
         let is_unwritten = |stamp: &FollowStamp| {
             stamp.chain == chain.number() && unchanged_until(chain, stamp, Commitment::Confirmed).is_some()
         };

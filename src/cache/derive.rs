@@ -18,6 +18,7 @@ use bytes::{Bytes, BytesMut};
 use super::entry::Payload;
 use crate::methods::Pubkey;
 use crate::node::answer::elements;
+use crate::node::shape::member;
 use object::{JsonPart, ParseDepth};
 
 /// The derivation of an answer from a stored text.
@@ -26,6 +27,8 @@ pub(super) enum Derivation {
     VoteAccount(Pubkey),
     /// A block in this shape, made from the block in the shape of its source.
     Block(block::BlockShape),
+    /// The time of a block.
+    BlockTime,
 }
 
 impl Derivation {
@@ -35,6 +38,10 @@ impl Derivation {
                 vote_account(text, pubkey).map(|votes| Payload::Result(votes.into()))
             }
             Self::Block(asked) => block::reshape(text, *asked),
+            Self::BlockTime => {
+                let time: i64 = member(text, "blockTime")?;
+                Some(Payload::Result(Bytes::from(time.to_string()).into()))
+            }
         }
     }
 }
@@ -66,6 +73,13 @@ pub fn vote_account(result: &Bytes, vote_pubkey: &Pubkey) -> Option<Bytes> {
         *list = found;
     }
     Some(lists.write())
+}
+
+/// Returns the answer to getBalance for an account with this text, which may be `null`. `context` is that of the
+/// account. `None` if the text is not an account.
+pub fn lamports(context: &[u8], account: &[u8]) -> Option<Bytes> {
+    let lamports = if account == b"null" { 0 } else { member::<u64>(account, "lamports")? };
+    Some([br#"{"context":"#, context, br#","value":"#, lamports.to_string().as_bytes(), b"}"].concat().into())
 }
 
 /// Returns the first `limit` performance samples of `all`, which nodes list with the newest first. `None` if `all` is not

@@ -164,7 +164,14 @@ pub enum Class {
     Samples,
     /// Cluster nodes.
     ClusterNodes,
-    /// A final block, or the error -32015 (unsupported transaction version) about a final block.
+    /// An answer that may be another in each slot.
+    OneSlot(Commitment),
+    /// An answer for which a node has walked over many accounts.
+    Scan,
+    /// An answer that is never stored.
+    Uncached,
+    /// A final block, or the error -32015 (unsupported transaction version) about a final block. Also what never changes
+    /// otherwise: final transactions and lists of final blocks, and what a cluster keeps for an epoch or for ever.
     BlockFinal,
     /// A block that is confirmed but not final, or the error -32015 (unsupported transaction version) about such a
     /// block.

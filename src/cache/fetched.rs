@@ -107,7 +107,7 @@ impl ParsedAnswer {
     ) -> Option<Self> {
         let result = match (&reply.body, &plan.upstream) {
             (NodeReply::Result(result), Query::Account(_) | Query::Accounts(_)) => result.clone(),
-            (NodeReply::Result(result), Query::Balance(query)) => {
+            (NodeReply::Result(result), Query::Balance(query) | Query::Supply(query)) => {
                 let stamp = stamp_input.and_then(|input| {
                     Stamper::new(&input, &Contextual::split(result)?.context)?.balance(&query.pubkey)
                 });

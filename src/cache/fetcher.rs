@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::CallOptions;
 use super::carry::TIP_WAIT;
-use super::entry::{EntryBody, EntryMeta, Payload};
+use super::entry::{Class, EntryBody, EntryMeta, Payload};
 use super::fetched::{Fetched, FlightResult, ParsedAnswer, SlotRequirement, is_too_large};
 use super::flight::{FlightHandle, Flights};
 use super::follow_stamp::StampInput;
@@ -27,7 +27,7 @@ use super::store::Insert;
 use super::verify::Verifier;
 use crate::config;
 use crate::error::{Error, FailedAttempt};
-use crate::methods::{BlockDetails, Commitment, Query, Slot};
+use crate::methods::{BlockDetails, Commitment, Life, PlainQuery, Query, Slot};
 use crate::node::{NodeReply, code};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, UncacheableReason};
@@ -168,6 +168,9 @@ impl Fetcher {
             let key = stored.alternate_key(plan).cloned();
             return Some(Fetched::AlreadyFresh(stored.entry, key));
         }
+        if let Some(list) = self.lookup.list_followed(plan) {
+            return Some(Fetched::AlreadyFresh(Arc::new(list), None));
+        }
         let rule = ServeRule::within(Limit::Fresh);
         let derived = self.renderer.derive(plan, rule, Instant::now() + RENDER_PERMIT_WAIT).await?;
         Some(Fetched::AlreadyFresh(derived, None))
@@ -263,8 +266,15 @@ impl Fetcher {
         let query = plan.upstream.clone().with_min_context_slot(min_context_slot);
         let CallOptions { deadline, caller, trace, .. } = options;
         let context = CallContext { deadline, caller, trace, is_background };
-        let request =
-            UpstreamRequest { query, min_slot: newest_slot.max(required), prefer, one_node, context };
+        // A list of blocks ends at the newest one of the node.
+        let last = match &query {
+            Query::Plain(PlainQuery { life: Life::Blocks { last, .. }, .. }) => {
+                last.filter(|_| plan.class == Class::BlockFinal)
+            }
+            _ => None,
+        };
+        let min_slot = newest_slot.max(required).max(last);
+        let request = UpstreamRequest { query, min_slot, prefer, one_node, context };
         let reply = self.pool.call(&request).await?;
         let account_floor = if commitment == Some(Commitment::Processed) { 0 } else { start.account_floor };
         self.store_answer(plan, &reply, account_floor, generation, AnswerSource::Node { chain }).await
@@ -304,7 +314,14 @@ impl Fetcher {
             let key = stored.alternate_key(plan).cloned();
             return Ok(Fetched::KeptNewer(stored.entry, key));
         }
-        let (payload, placement) = self.lookup.cache_policy(plan, reply);
+        let (payload, mut placement) = self.lookup.cache_policy(plan, reply);
+        if let (Query::Plain(PlainQuery { life: Life::Blocks { first, .. }, .. }), AnswerSource::Node { .. }) =
+            (&plan.upstream, source)
+            && self.pool.first_available(reply.node).is_some_and(|oldest| oldest > *first)
+        {
+            // The node has left out the first blocks of the list.
+            placement = Err(UncacheableReason::Transient);
+        }
         let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
         let meta =
             EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };

@@ -77,6 +77,14 @@ pub(super) fn owner_forms() -> impl Iterator<Item = AccountForm> {
     [WHOLE, AccountForm { encoding: JsonParsed, slice: None }].into_iter()
 }
 
+/// Returns further forms in which an account shows its lamports, beside those that serve slices of it.
+pub(super) fn lamport_forms() -> impl Iterator<Item = AccountForm> {
+    let whole = |encoding| AccountForm { encoding, slice: None };
+    [JsonParsed, Base64Zstd, Base58]
+        .map(|encoding| fetch_form(whole(encoding), SizeClass::Unknown))
+        .into_iter()
+}
+
 /// Returns the form under which a value is stored. `fetched` is the form that the node was asked for, and
 /// `kind` is what the value proved to be.
 pub(super) fn stored_form(fetched: AccountForm, kind: AccountKind) -> AccountForm {

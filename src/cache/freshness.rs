@@ -184,15 +184,15 @@ impl FreshnessPolicy {
     fn fault_limit(&self, class: Class) -> Option<Duration> {
         let rules = &self.settings.stale_if_error;
         match class {
-            Class::Account(c) | Class::Fee(c) | Class::Votes(c) => match c {
+            Class::Account(c) | Class::Fee(c) | Class::Votes(c) | Class::OneSlot(c) => match c {
                 Commitment::Processed => None,
                 Commitment::Confirmed => Some(rules.confirmed),
                 Commitment::Finalized => Some(rules.finalized),
             },
-            Class::Samples | Class::ClusterNodes => Some(rules.finalized),
+            Class::Samples | Class::ClusterNodes | Class::Scan => Some(rules.finalized),
             Class::BlockFinal | Class::Skipped => Some(rules.block.unwrap_or(Duration::MAX)),
             Class::BlockConfirmed => Some(rules.confirmed),
-            Class::NotYet(..) | Class::SkippedUnconfirmed => None,
+            Class::NotYet(..) | Class::SkippedUnconfirmed | Class::Uncached => None,
         }
     }
 
@@ -225,6 +225,10 @@ impl FreshnessPolicy {
             Class::Votes(c) => *ttl.vote_accounts.get(c),
             Class::Samples => ttl.performance_samples,
             Class::ClusterNodes => ttl.cluster_nodes,
+            // As long as an account at processed, which is about one slot.
+            Class::OneSlot(_) => ttl.account.processed,
+            Class::Scan => ttl.scan,
+            Class::Uncached => Duration::ZERO,
             Class::BlockFinal => ttl.block_finalized,
             Class::BlockConfirmed => ttl.block_confirmed,
             Class::NotYet(..) => ttl.no_block_not_yet,

@@ -15,8 +15,8 @@ use super::entry::Class;
 use super::forms::{self, Sizes};
 use crate::frontier::Frontier;
 use crate::methods::{
-    AccountEncoding, AccountForm, AccountQuery, BlockQuery, Commitment, Method, Pubkey, Query, SamplesQuery,
-    Slot, VotesQuery,
+    AccountEncoding, AccountForm, AccountQuery, BlockQuery, Commitment, Life, Method, PlainQuery, Pubkey,
+    Query, SamplesQuery, Slot, VotesQuery,
 };
 
 /// The number of samples that a node keeps for getRecentPerformanceSamples. All samples are fetched, and each
@@ -32,6 +32,8 @@ pub enum Key {
     Accounts(Arc<[Pubkey]>, AccountForm, Commitment),
     /// The balance of a token account.
     Balance(Pubkey, Commitment),
+    /// The supply of a token, by its mint.
+    Supply(Pubkey, Commitment),
     /// The fee of a message.
     Fee(Bytes, Commitment),
     /// The vote accounts that one filter selects.
@@ -40,6 +42,8 @@ pub enum Key {
     Samples,
     /// All cluster nodes.
     ClusterNodes,
+    /// A method with its canonical params and commitment, and the epoch of the newest slot if the answer depends on it.
+    Plain(Method, Arc<str>, Option<Commitment>, Option<u64>),
     /// A block in one shape.
     Block(Slot, BlockShape, Finality),
     /// The absence of a block from a slot.
@@ -63,6 +67,7 @@ impl Key {
         match self {
             Self::Accounts(keys, ..) => keys.len() * size_of::<Pubkey>(),
             Self::Fee(message, _) => message.len(),
+            Self::Plain(_, params, ..) => params.len(),
             _ => 0,
         }
     }
@@ -72,9 +77,11 @@ impl Key {
     pub fn answers(&self, method: Method) -> bool {
         match self {
             Self::Account(..) | Self::Accounts(..) => {
-                matches!(method, Method::GetAccountInfo | Method::GetMultipleAccounts)
+                matches!(method, Method::GetAccountInfo | Method::GetMultipleAccounts | Method::GetBalance)
             }
             Self::Balance(..) => method == Method::GetTokenAccountBalance,
+            Self::Supply(..) => method == Method::GetTokenSupply,
+            Self::Plain(of, ..) => method == *of,
             Self::Fee(..) => method == Method::GetFeeForMessage,
             Self::Votes(_) => method == Method::GetVoteAccounts,
             Self::Samples => method == Method::GetRecentPerformanceSamples,
@@ -83,10 +90,12 @@ impl Key {
         }
     }
 
-    /// Returns true if an answer under this key shows `account`, alone or in a list, or its token balance.
+    /// Returns true if an answer under this key shows `account`, alone or in a list, or its token balance or supply.
     pub fn concerns(&self, account: &Pubkey) -> bool {
         match self {
-            Self::Account(pubkey, ..) | Self::Balance(pubkey, _) => pubkey == account,
+            Self::Account(pubkey, ..) | Self::Balance(pubkey, _) | Self::Supply(pubkey, _) => {
+                pubkey == account
+            }
             Self::Accounts(pubkeys, ..) => pubkeys.contains(account),
             _ => false,
         }
@@ -96,9 +105,9 @@ impl Key {
     /// shows no account.
     pub fn accounts(&self) -> Option<(&[Pubkey], Commitment)> {
         match self {
-            Self::Account(pubkey, _, commitment) | Self::Balance(pubkey, commitment) => {
-                Some((std::slice::from_ref(pubkey), *commitment))
-            }
+            Self::Account(pubkey, _, commitment)
+            | Self::Balance(pubkey, commitment)
+            | Self::Supply(pubkey, commitment) => Some((std::slice::from_ref(pubkey), *commitment)),
             Self::Accounts(pubkeys, _, commitment) => Some((pubkeys, *commitment)),
             _ => None,
         }
@@ -113,6 +122,7 @@ impl Key {
                 Some(Self::Accounts(Arc::clone(accounts), *form, commitment))
             }
             Self::Balance(account, _) => Some(Self::Balance(*account, commitment)),
+            Self::Supply(mint, _) => Some(Self::Supply(*mint, commitment)),
             _ => None,
         }
     }
@@ -166,6 +176,10 @@ impl LookupPlan {
                 return Self::accounts(upstream, keys, form, commitment);
             }
             Query::Balance(q) => (Key::Balance(q.pubkey, q.commitment), Class::Account(q.commitment)),
+            Query::Supply(q) => (Key::Supply(q.pubkey, q.commitment), Class::Account(q.commitment)),
+            Query::Plain(q) => return Self::plain(q.clone(), frontier.slot(Commitment::Finalized)),
+            // The account itself serves further calls.
+            Query::Lamports(q) => return Self::new(&Query::Account(q.account()), frontier, sizes),
             Query::Fee(q) => (Key::Fee(q.message.clone(), q.commitment), Class::Fee(q.commitment)),
             Query::Votes(q) => (Key::Votes(*q), Class::Votes(q.commitment)),
             Query::ClusterNodes => (Key::ClusterNodes, Class::ClusterNodes),
@@ -175,6 +189,48 @@ impl LookupPlan {
             }
         };
         Self { key, alternate_key: None, upstream, class, asked: None }
+    }
+
+    fn plain(mut query: PlainQuery, finalized: Slot) -> Self {
+        let commitment = query.commitment.unwrap_or_default();
+        let is_final = commitment == Commitment::Finalized;
+        let class = match query.life {
+            Life::Transaction if !is_final => Class::BlockConfirmed,
+            Life::Block(slot) if slot <= finalized => Class::BlockFinal,
+            Life::Blocks { last: Some(last), .. } if last <= finalized => {
+                // The list is the same at both commitments.
+                query.commitment = Some(Commitment::Finalized);
+                Class::BlockFinal
+            }
+            Life::Cluster
+            | Life::Transaction
+            | Life::Page { has_before: true, .. }
+            | Life::Blocks { limit: Some(_), .. } => Class::BlockFinal,
+            Life::State => Class::Account(commitment),
+            // The cache knows the epoch later, if it knows it at all.
+            Life::Epoch | Life::OneSlot | Life::Page { .. } | Life::Blocks { .. } => {
+                Class::OneSlot(commitment)
+            }
+            Life::Scan => Class::Scan,
+            Life::Block(_) | Life::Pool | Life::Forwarded => Class::Uncached,
+        };
+        let key = |at| Key::Plain(query.method, Arc::clone(&query.params), at, None);
+        let may_become_final = match query.life {
+            Life::Transaction | Life::Page { .. } => true,
+            Life::Blocks { limit, .. } => limit.is_some(),
+            _ => false,
+        };
+        // What proves to be final is the same at both commitments, and stored at finalized.
+        let alternate_key = (may_become_final && !is_final).then(|| key(Some(Commitment::Finalized)));
+        Self { key: key(query.commitment), alternate_key, upstream: Query::Plain(query), class, asked: None }
+    }
+
+    /// Makes the answer one of the epoch of the newest slot.
+    pub(super) fn of_epoch(mut self, current: u64) -> Self {
+        if let Key::Plain(.., epoch) = &mut self.key {
+            (*epoch, self.class) = (Some(current), Class::BlockFinal);
+        }
+        self
     }
 
     fn block(block: BlockQuery, finalized: Slot) -> Self {

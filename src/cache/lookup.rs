@@ -9,19 +9,20 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::carry::Carrier;
+use super::derive::block::BlockShape;
 use super::derive::{Derivation, list};
 use super::entry::{Class, Entry, EntryBody};
 use super::flight::{Generation, GenerationGuard};
 use super::floors::{AccountFloors, NO_ACCOUNTS};
 use super::forms::{self, Sizes};
 use super::freshness::{FreshnessPolicy, Limit, ServeRule, Verdict};
-use super::key::{Key, LookupPlan};
+use super::key::{Finality, Key, LookupPlan};
 use super::placing::is_of_a_slot;
 use super::store::{EntryStore, Insert};
 use crate::config::{self, Assemble};
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
-use crate::methods::{AccountsQuery, Pubkey, Query, Slot, VotesQuery};
+use crate::methods::{AccountsQuery, Life, Method, PlainQuery, Pubkey, Query, Slot, VotesQuery};
 use crate::telemetry::Metrics;
 
 /// The stored entries, and the data that decide if one may be served.
@@ -85,7 +86,13 @@ impl Lookup {
     /// Returns the look-up plan for `query`. This plan depends on the newest known slots and the known sizes of
     /// accounts.
     pub(super) fn plan(&self, query: &Query) -> LookupPlan {
-        LookupPlan::new(query, &self.frontier, &self.sizes)
+        let plan = LookupPlan::new(query, &self.frontier, &self.sizes);
+        let Query::Plain(PlainQuery { life: Life::Epoch, commitment, .. }) = query else { return plan };
+        let newest = self.frontier.slot(commitment.unwrap_or_default());
+        match self.epoch_schedule().and_then(|schedule| schedule.epoch(newest)) {
+            Some(epoch) if newest > 0 => plan.of_epoch(epoch),
+            _ => plan,
+        }
     }
 
     /// Returns the best entry for `query`, and whether it may be served now: a fresh one, a list put together from
@@ -100,8 +107,21 @@ impl Lookup {
         if matches!(found, Some((_, Verdict::Fresh))) {
             return found;
         }
+        if let Some(account) = self.find_lamports(query, min_slot) {
+            return Some((account, Verdict::Fresh));
+        }
         let list = self.assemble(query, ServeRule::within(Limit::Fresh).at_least(min_slot));
         list.map(|list| (Stored::assembled(list), Verdict::Fresh)).or(found)
+    }
+
+    /// Returns a fresh entry of the account whose lamports `query` asks for, in a form that only these are read from.
+    fn find_lamports(&self, query: &Query, min_slot: Slot) -> Option<Stored> {
+        let Query::Lamports(query) = query else { return None };
+        forms::lamport_forms().find_map(|form| {
+            let plan = self.plan(&Query::Account(query.account_in(form)));
+            let (stored, verdict) = self.find_planned(&plan, min_slot)?;
+            (verdict == Verdict::Fresh).then_some(Stored::assembled(stored.entry))
+        })
     }
 
     /// Returns the best of the entries under the keys of `plan`.
@@ -218,7 +238,7 @@ impl Lookup {
     }
 
     /// Returns a stored entry from which the answer to `plan` can be derived, and how to derive it. Only
-    /// blocks and single vote accounts are derived.
+    /// blocks, their times and single vote accounts are derived.
     pub(super) fn find_source(&self, plan: &LookupPlan, rule: ServeRule) -> Option<(Arc<Entry>, Derivation)> {
         let now = Instant::now();
         match &plan.key {
@@ -229,6 +249,13 @@ impl Lookup {
             Key::Block(slot, asked, finality) => {
                 let key = Key::Block(*slot, asked.source()?, *finality);
                 Some((self.get_usable(&key, &rule, now)?, Derivation::Block(*asked)))
+            }
+            Key::Plain(Method::GetBlockTime, ..) => {
+                let Query::Plain(PlainQuery { life: Life::Block(slot), .. }) = plan.upstream else {
+                    return None;
+                };
+                let kept = |shape| self.get_usable(&Key::Block(slot, shape, Finality::Final), &rule, now);
+                Some((BlockShape::usual().find_map(kept)?, Derivation::BlockTime))
             }
             _ => None,
         }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::derive::block::BlockShape;
@@ -15,15 +16,12 @@ use super::key::{Finality, Key, LookupPlan};
 use super::lookup::{Lookup, Stored};
 use super::purge::Filter;
 use super::store::Insert;
-use crate::methods::{AccountForm, Commitment, Query, Slot};
-use crate::node::shape::parent_slot;
+use crate::methods::{AccountForm, Commitment, EpochSchedule, Life, PlainQuery, Query, Slot};
+use crate::node::answer::elements;
+use crate::node::shape::{LONGEST_SKIP, begins_near, member, parent_slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
-
-/// The number of slots after a skipped one that are searched for a stored block. A leader has four slots in a row, and
-/// may miss all of them.
-const LONGEST_SKIP: u64 = 8;
 
 /// The key and class under which an answer is stored, or the reason why it is not stored.
 type Placement = Result<(Key, Class), UncacheableReason>;
@@ -208,13 +206,16 @@ impl Lookup {
         match &reply.body {
             NodeReply::Result(result) => {
                 let placement = match plan.upstream {
-                    // Null from getBlock proves nothing, and a fee's null may become a number at any slot.
-                    Query::Block(_) if result.as_ref() == b"null" => Err(UncacheableReason::Null),
+                    // Null from getBlock or getTransaction proves nothing, and a fee's null may become a number at any slot.
+                    Query::Block(_) | Query::Plain(_) if result.as_ref() == b"null" => {
+                        Err(UncacheableReason::Null)
+                    }
                     Query::Fee(_)
                         if Contextual::split(result).is_none_or(|fee| fee.value.as_ref() == b"null") =>
                     {
                         Err(UncacheableReason::Null)
                     }
+                    Query::Plain(ref query) => self.place_plain(plan, query, reply.slot, result),
                     _ => keep(plan.class),
                 };
                 (Payload::Result(TextParts::One(result.clone())), placement)
@@ -224,8 +225,13 @@ impl Lookup {
                     // An error that depends on an account or a block is stored for as long as the account or block
                     // would be.
                     (Query::Account(_) | Query::Accounts(_), code::INVALID_REQUEST)
-                    | (Query::Balance(_), code::INVALID_PARAMS)
+                    | (Query::Balance(_) | Query::Supply(_), code::INVALID_PARAMS)
                     | (Query::Block(_), code::UNSUPPORTED_TRANSACTION_VERSION) => keep(plan.class),
+                    (Query::Plain(query), code::UNSUPPORTED_TRANSACTION_VERSION)
+                        if query.life == Life::Transaction =>
+                    {
+                        keep(plan.class)
+                    }
                     (Query::Block(q), code::SLOT_SKIPPED | code::LONG_TERM_STORAGE_SLOT_SKIPPED)
                         if matches!(plan.alternate_key, Some(Key::NoBlock(_))) =>
                     {
@@ -248,6 +254,63 @@ impl Lookup {
                 };
                 (Payload::Error { code: *code, body: body.clone() }, placement)
             }
+        }
+    }
+
+    /// Returns the key and class of `result`, a node's answer to `query` at `slot`.
+    fn place_plain(&self, plan: &LookupPlan, query: &PlainQuery, slot: Slot, result: &Bytes) -> Placement {
+        let finalized = self.frontier.slot(Commitment::Finalized);
+        let commitment = query.commitment.unwrap_or_default();
+        let keep = |class| Ok((plan.key.clone(), class));
+        let finally =
+            || Ok((plan.alternate_key.clone().unwrap_or_else(|| plan.key.clone()), Class::BlockFinal));
+        match query.life {
+            Life::Transaction if member(result, "slot").is_some_and(|slot: Slot| slot <= finalized) => {
+                finally()
+            }
+            // At finalized a node knows the transaction before which the page begins only once that is final.
+            Life::Page { limit, has_before: true } if commitment == Commitment::Finalized => {
+                let is_full = elements(result).is_some_and(|page| page.len() == limit);
+                keep(if is_full { Class::BlockFinal } else { Class::OneSlot(commitment) })
+            }
+            Life::Page { .. } => keep(Class::OneSlot(commitment)),
+            Life::Blocks { first, last, limit } => {
+                let slots: Vec<Slot> = serde_json::from_slice(result).unwrap_or_default();
+                let ends_final = match (last, limit) {
+                    // A node that has not finalized the end leaves out what it does not know yet.
+                    (Some(last), _) => last <= finalized && slot >= last,
+                    (None, Some(limit)) => {
+                        slots.len() as u64 == limit && slots.last().is_some_and(|last| *last <= finalized)
+                    }
+                    (None, None) => false,
+                };
+                if !ends_final {
+                    keep(Class::OneSlot(commitment))
+                } else if begins_near(&slots, first) {
+                    finally()
+                } else {
+                    // A node also leaves out what it no longer holds.
+                    Err(UncacheableReason::Transient)
+                }
+            }
+            Life::Epoch if let Key::Plain(.., Some(epoch)) = plan.key => {
+                let schedule = self.epoch_schedule();
+                // At the border of two epochs, a node may still answer of the last one.
+                let is_current = schedule.and_then(|schedule| schedule.epoch(slot)) == Some(epoch)
+                    && member(result, "epoch").is_none_or(|shown: u64| shown == epoch);
+                keep(if is_current { Class::BlockFinal } else { Class::OneSlot(commitment) })
+            }
+            _ if plan.class == Class::Uncached => Err(UncacheableReason::Transient),
+            _ => keep(plan.class),
+        }
+    }
+
+    /// Returns the cluster's epochs, if somebody has asked for them.
+    pub(super) fn epoch_schedule(&self) -> Option<EpochSchedule> {
+        let PlainQuery { method, params, .. } = PlainQuery::epoch_schedule();
+        match &self.store.get(&Key::Plain(method, params, None, None))?.body {
+            EntryBody::Verbatim(Payload::Result(text)) => serde_json::from_slice(&text.whole()).ok(),
+            _ => None,
         }
     }
 
@@ -314,12 +377,13 @@ impl Lookup {
     }
 
     /// Removes the blocks above `slot`, the errors that such blocks are missing, and the other answers at finalized above
-    /// `slot`. Returns their number. Answers of fetches that are under way will not be stored.
+    /// `slot`. Transactions and lists of blocks do not tell their slots here, so all of them are removed. Returns their number. Answers of fetches that are under way will not be stored.
     pub(super) fn purge_above(&self, slot: Slot) -> u64 {
         use Commitment::Finalized;
         self.generation.advance();
         self.store.purge(|key, meta| match (key.block_slot(), meta.class) {
             (Some(block), _) => block > slot,
+            (None, Class::BlockFinal | Class::BlockConfirmed) => true,
             (None, Class::Account(Finalized) | Class::Fee(Finalized) | Class::Votes(Finalized)) => {
                 meta.slot > slot
             }

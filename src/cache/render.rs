@@ -265,6 +265,11 @@ pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool),
         (EntryBody::Accounts { context, values, asked }, Query::Accounts(q)) => {
             (q.form, *asked, list::write_list(context, values, q.form))
         }
+        (EntryBody::Account { result, context, value, asked }, Query::Lamports(_)) => {
+            let context = &result[context.0 as usize..context.1 as usize];
+            let text = derive::lamports(context, value.text()).ok_or(DeriveError::Broken)?;
+            return Ok((Payload::Result(text.into()), entry.meta.derived || asked.is_some()));
+        }
         (EntryBody::Verbatim(Payload::Result(TextParts::One(all))), Query::Samples(q))
             if q.limit < ALL_SAMPLES =>
         {

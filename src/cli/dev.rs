@@ -13,7 +13,7 @@ use crate::app::{self, Listeners};
 use crate::config::reload::ConfigSource;
 use crate::config::{Config, DEV_KEY, FollowMode, Secret, Upstream};
 use crate::gateway::Gateway;
-use crate::methods::PassthroughMethod;
+use crate::methods::{AnyMethod, PassthroughMethod};
 use crate::telemetry::{self, Metrics};
 
 /// Run a simulated cluster and a gateway in front of it, without setup
@@ -60,9 +60,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     // For a tenth of this time after a stop signal, the gateway still accepts connections. A developer wants
     // that to be short.
     config.server.drain_timeout = Duration::from_secs(1);
-    // Client libraries also call methods that are not cached, such as getLatestBlockhash.
-    config.passthrough = passthrough_methods();
-    config.passthrough.push(PassthroughMethod::AIRDROP);
+    // Client libraries also simulate transactions.
+    config.passthrough = passthrough_methods().into_iter().map(AnyMethod::Passthrough).collect();
+    config.passthrough.push(AnyMethod::Passthrough(PassthroughMethod::AIRDROP));
     config.send.enabled = true;
     config.plans.values_mut().for_each(|plan| plan.send = true);
     config.follow.mode = FollowMode::On;

@@ -1,4 +1,4 @@
-//! `slotfront openrpc`: prints the `OpenRPC` document, which describes the eight methods and their errors.
+//! `slotfront openrpc`: prints the `OpenRPC` document, which describes the methods and their errors.
 
 use super::{Failure, World};
 use crate::http::openrpc;
@@ -6,8 +6,8 @@ use crate::http::openrpc;
 /// Print the `OpenRPC` document.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Print the OpenRPC document of the eight methods",
-    long_about = "Print the OpenRPC document of the eight methods, for client generators and playgrounds.\n\
+    about = "Print the OpenRPC document of all methods",
+    long_about = "Print the OpenRPC document of all methods, for client generators and playgrounds.\n\
                   A running gateway serves it at GET /openrpc.json.",
     after_help = "Example:\n    slotfront openrpc --server https://rpc.example/v3/KEY > openrpc.json"
 )]

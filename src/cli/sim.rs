@@ -16,8 +16,8 @@ use crate::app::signals::Signals;
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Run a simulated cluster alone, for a gateway or client of your own. Node i, from 0, listens on the port + i.\n\
-                  The nodes answer the eight methods and those that probes and client libraries need, over HTTP and\n\
-                  WebSocket. They execute transactions, and give airdrops. The key of a wallet with 1,000 SOL is printed.",
+                  The nodes answer every method that only reads, over HTTP and WebSocket. They execute transactions, and\n\
+                  give airdrops. The key of a wallet with 1,000 SOL is printed.",
     after_help = "Example:\n    slotfront sim --listen 127.0.0.1:8001 --nodes 3 --seed 7 --slot-time 100ms"
 )]
 pub(super) struct Args {

@@ -45,7 +45,7 @@ fn help_text_and_examples() {
       health       Ask a running gateway for its readiness
       keys         Create, list, rotate and revoke API keys
       sim          Run a simulated cluster without a gateway; node i, from 0, listens on the port + i
-      openrpc      Print the OpenRPC document of the eight methods
+      openrpc      Print the OpenRPC document of all methods
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 

@@ -279,7 +279,7 @@ fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut CrossChecks<'_>) {
     }
     for (key, quota) in [("daily_units", plan.daily_units), ("monthly_units", plan.monthly_units)] {
         let allowed =
-            |m: &Method| plan.methods.as_ref().is_none_or(|list| list.contains(&AnyMethod::Own(*m)));
+            |m: &Method| plan.allowed(&config.passthrough).any(|allowed| allowed == AnyMethod::Own(*m));
         let most_expensive =
             Method::ALL.into_iter().filter(allowed).max_by_key(|m| config.units.by_method[m.index()]);
         let Some((quota, method)) = quota.zip(most_expensive) else { continue };

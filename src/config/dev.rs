@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::reader::Section;
 use super::{Config, Plan, Upstream, load};
+use crate::methods::AnyMethod;
 
 /// The key of `slotfront dev`, and its plan.
 pub const DEV_KEY: &str = "dev";
@@ -20,7 +21,13 @@ impl Config {
     /// Never: a test checks that the defaults are valid.
     pub fn dev(listen: SocketAddr, admin_listen: SocketAddr, upstreams: Vec<Upstream>) -> Self {
         let (mut config, _) = load::defaults();
-        let mut plan = Plan { rps: DEV_RPS, burst: DEV_RPS, bypass_cache: true, ..Plan::defaults() };
+        let mut plan = Plan {
+            rps: DEV_RPS,
+            burst: DEV_RPS,
+            bypass_cache: true,
+            methods: Some(AnyMethod::all().collect()),
+            ..Plan::defaults()
+        };
         (plan.connections, plan.subscriptions) = (DEV_SUBSCRIPTIONS, DEV_SUBSCRIPTIONS);
         config.plans.insert(DEV_KEY.to_owned(), plan);
         config.auth.dev_key = Some(DEV_KEY.to_owned());

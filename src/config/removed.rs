@@ -6,7 +6,7 @@
 use super::problem::Problem;
 use super::raw::Raw;
 use super::reader::TableReader;
-use crate::methods::TipMethod;
+use crate::methods::AnyMethod;
 
 struct Removed {
     table: &'static str,
@@ -52,14 +52,16 @@ fn built_in(root: &TableReader<'_>) -> Option<Problem> {
         Raw::List(items) => items.iter().filter_map(|item| item.raw.text()).collect(),
         other => other.text().map(|text| text.split(',').collect()).unwrap_or_default(),
     };
-    let is_built_in = |name: &&str| TipMethod::from_name(name).is_some();
+    let is_built_in =
+        |name: &&str| matches!(AnyMethod::from_name(name), Some(AnyMethod::Tip(_) | AnyMethod::Own(_)));
     let names = listed.into_iter().map(str::trim).filter(is_built_in).collect::<Vec<_>>().join(", ");
     (!names.is_empty()).then(|| Problem {
         path: table.path("methods"),
         value: None,
         origin: written.origin,
-        rule: format!("lists methods that are built in, and answered without it: {names}"),
-        fix: "remove them from the list".to_owned(),
+        rule: format!("lists methods that are built in, and not forwarded any more: {names}"),
+        fix: "remove them from the list, and open them by plans.*.methods, where \"tip\" is open anyway"
+            .to_owned(),
     })
 }
 

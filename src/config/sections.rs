@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use super::setting::{Field, section};
 use super::value::Forwardable;
 use super::{Problem, Secret};
-use crate::methods::{PassthroughMethod, Profile};
+use crate::methods::{AnyMethod, Profile};
 
 pub use auth::{Auth, AuthMode, KEYS_FILE, Plan, STANDARD_PLAN, Units};
 pub use cache::{Assemble, CacheSettings, StaleIfError, Ttl};
@@ -47,10 +47,9 @@ section! {
         cache: CacheSettings = section(),
         follow: FollowSettings = section(),
         shared: Option<SharedSettings> = with(shared::shared),
-        /// Further read methods, such as "getBalance" or "simulateTransaction", that pass through to a node without
-        /// caching. Methods that write are refused. `[units]` sets their prices by name; plans and keys can be
-        /// restricted to them.
-        passthrough["passthrough.methods"]: Vec<PassthroughMethod> = with(forwarded),
+        /// Further read methods, such as "simulateTransaction", that pass through to a node without caching. Methods that
+        /// write are refused. `[units]` sets their prices by name; plans and keys can be restricted to them.
+        passthrough["passthrough.methods"]: Vec<AnyMethod> = with(forwarded),
         send: SendSettings = section(),
         verify: Verify = section(),
         telemetry: Telemetry = section(),
@@ -59,9 +58,10 @@ section! {
     }
 }
 
-/// Reads the methods to forward. Those that slotfront answers itself are left out, and [`super::removed`] warns of them.
-fn forwarded(f: &Field<'_, '_>) -> Vec<PassthroughMethod> {
-    f.list::<Forwardable>(&[]).into_iter().filter_map(|Forwardable(method)| method).collect()
+/// Reads the methods to forward. Those that slotfront answers itself stay open to plans that name no methods, and
+/// [`super::removed`] warns of them.
+fn forwarded(f: &Field<'_, '_>) -> Vec<AnyMethod> {
+    f.list::<Forwardable>(&[]).into_iter().map(|Forwardable(method)| method).collect()
 }
 
 /// The bounds of timeouts. Timers have a resolution of a millisecond, and an hour is as good as unlimited.

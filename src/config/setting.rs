@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::methods::PerCommitment;
+use crate::methods::{AnyMethod, PerCommitment};
 
 use super::problem::io_fault;
 use super::raw::Raw;
 use super::reader::{Declared, Section, TableReader};
 use super::secret::Secret;
-use super::value::{ByteSize, OrForever, OrOff, Setting};
+use super::value::{ByteSize, MethodOrGroup, OrForever, OrOff, Setting};
 
 /// The bounds of lifetimes. More than ten years is not plausible.
 const LIFETIME: RangeInclusive<&str> = "off"..="87600h";
@@ -157,6 +157,12 @@ impl Field<'_, '_> {
     pub(super) fn optional_list<T: Setting>(&self, example: &[&str]) -> Option<Vec<T>> {
         self.declare(list_of::<T>(), None, Some(&example.into()));
         self.parsed_list()
+    }
+
+    /// Methods by name, or by the name of their group. `None` if it is not set or cannot be read.
+    pub(super) fn methods(&self, example: &[&str]) -> Option<Vec<AnyMethod>> {
+        let listed = self.optional_list::<MethodOrGroup>(example)?;
+        Some(listed.into_iter().flat_map(|MethodOrGroup(methods)| methods).collect())
     }
 
     /// Text, or a reference to a variable or a file. `None` if it is not set or cannot be read. It is never shown.

@@ -222,12 +222,12 @@ fn built_in_methods_may_still_be_listed() {
     ] {
         let config = valid(&text, env);
         let names: Vec<_> = config.passthrough.iter().map(|method| method.as_str()).collect();
-        assert_eq!(names, ["getBalance"]);
+        assert_eq!(names, ["getSlot", "getBalance", "getSignatureStatuses"]);
         let [warning] = &config.warnings[..] else { panic!("{:?}", config.warnings) };
         assert_eq!(warning.path, "passthrough.methods");
-        assert!(warning.rule.ends_with("without it: getSlot, getSignatureStatuses"), "{warning}");
+        assert!(warning.rule.ends_with("any more: getSlot, getBalance, getSignatureStatuses"), "{warning}");
     }
-    let plain = valid(&format!("{ONE}[passthrough]\nmethods = [\"getBalance\"]\n"), &[]);
+    let plain = valid(&format!("{ONE}[passthrough]\nmethods = [\"simulateTransaction\"]\n"), &[]);
     assert_eq!(plain.warnings, []);
     let units = valid(&format!("{ONE}[units]\ngetSlot = 7\nsendTransaction = 9\n"), &[]).units;
     assert_eq!((units.by_tip[TipMethod::GetSlot.index()], units.send), (7, 9));
@@ -310,9 +310,14 @@ fn rules_between_settings() {
         (with("[plans.a]\ndaily_units = 9\nmethods = [\"getAccountInfo\"]"), ""),
         (
             with("[plans.a]\nmethods = [\"getblock\"]"),
-            "plans.a.methods: element 0: expected an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts",
+            "plans.a.methods: element 0: expected the name of a group or an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts",
         ),
-        (with("[plans.a]\nmethods = [\"getSlot\", \"getBlock\", \"accountSubscribe\"]"), ""),
+        (with("[plans.a]\nmethods = [\"getSlot\", \"getBlock\", \"accountSubscribe\", \"history\"]"), ""),
+        (with("[plans.a]\ndaily_units = 10"), ""),
+        (
+            with("[plans.a]\ndaily_units = 10\nmethods = [\"scans\"]"),
+            "plans.a.daily_units: is less than the price of one getSupply (100 units)",
+        ),
         (with("ws_url = \"wss://node.example/path?key=1\""), ""),
         (
             with("ws_url = \"https://node.example\""),
@@ -349,9 +354,14 @@ fn defaults_adapt_to_settings() {
     assert_eq!((by_method(Method::GetBlock), by_method(Method::GetAccountInfo)), (5, 2));
     let config = valid(&(ONE.to_owned() + "[pool]\nattempt_timeout = { default = \"3s\" }"), &[]);
     let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
-    assert_eq!(seconds, [25, 3, 3, 3, 3, 3, 3, 3]);
+    assert_eq!(seconds, Method::ALL.map(|method| if method == Method::GetBlock { 25 } else { 3 }));
     let config = valid(&(ONE.to_owned() + "[units]\ndefault = 2"), &[]);
-    assert_eq!(config.units.by_method, [10, 5, 2, 5, 2, 2, 2, 2]);
+    let price = |method: Method| config.units.by_method[method.index()];
+    let (own, scan) = (price(Method::GetAccountInfo), price(Method::GetSupply));
+    assert_eq!(
+        (price(Method::GetBlock), own, scan, price(Method::GetTokenAccountsByOwner)),
+        (10, 2, 100, 10)
+    );
     let config = valid(&(ONE.to_owned() + "[cache]\ncapacity = \"8MiB\""), &[]);
     assert_eq!(config.cache.max_entry, 8 << 20);
     let config = valid(&(ONE.to_owned() + "[cache.ttl]\ncluster_nodes = \"off\""), &[]);

@@ -6,9 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::methods::{
-    AnyMethod, Commitment, Method, PassthroughMethod, Profile, SubscriptionMethod, TipMethod,
-};
+use crate::methods::{AnyMethod, Commitment, Group, PassthroughMethod, Profile};
 
 use super::raw::Raw;
 use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat, network};
@@ -145,46 +143,55 @@ impl Setting for IpNet {
     }
 }
 
-impl Setting for AnyMethod {
-    const EXPECTED: &'static str =
-        "an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts";
-    const EXAMPLE: &'static str = r#""getBlock""#;
+/// A method, or the methods of a group.
+pub(super) struct MethodOrGroup(pub(super) Vec<AnyMethod>);
 
-    fn read(raw: &Raw) -> Option<Self> {
-        Self::from_name(raw.text()?.trim())
-    }
-
-    fn schema() -> Value {
-        let own = Method::ALL.into_iter().map(Method::as_str);
-        let subscriptions = SubscriptionMethod::ALL.into_iter().map(SubscriptionMethod::as_str);
-        let others = tip_names().chain(passthrough_names()).chain([Self::Send.as_str()]).chain(subscriptions);
-        json!({ "enum": own.chain(others).collect::<Vec<_>>() })
-    }
-}
-
-fn tip_names() -> impl Iterator<Item = &'static str> {
-    TipMethod::ALL.into_iter().map(TipMethod::as_str)
-}
-
-fn passthrough_names() -> impl Iterator<Item = &'static str> {
-    PassthroughMethod::all().map(PassthroughMethod::as_str)
-}
-
-/// A method that `passthrough.methods` may list. `None` is one that slotfront answers itself by now.
-pub(super) struct Forwardable(pub(super) Option<PassthroughMethod>);
-
-impl Setting for Forwardable {
-    const EXPECTED: &'static str = "the exact name of a read method that slotfront does not cache; methods that write are never forwarded";
-    const EXAMPLE: &'static str = r#""getBalance""#;
+impl Setting for MethodOrGroup {
+    const EXPECTED: &'static str = "the name of a group or an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts";
+    const EXAMPLE: &'static str = r#""core" or "getBlock""#;
 
     fn read(raw: &Raw) -> Option<Self> {
         let name = raw.text()?.trim();
-        let forwarded = PassthroughMethod::from_name(name);
-        (forwarded.is_some() || TipMethod::from_name(name).is_some()).then_some(Self(forwarded))
+        let group = Group::from_name(name).map(|group| group.methods().collect());
+        group.or_else(|| Some(vec![AnyMethod::from_name(name)?])).map(Self)
     }
 
     fn schema() -> Value {
-        json!({ "enum": tip_names().chain(passthrough_names()).collect::<Vec<_>>() })
+        let groups = Group::ALL.map(Group::as_str).into_iter();
+        json!({ "enum": groups.chain(listed_methods().map(AnyMethod::as_str)).collect::<Vec<_>>() })
+    }
+}
+
+/// Returns every method that a setting can name.
+fn listed_methods() -> impl Iterator<Item = AnyMethod> {
+    AnyMethod::all().filter(|method| *method != AnyMethod::Passthrough(PassthroughMethod::AIRDROP))
+}
+
+/// A method that `passthrough.methods` may list. Those that slotfront answers itself by now are among them.
+pub(super) struct Forwardable(pub(super) AnyMethod);
+
+impl Forwardable {
+    fn is_one(method: AnyMethod) -> bool {
+        match method {
+            AnyMethod::Passthrough(method) => method != PassthroughMethod::AIRDROP,
+            AnyMethod::Tip(_) => true,
+            AnyMethod::Own(_) => !method.is_usual(),
+            AnyMethod::Subscription(_) | AnyMethod::Send => false,
+        }
+    }
+}
+
+impl Setting for Forwardable {
+    const EXPECTED: &'static str = "the exact name of a read method that slotfront does not cache; methods that write are never forwarded";
+    const EXAMPLE: &'static str = r#""simulateTransaction""#;
+
+    fn read(raw: &Raw) -> Option<Self> {
+        AnyMethod::from_name(raw.text()?.trim()).filter(|method| Self::is_one(*method)).map(Self)
+    }
+
+    fn schema() -> Value {
+        let names = AnyMethod::all().filter(|method| Self::is_one(*method)).map(AnyMethod::as_str);
+        json!({ "enum": names.collect::<Vec<_>>() })
     }
 }
 

@@ -151,6 +151,13 @@ impl Chain {
         }
     }
 
+    /// Returns the slots from `first` to `last` at which the chain has a block. `None` if the chain does not reach that far.
+    pub fn blocks(&self, first: Slot, last: Slot) -> Option<impl Iterator<Item = Slot>> {
+        let tip = self.tip().slot;
+        let reaches = first >= self.first && last <= tip;
+        reaches.then(|| (first..=last).filter(move |slot| self.has(*slot, tip)))
+    }
+
     /// Returns true if the chain has a block at `slot`, and `slot` is not above `tip`.
     fn has(&self, slot: Slot, tip: Slot) -> bool {
         (self.first..=tip).contains(&slot) && {

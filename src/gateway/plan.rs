@@ -18,6 +18,8 @@ pub(crate) type Plans = BTreeMap<String, Arc<PlanTerms>>;
 pub(crate) struct PlanTerms {
     pub(crate) name: String,
     pub(crate) plan: Plan,
+    /// The methods that the plan allows.
+    pub(crate) methods: Vec<AnyMethod>,
     /// The value of the `RateLimit-Policy` header.
     pub(crate) policy: String,
 }
@@ -25,7 +27,9 @@ pub(crate) struct PlanTerms {
 pub(crate) fn plans(config: &Config) -> Plans {
     let terms = |(name, plan): (&String, &Plan)| {
         // The configuration allows only ASCII in names, so a header may contain them.
-        (name.clone(), Arc::new(PlanTerms { name: name.clone(), plan: plan.clone(), policy: policy(plan) }))
+        let methods = plan.allowed(&config.passthrough).collect();
+        let (plan_name, policy) = (name.clone(), policy(plan));
+        (name.clone(), Arc::new(PlanTerms { name: plan_name, plan: plan.clone(), methods, policy }))
     };
     config.plans.iter().map(terms).collect()
 }
@@ -46,9 +50,9 @@ fn policy(plan: &Plan) -> String {
 /// # Errors
 /// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method, the commitment
 /// or the number of accounts.
-pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -> Result<(), Error> {
-    admit_method(plan, methods, AnyMethod::Own(query.method()), query.commitment())?;
-    if let (Some(limit), Query::Accounts(accounts)) = (plan.max_accounts, query)
+pub(crate) fn admit(terms: &PlanTerms, methods: Option<&[AnyMethod]>, query: &Query) -> Result<(), Error> {
+    admit_method(terms, methods, AnyMethod::Own(query.method()), query.commitment())?;
+    if let (Some(limit), Query::Accounts(accounts)) = (terms.plan.max_accounts, query)
         && accounts.pubkeys.len() > limit
     {
         let n = accounts.pubkeys.len();
@@ -62,16 +66,15 @@ pub(crate) fn admit(plan: &Plan, methods: Option<&[AnyMethod]>, query: &Query) -
 /// # Errors
 /// As for [`admit`].
 pub(crate) fn admit_method(
-    plan: &Plan,
+    terms: &PlanTerms,
     methods: Option<&[AnyMethod]>,
     method: AnyMethod,
     commitment: Option<Commitment>,
 ) -> Result<(), Error> {
-    let allows = |list: Option<&[AnyMethod]>| list.is_none_or(|list| list.contains(&method));
-    if !allows(plan.methods.as_deref()) || !allows(methods) {
+    if !terms.methods.contains(&method) || !methods.is_none_or(|list| list.contains(&method)) {
         return Err(Error::Forbidden(method.as_str().to_owned()));
     }
-    if let (Some(allowed), Some(commitment)) = (&plan.commitments, commitment)
+    if let (Some(allowed), Some(commitment)) = (&terms.plan.commitments, commitment)
         && !allowed.contains(&commitment)
     {
         return Err(Error::Forbidden(format!("commitment {commitment}")));
@@ -127,7 +130,8 @@ fn to_f64(price: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::methods::{
-        AccountEncoding, AccountForm, AccountsQuery, Method, PassthroughMethod, Pubkey, SamplesQuery,
+        AccountEncoding, AccountForm, AccountsQuery, Method, PassthroughMethod, PlainQuery, Pubkey,
+        SamplesQuery,
     };
 
     fn accounts(n: usize, commitment: Commitment) -> Query {
@@ -150,6 +154,7 @@ mod tests {
             max_accounts: Some(2),
             ..all.clone()
         };
+        let unnamed = Plan { methods: None, ..all.clone() };
         let own: &[AnyMethod] = &[AnyMethod::Own(Method::GetRecentPerformanceSamples)];
         let rows = [
             (&all, None, accounts(100, Commitment::Processed), None),
@@ -165,10 +170,15 @@ mod tests {
             ),
             (&narrow, Some(own), accounts(2, Commitment::Finalized), Some("getMultipleAccounts")),
             (&narrow, Some(own), SAMPLES, None),
+            (&unnamed, None, SAMPLES, None),
+            (&unnamed, None, Query::Plain(PlainQuery::epoch_schedule()), Some("getEpochSchedule")),
         ];
         for (plan, methods, query, refused) in rows {
             let expected = refused.map_or(Ok(()), |what| Err(Error::Forbidden(what.to_owned())));
-            assert_eq!(admit(plan, methods, &query), expected, "{query:?}");
+            let (name, methods_of_plan) = (String::new(), plan.allowed(&[]).collect());
+            let terms =
+                PlanTerms { name, plan: plan.clone(), methods: methods_of_plan, policy: String::new() };
+            assert_eq!(admit(&terms, methods, &query), expected, "{query:?}");
         }
     }
 
@@ -176,7 +186,9 @@ mod tests {
     fn hits_cost_their_factor() {
         let prices = Units {
             default: 1,
-            by_method: [10, 5, 1, 5, 1, 1, 1, 1],
+            by_method: Method::ALL
+                .map(|method| if method == Method::GetMultipleAccounts { 5 } else { 1 })
+                .into(),
             by_tip: [1; 6],
             send: 1,
             by_passthrough: [1; PassthroughMethod::COUNT],
@@ -204,7 +216,7 @@ mod tests {
         for (price, n, expected) in rows {
             let prices = Units {
                 default: 1,
-                by_method: [price; 8],
+                by_method: Method::ALL.map(|_| price).into(),
                 by_tip: [1; 6],
                 send: 1,
                 by_passthrough: [1; PassthroughMethod::COUNT],

@@ -19,7 +19,7 @@ use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
-use crate::methods::{AnyMethod, PassthroughCall, Query, Subscription, TipQuery};
+use crate::methods::{AnyMethod, Group, PassthroughCall, Query, Subscription, TipQuery};
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -246,7 +246,12 @@ impl Principal {
     /// commitment or the number of accounts. [`Error::Limited`] if too little is left of a quota.
     pub fn admit(self: &Arc<Self>, query: &Query) -> Result<Charge, Error> {
         if let Some(limits) = &self.limits {
-            plan::admit(&limits.terms.plan, self.validity.scope.methods.as_deref(), query)?;
+            plan::admit(&limits.terms, self.validity.scope.methods.as_deref(), query)?;
+        } else if query.method().group() == Group::Scans
+            && !self.context.listed.contains(&AnyMethod::Own(query.method()))
+        {
+            // Only a plan opens scans.
+            return Err(Error::Forbidden(query.method().as_str().to_owned()));
         }
         self.reserve(plan::price(&self.context.units, query))
     }
@@ -262,11 +267,10 @@ impl Principal {
         mut call: PassthroughCall,
     ) -> Result<(PassthroughCall, Charge), Error> {
         if let Some(limits) = &self.limits {
-            let plan = &limits.terms.plan;
             let (methods, method) =
                 (self.validity.scope.methods.as_deref(), AnyMethod::Passthrough(call.method));
-            plan::admit_method(plan, methods, method, call.commitment)?;
-            if plan.commitments.is_some() {
+            plan::admit_method(&limits.terms, methods, method, Some(call.commitment))?;
+            if limits.terms.plan.commitments.is_some() {
                 call = call.canonical();
             }
         }
@@ -309,7 +313,7 @@ impl Principal {
         let Some(limits) = &self.limits else { return Ok(()) };
         let (methods, method) =
             (self.validity.scope.methods.as_deref(), AnyMethod::Subscription(subscription.method()));
-        plan::admit_method(&limits.terms.plan, methods, method, subscription.commitment())
+        plan::admit_method(&limits.terms, methods, method, subscription.commitment())
     }
 
     /// Checks that the plan and the key allow a subscription, and reserves its price.
@@ -336,7 +340,7 @@ impl Principal {
     pub fn admit_tip(self: &Arc<Self>, query: &TipQuery) -> Result<Charge, Error> {
         if let Some(limits) = &self.limits {
             let (methods, method) = (self.validity.scope.methods.as_deref(), AnyMethod::Tip(query.method()));
-            plan::admit_method(&limits.terms.plan, methods, method, query.commitment())?;
+            plan::admit_method(&limits.terms, methods, method, query.commitment())?;
         }
         self.reserve(plan::tip_price(&self.context.units, query.method()))
     }

@@ -16,6 +16,7 @@ use super::principal::{KeyValidity, PlanLimits, Principal};
 use super::quota::Ledger;
 use crate::config::watch::Watched;
 use crate::config::{AuthMode, Config, Units, io_fault};
+use crate::methods::AnyMethod;
 use crate::telemetry::Metrics;
 
 pub(crate) struct KeySnapshot {
@@ -128,7 +129,7 @@ fn open_plan(
     old: Option<&KeySnapshot>,
 ) -> AccessMode {
     if let Some(KeySnapshot { access: AccessMode::OpenPlan(known, clients), context: before, .. }) = old
-        && known.plan == terms.plan
+        && (&known.plan, &known.methods) == (&terms.plan, &terms.methods)
         && before.units == context.units
     {
         return AccessMode::OpenPlan(Arc::clone(known), Arc::clone(clients));
@@ -174,6 +175,8 @@ pub(crate) struct PrincipalContext {
     pub(crate) lease_client: Option<Arc<LeaseClient>>,
     pub(crate) plans: Plans,
     pub(crate) units: Units,
+    /// The setting `passthrough.methods`.
+    pub(crate) listed: Vec<AnyMethod>,
     pub(crate) dev_key: Option<String>,
     pub(crate) failed_per_minute: u32,
     /// The failed keys of each client address.
@@ -195,6 +198,7 @@ impl PrincipalContext {
             lease_client,
             plans: plan::plans(config),
             units: config.units.clone(),
+            listed: config.passthrough.clone(),
             dev_key: config.auth.dev_key.clone(),
             failed_per_minute: config.auth.failed_per_minute,
             failed: Arc::new(PerAddress::new()),

@@ -64,7 +64,7 @@ impl CallResponse {
     }
 }
 
-/// A call of one of the eight methods that may be made: its params are read, and its price is reserved.
+/// A call that the cache answers and that may be made: its params are read, and its price is reserved.
 pub(super) struct AdmittedCall {
     id: Id,
     query: Query,
@@ -80,7 +80,7 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
 pub(super) enum Admission {
     /// The cache answers it.
     Admitted(AdmittedCall),
-    /// Its method is none of the eight, so it is forwarded or unknown.
+    /// Its method is not answered through the cache: it is read from the tip, forwarded or unknown.
     Foreign(Call),
     Refused(CallResponse),
 }

@@ -1,4 +1,4 @@
-//! The `OpenRPC` document of slotfront: the eight cached methods, with slotfront's title and its own errors.
+//! The `OpenRPC` document of slotfront: the methods, with slotfront's title and its own errors.
 
 use std::time::Duration;
 

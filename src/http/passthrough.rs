@@ -34,7 +34,9 @@ pub(super) async fn answer(
     let limited = request.principal.take(Instant::now()).err();
     let allowed = &request.front.config.passthrough;
     let airdrop = Some(PassthroughMethod::AIRDROP).filter(|airdrop| airdrop.as_str() == name);
-    let listed = PassthroughMethod::from_name(name).or(airdrop).filter(|method| allowed.contains(method));
+    let listed = PassthroughMethod::from_name(name)
+        .or(airdrop)
+        .filter(|method| allowed.contains(&AnyMethod::Passthrough(*method)));
     let Some(method) = listed else {
         let unknown = || write_method(name).map_or(Error::MethodNotFound, Error::Write);
         return request.refuse(id, None, None, limited.unwrap_or_else(unknown));
@@ -43,7 +45,7 @@ pub(super) async fn answer(
         request.refuse(id, None, None, error)
     } else {
         let call = PassthroughCall::new(method, params);
-        let commitment = call.commitment;
+        let commitment = Some(call.commitment);
         let answer = forward(request, call).await;
         match answer.and_then(|answer| respond(request, id, commitment, &answer, CacheStatus::Bypassed)) {
             Ok(response) => request.count(response),
@@ -65,8 +67,7 @@ async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<
     let context = request.call_context();
     // What somebody was shown is in the state of the simulation, too.
     let is_simulation = call.method.as_str() == "simulateTransaction";
-    let prefer =
-        call.commitment.filter(|_| is_simulation).map(|commitment| request.front.tip.slot(commitment));
+    let prefer = is_simulation.then(|| request.front.tip.slot(call.commitment));
     let ask = PassthroughRequest { call, prefer, context };
     let pool = Arc::clone(&request.front.pool);
     charged(request, charge, async move { pool.pass_through(&ask).await }, Debt::of).await

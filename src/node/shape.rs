@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::answer::{Contextual, base64_text, elements};
-use crate::methods::{AccountEncoding, BlockDetails, BlockQuery, Query, Slot};
+use crate::methods::{AccountEncoding, BlockDetails, BlockQuery, Query, ResultKind, Slot};
 
 /// Returns true if `result` has the shape of an answer to `query`. Only the parts that the cache or a caller needs
 /// are checked.
@@ -25,7 +25,9 @@ pub fn fits(query: &Query, result: &Bytes) -> bool {
         Query::Accounts(q) => value().and_then(|value| elements(&value)).is_some_and(|list| {
             list.len() == q.pubkeys.len() && list.iter().all(|value| account(value, q.form.encoding))
         }),
-        Query::Balance(_) => value().is_some_and(|value| has_text(&value, "amount")),
+        Query::Balance(_) | Query::Supply(_) => value().is_some_and(|value| has_text(&value, "amount")),
+        Query::Lamports(_) => value().is_some_and(|value| serde_json::from_slice::<u64>(&value).is_ok()),
+        Query::Plain(query) => is_kind(query.result, result),
         Query::Fee(_) => value().is_some_and(|value| serde_json::from_slice::<Option<u64>>(&value).is_ok()),
         Query::Votes(_) => ["current", "delinquent"].into_iter().all(|list| {
             let list = member::<&RawValue>(result, list).map(|list| result.slice_ref(list.get().as_bytes()));
@@ -36,6 +38,30 @@ pub fn fits(query: &Query, result: &Bytes) -> bool {
         // `null` is a valid answer for a missing block, after which the pool asks another node.
         Query::Block(q) => result.as_ref() == b"null" || is_block(q, result),
     }
+}
+
+/// Returns true if `result` is of this kind.
+fn is_kind(kind: ResultKind, result: &Bytes) -> bool {
+    let (first, is_null) = (result.first().copied(), result.as_ref() == b"null");
+    let is_number = || first.is_some_and(|byte| byte == b'-' || byte.is_ascii_digit());
+    match kind {
+        ResultKind::Context => Contextual::split(result).is_some(),
+        ResultKind::Object => first == Some(b'{'),
+        ResultKind::ObjectOrNull => first == Some(b'{') || is_null,
+        ResultKind::List => first == Some(b'['),
+        ResultKind::Number => is_number(),
+        ResultKind::NumberOrNull => is_number() || is_null,
+        ResultKind::Text => first == Some(b'"'),
+    }
+}
+
+/// The number of slots in a row that may be without a block. A leader has four slots in a row, and may miss all of them.
+pub const LONGEST_SKIP: u64 = 8;
+
+/// Returns true if a list of blocks from `first` on begins where it should. If more slots are missing, the node may no
+/// longer hold their blocks.
+pub fn begins_near(slots: &[Slot], first: Slot) -> bool {
+    slots.first().is_some_and(|slot| (first..=first.saturating_add(LONGEST_SKIP)).contains(slot))
 }
 
 /// Returns true if `result` is a block that names its parent, with the list that the requested details promise. The
@@ -120,7 +146,7 @@ impl<'de> Visitor<'de> for ListStart<'_> {
 
 /// Returns the first member `name` of the JSON object `object`. `None` if it is missing or of another type.
 /// The text after that member is not read.
-fn member<'a, T: Deserialize<'a>>(object: &'a [u8], name: &str) -> Option<T> {
+pub fn member<'a, T: Deserialize<'a>>(object: &'a [u8], name: &str) -> Option<T> {
     let mut found = None;
     let members = FirstNamed { name, found: &mut found };
     // Stopping before the end of the object is an error, which does not matter here.

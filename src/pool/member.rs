@@ -166,13 +166,18 @@ impl Member {
     pub(super) fn lacks_any(&self, method: AnyMethod) -> bool {
         match method {
             AnyMethod::Own(method) => self.lacks(method),
-            other => self.state.incapable_others.load(Ordering::Relaxed) & other_bit(other) != 0,
+            other => {
+                let may_ask = self.upstream.methods.as_ref().is_none_or(|list| list.contains(&other));
+                !may_ask || self.state.incapable_others.load(Ordering::Relaxed) & other_bit(other) != 0
+            }
         }
     }
 
-    /// Returns true if the node is known not to serve `method`.
+    /// Returns true if the node is known not to serve `method`, or not asked for it by the setting `upstream.methods`.
     pub fn lacks(&self, method: Method) -> bool {
-        self.state.incapable.load(Ordering::Relaxed) & bit(method) != 0
+        let may_ask =
+            self.upstream.methods.as_ref().is_none_or(|list| list.contains(&AnyMethod::Own(method)));
+        !may_ask || self.state.incapable.load(Ordering::Relaxed) & bit(method) != 0
     }
 
     pub(super) fn set_lacking(&self, method: AnyMethod) {
@@ -353,17 +358,22 @@ impl Member {
         self.state.first_available.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of the node's set of features. `None` until the node has reported it.
+    pub fn feature_set(&self) -> Option<u64> {
+        Some(self.state.feature_set.load(Ordering::Relaxed)).filter(|set| *set > 0)
+    }
+
     /// Returns the node's software version. `None` until the node has reported it.
     pub fn version(&self) -> Option<Arc<String>> {
         self.state.version.load_full()
     }
 }
 
-const fn bit(method: Method) -> u8 {
+const fn bit(method: Method) -> u64 {
     1 << method.index()
 }
 
-/// Returns the bit of a method that is none of the eight.
+/// Returns the bit of a method that is not answered through the cache.
 fn other_bit(method: AnyMethod) -> u64 {
     let place = match method {
         AnyMethod::Own(_) | AnyMethod::Subscription(_) | AnyMethod::Send => {

@@ -19,7 +19,7 @@ use super::select::{self, Candidate, Unusable};
 use super::upstream_call::UpstreamCall;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
-use crate::methods::{Commitment, PerCommitment};
+use crate::methods::{Commitment, Method, PerCommitment};
 
 /// The nodes, the Solana cluster that they must belong to, and the newest known slots (the frontier) over all
 /// nodes.
@@ -37,7 +37,7 @@ pub(super) struct Nodes {
     reloaded: watch::Sender<()>,
     /// For each method, by [`Method::index`](crate::methods::Method::index), the id of the node that the method stays
     /// with. `usize::MAX` before the first choice, or if the method stays with no node.
-    sticky: [AtomicUsize; 8],
+    sticky: [AtomicUsize; Method::ALL.len()],
     draws: AtomicU64,
 }
 
@@ -113,6 +113,12 @@ impl Nodes {
     ) -> Vec<Candidate> {
         // A call that has failed once, or whose errors may be its own, does not find out if a node is back.
         let may_be_trial = tried.is_empty() && call.own_method().is_some();
+        // A node that answers no probe may hold more, which nobody gets from it.
+        let answers = |member: &&Arc<Member>| {
+            member.reasons(now).max() < Some(Unusable::Unprobed) && !member.lacks_any(call.method())
+        };
+        let firsts = members.iter().filter(answers).map(|member| member.first_available());
+        let oldest = firsts.min().unwrap_or(0);
         let candidate = |(node, member): (usize, &Arc<Member>)| {
             let commitment = call.commitment();
             let quiet = member.state.quiet.left(call.method(), now);
@@ -127,7 +133,7 @@ impl Nodes {
                 member.over_share(call.context().caller),
                 self.lagging(members, member),
                 self.cluster.unidentified(member),
-                call.lacks_history(member, &self.frontier).then_some(Unusable::NoHistory),
+                call.lacks_history(member, oldest, &self.frontier).then_some(Unusable::NoHistory),
                 is_below.then_some(Unusable::BelowFloor),
                 tried.contains(&member.id).then_some(Unusable::Tried),
             ];

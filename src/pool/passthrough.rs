@@ -47,7 +47,7 @@ impl UpstreamCall for PassthroughRequest {
     }
 
     fn commitment(&self) -> Option<Commitment> {
-        Some(self.call.commitment.unwrap_or(Commitment::Processed))
+        Some(self.call.commitment)
     }
 
     fn preferred_slot(&self) -> Option<Slot> {

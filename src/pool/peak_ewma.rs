@@ -105,9 +105,15 @@ impl Quantiles {
     }
 }
 
-/// The recent latencies of each of the eight methods, over all nodes.
-#[derive(Debug, Default)]
-pub(super) struct Latencies([Mutex<Quantiles>; 8]);
+/// The recent latencies of each method, over all nodes.
+#[derive(Debug)]
+pub(super) struct Latencies([Mutex<Quantiles>; Method::ALL.len()]);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self(Method::ALL.map(|_| Mutex::default()))
+    }
+}
 
 impl Latencies {
     pub(super) fn observe(&self, method: Method, latency: Duration) {

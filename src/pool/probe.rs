@@ -41,6 +41,8 @@ impl Genesis {
 pub struct Identity {
     /// The member `solana-core` of the answer to `getVersion`.
     pub version: Option<String>,
+    /// The member `feature-set` of the answer to `getVersion`.
+    pub feature_set: Option<u64>,
     /// The genesis hash, which names the cluster.
     pub genesis: Genesis,
     /// The answer to `getFirstAvailableBlock`: the oldest block that the node holds.
@@ -74,6 +76,7 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
     let version = version?.ok();
     Ok(Identity {
         lists_writes: version.as_ref().is_some_and(lists_writes),
+        feature_set: version.as_ref().and_then(|version| version["feature-set"].as_u64()),
         version: version.and_then(|v| text(v, "/solana-core")),
         genesis: genesis?,
         first_available: first?.ok().and_then(|v| v.as_u64()),

@@ -102,6 +102,7 @@ async fn find_health(
         }
         if let Some(version) = identity.version {
             member.state.version.store(Some(Arc::new(version)));
+            member.state.feature_set.store(identity.feature_set.unwrap_or(0), Ordering::Relaxed);
         }
     } else if member.is_checked() && member.has_new_connections() {
         // Another node may have this address by now.

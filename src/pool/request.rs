@@ -18,9 +18,9 @@ use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, Up
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
-use crate::methods::{AnyMethod, Commitment, Query, Slot};
+use crate::methods::{AnyMethod, Commitment, Group, Life, Method, PlainQuery, Query, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
-use crate::node::shape::fits;
+use crate::node::shape::{LONGEST_SKIP, begins_near, fits};
 use crate::node::{Contextual, Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 
@@ -69,15 +69,32 @@ impl UpstreamCall for UpstreamRequest {
 
     /// Returns true if the node no longer holds the block, or has not finalized it although another node has. A
     /// block is certainly final only if its node has finalized the block's slot.
-    fn lacks_history(&self, member: &Member, frontier: &Frontier) -> bool {
-        let Query::Block(block) = &self.query else { return false };
-        let is_final = block.slot <= frontier.slot(Commitment::Finalized);
-        let reached = member.slot(Commitment::Finalized);
-        member.first_available() > block.slot || is_final && reached.is_some_and(|slot| slot < block.slot)
+    fn lacks_history(&self, member: &Member, oldest: Slot, frontier: &Frontier) -> bool {
+        let lacks = |slot| {
+            let is_final = slot <= frontier.slot(Commitment::Finalized);
+            let reached = member.slot(Commitment::Finalized);
+            member.first_available() > slot || is_final && reached.is_some_and(|reached| reached < slot)
+        };
+        match &self.query {
+            Query::Block(block) => lacks(block.slot),
+            Query::Plain(PlainQuery { life: Life::Block(slot), .. }) => lacks(*slot),
+            // Where all nodes have forgotten the start of the list, those with the longest memory leave out the least.
+            Query::Plain(PlainQuery { life: Life::Blocks { first, .. }, .. }) => {
+                member.first_available() > oldest.max(*first)
+            }
+            Query::Plain(PlainQuery { life: Life::Page { .. }, .. }) => member.first_available() > oldest,
+            _ => false,
+        }
     }
 
     fn is_sticky(&self) -> bool {
-        matches!(self.query, Query::ClusterNodes | Query::Samples(_))
+        match &self.query {
+            Query::ClusterNodes | Query::Samples(_) => true,
+            Query::Plain(query) => {
+                query.life == Life::Forwarded || query.method == Method::GetRecentPrioritizationFees
+            }
+            _ => false,
+        }
     }
 
     fn is_for_one_node(&self) -> bool {
@@ -123,8 +140,11 @@ impl UpstreamCall for UpstreamRequest {
             if self.one_node { Meaning::Answer } else { Meaning::TryElsewhere(AttemptResult::Behind) };
         let (code, error) = match body {
             NodeReply::Result(result) if result.as_ref() == b"null" => {
-                let block = matches!(self.query, Query::Block(_));
-                return Ok(if block { Meaning::NeedsSecondNode } else { Meaning::Answer });
+                return Ok(if reads_history(&self.query) {
+                    Meaning::NeedsSecondNode
+                } else {
+                    Meaning::Answer
+                });
             }
             NodeReply::Result(_) => {
                 return match (self.query.has_context(), *context) {
@@ -137,6 +157,7 @@ impl UpstreamCall for UpstreamRequest {
                     (true, Some(slot)) if self.needs_second_node(slot, frontier) => {
                         Ok(Meaning::NeedsSecondNode)
                     }
+                    _ if self.may_be_cut(body, frontier) => Ok(Meaning::NeedsSecondNode),
                     _ => Ok(Meaning::Answer),
                 };
             }
@@ -148,8 +169,14 @@ impl UpstreamCall for UpstreamRequest {
             code::BLOCK_CLEANED_UP
             | code::SLOT_SKIPPED
             | code::LONG_TERM_STORAGE_SLOT_SKIPPED
-            | code::BLOCK_STATUS_NOT_AVAILABLE_YET => Ok(Meaning::NeedsSecondNode),
+            | code::BLOCK_STATUS_NOT_AVAILABLE_YET
+            | code::FILTER_TRANSACTION_NOT_FOUND => Ok(Meaning::NeedsSecondNode),
             code::BLOCK_NOT_AVAILABLE => match &self.query {
+                Query::Plain(PlainQuery { life: Life::Block(slot), .. })
+                    if *slot <= frontier.slot(Commitment::Finalized) =>
+                {
+                    Ok(Meaning::NeedsSecondNode)
+                }
                 Query::Block(block) if block.slot <= frontier.slot(block.commitment) => {
                     Ok(Meaning::NeedsSecondNode)
                 }
@@ -213,13 +240,40 @@ impl UpstreamCall for UpstreamRequest {
     fn answer(reply: PoolReply) -> PoolReply {
         reply
     }
+
+    /// Returns `None` for a scan, too, which may take a minute, and fail by its caller's filters.
+    fn own_method(&self) -> Option<Method> {
+        Some(self.query.method()).filter(|_| !self.is_scan())
+    }
+
+    fn accepts_behind(&self) -> bool {
+        true
+    }
 }
 
 impl UpstreamRequest {
+    /// Returns true if nodes walk over many accounts for the call.
+    pub(super) fn is_scan(&self) -> bool {
+        self.query.method().group() == Group::Scans
+    }
+
     /// Returns true if `slot` is so far above the newest known slot that one node's answer is not believed. The
     /// node may be on a wrong chain, so a second node is asked, too.
     fn needs_second_node(&self, slot: Slot, frontier: &Frontier) -> bool {
         self.query.commitment().is_some_and(|commitment| !frontier.believes(commitment, slot))
+    }
+
+    /// Returns true if the node may have left out the first blocks of a list that lies in the past, because it no longer
+    /// holds them.
+    fn may_be_cut(&self, body: &NodeReply, frontier: &Frontier) -> bool {
+        let (Query::Plain(PlainQuery { life: Life::Blocks { first, .. }, .. }), NodeReply::Result(result)) =
+            (&self.query, body)
+        else {
+            return false;
+        };
+        let is_past = first.saturating_add(LONGEST_SKIP) < frontier.slot(Commitment::Finalized);
+        let begins = |slots: Vec<Slot>| begins_near(&slots, *first);
+        is_past && !serde_json::from_slice(result).is_ok_and(begins)
     }
 
     /// Returns the query with the minimum slot as `minContextSlot`, if the method has that parameter and the
@@ -254,9 +308,18 @@ fn as_refusal((reply, context): ParsedReply, callers_minimum: Option<Slot>) -> P
     }
 }
 
+/// Returns true if `null` may only mean that the node lacks a part of history.
+fn reads_history(query: &Query) -> bool {
+    match query {
+        Query::Block(_) => true,
+        Query::Plain(query) => matches!(query.life, Life::Block(_) | Life::Transaction),
+        _ => false,
+    }
+}
+
 /// Returns true if the query names accounts, so that an error may depend on the node's slot.
 fn reads_accounts(query: &Query) -> bool {
-    matches!(query, Query::Balance(_) | Query::Account(_) | Query::Accounts(_))
+    matches!(query, Query::Balance(_) | Query::Supply(_) | Query::Account(_) | Query::Accounts(_))
 }
 
 #[cfg(test)]

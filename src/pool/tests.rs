@@ -48,7 +48,7 @@ fn unasked_pool(nodes: usize, change: impl FnOnce(&mut Config)) -> Pool {
     pool
 }
 
-/// Returns a call of one of the eight cached methods, with a deadline in one second.
+/// Returns a call of a cached method, with a deadline in one second.
 pub(super) fn request(method: Method, params: &str) -> UpstreamRequest {
     let params = Params::Array(bytes::Bytes::copy_from_slice(params.as_bytes()));
     let query = Query::parse(method, &params, Profile::Node).unwrap();
@@ -59,7 +59,7 @@ pub(super) fn request(method: Method, params: &str) -> UpstreamRequest {
 /// Returns a call of a passthrough method, with a deadline in one second.
 pub(super) fn passthrough() -> PassthroughRequest {
     let call =
-        PassthroughCall::new(PassthroughMethod::from_name("getBlockCommitment").unwrap(), Params::None);
+        PassthroughCall::new(PassthroughMethod::from_name("simulateTransaction").unwrap(), Params::None);
     PassthroughRequest { call, prefer: None, context: CallContext::own(Instant::now() + SECOND) }
 }
 
@@ -348,7 +348,7 @@ async fn blocks_need_nodes_with_their_history() {
     members[1].state.first_available.store(100, Ordering::Relaxed);
     let lacks_history = |slot: Slot| {
         let call = request(Method::GetBlock, &format!("[{slot}]"));
-        call.lacks_history(&members[1], frontier)
+        call.lacks_history(&members[1], 0, frontier)
     };
     for (name, slot, expected) in [
         ("deleted", 99, true),

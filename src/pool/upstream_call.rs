@@ -61,8 +61,9 @@ pub(super) trait UpstreamCall: Sync {
     /// that slot refuse it.
     fn preferred_slot(&self) -> Option<Slot>;
 
-    /// Returns true if the node is known not to hold the history that the call reads.
-    fn lacks_history(&self, _member: &Member, _frontier: &Frontier) -> bool {
+    /// Returns true if the node is known not to hold the history that the call reads. `oldest` is the first block that a
+    /// node of the pool holds.
+    fn lacks_history(&self, _member: &Member, _oldest: Slot, _frontier: &Frontier) -> bool {
         false
     }
 
@@ -131,7 +132,7 @@ pub(super) trait UpstreamCall: Sync {
 
     fn answer(reply: PoolReply) -> Self::Answer;
 
-    /// Returns the method if it is one of the eight cached methods. `None` for a passthrough method. Only cached methods
+    /// Returns the method if it is a cached one. `None` for a passthrough method and for a scan. Only the others
     /// tell something about a node's health and latency: nobody knows how long another call may take, and its errors may
     /// be its own.
     fn own_method(&self) -> Option<Method> {
@@ -143,7 +144,7 @@ pub(super) trait UpstreamCall: Sync {
         }
     }
 
-    /// Returns true if slotfront knows what to expect of the call, as of one of the eight cached methods. Hangs and faults
+    /// Returns true if slotfront knows what to expect of the call, as of a cached method. Hangs and faults
     /// of such a call count against the node. After a broken connection, the same node is asked again. If no usable node
     /// reaches the preferred slot, unusable nodes are not asked.
     fn is_own(&self) -> bool {

@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 use super::{CHECK_INTERVAL, Hub};
 use crate::jsonrpc::Params;
-use crate::methods::{Commitment, PassthroughCall, PassthroughMethod, Slot, Subscription};
+use crate::methods::{Commitment, Method, Profile, Query, Slot, Subscription};
 use crate::node::NodeReply;
-use crate::pool::{CallContext, PassthroughRequest};
+use crate::pool::{CallContext, UpstreamRequest};
 
 /// The time that a list of roots may take.
 const ROOTS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,11 +84,10 @@ pub(super) async fn follow_roots(hub: Arc<Hub>) {
 /// Returns the finalized slots with blocks from `first` to `last`, in order. `None` if no node lists them.
 async fn roots(hub: &Hub, first: Slot, last: Slot) -> Option<Vec<Slot>> {
     let params = format!(r#"[{first},{last},{{"commitment":"finalized"}}]"#);
-    let method = PassthroughMethod::from_name("getBlocks")?;
-    let mut call = PassthroughCall::new(method, Params::Array(params.into()));
-    call.min_context_slot = Some(last);
+    let query = Query::parse(Method::GetBlocks, &Params::Array(params.into()), Profile::Node).ok()?;
     let context = CallContext::own(Instant::now() + ROOTS_TIMEOUT);
-    match hub.parts.pool.pass_through(&PassthroughRequest { call, prefer: None, context }).await {
+    let request = UpstreamRequest { query, min_slot: Some(last), prefer: None, one_node: false, context };
+    match hub.parts.pool.call(&request).await.map(|reply| reply.body) {
         Ok(NodeReply::Result(text)) => serde_json::from_slice(&text).ok(),
         Ok(NodeReply::Error { .. }) | Err(_) => None,
     }

@@ -8,11 +8,11 @@ use serde_json::json;
 use slotfront::cache::{CallOptions, Charge, NoConditions, Payer, Price};
 use slotfront::config::{AuthMode, Config};
 use slotfront::error::Error;
-use slotfront::methods::{Commitment, PassthroughMethod};
+use slotfront::methods::{AnyMethod, Commitment, PassthroughMethod};
 use slotfront::pool::CallerId;
 use slotfront::telemetry::Trace;
 use slotfront_sim::Fault;
-use slotfront_testkit::{TestCall, TestGateway, TestRequest};
+use slotfront_testkit::{FORWARDED, TestCall, TestGateway, TestRequest, forwarded_params};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -56,7 +56,7 @@ async fn until_gone(gateway: &TestGateway, before: i64, kept: usize) {
 /// Returns the number of requests in flight after the caller has gone. A passthrough call stays until it is
 /// answered.
 fn kept(method: &str) -> usize {
-    usize::from(method == "getBalance")
+    usize::from(method == FORWARDED)
 }
 
 /// Makes a call, hangs up once `calls` of `method` are at the node, and waits until `units` are charged.
@@ -81,8 +81,8 @@ async fn hang_up(
 }
 
 fn prices(config: &mut Config) {
-    config.passthrough = vec![PassthroughMethod::from_name("getBalance").unwrap()];
-    config.units.by_passthrough[PassthroughMethod::from_name("getBalance").unwrap().index()] = 7;
+    config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
+    config.units.by_passthrough[PassthroughMethod::from_name(FORWARDED).unwrap().index()] = 7;
     config.units.hit_factor = 0.0;
     config.plans.get_mut("dev").unwrap().bypass_cache = true;
 }
@@ -104,13 +104,12 @@ async fn a_caller_who_hangs_up_has_paid() {
 
         hang_up(&gateway, way, votes, one.no_cache().request(), 5).await;
 
-        let wallet = gateway.cluster.examples().wallets[0];
-        let forwarded = gateway.call("getBalance", json!([wallet.to_string()]));
-        hang_up(&gateway, way, ("getBalance", 1), forwarded.request(), 7).await;
+        let forwarded = gateway.call(FORWARDED, forwarded_params());
+        hang_up(&gateway, way, (FORWARDED, 1), forwarded.request(), 7).await;
 
         // This minContextSlot is too far ahead to wait for, so the call goes to one node alone.
         let ahead = gateway.cluster.slot(Commitment::Finalized) + 1000;
-        let alone = gateway.get_account(wallet).min_context_slot(ahead);
+        let alone = gateway.get_account(gateway.cluster.examples().wallets[0]).min_context_slot(ahead);
         hang_up(&gateway, way, ("getAccountInfo", 1), alone.request(), 1).await;
     }
 }
@@ -142,8 +141,7 @@ async fn a_call_that_fails_costs_nothing() {
         })
         .start()
         .await;
-    let wallet = gateway.cluster.examples().wallets[0].to_string();
-    for (method, params) in [("getVoteAccounts", json!([])), ("getBalance", json!([wallet]))] {
+    for (method, params) in [("getVoteAccounts", json!([])), (FORWARDED, forwarded_params())] {
         let node = gateway.cluster.node(0);
         node.fault_on(method, Fault::Status(503), None);
         let call = gateway.call(method, params);
@@ -157,7 +155,7 @@ async fn a_call_that_fails_costs_nothing() {
             let result =
                 |line: &&str| line.contains("upstream_requests_total") && line.contains("status_5xx");
             let metrics = gateway.front().metrics.render();
-            let of = if method == "getBalance" { "other" } else { method };
+            let of = if method == FORWARDED { "other" } else { method };
             metrics.lines().filter(result).find(|line| line.contains(of)).map(str::to_owned)
         };
         let before = failed();
@@ -166,7 +164,7 @@ async fn a_call_that_fails_costs_nothing() {
         node.clear_faults();
         assert_eq!(charged(&gateway), 0);
     }
-    gateway.call("getBalance", json!([wallet])).send().await;
+    gateway.call(FORWARDED, forwarded_params()).send().await;
     assert_eq!(charged(&gateway), 7);
 }
 
@@ -184,9 +182,8 @@ async fn an_open_forwarded_call_ends_with_its_caller() {
             })
             .start()
             .await;
-        let wallet = gateway.cluster.examples().wallets[0].to_string();
-        let hold = gateway.cluster.node(0).hold("getBalance");
-        let caller = begin(way, gateway.call("getBalance", json!([wallet])).request());
+        let hold = gateway.cluster.node(0).hold(FORWARDED);
+        let caller = begin(way, gateway.call(FORWARDED, forwarded_params()).request());
         hold.arrived(1).await;
         let of_node = || gateway.front().pool.members()[0].in_flight();
         assert_eq!(of_node(), 1);
@@ -270,10 +267,9 @@ async fn answers_too_long_or_late_cost_a_miss() {
         })
         .start()
         .await;
-    let wallet = gateway.cluster.examples().wallets[0].to_string();
     let node = gateway.cluster.node(0);
     let mut expected = 0;
-    for (method, params, price) in [("getVoteAccounts", json!([]), 5), ("getBalance", json!([wallet]), 7)] {
+    for (method, params, price) in [("getVoteAccounts", json!([]), 5), (FORWARDED, forwarded_params(), 7)] {
         let call = gateway.call(method, params);
         for fault in [Fault::Huge(1 << 20), Fault::Hang] {
             let what = format!("{price} units for {method} with {fault:?}");
@@ -339,14 +335,13 @@ async fn who_starts_a_refetch_pays_a_miss() {
 
 #[tokio::test]
 async fn calls_at_once_stay_within_the_quota() {
-    for (method, passing, units) in [("getBlock", 10, 100), ("getBalance", 14, 98)] {
+    for (method, passing, units) in [("getBlock", 10, 100), (FORWARDED, 14, 98)] {
         let change = |config: &mut Config| {
             prices(config);
             daily(100)(config);
         };
         let gateway = TestGateway::builder().nodes(1).config(change).start().await;
-        let wallet = gateway.cluster.examples().wallets[0].to_string();
-        let forwarded = gateway.call("getBalance", json!([wallet]));
+        let forwarded = gateway.call(FORWARDED, forwarded_params());
         let calls = if method == "getBlock" { blocks(&gateway, 30) } else { vec![forwarded; 30] };
         let hold = gateway.cluster.node(0).hold(method);
         let (statuses, ()) = tokio::join!(at_once(calls), async {

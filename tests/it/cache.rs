@@ -57,7 +57,7 @@ async fn five_hundred_at_once_are_one_upstream_call() {
     let gateway = TestGateway::builder()
         .config(|config| {
             // Five hundred connections take long on a busy machine, and the call at the node must not time out.
-            config.pool.attempt_timeout = [patient; 8];
+            config.pool.attempt_timeout.fill(patient);
             config.server.request_timeout = patient;
         })
         .start()

@@ -23,7 +23,7 @@ const UNTIL_OPEN: u64 = 5 + CALLERS;
 
 fn settings(config: &mut Config) {
     // The timeout is longer than a good answer takes on a busy machine.
-    config.pool.attempt_timeout = [Duration::from_secs(2); 8];
+    config.pool.attempt_timeout.fill(Duration::from_secs(2));
     // All callers may meet the faulty node at once, and the default budget starts with ten retries.
     config.pool.retry_budget = 1.0;
     config.pool.breaker.open = Duration::from_millis(300);
@@ -295,7 +295,7 @@ async fn a_node_that_hangs_does_not_delay_a_skipped_slot() {
         .breakers_open_at_once(Duration::from_hours(1))
         .config(|config| {
             config.server.request_timeout = Duration::from_mins(5);
-            config.pool.attempt_timeout = [Duration::from_mins(5); 8];
+            config.pool.attempt_timeout.fill(Duration::from_mins(5));
         })
         .start()
         .await;
@@ -343,7 +343,7 @@ async fn total_outage_fails_fast_and_recovers() {
             settings(config);
             // The attempt timeout exceeds the deadline of a call. A call that waited for the timeout would
             // therefore end with another error.
-            config.pool.attempt_timeout = [Duration::from_mins(1); 8];
+            config.pool.attempt_timeout.fill(Duration::from_mins(1));
         })
         .start()
         .await;

@@ -26,6 +26,7 @@ mod methods;
 mod min_context_slot;
 mod monotonicity;
 mod newer_nodes;
+mod other_methods;
 mod out_of_use;
 mod pages;
 mod passthrough;

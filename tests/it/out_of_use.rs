@@ -12,7 +12,7 @@ async fn half_open_breaker_gets_a_trial() {
     let gateway = TestGateway::builder()
         .breakers_open_at_once(Duration::from_millis(1))
         .config(|config| {
-            config.pool.attempt_timeout = [Duration::from_secs(3); 8];
+            config.pool.attempt_timeout.fill(Duration::from_secs(3));
         })
         .start()
         .await;

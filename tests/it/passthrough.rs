@@ -4,34 +4,38 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use slotfront::breaker::BreakerState;
 use slotfront::config::{Config, Secret};
 use slotfront::methods::{AnyMethod, Commitment, Method, PassthroughMethod};
 use slotfront_sim::Fault;
-use slotfront_testkit::TestGateway;
+use slotfront_testkit::{FORWARDED, TestGateway, forwarded_params};
 use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
 
-fn method(name: &str) -> PassthroughMethod {
-    PassthroughMethod::from_name(name).expect("a passthrough method")
-}
+/// A method that no simulated node has.
+const UNKNOWN: &str = "getStakeActivation";
 
 fn on(config: &mut Config) {
-    config.passthrough = ["getBalance", "getVersion", "getBlocks", "getSupply"].map(method).into();
+    config.passthrough =
+        [FORWARDED, UNKNOWN].map(|name| AnyMethod::from_name(name).expect("a method")).into();
+}
+
+fn all() -> Vec<AnyMethod> {
+    PassthroughMethod::all().map(AnyMethod::Passthrough).collect()
 }
 
 #[tokio::test]
 async fn nothing_is_forwarded_unless_it_is_named() {
     let gateway = TestGateway::builder()
         .nodes(1)
-        .config(|config| config.passthrough = vec![method("getVersion")])
+        .config(|config| config.passthrough = vec![AnyMethod::from_name(FORWARDED).expect("a method")])
         .start()
         .await;
-    let version = gateway.call("getVersion", json!([])).send().await;
-    assert_eq!((version.status, version.cache_status()), (200, "fwd=bypass"));
-    assert!(version.result()["solana-core"].is_string());
-    for method in ["getBalance", "getversion", "slotSubscribe"] {
+    let outcome = gateway.call(FORWARDED, forwarded_params()).send().await;
+    assert_eq!((outcome.status, outcome.cache_status()), (200, "fwd=bypass"));
+    assert!(outcome.value()["err"].is_string());
+    for method in [UNKNOWN, "simulatetransaction", "slotSubscribe"] {
         let reply = gateway.call(method, json!([])).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601));
         assert_eq!(reply.error()["message"], "Method not found");
@@ -41,11 +45,7 @@ async fn nothing_is_forwarded_unless_it_is_named() {
 
 #[tokio::test]
 async fn writes_are_refused_by_name() {
-    let gateway = TestGateway::builder()
-        .nodes(1)
-        .config(|config| config.passthrough = PassthroughMethod::all().collect())
-        .start()
-        .await;
+    let gateway = TestGateway::builder().nodes(1).config(|config| config.passthrough = all()).start().await;
     for method in ["sendTransaction", "requestAirdrop", "sendBundle"] {
         let reply = gateway.call(method, json!(["AQ=="])).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601));
@@ -58,27 +58,18 @@ async fn writes_are_refused_by_name() {
 #[tokio::test]
 async fn passthrough_changes_and_holds_nothing() {
     let gateway = TestGateway::builder().nodes(1).config(on).start().await;
-    let wallet = gateway.cluster.examples().wallets[0];
-    let params = json!([wallet.to_string(), {"commitment": "processed"}]);
     for calls in 1..=3 {
-        let slot = gateway.cluster.slot(Commitment::Processed);
-        let reply = gateway.call("getBalance", params.clone()).send().await;
-        let lamports = gateway.cluster.account_at(&wallet, slot).expect("a wallet").lamports;
-        assert_eq!(
-            (reply.value().clone(), reply.result()["context"]["slot"].clone()),
-            (json!(lamports), json!(slot))
-        );
-        assert_eq!(gateway.cluster.node(0).calls("getBalance"), calls);
+        let reply = gateway.call(FORWARDED, forwarded_params()).send().await;
+        assert_eq!(reply.slot(), gateway.cluster.slot(Commitment::Finalized));
+        assert_eq!(gateway.cluster.node(0).calls(FORWARDED), calls);
         gateway.step_by(1).await;
     }
     // A call keeps the caller's id, may have no params, and gets a node's own error.
-    let reply = gateway.post(r#"{"jsonrpc":"2.0","id":"a","method":"getVersion"}"#).send().await;
-    assert_eq!(reply.json()["id"], "a");
-    let reply = gateway.call("getBalance", json!(["nonsense"])).send().await;
-    assert_eq!((reply.status, reply.code()), (200, -32602));
-    let version = gateway.call("getVersion", json!([]));
+    let reply = gateway.post(r#"{"jsonrpc":"2.0","id":"a","method":"simulateTransaction"}"#).send().await;
+    assert_eq!((reply.status, reply.code(), reply.json()["id"].clone()), (200, -32602, json!("a")));
+    let forwarded = gateway.call(FORWARDED, forwarded_params());
     let write = gateway.call("sendTransaction", json!([])).id(3);
-    let answers = gateway.batch([version, gateway.get_nodes().id(2), write]).send().await.json();
+    let answers = gateway.batch([forwarded, gateway.get_nodes().id(2), write]).send().await.json();
     assert!(answers[0]["result"].is_object() && answers[1]["result"].is_array(), "{answers}");
     assert_eq!(answers[2]["error"]["code"], -32601);
 }
@@ -87,30 +78,30 @@ async fn passthrough_changes_and_holds_nothing() {
 async fn failing_or_incapable_nodes_are_replaced() {
     for (fault, word) in [(Fault::Status(500), "status_5xx"), (Fault::Reset, "connect")] {
         let gateway = TestGateway::builder().nodes(2).config(on).start().await;
-        gateway.cluster.node(0).fault_on("getBalance", fault, None);
-        let wallet = gateway.cluster.examples().wallets[0].to_string();
+        gateway.cluster.node(0).fault_on(FORWARDED, fault, None);
         for _ in 0..12 {
-            let reply = gateway.call("getBalance", json!([wallet])).send().await;
+            let reply = gateway.call(FORWARDED, forwarded_params()).send().await;
             assert_eq!(reply.status, 200, "{word}: {}", reply.text);
         }
     }
     let gateway = TestGateway::builder().nodes(2).config(on).start().await;
-    let wallet = gateway.cluster.examples().wallets[0].to_string();
-    // No simulated node has this method. The first call asks both nodes and returns their error. The second
+    // The first call asks both nodes and returns their error. The second
     // call asks one node only.
     for expected in [2, 3] {
-        let reply = gateway.call("getSupply", json!([])).send().await;
+        let reply = gateway.call(UNKNOWN, json!([])).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601));
-        let asked: u64 = gateway.cluster.nodes().iter().map(|node| node.calls("getSupply")).sum();
+        let asked: u64 = gateway.cluster.nodes().iter().map(|node| node.calls(UNKNOWN)).sum();
         assert_eq!(asked, expected);
     }
     let floor = gateway.cluster.slot(Commitment::Finalized) + 1_000;
-    let reply = gateway.call("getBlocks", json!([1, {"minContextSlot": floor}])).send().await;
+    let mut ahead = forwarded_params();
+    ahead[1]["minContextSlot"] = json!(floor);
+    let reply = gateway.call(FORWARDED, ahead).send().await;
     assert_eq!((reply.status, reply.code()), (200, -32016));
     for node in gateway.cluster.nodes() {
-        node.fault_on("getBalance", Fault::Status(500), None);
+        node.fault_on(FORWARDED, Fault::Status(500), None);
     }
-    let reply = gateway.call("getBalance", json!([wallet])).send().await;
+    let reply = gateway.call(FORWARDED, forwarded_params()).send().await;
     assert_eq!((reply.status, reply.code()), (502, -32095));
     let attempts = reply.error()["data"]["attempts"].clone();
     assert!(attempts.as_array().is_some_and(|list| !list.is_empty()), "{attempts}");
@@ -120,9 +111,9 @@ async fn failing_or_incapable_nodes_are_replaced() {
 #[tokio::test]
 async fn retries_count_only_at_another_node() {
     let gateway = TestGateway::builder().nodes(1).config(on).start().await;
-    gateway.cluster.node(0).fault_on("getBalance", Fault::Status(500), None);
+    gateway.cluster.node(0).fault_on(FORWARDED, Fault::Status(500), None);
     for _ in 0..3 {
-        assert_eq!(gateway.call("getBalance", json!([])).send().await.status, 502);
+        assert_eq!(gateway.call(FORWARDED, json!([])).send().await.status, 502);
     }
     let metrics = gateway.admin("/metrics").await.text;
     let retries = metrics.lines().filter(|line| line.starts_with("slotfront_upstream_retries_total{"));
@@ -141,11 +132,11 @@ async fn slot_refusals_win_over_method_refusals() {
         .await;
     for (node, code) in [(0, -32016), (1, -32601)] {
         let refusal = Fault::Error { code, message: "no".to_owned() };
-        gateway.cluster.node(node).fault_on("getBalance", refusal, None);
+        gateway.cluster.node(node).fault_on(FORWARDED, refusal, None);
     }
-    let reply = gateway.call("getBalance", json!([])).send().await;
+    let reply = gateway.call(FORWARDED, json!([])).send().await;
     assert_eq!((reply.status, reply.code()), (200, -32016));
-    assert_eq!([0, 1].map(|node| gateway.cluster.node(node).calls("getBalance")), [1, 1]);
+    assert_eq!([0, 1].map(|node| gateway.cluster.node(node).calls(FORWARDED)), [1, 1]);
 }
 
 /// Returns an address whose connections are neither accepted nor refused while the returned sockets are open.
@@ -180,7 +171,7 @@ async fn slow_connections_are_retried_elsewhere() {
         }
     };
     let gateway = TestGateway::builder().nodes(2).config(change).start_unprobed().await;
-    let reply = gateway.call("getBalance", json!([])).send().await;
+    let reply = gateway.call(FORWARDED, json!([])).send().await;
     let reasons = reply.error()["data"]["attempts"].as_array().cloned().unwrap_or_default();
     let reasons: Vec<_> = reasons.iter().map(|attempt| attempt["reason"].clone()).collect();
     assert_eq!(reasons, ["timeout", "timeout"], "{}", reply.text);
@@ -198,9 +189,9 @@ async fn hangs_of_a_forwarded_method_open_no_breaker() {
         })
         .start()
         .await;
-    let hold = gateway.cluster.node(0).hold("getBalance");
+    let hold = gateway.cluster.node(0).hold(FORWARDED);
     for _ in 0..4 {
-        let reply = gateway.call("getBalance", json!([])).send().await;
+        let reply = gateway.call(FORWARDED, json!([])).send().await;
         assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
         assert!(reply.text.contains("timeout"), "{}", reply.text);
     }
@@ -216,28 +207,23 @@ async fn passthrough_obeys_plans_limits_and_units() {
         .nodes(1)
         .config(|config| {
             on(config);
-            config.units.by_passthrough[method("getBalance").index()] = 7;
+            let simulate = PassthroughMethod::from_name(FORWARDED).expect("a method");
+            config.units.by_passthrough[simulate.index()] = 7;
             let plan = config.plans.get_mut("dev").expect("the dev plan");
-            plan.methods = Some(vec![
-                AnyMethod::Own(Method::GetClusterNodes),
-                AnyMethod::Passthrough(method("getBalance")),
-            ]);
+            plan.methods =
+                Some(vec![AnyMethod::Own(Method::GetClusterNodes), AnyMethod::Passthrough(simulate)]);
             plan.commitments = Some(vec![Commitment::Confirmed]);
             plan.daily_units = Some(100);
             (plan.rps, plan.burst) = (1, 5);
         })
         .start()
         .await;
-    let wallet = gateway.cluster.examples().wallets[0].to_string();
-    let refused = |params: Value| {
-        let gateway = &gateway;
-        async move { gateway.call("getBalance", params).send().await }
-    };
-    assert_eq!(gateway.call("getVersion", json!([])).send().await.code(), -32091);
+    assert_eq!(gateway.call(UNKNOWN, json!([])).send().await.code(), -32091);
     // Without a commitment the call is at finalized.
-    assert_eq!(refused(json!([wallet])).await.code(), -32091);
-    let confirmed = json!([wallet, {"commitment": "confirmed"}]);
-    let reply = gateway.call("getBalance", confirmed.clone()).send().await;
+    assert_eq!(gateway.call(FORWARDED, forwarded_params()).send().await.code(), -32091);
+    let mut confirmed = forwarded_params();
+    confirmed[1]["commitment"] = json!("confirmed");
+    let reply = gateway.call(FORWARDED, confirmed.clone()).send().await;
     assert_eq!(
         (reply.status, reply.header("ratelimit").contains("\"day\";r=93")),
         (200, true),
@@ -245,7 +231,7 @@ async fn passthrough_obeys_plans_limits_and_units() {
         reply.headers
     );
     let limited = loop {
-        let reply = gateway.call("getBalance", confirmed.clone()).send().await;
+        let reply = gateway.call(FORWARDED, confirmed.clone()).send().await;
         if reply.status != 200 {
             break reply;
         }
@@ -253,9 +239,9 @@ async fn passthrough_obeys_plans_limits_and_units() {
     assert_eq!((limited.status, limited.code(), limited.header("retry-after")), (429, -32092, "1"));
     let metrics = gateway.admin("/metrics").await.text;
     for line in [
-        r#"slotfront_passthrough_requests_total{method="getBalance",outcome="limited"} 1"#,
-        r#"slotfront_passthrough_requests_total{method="getBalance",outcome="denied"} 1"#,
-        r#"slotfront_passthrough_request_duration_seconds_count{method="getBalance"}"#,
+        r#"slotfront_passthrough_requests_total{method="simulateTransaction",outcome="limited"} 1"#,
+        r#"slotfront_passthrough_requests_total{method="simulateTransaction",outcome="denied"} 1"#,
+        r#"slotfront_passthrough_request_duration_seconds_count{method="simulateTransaction"}"#,
         r#"slotfront_upstream_requests_total{method="other",result="ok",upstream="node-0"}"#,
         r#"slotfront_requests_total{commitment="confirmed",method="other",outcome="bypass"}"#,
     ] {
@@ -268,7 +254,7 @@ async fn a_plans_commitments_hold_however_one_is_written() {
     let gateway = TestGateway::builder()
         .nodes(1)
         .config(|config| {
-            config.passthrough = PassthroughMethod::all().collect();
+            config.passthrough = all();
             config.plans.get_mut("dev").expect("the dev plan").commitments =
                 Some(vec![Commitment::Finalized]);
         })
@@ -291,10 +277,9 @@ async fn a_plans_commitments_hold_however_one_is_written() {
         }
     }
     assert_eq!(gateway.upstream_calls(), 0);
-    let newest = gateway.cluster.slot(Commitment::Finalized);
-    let params = json!([newest - 9, {"commitment": "finalized"}, null]);
-    let reply = gateway.call("getBlocks", params).send();
-    assert_eq!(reply.await.result().as_array().and_then(|slots| slots.last()?.as_u64()), Some(newest));
+    let mut params = forwarded_params();
+    params[1]["commitment"] = json!("finalized");
+    assert_eq!(gateway.call(FORWARDED, params).send().await.status, 200);
 }
 
 #[tokio::test]
@@ -305,10 +290,10 @@ async fn forwarded_429_concerns_its_method_alone() {
         [(http(60), "60"), (http(0), "1"), (http(31_536_000), "3600"), (json(429), "1"), (json(-32429), "1")]
     {
         let gateway = TestGateway::builder().nodes(2).config(on).start().await;
-        gateway.cluster.fault_everywhere("getBalance", &refusal);
+        gateway.cluster.fault_everywhere(FORWARDED, &refusal);
         let wallets = gateway.cluster.examples().wallets;
-        let balance = gateway.call("getBalance", json!([wallets[0].to_string()]));
-        let refused = balance.send().await;
+        let forwarded = gateway.call(FORWARDED, forwarded_params());
+        let refused = forwarded.send().await;
         assert_eq!((refused.status, refused.code()), (429, -32095), "{refusal:?}: {}", refused.text);
         assert_eq!(refused.header("retry-after"), retry_after, "{refusal:?}");
         let attempts = refused.error()["data"]["attempts"].as_array().cloned().unwrap_or_default();
@@ -318,9 +303,9 @@ async fn forwarded_429_concerns_its_method_alone() {
             let reply = gateway.get_account(wallet).send().await;
             assert_eq!(reply.status, 200, "{refusal:?}: {}", reply.text);
         }
-        assert_eq!(gateway.call("getVersion", json!([])).send().await.status, 200, "{refusal:?}");
+        assert_eq!(gateway.call(UNKNOWN, json!([])).send().await.status, 200, "{refusal:?}");
         gateway.cluster.clear_faults();
-        assert_eq!(balance.send().await.status, 200, "{refusal:?}: one node is still asked");
+        assert_eq!(forwarded.send().await.status, 200, "{refusal:?}: one node is still asked");
     }
 }
 
@@ -335,9 +320,9 @@ async fn faults_of_a_forwarded_method_open_no_breaker() {
         .start()
         .await;
     for fault in [Fault::Status(504), Fault::Reset, Fault::Truncated, Fault::WrongId] {
-        gateway.cluster.fault_everywhere("getBalance", &fault);
+        gateway.cluster.fault_everywhere(FORWARDED, &fault);
         for _ in 0..4 {
-            let reply = gateway.call("getBalance", json!([])).send().await;
+            let reply = gateway.call(FORWARDED, json!([])).send().await;
             assert_eq!((reply.status, reply.code()), (502, -32095), "{fault:?}: {}", reply.text);
         }
         for member in &*gateway.front().pool.members() {
@@ -363,9 +348,9 @@ async fn forwarded_calls_avoid_a_node_on_trial() {
     }
     let breaker = || gateway.front().pool.members()[0].breaker(Instant::now());
     gateway.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
-    let balance = gateway.call("getBalance", json!([wallets[0].to_string()]));
+    let forwarded = gateway.call(FORWARDED, forwarded_params());
     for _ in 0..6 {
-        assert_eq!(balance.send().await.status, 200);
+        assert_eq!(forwarded.send().await.status, 200);
     }
-    assert_eq!((node.calls("getBalance"), breaker()), (0, BreakerState::HalfOpen));
+    assert_eq!((node.calls(FORWARDED), breaker()), (0, BreakerState::HalfOpen));
 }

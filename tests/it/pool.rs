@@ -36,7 +36,7 @@ fn faults() -> Vec<(&'static str, Fault)> {
 }
 
 fn with_short_attempts(config: &mut Config) {
-    config.pool.attempt_timeout = [ATTEMPT_TIMEOUT; 8];
+    config.pool.attempt_timeout.fill(ATTEMPT_TIMEOUT);
 }
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn single_faults_cost_one_more_call() {
     for (reason, fault) in faults() {
         let gateway = TestGateway::builder()
             .config(|config| {
-                config.pool.attempt_timeout = [ATTEMPT_TIMEOUT; 8];
+                config.pool.attempt_timeout.fill(ATTEMPT_TIMEOUT);
                 // The faulty node is asked first, while it is usable.
                 config.upstreams[1..].iter_mut().for_each(|upstream| upstream.tier = 1);
             })
@@ -155,7 +155,7 @@ async fn oversized_answers_cost_one_call() {
 async fn short_deadlines_do_not_blame_the_node() {
     let gateway = TestGateway::builder()
         .nodes(1)
-        .config(|config| config.pool.attempt_timeout = [Duration::from_secs(1); 8])
+        .config(|config| config.pool.attempt_timeout.fill(Duration::from_secs(1)))
         .start()
         .await;
     gateway.cluster.node(0).fault_on("getClusterNodes", Fault::Hang, None);

@@ -69,7 +69,7 @@ async fn one_key_cannot_take_the_memory_for_answers() {
     let (gateway, other, _dir) = two_keys(Some(&tap), |config| {
         config.pool.max_response = 4 << 20;
         config.pool.max_buffered = 32 << 20;
-        config.pool.attempt_timeout = [patience; 8];
+        config.pool.attempt_timeout.fill(patience);
         config.server.request_timeout = patience;
     })
     .await;

@@ -92,7 +92,7 @@ async fn a_thousand_callers_cost_one_call() {
 #[tokio::test]
 async fn no_answer_goes_back() {
     let gateway = TestGateway::builder()
-        .config(|config| config.pool.attempt_timeout = [Duration::from_millis(100); 8])
+        .config(|config| config.pool.attempt_timeout.fill(Duration::from_millis(100)))
         .start()
         .await;
     let nodes = gateway.cluster.nodes();

@@ -5,7 +5,7 @@ use slotfront::breaker::BreakerState;
 use slotfront::methods::{Commitment, Method};
 use slotfront::pool::select::Unusable;
 use slotfront_sim::Fault;
-use slotfront_testkit::TestGateway;
+use slotfront_testkit::{FORWARDED, TestGateway, forwarded_params};
 use tokio::time::Instant;
 
 /// Returns a call of each of the eight methods.
@@ -41,7 +41,7 @@ async fn firedancer_beside_agave_has_no_fault() {
             TestGateway::builder().nodes(2).config(configure).prepare(prepare).start_unprobed().await;
         gateway.settled().await;
         let calls = calls(&gateway);
-        assert_eq!(calls.len(), Method::ALL.len());
+        assert_eq!(calls.len(), Method::USUAL);
         for round in 0..3 {
             for (method, params) in &calls {
                 let reply = gateway.call(method, params.clone()).send().await;
@@ -65,8 +65,7 @@ async fn method_missing_everywhere_is_not_found() {
     let gateway = TestGateway::builder()
         .nodes(2)
         .config(|config| {
-            config.passthrough =
-                vec![slotfront::methods::PassthroughMethod::from_name("getBalance").unwrap()];
+            config.passthrough = vec![slotfront::methods::AnyMethod::from_name(FORWARDED).unwrap()];
         })
         .start()
         .await;
@@ -75,8 +74,7 @@ async fn method_missing_everywhere_is_not_found() {
     for _ in 0..3 {
         let reply = gateway.get_block(slot).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
-        let wallet = gateway.cluster.examples().wallets[0].to_string();
-        let reply = gateway.call("getBalance", json!([wallet])).send().await;
+        let reply = gateway.call(FORWARDED, forwarded_params()).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601), "{}", reply.text);
     }
     assert_no_fault(&gateway);
@@ -113,20 +111,20 @@ async fn unknown_codes_ask_one_more_node() {
         let gateway = TestGateway::builder()
             .in_tiers()
             .config(|config| {
-                config.passthrough =
-                    vec![slotfront::methods::PassthroughMethod::from_name("getBalance").unwrap()];
+                config.passthrough = vec![slotfront::methods::AnyMethod::from_name(FORWARDED).unwrap()];
             })
             .start()
             .await;
         let breaks = u64::from(matches!(second, Some(Fault::Status(_))));
-        for method in ["getAccountInfo", "getBalance"] {
+        for method in ["getAccountInfo", FORWARDED] {
             gateway.cluster.node(0).fault_on(method, first.clone(), None);
             if let Some(second) = &second {
                 gateway.cluster.node(1).fault_on(method, second.clone(), None);
             }
-            let wallet = gateway.cluster.examples().wallets[0].to_string();
+            let wallet = json!([gateway.cluster.examples().wallets[0].to_string()]);
+            let params = if method == FORWARDED { forwarded_params() } else { wallet };
             for asked in 1..=2 {
-                let reply = gateway.call(method, json!([wallet])).send().await;
+                let reply = gateway.call(method, params.clone()).send().await;
                 assert_eq!(reply.status, 200, "{method}: {}", reply.text);
                 match expected {
                     Some(code) => assert_eq!(reply.code(), code, "{method}: {}", reply.text),
@@ -158,16 +156,16 @@ async fn an_unknown_code_is_asked_elsewhere_without_retries() {
         .config(|config| {
             config.upstreams[1].tier = 1;
             config.pool.retries = 0;
-            config.passthrough =
-                vec![slotfront::methods::PassthroughMethod::from_name("getBalance").unwrap()];
+            config.passthrough = vec![slotfront::methods::AnyMethod::from_name(FORWARDED).unwrap()];
         })
         .start()
         .await;
-    for method in ["getAccountInfo", "getBalance"] {
+    for method in ["getAccountInfo", FORWARDED] {
         let own_word = Fault::Error { code: -32000, message: "own word".to_owned() };
         gateway.cluster.node(0).fault_on(method, own_word, None);
         for wallet in gateway.cluster.examples().wallets.iter().take(12) {
-            let reply = gateway.call(method, json!([wallet.to_string()])).send().await;
+            let params = if method == FORWARDED { forwarded_params() } else { json!([wallet.to_string()]) };
+            let reply = gateway.call(method, params).send().await;
             assert!(reply.json().get("result").is_some(), "{method}: {}", reply.text);
         }
     }
@@ -179,19 +177,17 @@ async fn a_forwarded_unknown_code_asks_no_doubtful_node() {
         .nodes(2)
         .config(|config| {
             config.upstreams[1].tier = 1;
-            config.passthrough =
-                vec![slotfront::methods::PassthroughMethod::from_name("getBalance").unwrap()];
+            config.passthrough = vec![slotfront::methods::AnyMethod::from_name(FORWARDED).unwrap()];
         })
         .start()
         .await;
     let own_word = Fault::Error { code: -32050, message: "own word".to_owned() };
-    gateway.cluster.node(0).fault_on("getBalance", own_word, None);
+    gateway.cluster.node(0).fault_on(FORWARDED, own_word, None);
     gateway.cluster.node(1).set_healthy(false);
     let doubtful = || gateway.front().pool.standing(Instant::now())[1].1 == Some(Unusable::Unhealthy);
     gateway.until("the second node is known to be unhealthy", doubtful).await;
-    let reply =
-        gateway.call("getBalance", json!([gateway.cluster.examples().wallets[0].to_string()])).send().await;
-    assert_eq!((reply.code(), gateway.cluster.node(1).calls("getBalance")), (-32050, 0), "{}", reply.text);
+    let reply = gateway.call(FORWARDED, forwarded_params()).send().await;
+    assert_eq!((reply.code(), gateway.cluster.node(1).calls(FORWARDED)), (-32050, 0), "{}", reply.text);
 }
 
 #[tokio::test]

@@ -55,6 +55,8 @@ async fn until_stored(gateway: &TestGateway, answers: u64) {
 fn calls(gateway: &TestGateway) -> Vec<(&'static str, Value)> {
     let there = gateway.cluster.examples();
     let account = there.wallets[0].to_string();
+    let slot = there.block_with_v0;
+    let signatures = gateway.get_block(slot).details("signatures").result_of(gateway.cluster.node(0));
     vec![
         ("getAccountInfo", json!([account])),
         ("getAccountInfo", json!([account, {"encoding": "jsonParsed"}])),
@@ -67,6 +69,9 @@ fn calls(gateway: &TestGateway) -> Vec<(&'static str, Value)> {
         ("getBlock", json!([there.block_with_v0, "jsonParsed"])),
         ("getRecentPerformanceSamples", json!([])),
         ("getClusterNodes", json!([])),
+        ("getTransaction", json!([signatures["signatures"][0], {"maxSupportedTransactionVersion": 0}])),
+        ("getBlocks", json!([slot - 9, slot])),
+        ("getEpochSchedule", json!([])),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! The eight methods that slotfront caches, and the parsing of their params into one canonical, typed [`Query`].
+//! The methods that slotfront answers, and the parsing of their params into one canonical, typed [`Query`].
 //!
 //! This module refuses params that every node version refuses, with a node's order of checks and error texts. Errors
 //! that depend on the state of a node are left to the node. Calls with the same meaning become equal queries.
@@ -8,9 +8,11 @@ pub mod openrpc;
 
 mod commitment;
 mod compat;
+mod constants;
 mod description;
 mod encoding;
 mod get_account_info;
+mod get_balance;
 mod get_block;
 mod get_block_height;
 mod get_cluster_nodes;
@@ -23,11 +25,16 @@ mod get_signature_statuses;
 mod get_slot;
 mod get_token_account_balance;
 mod get_vote_accounts;
+mod history;
 mod is_blockhash_valid;
+mod leaders;
+mod of_nodes;
 mod params;
 mod passthrough;
+mod plain;
 mod pubkey;
 mod reserved_keys;
+mod scans;
 mod send_transaction;
 mod signature;
 mod subscription;
@@ -38,9 +45,11 @@ mod properties;
 
 pub use commitment::{Commitment, PerCommitment, Slot};
 pub use compat::{absent_block, shape_result};
+pub use constants::EpochSchedule;
 pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, DataSlice};
 pub use encoding::{BASE58_MAX, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE};
 pub use get_account_info::AccountQuery;
+pub use get_balance::LamportsQuery;
 pub use get_block::BlockQuery;
 pub use get_epoch_info::EpochInfo;
 pub use get_fee_for_message::FeeQuery;
@@ -52,6 +61,7 @@ pub use get_token_account_balance::BalanceQuery;
 pub use get_vote_accounts::VotesQuery;
 pub use params::ParamError;
 pub use passthrough::{AnyMethod, PassthroughCall, PassthroughMethod, write_method};
+pub use plain::{Life, PlainQuery, ResultKind};
 pub use pubkey::{Pubkey, PubkeyError};
 pub use reserved_keys::is_reserved;
 pub use send_transaction::SendQuery;
@@ -62,53 +72,126 @@ pub use subscription::{
 pub use tip::{ReadAt, TipMethod, TipQuery};
 
 use crate::jsonrpc::Params;
+use description::Description;
 
-/// One of the eight methods that slotfront caches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Method {
-    /// `getBlock [slot, config?]`
-    GetBlock,
-    /// `getMultipleAccounts [[pubkey…], config?]`
-    GetMultipleAccounts,
-    /// `getAccountInfo [pubkey, config?]`
-    GetAccountInfo,
-    /// `getVoteAccounts [config?]`
-    GetVoteAccounts,
-    /// `getTokenAccountBalance [pubkey, commitment?]`
-    GetTokenAccountBalance,
-    /// `getFeeForMessage [message, config?]`
-    GetFeeForMessage,
-    /// `getRecentPerformanceSamples [limit?]`
-    GetRecentPerformanceSamples,
-    /// `getClusterNodes []`
-    GetClusterNodes,
+/// A group of methods, by which a plan opens them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// The methods about the state of accounts, of the cluster and of its nodes, and single blocks.
+    Core,
+    /// The methods whose answers never go back.
+    Tip,
+    /// The methods about past blocks and transactions.
+    History,
+    /// The methods for which a node walks over many accounts.
+    Scans,
+}
+
+impl Group {
+    /// Every group.
+    pub const ALL: [Self; 4] = [Self::Core, Self::Tip, Self::History, Self::Scans];
+
+    /// Returns the name in settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Core => "core",
+            Self::Tip => "tip",
+            Self::History => "history",
+            Self::Scans => "scans",
+        }
+    }
+
+    /// Returns the group of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|group| group.as_str() == name)
+    }
+
+    /// Returns the methods of the group.
+    pub fn methods(self) -> impl Iterator<Item = AnyMethod> {
+        let own = Method::ALL.into_iter().filter(move |method| method.group() == self).map(AnyMethod::Own);
+        own.chain(TipMethod::ALL.into_iter().filter(move |_| self == Self::Tip).map(AnyMethod::Tip))
+    }
+}
+
+/// What the table says of a method.
+struct Row {
+    name: &'static str,
+    group: Group,
+    parse: fn(&Params, Profile) -> Result<Query, ParamError>,
+    describe: fn() -> Description,
+}
+
+/// Makes the enum of the methods from their table: the name, the group, the parser of the params, and the description.
+macro_rules! methods {
+    ($($method:ident, $name:literal, $group:ident, $parse:expr, $describe:path;)+) => {
+        /// A method that slotfront answers through its cache.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Method { $(#[doc = concat!("`", $name, "`")] $method,)+ }
+
+        impl Method {
+            /// All methods, in the order of [`Method::index`].
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$method),+];
+        }
+
+        /// The rows of the table, by [`Method::index`].
+        static ROWS: [Row; Method::ALL.len()] =
+            [$(Row { name: $name, group: Group::$group, parse: $parse, describe: $describe },)+];
+    };
+}
+
+methods! {
+    GetBlock, "getBlock", Core, |p, profile| BlockQuery::parse(p, profile).map(Query::Block), get_block::describe;
+    GetMultipleAccounts, "getMultipleAccounts", Core, |p, _| AccountsQuery::parse(p).map(Query::Accounts), get_multiple_accounts::describe;
+    GetAccountInfo, "getAccountInfo", Core, |p, _| AccountQuery::parse(p).map(Query::Account), get_account_info::describe;
+    GetVoteAccounts, "getVoteAccounts", Core, |p, _| VotesQuery::parse(p).map(Query::Votes), get_vote_accounts::describe;
+    GetTokenAccountBalance, "getTokenAccountBalance", Core, |p, _| BalanceQuery::parse(p).map(Query::Balance), get_token_account_balance::describe;
+    GetFeeForMessage, "getFeeForMessage", Core, |p, _| FeeQuery::parse(p).map(Query::Fee), get_fee_for_message::describe;
+    GetRecentPerformanceSamples, "getRecentPerformanceSamples", Core, |p, _| SamplesQuery::parse(p).map(Query::Samples), get_recent_performance_samples::describe;
+    GetClusterNodes, "getClusterNodes", Core, |p, _| get_cluster_nodes::parse(p).map(|()| Query::ClusterNodes), get_cluster_nodes::describe;
+    GetBalance, "getBalance", Core, |p, _| LamportsQuery::parse(p).map(Query::Lamports), get_balance::describe;
+    GetTokenSupply, "getTokenSupply", Core, |p, _| BalanceQuery::parse(p).map(Query::Supply), get_token_account_balance::describe_supply;
+    GetGenesisHash, "getGenesisHash", Core, |p, _| constants::genesis_hash(p), constants::describe_genesis_hash;
+    GetEpochSchedule, "getEpochSchedule", Core, |p, _| constants::epoch_schedule(p), constants::describe_epoch_schedule;
+    GetInflationGovernor, "getInflationGovernor", Core, |p, _| constants::inflation_governor(p), constants::describe_inflation_governor;
+    GetInflationRate, "getInflationRate", Core, |p, _| constants::inflation_rate(p), constants::describe_inflation_rate;
+    GetStakeMinimumDelegation, "getStakeMinimumDelegation", Core, |p, _| constants::stake_minimum_delegation(p), constants::describe_stake_minimum_delegation;
+    GetMinimumBalanceForRentExemption, "getMinimumBalanceForRentExemption", Core, |p, _| constants::rent_exemption(p), constants::describe_rent_exemption;
+    GetLeaderSchedule, "getLeaderSchedule", Core, |p, _| leaders::leader_schedule(p), leaders::describe_leader_schedule;
+    GetSlotLeaders, "getSlotLeaders", Core, |p, _| leaders::slot_leaders(p), leaders::describe_slot_leaders;
+    GetSlotLeader, "getSlotLeader", Core, |p, _| leaders::slot_leader(p), leaders::describe_slot_leader;
+    GetHealth, "getHealth", Core, |p, _| of_nodes::health(p), of_nodes::describe_health;
+    GetVersion, "getVersion", Core, |p, _| of_nodes::version(p), of_nodes::describe_version;
+    GetFirstAvailableBlock, "getFirstAvailableBlock", Core, |p, _| of_nodes::first_available_block(p), of_nodes::describe_first_available_block;
+    MinimumLedgerSlot, "minimumLedgerSlot", Core, |p, _| of_nodes::minimum_ledger_slot(p), of_nodes::describe_minimum_ledger_slot;
+    GetRecentPrioritizationFees, "getRecentPrioritizationFees", Core, |p, _| of_nodes::prioritization_fees(p), of_nodes::describe_prioritization_fees;
+    GetTransactionCount, "getTransactionCount", Core, |p, _| of_nodes::transaction_count(p), of_nodes::describe_transaction_count;
+    GetBlockProduction, "getBlockProduction", Core, |p, _| of_nodes::block_production(p), of_nodes::describe_block_production;
+    GetBlockCommitment, "getBlockCommitment", Core, |p, _| of_nodes::block_commitment(p), of_nodes::describe_block_commitment;
+    GetHighestSnapshotSlot, "getHighestSnapshotSlot", Core, |p, _| of_nodes::highest_snapshot_slot(p), of_nodes::describe_highest_snapshot_slot;
+    GetMaxRetransmitSlot, "getMaxRetransmitSlot", Core, |p, _| of_nodes::max_retransmit_slot(p), of_nodes::describe_max_retransmit_slot;
+    GetMaxShredInsertSlot, "getMaxShredInsertSlot", Core, |p, _| of_nodes::max_shred_insert_slot(p), of_nodes::describe_max_shred_insert_slot;
+    GetIdentity, "getIdentity", Core, |p, _| of_nodes::identity(p), of_nodes::describe_identity;
+    GetBlockTime, "getBlockTime", History, |p, _| history::block_time(p), history::describe_block_time;
+    GetBlocks, "getBlocks", History, |p, _| history::blocks(p), history::describe_blocks;
+    GetBlocksWithLimit, "getBlocksWithLimit", History, |p, _| history::blocks_with_limit(p), history::describe_blocks_with_limit;
+    GetTransaction, "getTransaction", History, |p, _| history::transaction(p), history::describe_transaction;
+    GetSignaturesForAddress, "getSignaturesForAddress", History, |p, _| history::signatures(p), history::describe_signatures;
+    GetInflationReward, "getInflationReward", History, |p, _| constants::inflation_reward(p), constants::describe_inflation_reward;
+    GetTokenAccountsByOwner, "getTokenAccountsByOwner", Scans, |p, _| scans::by_owner(p), scans::describe_by_owner;
+    GetTokenAccountsByDelegate, "getTokenAccountsByDelegate", Scans, |p, _| scans::by_delegate(p), scans::describe_by_delegate;
+    GetProgramAccounts, "getProgramAccounts", Scans, |p, _| scans::program_accounts(p), scans::describe_program_accounts;
+    GetTokenLargestAccounts, "getTokenLargestAccounts", Scans, |p, _| scans::token_largest(p), scans::describe_token_largest;
+    GetLargestAccounts, "getLargestAccounts", Scans, |p, _| scans::largest(p), scans::describe_largest;
+    GetSupply, "getSupply", Scans, |p, _| scans::supply(p), scans::describe_supply;
 }
 
 impl Method {
-    /// All eight methods, in the order of [`Method::index`].
-    pub const ALL: [Self; 8] = [
-        Self::GetBlock,
-        Self::GetMultipleAccounts,
-        Self::GetAccountInfo,
-        Self::GetVoteAccounts,
-        Self::GetTokenAccountBalance,
-        Self::GetFeeForMessage,
-        Self::GetRecentPerformanceSamples,
-        Self::GetClusterNodes,
-    ];
+    /// The first methods of [`Method::ALL`], which a plan opens that names none.
+    pub const USUAL: usize = 8;
 
     /// Returns the name in calls, metrics and settings.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::GetBlock => "getBlock",
-            Self::GetMultipleAccounts => "getMultipleAccounts",
-            Self::GetAccountInfo => "getAccountInfo",
-            Self::GetVoteAccounts => "getVoteAccounts",
-            Self::GetTokenAccountBalance => "getTokenAccountBalance",
-            Self::GetFeeForMessage => "getFeeForMessage",
-            Self::GetRecentPerformanceSamples => "getRecentPerformanceSamples",
-            Self::GetClusterNodes => "getClusterNodes",
-        }
+        ROWS[self.index()].name
     }
 
     /// Returns the position of the method in [`Method::ALL`], for tables with one element for each method.
@@ -119,6 +202,16 @@ impl Method {
     /// Returns the method of this name. Names are case-sensitive, as on a node.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|m| m.as_str() == name)
+    }
+
+    /// Returns the group by which a plan opens the method.
+    pub const fn group(self) -> Group {
+        ROWS[self.index()].group
+    }
+
+    /// Returns the part of the `OpenRPC` document about the method.
+    fn describe(self) -> Description {
+        (ROWS[self.index()].describe)()
     }
 }
 
@@ -146,12 +239,18 @@ pub enum Query {
     Votes(VotesQuery),
     /// A call of getTokenAccountBalance.
     Balance(BalanceQuery),
+    /// A call of getTokenSupply: the amount of a mint.
+    Supply(BalanceQuery),
+    /// A call of getBalance.
+    Lamports(LamportsQuery),
     /// A call of getFeeForMessage.
     Fee(FeeQuery),
     /// A call of getRecentPerformanceSamples.
     Samples(SamplesQuery),
     /// A call of getClusterNodes.
     ClusterNodes,
+    /// A call of any other method.
+    Plain(PlainQuery),
 }
 
 impl Query {
@@ -160,16 +259,7 @@ impl Query {
     /// # Errors
     /// Every node version refuses the params. The returned error is the one that a node returns.
     pub fn parse(method: Method, params: &Params, profile: Profile) -> Result<Self, ParamError> {
-        match method {
-            Method::GetBlock => BlockQuery::parse(params, profile).map(Self::Block),
-            Method::GetMultipleAccounts => AccountsQuery::parse(params).map(Self::Accounts),
-            Method::GetAccountInfo => AccountQuery::parse(params).map(Self::Account),
-            Method::GetVoteAccounts => VotesQuery::parse(params).map(Self::Votes),
-            Method::GetTokenAccountBalance => BalanceQuery::parse(params).map(Self::Balance),
-            Method::GetFeeForMessage => FeeQuery::parse(params).map(Self::Fee),
-            Method::GetRecentPerformanceSamples => SamplesQuery::parse(params).map(Self::Samples),
-            Method::GetClusterNodes => get_cluster_nodes::parse(params).map(|()| Self::ClusterNodes),
-        }
+        (ROWS[method.index()].parse)(params, profile)
     }
 
     /// Returns the method of the call.
@@ -180,29 +270,42 @@ impl Query {
             Self::Account(_) => Method::GetAccountInfo,
             Self::Votes(_) => Method::GetVoteAccounts,
             Self::Balance(_) => Method::GetTokenAccountBalance,
+            Self::Supply(_) => Method::GetTokenSupply,
+            Self::Lamports(_) => Method::GetBalance,
             Self::Fee(_) => Method::GetFeeForMessage,
             Self::Samples(_) => Method::GetRecentPerformanceSamples,
             Self::ClusterNodes => Method::GetClusterNodes,
+            Self::Plain(q) => q.method,
         }
     }
 
-    /// Returns the requested commitment. `None` for getRecentPerformanceSamples and getClusterNodes, which have no
-    /// commitment.
+    /// Returns the requested commitment. `None` for a method that has none, such as getClusterNodes.
     pub fn commitment(&self) -> Option<Commitment> {
         match self {
             Self::Block(q) => Some(q.commitment),
             Self::Accounts(q) => Some(q.commitment),
             Self::Account(q) => Some(q.commitment),
             Self::Votes(q) => Some(q.commitment),
-            Self::Balance(q) => Some(q.commitment),
+            Self::Balance(q) | Self::Supply(q) => Some(q.commitment),
+            Self::Lamports(q) => Some(q.commitment),
             Self::Fee(q) => Some(q.commitment),
+            Self::Plain(q) => q.commitment,
             Self::Samples(_) | Self::ClusterNodes => None,
         }
     }
 
     /// Returns true if a result of the method has a `context`, which holds the slot of the result.
     pub fn has_context(&self) -> bool {
-        matches!(self, Self::Account(_) | Self::Accounts(_) | Self::Balance(_) | Self::Fee(_))
+        match self {
+            Self::Account(_)
+            | Self::Accounts(_)
+            | Self::Balance(_)
+            | Self::Supply(_)
+            | Self::Lamports(_)
+            | Self::Fee(_) => true,
+            Self::Plain(q) => q.result == ResultKind::Context,
+            Self::Block(_) | Self::Votes(_) | Self::Samples(_) | Self::ClusterNodes => false,
+        }
     }
 
     /// Returns the caller's `minContextSlot`, if the method supports it.
@@ -211,6 +314,8 @@ impl Query {
             Self::Accounts(q) => q.min_context_slot,
             Self::Account(q) => q.min_context_slot,
             Self::Fee(q) => q.min_context_slot,
+            Self::Lamports(q) => q.min_context_slot,
+            Self::Plain(q) => q.min_context_slot,
             _ => None,
         }
     }
@@ -222,6 +327,8 @@ impl Query {
             Self::Accounts(q) => q.min_context_slot = slot,
             Self::Account(q) => q.min_context_slot = slot,
             Self::Fee(q) => q.min_context_slot = slot,
+            Self::Lamports(q) => q.min_context_slot = slot,
+            Self::Plain(q) if q.takes_min_slot => q.min_context_slot = slot,
             _ => {}
         }
         self
@@ -234,7 +341,9 @@ impl Query {
             Self::Accounts(q) => q.params_json(),
             Self::Account(q) => q.params_json(),
             Self::Votes(q) => q.params_json(),
-            Self::Balance(q) => q.params_json(),
+            Self::Balance(q) | Self::Supply(q) => q.params_json(),
+            Self::Lamports(q) => q.params_json(),
+            Self::Plain(q) => return q.params_json(),
             Self::Fee(q) => q.params_json(),
             Self::Samples(q) => q.params_json(),
             Self::ClusterNodes => get_cluster_nodes::params_json(),

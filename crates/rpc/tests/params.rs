@@ -163,10 +163,39 @@ fn legacy_and_ignored_forms_fold_into_one_query() {
         (Method::GetTokenAccountBalance, "[KEY]", r#"[KEY,{"commitment":"finalized","minContextSlot":9}]"#),
         (Method::GetVoteAccounts, "[]", r#"[{"delinquentSlotDistance":128,"votePubkey":null}]"#),
         (Method::GetRecentPerformanceSamples, "[]", "[720]"),
+        (Method::GetBalance, "[KEY]", r#"[KEY,{"commitment":"max","foo":1}]"#),
+        (Method::GetTokenSupply, r#"[KEY,{"commitment":"confirmed"}]"#, r#"[KEY,["confirmed"]]"#),
+        (Method::GetBlocks, r#"[5,{"commitment":"confirmed"}]"#, r#"[5,null,{"commitment":"confirmed"}]"#),
+        (Method::GetBlocks, "[5]", r#"[5,null,{"commitment":"recent"}]"#),
+        (Method::GetBlocksWithLimit, "[5,6]", "[5,6,null]"),
+        (
+            Method::GetLeaderSchedule,
+            r#"[null,{"identity":KEY}]"#,
+            r#"[{"identity":KEY,"commitment":"finalized"}]"#,
+        ),
+        (Method::GetTransaction, "[SIGNATURE]", r#"[SIGNATURE,"json"]"#),
+        (Method::GetTransaction, r#"[SIGNATURE,{"encoding":"base64"}]"#, r#"[SIGNATURE,{"base64":null}]"#),
+        (Method::GetSignaturesForAddress, "[KEY]", r#"[KEY,{"limit":1000,"before":null}]"#),
+        (Method::GetRecentPrioritizationFees, "[[KEY]]", "[[KEY,KEY]]"),
+        (Method::GetRecentPrioritizationFees, "[]", "[[]]"),
+        (Method::GetInflationReward, "[[KEY]]", r#"[[KEY],{"epoch":null}]"#),
+        (Method::GetMinimumBalanceForRentExemption, "[5]", r#"[5,{"commitment":"finalized"}]"#),
+        (
+            Method::GetProgramAccounts,
+            r#"[KEY,{"filters":[{"dataSize":5},{"memcmp":{"offset":1,"bytes":"1"}}]}]"#,
+            r#"[KEY,{"withContext":false,"filters":[{"memcmp":{"bytes":"1","offset":1}},{"dataSize":5},{"dataSize":5}]}]"#,
+        ),
+        (
+            Method::GetTokenAccountsByOwner,
+            r#"[KEY,{"mint":KEY}]"#,
+            r#"[KEY,{"mint":KEY},{"encoding":"binary"}]"#,
+        ),
+        (Method::GetSupply, "[]", r#"[{"excludeNonCirculatingAccountsList":false}]"#),
     ];
     for (method, plain, odd) in cases {
         let parse = |params: &str| {
-            let params = Bytes::from(params.replace("KEY", key));
+            let signature = r#""5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW""#;
+            let params = Bytes::from(params.replace("KEY", key).replace("SIGNATURE", signature));
             Query::parse(method, &Params::Array(params), Profile::Node)
         };
         assert!(parse(plain).is_ok(), "{plain}");

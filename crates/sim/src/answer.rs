@@ -7,8 +7,12 @@ mod account;
 mod block;
 mod cluster;
 mod fee;
+mod history;
+mod leaders;
 mod parsed;
+mod plain;
 mod probe;
+mod scan;
 mod send;
 mod status;
 mod transaction;
@@ -26,6 +30,7 @@ use super::traits::NodeTraits;
 
 pub(crate) use account::notified;
 pub(crate) use cluster::FEATURE_SET;
+use probe::public_key;
 pub(crate) use probe::{HEALTH, OTHER_METHODS, PROBE_METHODS, argument, array, health};
 pub(crate) use status::signature;
 pub(crate) use transaction::{error as transaction_error, logged};
@@ -147,13 +152,13 @@ pub(crate) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
     let Some(known) = Method::from_name(method) else {
         return probe::call(view, method, params);
     };
-    if !view.node.full_api() && known != Method::GetVoteAccounts {
+    if !view.node.full_api() && !plain::is_minimal(known) {
         return Err(Refusal::new(-32_601, "Method not found"));
     }
     answer(view, &Query::parse(known, params, Profile::Node)?)
 }
 
-/// Answers a call of one of the eight methods that slotfront caches.
+/// Answers a call whose params are valid.
 pub(crate) fn answer(view: &View<'_>, query: &Query) -> Result<Value, Refusal> {
     match query {
         Query::Block(query) => block::answer(view, query),
@@ -164,5 +169,8 @@ pub(crate) fn answer(view: &View<'_>, query: &Query) -> Result<Value, Refusal> {
         Query::Votes(query) => Ok(votes::answer(view, query)),
         Query::Samples(query) => Ok(cluster::samples(view, query.limit)),
         Query::ClusterNodes => Ok(cluster::nodes(view)),
+        Query::Supply(query) => scan::token_supply(view, query),
+        Query::Lamports(query) => account::lamports(view, query),
+        Query::Plain(query) => plain::answer(view, query),
     }
 }

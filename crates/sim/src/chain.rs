@@ -23,7 +23,7 @@ pub(crate) mod message;
 pub(crate) mod paced;
 pub(crate) mod samples;
 pub(crate) mod signed;
-mod slot;
+pub(crate) mod slot;
 #[cfg(test)]
 mod tests;
 pub(crate) mod token;
@@ -173,6 +173,11 @@ impl Chain {
     /// Returns the addresses of all accounts.
     pub(crate) fn addresses_of_accounts(&self) -> Vec<Pubkey> {
         self.accounts.addresses().copied().collect()
+    }
+
+    /// Returns all accounts as of `slot`, which must be one of the newest [`STATE_SLOTS`] slots, in any order.
+    pub(crate) fn accounts_at(&self, slot: Slot) -> impl Iterator<Item = (&Pubkey, &Arc<Account>)> {
+        self.accounts.all_at(slot)
     }
 
     /// Returns the slot of the last write of an account up to `slot`, which must be one of the newest [`STATE_SLOTS`]

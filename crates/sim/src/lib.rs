@@ -40,7 +40,7 @@ pub use node::{MAX_LAG, Node};
 pub const SLOT_TIME: Duration = Duration::from_millis(250);
 const SLOTS_PER_EPOCH: u64 = 432_000;
 
-/// Returns the read methods that simulated nodes answer in addition to the eight that slotfront caches.
+/// Returns the forwarded methods that simulated nodes answer.
 pub fn passthrough_methods() -> Vec<PassthroughMethod> {
     answer::OTHER_METHODS.into_iter().filter_map(PassthroughMethod::from_name).collect()
 }

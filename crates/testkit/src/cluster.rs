@@ -121,7 +121,7 @@ impl TestCluster {
         // for a time.
         config.pool.probe_interval = Duration::from_millis(20);
         // The timeouts are longer than any answer takes on a busy machine. A test of a timeout sets its own.
-        config.pool.attempt_timeout = [Duration::from_secs(20); 8];
+        config.pool.attempt_timeout.fill(Duration::from_secs(20));
         config.server.request_timeout = Duration::from_secs(40);
         config.server.drain_timeout = PATIENCE;
         // The TTLs are long, so that no answer expires when a test stalls. A test of expiry sets its own.

@@ -44,7 +44,7 @@ pub mod wire;
 
 use std::time::Duration;
 
-pub use call::TestCall;
+pub use call::{FORWARDED, TestCall, forwarded_params};
 pub use certificate::TestCertificate;
 pub use cluster::{TestCluster, node_answer};
 pub use gateway::{TestGateway, TestGatewayBuilder, upstream_request};

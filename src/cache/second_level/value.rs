@@ -180,6 +180,12 @@ impl ValueMac {
 /// `key` are never shared.
 fn question(key: &Key) -> Option<(String, String)> {
     let min_context_slot = None;
+    if let Key::Plain(method, params, commitment, epoch) = key {
+        let at = commitment.map_or("-", Commitment::as_str);
+        let text = format!("{} {params} {at} {epoch:?}", method.as_str());
+        // The two keys of a plan differ in the commitment.
+        return Some((text, format!("{} {params}", method.as_str())));
+    }
     let query = match key.clone() {
         Key::Account(pubkey, form, commitment) => {
             Query::Account(AccountQuery { pubkey, form, commitment, min_context_slot })
@@ -188,6 +194,7 @@ fn question(key: &Key) -> Option<(String, String)> {
             Query::Accounts(AccountsQuery { pubkeys, form, commitment, min_context_slot })
         }
         Key::Balance(pubkey, commitment) => Query::Balance(BalanceQuery { pubkey, commitment }),
+        Key::Supply(pubkey, commitment) => Query::Supply(BalanceQuery { pubkey, commitment }),
         Key::Fee(message, commitment) => Query::Fee(FeeQuery { message, commitment, min_context_slot }),
         Key::Votes(query) => Query::Votes(query),
         Key::Samples => Query::Samples(SamplesQuery { limit: ALL_SAMPLES }),
@@ -202,7 +209,7 @@ fn question(key: &Key) -> Option<(String, String)> {
             Query::Block(BlockQuery { slot, details, encoding, rewards, max_version, commitment })
         }
         // Such an answer lives too short, or depends on the blocks that this gateway has stored.
-        Key::NoBlock(_) | Key::NotYet(..) => return None,
+        Key::Plain(..) | Key::NoBlock(_) | Key::NotYet(..) => return None,
     };
     let text = format!("{} {}", query.method().as_str(), query.params_json());
     let together = match key {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::super::entry::{Class, Payload};
-use crate::methods::{AccountEncoding, Commitment, Query, Slot};
+use crate::methods::{AccountEncoding, Commitment, Query, ResultKind, Slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::telemetry::VerifyResult;
 
@@ -89,7 +89,9 @@ fn comparable(query: &Query, result: &Bytes) -> Option<Value> {
             Value::Array(accounts) => accounts.into_iter().map(unpacked).collect(),
             other => other,
         },
-        Query::Balance(_) | Query::Fee(_) => parsed(&Contextual::split(result)?.value)?,
+        Query::Balance(_) | Query::Supply(_) | Query::Lamports(_) | Query::Fee(_) => {
+            parsed(&Contextual::split(result)?.value)?
+        }
         Query::Votes(_) => {
             let mut votes = parsed(result)?;
             for list in ["current", "delinquent"] {
@@ -102,7 +104,10 @@ fn comparable(query: &Query, result: &Bytes) -> Option<Value> {
             sort_by_member(&mut nodes, "pubkey");
             nodes
         }
-        Query::Block(_) | Query::Samples(_) => parsed(result)?,
+        Query::Plain(query) if query.result == ResultKind::Context => {
+            parsed(&Contextual::split(result)?.value)?
+        }
+        Query::Block(_) | Query::Samples(_) | Query::Plain(_) => parsed(result)?,
     })
 }
 

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use super::{NAME_RULE, SHARE, is_name};
 use crate::config::Secret;
 use crate::config::setting::{Field, section};
-use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, SubscriptionMethod, TipMethod};
+use crate::methods::{
+    AnyMethod, Commitment, Group, Method, PassthroughMethod, SubscriptionMethod, TipMethod,
+};
 
 /// The plan that always exists. Keys are created with this plan, unless another is named.
 pub const STANDARD_PLAN: &str = "standard";
@@ -59,8 +61,10 @@ section! {
         daily_units: Option<u64> = optional_within(1_000_000, 1..=i64::MAX),
         /// Quota of units for a UTC month. Default: no quota.
         monthly_units: Option<u64> = optional_within(20_000_000, 1..=i64::MAX),
-        /// Allowed methods. Default: all.
-        methods: Option<Vec<AnyMethod>> = optional_list(&["getAccountInfo", "getMultipleAccounts"]),
+        /// Allowed methods, or groups of methods: "core", "tip", "history" and "scans". Default: getBlock,
+        /// getMultipleAccounts, getAccountInfo, getVoteAccounts, getTokenAccountBalance, getFeeForMessage,
+        /// getRecentPerformanceSamples, getClusterNodes, "tip", subscriptions, and what `passthrough.methods` lists.
+        methods: Option<Vec<AnyMethod>> = with(|f| f.methods(&["core", "tip", "history"])),
         /// Allowed commitments. Default: all.
         commitments: Option<Vec<Commitment>> = optional_list(&["confirmed", "finalized"]),
         /// Maximum calls in a batch, if lower than `server.max_batch`.
@@ -82,6 +86,15 @@ section! {
         monotonic: bool = get(false),
         /// True if a key may send transactions, if `send.enabled` is true, too.
         send: bool = get(false),
+    }
+}
+
+impl Plan {
+    /// Returns the allowed methods. `listed` is the setting `passthrough.methods`.
+    pub fn allowed(&self, listed: &[AnyMethod]) -> impl Iterator<Item = AnyMethod> {
+        let named = self.methods.iter().flatten().copied();
+        let usual = AnyMethod::all().filter(|method| method.is_usual()).chain(listed.iter().copied());
+        named.chain(usual.filter(|_| self.methods.is_none()))
     }
 }
 
@@ -108,7 +121,7 @@ section! {
         /// `getProgramAccounts = 100`.
         default: u64 = within(1, 0..=1_000_000),
         /// The prices of the cached methods, by [`Method::index`].
-        by_method: [u64; 8] = with(|f| Method::ALL.map(|method| units(f, method, default))),
+        by_method: Box<[u64; Method::ALL.len()]> = with(|f| Method::ALL.map(|method| units(f, method, default)).into()),
         /// The prices of the methods that never go back, by [`TipMethod::index`].
         by_tip: [u64; 6] = with(|f| TipMethod::ALL.map(|method| common_units(f, method.as_str(), default))),
         /// The price of a transaction, whatever becomes of it at the node.
@@ -140,11 +153,9 @@ fn units(f: &Field<'_, '_>, method: Method, default: u64) -> u64 {
              21 cost 2.",
         ),
         Method::GetVoteAccounts => own(5, "The full list of validators."),
-        Method::GetAccountInfo
-        | Method::GetTokenAccountBalance
-        | Method::GetFeeForMessage
-        | Method::GetRecentPerformanceSamples
-        | Method::GetClusterNodes => common_units(f, method.as_str(), default),
+        Method::GetTokenAccountsByOwner => own(10, "Nodes with an index find these accounts."),
+        _ if method.group() == Group::Scans => own(100, "A node walks over many accounts."),
+        _ => common_units(f, method.as_str(), default),
     }
 }
 

@@ -51,7 +51,9 @@ section! {
 section! {
     /// The maximum time for which an answer is served, in addition to the maximum lag. "off" does not cache it.
     pub struct Ttl {
-        /// getAccountInfo, getMultipleAccounts, getTokenAccountBalance.
+        /// getAccountInfo, getMultipleAccounts, getBalance, getTokenAccountBalance, getTokenSupply,
+        /// getTokenAccountsByOwner. The time at processed is also that of answers which may be others in each slot, such as
+        /// getTransactionCount.
         // At 400 ms a slot, about one slot, two slots and 12 slots. A finalized state is some 32 slots old anyway.
         account: PerCommitment<Duration> = lifetimes(["400ms", "800ms", "5s"]),
         /// getFeeForMessage.
@@ -60,10 +62,10 @@ section! {
         // The answer is a megabyte, and each slot changes it only by one vote of each validator. The answer is
         // therefore served at least twice as long as an account.
         vote_accounts: PerCommitment<Duration> = lifetimes(["1s", "2s", "10s"]),
-        /// getBlock at confirmed.
+        /// getBlock and getTransaction at confirmed.
         // A confirmed block can still be dropped in theory.
         block_confirmed["block.confirmed"]: Duration = lifetime("2s"),
-        /// getBlock at finalized.
+        /// getBlock at finalized, other history that is final, and what a cluster keeps for an epoch or for ever.
         // A finalized block never changes. A day limits the effect of a faulty node.
         block_finalized["block.finalized"]: Duration = lifetime("24h"),
         /// A block that does not exist yet (-32004).
@@ -78,6 +80,9 @@ section! {
         /// getRecentPerformanceSamples.
         // A quarter of the minute that passes between two samples of a node.
         performance_samples: Duration = lifetime("15s"),
+        /// getProgramAccounts, getTokenLargestAccounts, getLargestAccounts, getSupply.
+        // A node walks over many accounts for each of them, and whoever asks for all of them hardly minds their age.
+        scan: Duration = lifetime("30s"),
         /// getClusterNodes.
         // Gossip membership changes within hours.
         cluster_nodes: Duration = lifetime("60s"),

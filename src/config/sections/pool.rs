@@ -25,7 +25,7 @@ section! {
         // Ten times the highest p99 of the small methods on a healthy node.
         forward_timeout["attempt_timeout.default"]: Duration = within("10s", TIMEOUT),
         /// Maximum time for an attempt of one method.
-        attempt_timeout: [Duration; 8] = with(|f| attempt_timeouts(f, forward_timeout)),
+        attempt_timeout: Box<[Duration; Method::ALL.len()]> = with(|f| attempt_timeouts(f, forward_timeout).into()),
         /// Maximum retries on other nodes after a failure.
         // A call is tried on three nodes in all. If all three fail, a single node is rarely the cause.
         retries: usize = within(2, 0..=10),
@@ -39,6 +39,10 @@ section! {
         /// as is free.
         // Eight of the largest answers at once, and half of a small server's memory.
         max_buffered: usize = size("512MiB", "1KiB"..="1024GiB"),
+        /// Maximum calls in flight for which nodes walk over many accounts, such as getProgramAccounts. Further ones
+        /// wait.
+        // A node has few threads for them, and other calls wait behind them.
+        max_scans: usize = within(4, 1..=10_000),
         breaker: BreakerSettings = section(),
     }
 }
@@ -68,7 +72,7 @@ pub(in crate::config) fn has_default_timeout(method: Method) -> bool {
     method != Method::GetBlock
 }
 
-fn attempt_timeouts(f: &Field<'_, '_>, default: Duration) -> [Duration; 8] {
+fn attempt_timeouts(f: &Field<'_, '_>, default: Duration) -> [Duration; Method::ALL.len()] {
     let table = f.r.table(f.key);
     Method::ALL.map(|method| {
         if has_default_timeout(method) {

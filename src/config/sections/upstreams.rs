@@ -12,6 +12,7 @@ use crate::config::Secret;
 use crate::config::problem::ValueOrigin;
 use crate::config::reader::{Declared, Section, TableReader};
 use crate::config::setting::{Field, section};
+use crate::methods::AnyMethod;
 
 /// The environment variable with the upstreams, separated by commas. Each is `name=url` or a plain URL. Names
 /// and URLs have no comma.
@@ -32,6 +33,9 @@ section! {
         ws_url: Option<Secret> = with(ws_url),
         /// Tier. Lower tiers are asked first; a higher tier is a reserve.
         tier: u8 = get(0),
+        /// Methods or groups of methods ("core", "tip", "history", "scans") that the node gets, such as "scans" for a node
+        /// with indexes. Default: all.
+        methods: Option<Vec<AnyMethod>> = with(|f| f.methods(&["core", "history"])),
         /// Headers sent with every request.
         headers: BTreeMap<String, Secret> = with(headers),
         /// Maximum calls a second to this node. Further calls go to another node, or wait about half a second at most;

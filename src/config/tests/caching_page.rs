@@ -65,6 +65,7 @@ fn caching_page_states_the_defaults() {
         ),
         ("a skipped slot according to nodes, which may only have lost its block", ttl.no_block_unconfirmed),
         ("a block that does not exist yet", ttl.no_block_not_yet),
+        ("a scan over many accounts", ttl.scan),
     ] {
         rows.push(format!("| {name} | {} |\n", in_words(ttl)));
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) health: ArcSwap<Health>,
     /// The methods that the node does not serve, as a set with one bit for each
     /// [`Method::index`](crate::methods::Method::index).
-    pub(in crate::pool) incapable: AtomicU8,
+    pub(in crate::pool) incapable: AtomicU64,
     /// The other methods that the node does not serve, as a set with one bit for each.
     pub(in crate::pool) incapable_others: AtomicU64,
     /// True if the node has refused a method that is needed to follow the blocks.
@@ -46,6 +46,8 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) quiet_for_follower: QuietCalls<()>,
     pub(in crate::pool) drained: AtomicBool,
     pub(in crate::pool) version: ArcSwapOption<String>,
+    /// The member `feature-set` of the answer to `getVersion`. 0 if it is unknown.
+    pub(in crate::pool) feature_set: AtomicU64,
     pub(in crate::pool) cluster: Mutex<ClusterMark>,
     pub(in crate::pool) requests: AtomicU64,
     pub(in crate::pool) failures: AtomicU64,
@@ -63,7 +65,7 @@ impl NodeState {
             latency: Mutex::default(),
             breaker: Mutex::new(Breaker::new(breaker)),
             health: ArcSwap::from_pointee(Health::Unprobed),
-            incapable: AtomicU8::new(0),
+            incapable: AtomicU64::new(0),
             incapable_others: AtomicU64::new(0),
             refuses_blocks: AtomicBool::new(false),
             lists_writes: AtomicBool::new(false),
@@ -72,6 +74,7 @@ impl NodeState {
             quiet_for_follower: QuietCalls::new(Duration::from_secs(1), Duration::from_mins(1)),
             drained: AtomicBool::new(false),
             version: ArcSwapOption::empty(),
+            feature_set: AtomicU64::new(0),
             cluster: Mutex::default(),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -296,7 +299,7 @@ mod tests {
     #[tokio::test]
     async fn refusal_concerns_its_method_for_seconds() {
         let (quiet, now) = (quiet_calls(), Instant::now());
-        let other = AnyMethod::Passthrough(PassthroughMethod::from_name("getBalance").unwrap());
+        let other = AnyMethod::Passthrough(PassthroughMethod::from_name("simulateTransaction").unwrap());
         assert_eq!(quiet.left(BLOCK, now), None);
         for (asked, expected) in [
             (None, FIRST),

@@ -144,7 +144,7 @@ async fn a_body_is_charged_its_own_length() {
 /// Sets timeouts of five minutes, because long answers are slow on a busy machine.
 fn patiently(config: &mut Config) {
     let patience = Duration::from_mins(5);
-    config.pool.attempt_timeout = [patience; 8];
+    config.pool.attempt_timeout.fill(patience);
     config.server.request_timeout = patience;
 }
 

@@ -1,5 +1,6 @@
 //! The answers that are carried: which, to which slot, and at which cost.
 
+use serde_json::json;
 use slotfront::config::FollowMode;
 use slotfront::methods::{Commitment, PerCommitment, Pubkey};
 use slotfront_testkit::{TestCall, TestGateway};
@@ -51,6 +52,9 @@ async fn every_form_is_carried() {
         gateway.get_account(token).encoding("base58").slice(3, 90),
         gateway.get_account(token).base64().slice(64, 8),
         gateway.get_token_balance(token),
+        gateway.call("getBalance", json!([token.to_string()])),
+        gateway.call("getBalance", json!([UNUSED])),
+        gateway.call("getTokenSupply", json!([keys[2].to_string()])),
         gateway.get_accounts(&keys).base64(),
         gateway.get_accounts(&keys).base64().slice(0, 4),
         gateway.get_accounts(&keys[..2]).json_parsed(),
@@ -59,7 +63,8 @@ async fn every_form_is_carried() {
     for call in &calls {
         call.send().await;
     }
-    let methods = ["getAccountInfo", "getMultipleAccounts", "getTokenAccountBalance"];
+    let methods =
+        ["getAccountInfo", "getMultipleAccounts", "getTokenAccountBalance", "getTokenSupply", "getBalance"];
     let asked = || methods.map(|method| gateway.cluster.node(0).calls(method));
     let fetched = asked();
     for _ in 0..3 {
@@ -214,4 +219,35 @@ async fn shadow_mode_serves_as_before() {
     assert_eq!(call.send().await.cache_status(), "fwd=stale; stored");
     let series = r#"slotfront_follow_carried_total{commitment="confirmed",method="getAccountInfo"}"#;
     gateway.until_metric(series, 1).await;
+}
+
+#[tokio::test]
+async fn lists_of_blocks_come_from_the_chain() {
+    let gateway = following(TestGateway::builder().nodes(1)).await;
+    let first = gateway.cluster.slot(Commitment::Confirmed);
+    step(&gateway, 60).await;
+    until_target(&gateway).await;
+    let asked = || ["getBlocks", "getBlocksWithLimit"].map(|method| gateway.cluster.node(0).calls(method));
+    let before = asked();
+    let last = gateway.cluster.slot(Commitment::Finalized);
+    for (method, params) in [
+        ("getBlocks", json!([first])),
+        ("getBlocks", json!([first, last])),
+        ("getBlocks", json!([first + 3, last + 1000])),
+        ("getBlocks", json!([last, first])),
+    ] {
+        for call in [gateway.call(method, params.clone()), gateway.call(method, params).confirmed()] {
+            let reply = call.send().await;
+            assert!(reply.is_derived(), "{}: {}", call.body(), reply.cache_status());
+            assert_eq!(reply.result(), call.result_of(gateway.cluster.node(0)), "{}", call.body());
+        }
+    }
+    let some = gateway.call("getBlocksWithLimit", json!([first, 5])).send().await;
+    let all = gateway.call("getBlocks", json!([first, last])).send().await.result();
+    assert_eq!(some.result().as_array().map(Vec::as_slice), all.as_array().map(|all| &all[..5]));
+    // The reader of the chain asks for lists of its own.
+    assert_eq!(asked()[1], before[1]);
+    // A list that begins before the chain needs a node.
+    let earlier = gateway.call("getBlocks", json!([first - 9, last])).send().await;
+    assert_eq!(earlier.cache_status(), "fwd=miss; stored");
 }

@@ -3,19 +3,19 @@
 //! The second param *is* the commitment struct. Unlike in other methods, an invalid commitment is an error, and the form
 //! `["confirmed"]` is valid.
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::description::{self, Description, Param, contextual, schema};
 use super::params::{self, ParamError};
+use super::plain::CommitmentConfig;
 use super::pubkey::Address;
 use super::{Commitment, Pubkey};
 use crate::jsonrpc::Params;
 
-/// getTokenAccountBalance: the balance of a token account.
+/// getTokenAccountBalance or getTokenSupply: an amount of tokens, of a token account or of a mint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BalanceQuery {
-    /// The address of the token account.
+    /// The address of the token account or the mint.
     pub pubkey: Pubkey,
     /// The commitment at which the account is read.
     pub commitment: Commitment,
@@ -35,13 +35,6 @@ impl BalanceQuery {
     }
 }
 
-/// The second param of getTokenAccountBalance. The type has the name of a node's type, because that name occurs in a
-/// node's errors.
-#[derive(Deserialize)]
-struct CommitmentConfig {
-    commitment: Commitment,
-}
-
 pub(super) fn describe() -> Description {
     Description {
         summary: "A token account's balance.",
@@ -53,21 +46,24 @@ pub(super) fn describe() -> Description {
                 description::config(json!({ "commitment": description::commitment() })),
             ),
         ],
-        result: contextual(&json!({
-            "type": "object",
-            "required": ["amount", "decimals", "uiAmountString"],
-            "properties": {
-                "amount": { "description": "In the token's smallest unit, a u64 as text.", "type": "string" },
-                "decimals": { "type": "integer", "minimum": 0, "maximum": u8::MAX },
-                "uiAmount": { "description": "Inexact; prefer uiAmountString.", "type": ["number", "null"] },
-                "uiAmountString": { "description": "In whole tokens.", "type": "string" },
-            },
-        })),
+        result: contextual(&schema("TokenAmount")),
         errors: &[],
         example: json!(["2HsEyZXw4EKL94QZEgFKa4xr9ccvXXCk9E8g1K7GzDWa", { "commitment": "processed" }]),
         example_result: json!({
             "context": { "apiVersion": "4.0.0", "slot": 2896 },
             "value": { "amount": "1499994", "decimals": 6, "uiAmount": 1.499_994, "uiAmountString": "1.499994" },
         }),
+    }
+}
+
+/// Describes getTokenSupply, whose params and result are those of getTokenAccountBalance.
+pub(super) fn describe_supply() -> Description {
+    let mut params = describe().params;
+    params[0] = Param::required("mint", "Which token.", schema("Pubkey"));
+    Description {
+        summary: "How many tokens of a mint there are.",
+        params,
+        example: json!(["So11111111111111111111111111111111111111112", { "commitment": "confirmed" }]),
+        ..describe()
     }
 }

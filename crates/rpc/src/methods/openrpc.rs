@@ -6,11 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::description::{Description, Param, schema};
-use super::{
-    AccountEncoding, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Commitment, Method, TipMethod, get_account_info,
-    get_block, get_cluster_nodes, get_fee_for_message, get_multiple_accounts, get_recent_performance_samples,
-    get_token_account_balance, get_vote_accounts,
-};
+use super::{AccountEncoding, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Commitment, Method, TipMethod};
 
 /// The service that the document describes.
 #[derive(Debug)]
@@ -38,23 +34,10 @@ pub struct ServiceError {
     pub message: String,
 }
 
-fn describe(method: Method) -> Description {
-    match method {
-        Method::GetBlock => get_block::describe(),
-        Method::GetMultipleAccounts => get_multiple_accounts::describe(),
-        Method::GetAccountInfo => get_account_info::describe(),
-        Method::GetVoteAccounts => get_vote_accounts::describe(),
-        Method::GetTokenAccountBalance => get_token_account_balance::describe(),
-        Method::GetFeeForMessage => get_fee_for_message::describe(),
-        Method::GetRecentPerformanceSamples => get_recent_performance_samples::describe(),
-        Method::GetClusterNodes => get_cluster_nodes::describe(),
-    }
-}
-
 /// Returns the descriptions of all methods, by name.
 fn methods() -> impl Iterator<Item = (&'static str, Description)> {
     let tip = TipMethod::ALL.into_iter().map(|method| (method.as_str(), method.describe()));
-    Method::ALL.into_iter().map(|method| (method.as_str(), describe(method))).chain(tip)
+    Method::ALL.into_iter().map(|method| (method.as_str(), method.describe())).chain(tip)
 }
 
 /// Returns the document of a service at `server_url` (`https://host/v3/${apiKey}`, without a real key).
@@ -112,7 +95,7 @@ fn method_object(name: &str, description: Description, service: &[ServiceError])
 }
 
 /// The errors that nodes can return for these methods: the name under `components.errors`, the code, the message.
-const NODES: [(&str, i32, &str); 10] = [
+const NODES: [(&str, i32, &str); 14] = [
     ("InvalidParams", -32602, "Invalid params"),
     ("BlockCleanedUp", -32001, "Block cleaned up, does not exist on node"),
     ("BlockNotAvailable", -32004, "Block not available for slot"),
@@ -126,6 +109,10 @@ const NODES: [(&str, i32, &str); 10] = [
         "Transaction version is not supported by the requesting client",
     ),
     ("MinContextSlotNotReached", -32016, "Minimum context slot has not been reached"),
+    ("NodeUnhealthy", -32005, "Node is unhealthy"),
+    ("NoSnapshot", -32008, "No snapshot"),
+    ("EpochRewardsPeriodActive", -32017, "Epoch rewards period still active at slot"),
+    ("FilterTransactionNotFound", -32020, "Transaction not found"),
     ("Base58TooLarge", BASE58_TOO_LONG_CODE, BASE58_TOO_LONG),
 ];
 
@@ -199,6 +186,16 @@ fn schemas() -> Value {
                 "owner": schema("Pubkey"),
                 "rentEpoch": schema("U64"),
                 "space": { "description": "Full length of the data in bytes, also of a slice.", "allOf": [schema("U64")] },
+            },
+        },
+        "TokenAmount": {
+            "type": "object",
+            "required": ["amount", "decimals", "uiAmountString"],
+            "properties": {
+                "amount": { "description": "In the token's smallest unit, a u64 as text.", "type": "string" },
+                "decimals": { "type": "integer", "minimum": 0, "maximum": u8::MAX },
+                "uiAmount": { "description": "Inexact; prefer uiAmountString.", "type": ["number", "null"] },
+                "uiAmountString": { "description": "In whole tokens.", "type": "string" },
             },
         },
         "Reward": {
@@ -285,8 +282,13 @@ mod tests {
     #[test]
     fn every_example_is_a_call_that_we_take() {
         for method in Method::ALL {
-            let example = describe(method).example;
-            assert_eq!(parse(method, example.as_array().unwrap()).method(), method);
+            let example = method.describe().example;
+            let query = parse(method, example.as_array().unwrap());
+            assert_eq!(query.method(), method);
+            for query in [query.clone(), query.with_min_context_slot(Some(7))] {
+                let written: Vec<Value> = serde_json::from_str(&query.params_json()).unwrap();
+                assert_eq!(parse(method, &written), query, "canonical params parse to the same query");
+            }
         }
         for method in TipMethod::ALL {
             let example = Params::Array(method.describe().example.to_string().into());
@@ -297,7 +299,7 @@ mod tests {
     #[test]
     fn documented_defaults_are_the_ones_that_hold() {
         for method in Method::ALL {
-            let Description { params, example, .. } = describe(method);
+            let Description { params, example, .. } = method.describe();
             let mut bare: Vec<Value> = example.as_array().unwrap().clone();
             bare.truncate(params.iter().filter(|param| param.required).count());
             let mut spelt = bare.clone();

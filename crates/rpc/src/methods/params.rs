@@ -52,7 +52,7 @@ pub(super) fn one_or_two<A: DeserializeOwned, B: DeserializeOwned>(
     {
         return Ok((first, second));
     }
-    let mut values = tree(params, 1, 2)?.into_iter();
+    let mut values = list(params, 1, 2)?;
     let first = typed(values.next().unwrap_or_default())?;
     Ok((first, typed(values.next().unwrap_or_default())?))
 }
@@ -64,7 +64,7 @@ pub(super) fn at_most_one<A: DeserializeOwned>(params: &Params) -> Result<Option
     {
         return Ok(only);
     }
-    typed(tree(params, 0, 1)?.pop().unwrap_or_default())
+    typed(list(params, 0, 1)?.next().unwrap_or_default())
 }
 
 /// Checks that the params are absent or `[]`.
@@ -89,7 +89,11 @@ pub(super) fn none(params: &Params) -> Result<(), ParamError> {
 }
 
 /// Returns each positional param as a JSON tree. Fewer than `required` or more than `total` params are an error.
-fn tree(params: &Params, required: usize, total: usize) -> Result<Vec<Value>, ParamError> {
+pub(super) fn list(
+    params: &Params,
+    required: usize,
+    total: usize,
+) -> Result<std::vec::IntoIter<Value>, ParamError> {
     let values: Vec<Value> = match params {
         Params::None => Vec::new(),
         Params::Array(text) => from_text(text)?,
@@ -103,7 +107,13 @@ fn tree(params: &Params, required: usize, total: usize) -> Result<Vec<Value>, Pa
         let expected = format!("Expected from {required} to {total} parameters.");
         return Err(ParamError::arity(&expected, &format!("Got: {got}")));
     }
-    Ok(values)
+    Ok(values.into_iter())
+}
+
+/// Reads all params as the tuple `T`, as a node reads those of its oldest methods.
+pub(super) fn tuple<T: DeserializeOwned>(params: &Params) -> Result<T, ParamError> {
+    let (Params::Array(text) | Params::Object(text)) = params else { return typed(Value::Null) };
+    typed(from_text(text)?)
 }
 
 /// Reads a param of type `T` from its JSON tree.

@@ -10,48 +10,14 @@ use serde_json::{Map, Value};
 use super::{Commitment, Method, Slot, SubscriptionMethod, TipMethod};
 use crate::jsonrpc::Params;
 
-/// The read methods of Agave 4.0 that slotfront does not cache. The flag is true if a method has a commitment.
-const TABLE: [(&str, bool); 38] = [
-    ("getBalance", true),
-    ("getBlockCommitment", false),
-    ("getBlockProduction", true),
-    ("getBlockTime", false),
-    ("getBlocks", true),
-    ("getBlocksWithLimit", true),
-    ("getEpochSchedule", false),
-    ("getFirstAvailableBlock", false),
-    ("getGenesisHash", false),
-    ("getHealth", false),
-    ("getHighestSnapshotSlot", false),
-    ("getIdentity", false),
-    ("getInflationGovernor", true),
-    ("getInflationRate", false),
-    ("getInflationReward", true),
-    ("getLargestAccounts", true),
-    ("getLeaderSchedule", true),
-    ("getMaxRetransmitSlot", false),
-    ("getMaxShredInsertSlot", false),
-    ("getMinimumBalanceForRentExemption", true),
-    ("getProgramAccounts", true),
-    ("getRecentPrioritizationFees", false),
-    ("getSignaturesForAddress", true),
-    ("getSlotLeader", true),
-    ("getSlotLeaders", false),
-    ("getStakeActivation", true),
-    ("getStakeMinimumDelegation", true),
-    ("getSupply", true),
-    ("getTokenAccountsByDelegate", true),
-    ("getTokenAccountsByOwner", true),
-    ("getTokenLargestAccounts", true),
-    ("getTokenSupply", true),
-    ("getTransaction", true),
-    ("getTransactionCount", true),
-    ("getVersion", false),
-    ("minimumLedgerSlot", false),
+/// The read methods that slotfront neither caches nor knows. All of them have a commitment.
+const TABLE: [&str; 3] = [
+    // Nodes before Agave 2 have it.
+    "getStakeActivation",
     // A simulation writes nothing to the chain.
-    ("simulateTransaction", true),
+    "simulateTransaction",
     // It is the last one, because no setting can list it.
-    ("requestAirdrop", true),
+    "requestAirdrop",
 ];
 
 const SEND: &str = "sendTransaction";
@@ -73,7 +39,7 @@ impl PassthroughMethod {
     pub const COUNT: usize = TABLE.len();
 
     /// requestAirdrop, which only `slotfront dev` forwards.
-    pub const AIRDROP: Self = Self(37);
+    pub const AIRDROP: Self = Self(2);
 
     /// Returns all passthrough methods that a setting can list, in the order of [`PassthroughMethod::index`].
     pub fn all() -> impl Iterator<Item = Self> {
@@ -82,7 +48,7 @@ impl PassthroughMethod {
 
     /// Returns the name in calls, metrics and settings.
     pub const fn as_str(self) -> &'static str {
-        TABLE[self.index()].0
+        TABLE[self.index()]
     }
 
     /// Returns the position of the method among all passthrough methods, for tables with one element for each method.
@@ -94,16 +60,12 @@ impl PassthroughMethod {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::all().find(|method| method.as_str() == name)
     }
-
-    const fn takes_commitment(self) -> bool {
-        TABLE[self.index()].1
-    }
 }
 
 /// A method that a plan or a key can allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AnyMethod {
-    /// One of the eight methods that slotfront caches.
+    /// A method that slotfront answers through its cache.
     Own(Method),
     /// One of the six methods whose answers never go back.
     Tip(TipMethod),
@@ -127,6 +89,21 @@ impl AnyMethod {
         }
     }
 
+    /// Returns every method.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let own = Method::ALL.into_iter().map(Self::Own).chain(TipMethod::ALL.into_iter().map(Self::Tip));
+        let forwarded =
+            (0..=PassthroughMethod::AIRDROP.0).map(|place| Self::Passthrough(PassthroughMethod(place)));
+        own.chain(forwarded)
+            .chain(SubscriptionMethod::ALL.into_iter().map(Self::Subscription))
+            .chain([Self::Send])
+    }
+
+    /// Returns true if a plan allows the method that names none.
+    pub const fn is_usual(self) -> bool {
+        !matches!(self, Self::Own(method) if method.index() >= Method::USUAL)
+    }
+
     /// Returns the method of this exact name.
     pub fn from_name(name: &str) -> Option<Self> {
         let own = Method::from_name(name).map(Self::Own);
@@ -144,8 +121,8 @@ pub struct PassthroughCall {
     pub method: PassthroughMethod,
     /// The params of the caller.
     pub params: Params,
-    /// The commitment in the params, or finalized if the params have none. `None` if the method has no commitment.
-    pub commitment: Option<Commitment>,
+    /// The commitment in the params, or finalized if the params have none.
+    pub commitment: Commitment,
     /// The caller's `minContextSlot`.
     pub min_context_slot: Option<Slot>,
 }
@@ -168,17 +145,17 @@ impl PassthroughCall {
                 _ => {}
             }
         }
-        let commitment = named.or(method.takes_commitment().then_some(Commitment::Finalized));
+        let commitment = named.unwrap_or_default();
         Self { method, params, commitment, min_context_slot }
     }
 
     /// Returns the call with rewritten params, from which every node reads the same commitment as slotfront.
     #[must_use]
     pub fn canonical(mut self) -> Self {
-        let own = self.commitment.map(Commitment::as_str);
+        let own = self.commitment.as_str();
         let rewrite = |config: &mut Map<String, Value>| {
             // A commitment with an unknown name is removed. A node that accepts such a name treats it as finalized.
-            let known = config.get(COMMITMENT).and_then(commitment).and(own);
+            let known = config.get(COMMITMENT).and_then(commitment).map(|_| own);
             match (known, config.get_mut(COMMITMENT)) {
                 (Some(own), Some(named)) => *named = own.into(),
                 (None, Some(_)) => drop(config.remove(COMMITMENT)),
@@ -199,9 +176,9 @@ impl PassthroughCall {
                     list.pop();
                 }
                 for param in &mut list {
-                    match (param, own) {
-                        (Value::Object(config), _) => rewrite(config),
-                        (Value::Array(config), Some(own)) if by_position(config).is_some() => {
+                    match param {
+                        Value::Object(config) => rewrite(config),
+                        Value::Array(config) if by_position(config).is_some() => {
                             *config = vec![own.into()];
                         }
                         _ => {}
@@ -282,41 +259,43 @@ mod tests {
             PassthroughCall::new(PassthroughMethod::from_name(name).unwrap(), params)
         };
         for (name, params, commitment, floor) in [
-            ("getSupply", "", Some(Commitment::Finalized), None),
+            ("simulateTransaction", "", Commitment::Finalized, None),
             (
-                "getSupply",
+                "simulateTransaction",
                 r#"[{"commitment":"processed","minContextSlot":7}]"#,
-                Some(Commitment::Processed),
+                Commitment::Processed,
                 Some(7),
             ),
-            ("getSupply", r#"[{"commitment":"nonsense"}]"#, Some(Commitment::Finalized), None),
-            ("getSupply", r#"[{"commitment":7,"minContextSlot":"x"}]"#, Some(Commitment::Finalized), None),
-            ("getSupply", r#"{"commitment":"processed"}"#, Some(Commitment::Finalized), None),
-            ("getVersion", "[]", None, None),
-            ("getVersion", r#"[{"commitment":"processed"}]"#, Some(Commitment::Processed), None),
+            ("simulateTransaction", r#"[{"commitment":"nonsense"}]"#, Commitment::Finalized, None),
             (
-                "getSupply",
-                r#"[{"commitment":"finalized","minContextSlot":3,"commitment":"processed","minContextSlot":7}]"#,
-                Some(Commitment::Processed),
-                Some(7),
-            ),
-            (
-                "getBlocks",
-                r#"[5,{"commitment":"confirmed","minContextSlot":7},null]"#,
-                Some(Commitment::Confirmed),
-                Some(7),
-            ),
-            ("getBlocks", r#"[{"comm\u0069tment":"confirmed"},null]"#, Some(Commitment::Confirmed), None),
-            ("getTokenSupply", r#"["x",["processed"]]"#, Some(Commitment::Processed), None),
-            ("getSupply", r#"[{"commitment":{"processed":null}}]"#, Some(Commitment::Processed), None),
-            ("getBlockCommitment", r#"[["x"],{"searchTransactionHistory":true}]"#, None, None),
-            (
-                "getTokenAccountsByOwner",
-                r#"["x",{"mint":"y"},{"commitment":"confirmed"}]"#,
-                Some(Commitment::Confirmed),
+                "simulateTransaction",
+                r#"[{"commitment":7,"minContextSlot":"x"}]"#,
+                Commitment::Finalized,
                 None,
             ),
-            ("getBalance", r#"["x",  {"a" :1}]"#, Some(Commitment::Finalized), None),
+            ("simulateTransaction", r#"{"commitment":"processed"}"#, Commitment::Finalized, None),
+            (
+                "simulateTransaction",
+                r#"[{"commitment":"finalized","minContextSlot":3,"commitment":"processed","minContextSlot":7}]"#,
+                Commitment::Processed,
+                Some(7),
+            ),
+            (
+                "simulateTransaction",
+                r#"[5,{"commitment":"confirmed","minContextSlot":7},null]"#,
+                Commitment::Confirmed,
+                Some(7),
+            ),
+            ("simulateTransaction", r#"[{"comm\u0069tment":"confirmed"},null]"#, Commitment::Confirmed, None),
+            ("simulateTransaction", r#"["x",["processed"]]"#, Commitment::Processed, None),
+            ("simulateTransaction", r#"[{"commitment":{"processed":null}}]"#, Commitment::Processed, None),
+            (
+                "simulateTransaction",
+                r#"["x",{"mint":"y"},{"commitment":"confirmed"}]"#,
+                Commitment::Confirmed,
+                None,
+            ),
+            ("simulateTransaction", r#"["x",  {"a" :1}]"#, Commitment::Finalized, None),
         ] {
             let call = call_of(name, params);
             assert_eq!((call.commitment, call.min_context_slot), (commitment, floor), "{name} {params}");
@@ -353,7 +332,8 @@ mod tests {
             let text = Bytes::from_static(params.as_bytes());
             let params = if params.starts_with('{') { Params::Object(text) } else { Params::Array(text) };
             let call =
-                PassthroughCall::new(PassthroughMethod::from_name("getBlocks").unwrap(), params).canonical();
+                PassthroughCall::new(PassthroughMethod::from_name("simulateTransaction").unwrap(), params)
+                    .canonical();
             let (Params::Array(text) | Params::Object(text)) = &call.params else { panic!("{call:?}") };
             let [text, expected] =
                 [&text[..], expected.as_bytes()].map(|text| serde_json::from_slice::<Value>(text).unwrap());

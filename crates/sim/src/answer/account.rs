@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use slotfront_rpc::methods::{
     AccountEncoding, AccountForm, AccountQuery, AccountsQuery, BASE58_MAX, BASE58_TOO_LONG,
-    BASE58_TOO_LONG_CODE, BalanceQuery, DataSlice, Pubkey, Slot,
+    BASE58_TOO_LONG_CODE, BalanceQuery, DataSlice, LamportsQuery, Pubkey, Slot,
 };
 
 use super::{Refusal, View, parsed};
@@ -36,6 +36,13 @@ pub(super) fn several(view: &View<'_>, query: &AccountsQuery) -> Result<Value, R
     Ok(view.contextual(slot, &values?))
 }
 
+/// Answers getBalance.
+pub(super) fn lamports(view: &View<'_>, query: &LamportsQuery) -> Result<Value, Refusal> {
+    let slot = view.slot_from(query.commitment, query.min_context_slot)?;
+    let lamports = view.chain.account(&query.pubkey, slot).map_or(0, |account| account.lamports);
+    Ok(view.contextual(slot, &lamports.into()))
+}
+
 /// Answers getTokenAccountBalance.
 pub(super) fn balance(view: &View<'_>, query: &BalanceQuery) -> Result<Value, Refusal> {
     let slot = view.slot(query.commitment);
@@ -54,7 +61,8 @@ pub(super) fn balance(view: &View<'_>, query: &BalanceQuery) -> Result<Value, Re
     Ok(view.contextual(slot, &parsed::token_amount(token.amount, decimals)))
 }
 
-fn value(view: &View<'_>, slot: Slot, key: &Pubkey, form: AccountForm) -> Result<Value, Refusal> {
+/// Returns the account in a form, `null` if it does not exist.
+pub(super) fn value(view: &View<'_>, slot: Slot, key: &Pubkey, form: AccountForm) -> Result<Value, Refusal> {
     let Some(account) = view.chain.account(key, slot) else {
         return Ok(Value::Null);
     };

@@ -1,7 +1,7 @@
 //! getBlock: the errors for slots without a block to return, and the members of a block other than its transactions.
 
 use serde_json::{Value, json};
-use slotfront_rpc::methods::{BlockDetails, BlockQuery, Commitment, Pubkey};
+use slotfront_rpc::methods::{BlockDetails, BlockQuery, Commitment, Pubkey, Slot};
 
 use super::{Refusal, View, transaction};
 use crate::chain::block::{Block, Reward};
@@ -11,24 +11,33 @@ pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refus
     if !view.node.keeps_history() {
         return Err(no_history());
     }
-    let (slot, first) = (query.slot, view.first_available());
-    let block = view.block(slot);
+    let slot = query.slot;
     let not_available = || Refusal::new(-32_004, format!("Block not available for slot {slot}"));
     if slot <= view.tip.finalized {
-        if slot < first {
-            let words =
-                format!("Block {slot} cleaned up, does not exist on node. First available block: {first}");
-            return Err(Refusal::new(-32_001, words));
-        }
-        let skipped = || format!("Slot {slot} was skipped, or missing due to ledger jump to recent snapshot");
-        return render(view, block.ok_or_else(|| Refusal::new(-32_007, skipped()))?, query);
+        return render(view, rooted(view, slot)?, query);
     }
-    match block {
+    match view.block(slot) {
         Some(block) if query.commitment == Commitment::Confirmed && slot <= view.tip.confirmed => {
             render(view, block, query)
         }
         _ => Err(not_available()),
     }
+}
+
+/// Returns the block of a finalized slot.
+pub(super) fn rooted<'a>(view: &'a View<'_>, slot: Slot) -> Result<&'a Block, Refusal> {
+    if slot < view.first_available() {
+        return Err(cleaned_up(view, slot));
+    }
+    let skipped = || format!("Slot {slot} was skipped, or missing due to ledger jump to recent snapshot");
+    Ok(view.block(slot).ok_or_else(|| Refusal::new(-32_007, skipped()))?)
+}
+
+/// Returns the error for a slot below the first whose block the node has.
+pub(super) fn cleaned_up(view: &View<'_>, slot: Slot) -> Refusal {
+    let first = view.first_available();
+    let words = format!("Block {slot} cleaned up, does not exist on node. First available block: {first}");
+    Refusal::new(-32_001, words)
 }
 
 /// Returns the error of a node without transaction history.

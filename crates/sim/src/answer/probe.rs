@@ -1,13 +1,10 @@
-//! The methods that simulated nodes answer in addition to the eight that slotfront caches. Probes and clients call
-//! them.
+//! The methods of the tip and of transactions.
 
 use serde_json::{Value, json};
 use slotfront_rpc::jsonrpc::Params;
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 
-use super::{FEATURE_SET, Refusal, View, send, status};
-use crate::chain::accounts::rent_exempt;
-use crate::draw::Draw;
+use super::{Refusal, View, send, status};
 
 /// The method that returns a node's health.
 pub(crate) const HEALTH: &str = "getHealth";
@@ -22,34 +19,20 @@ pub(crate) const PROBE_METHODS: [&str; 8] = [
     "minimumLedgerSlot",
     "getEpochInfo",
 ];
-/// The methods that a simulated node answers in addition to the eight that slotfront caches.
-pub(crate) const OTHER_METHODS: [&str; 19] = [
-    HEALTH,
-    "getBlocks",
-    "getEpochSchedule",
+/// The methods that a simulated node answers in addition to those that slotfront keeps answers of.
+pub(crate) const OTHER_METHODS: [&str; 9] = [
     "getSlot",
     "getBlockHeight",
-    "getVersion",
-    "getGenesisHash",
-    "getFirstAvailableBlock",
-    "minimumLedgerSlot",
-    "getBalance",
     "getEpochInfo",
     "getLatestBlockhash",
     "isBlockhashValid",
-    "getMinimumBalanceForRentExemption",
     "getSignatureStatuses",
-    "getTransaction",
     "simulateTransaction",
     "sendTransaction",
     "requestAirdrop",
 ];
 /// The smallest lag, in slots, at which a node is unhealthy.
 const HEALTH_SLOTS: u64 = 128;
-/// The maximum difference between the first and the last slot of a getBlocks call.
-const MAX_BLOCKS: u64 = 500_000;
-/// The size of the largest account.
-const MAX_SPACE: usize = 10 << 20;
 
 /// Answers a call of one of [`OTHER_METHODS`].
 pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Value, Refusal> {
@@ -60,25 +43,12 @@ pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
     }
     let params = array(params)?;
     match method {
-        HEALTH => health(view).map(Value::from),
         "getSlot" => Ok(config(view, params.first())?.into()),
         "getBlockHeight" => Ok(view.chain.tip_at(config(view, params.first())?).height.into()),
-        "getVersion" => Ok(json!({ "feature-set": FEATURE_SET, "solana-core": view.node.version() })),
-        "getGenesisHash" => Ok(genesis_hash(view.chain.genesis.seed).into()),
-        "getFirstAvailableBlock" | "minimumLedgerSlot" => Ok(view.first_available().into()),
-        "getBlocks" => blocks(view, &params),
-        "getEpochSchedule" => Ok(epoch_schedule(view)),
-        "getBalance" => balance(view, &params),
         "getEpochInfo" => Ok(epoch_info(view, config(view, params.first())?)),
         "getLatestBlockhash" => Ok(latest_blockhash(view, config(view, params.first())?)),
         "isBlockhashValid" => is_blockhash_valid(view, &params),
-        "getMinimumBalanceForRentExemption" => {
-            let space = argument(&params, 0)?.as_u64().and_then(|space| usize::try_from(space).ok());
-            let space = space.filter(|space| *space <= MAX_SPACE);
-            Ok(rent_exempt(space.ok_or_else(|| Refusal::param("Invalid params: expected a size."))?).into())
-        }
         "getSignatureStatuses" => status::statuses(view, &params),
-        "getTransaction" => status::one(view, &params),
         "requestAirdrop" => send::airdrop(view, &params),
         _ => Err(Refusal::new(-32_601, "Method not found")),
     }
@@ -132,10 +102,6 @@ pub(crate) fn health(view: &View<'_>) -> Result<&'static str, Refusal> {
     }
 }
 
-fn genesis_hash(seed: u64) -> String {
-    Pubkey(Draw::new(seed, "genesis", 0).bytes()).to_string()
-}
-
 fn epoch_info(view: &View<'_>, slot: Slot) -> Value {
     let block = view.chain.tip_at(slot);
     let epoch = view.chain.genesis.epochs.of(slot);
@@ -149,44 +115,8 @@ fn epoch_info(view: &View<'_>, slot: Slot) -> Value {
     })
 }
 
-fn epoch_schedule(view: &View<'_>) -> Value {
-    let epochs = view.chain.genesis.epochs;
-    json!({
-        "firstNormalEpoch": epochs.first_normal,
-        "firstNormalSlot": epochs.first_normal_slot,
-        "leaderScheduleSlotOffset": epochs.slots,
-        "slotsPerEpoch": epochs.slots,
-        "warmup": epochs.warmup,
-    })
-}
-
-/// Answers getBlocks: the slots of a range that have a block. The range ends at the given slot, or at the node's newest
-/// slot.
-fn blocks(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
-    let start = argument(params, 0)?.as_u64();
-    let start = start.ok_or_else(|| Refusal::param("Invalid params: expected u64."))?;
-    let end = params.get(1).and_then(Value::as_u64).unwrap_or(start.saturating_add(MAX_BLOCKS));
-    if end.saturating_sub(start) > MAX_BLOCKS {
-        return Err(Refusal::param(format!("Slot range too large; max {MAX_BLOCKS}")));
-    }
-    let newest = config(view, params.iter().skip(1).find(|param| param.is_object()))?;
-    let range = start.max(view.first_available())..=end.min(newest);
-    let slots = view.chain.blocks_back_from(*range.end()).map(|block| block.slot);
-    let mut slots: Vec<_> =
-        slots.take_while(|slot| range.contains(slot)).filter(|slot| view.block(*slot).is_some()).collect();
-    slots.reverse();
-    Ok(slots.into())
-}
-
 fn latest_blockhash(view: &View<'_>, slot: Slot) -> Value {
     view.contextual(slot, &send::latest_blockhash(view, slot))
-}
-
-fn balance(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
-    let key = public_key(params, 0)?;
-    let slot = config(view, params.get(1))?;
-    let lamports = view.chain.account(&key, slot).map_or(0, |account| account.lamports);
-    Ok(view.contextual(slot, &lamports.into()))
 }
 
 fn is_blockhash_valid(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {

@@ -92,6 +92,8 @@ pub(super) fn one(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
     let mut answer = transaction::full(transaction, &query);
     answer["blockTime"] = found.time.into();
     answer["slot"] = found.slot.into();
+    answer["transactionIndex"] =
+        found.transactions.iter().position(|each| each.signatures[0] == signature).into();
     Ok(answer)
 }
 

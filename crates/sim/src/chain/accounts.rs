@@ -93,7 +93,6 @@ impl AccountHistory {
     }
 
     /// Returns the address and the state of every account that exists at `slot`, in the order of addresses.
-    #[cfg(test)]
     pub(crate) fn all_at(&self, slot: Slot) -> impl Iterator<Item = (&Pubkey, &Arc<Account>)> {
         self.versions.keys().filter_map(move |key| Some((key, self.at(key, slot)?)))
     }

@@ -37,6 +37,14 @@ impl Epochs {
         Self { slots, warmup, first_normal, first_normal_slot }
     }
 
+    /// Returns the first slot of an epoch.
+    pub(crate) fn first_slot(&self, epoch: u64) -> Slot {
+        match epoch.checked_sub(self.first_normal) {
+            Some(after) => self.first_normal_slot.saturating_add(after.saturating_mul(self.slots)),
+            None => (SHORTEST << epoch) - SHORTEST,
+        }
+    }
+
     pub(crate) fn of(&self, slot: Slot) -> Epoch {
         if let Some(after) = slot.checked_sub(self.first_normal_slot) {
             let number = self.first_normal + after / self.slots;

@@ -142,7 +142,8 @@ fn pay_leader(
     })
 }
 
-fn leader(chain: &Chain, slot: Slot) -> Pubkey {
+/// Returns the identity of the leader of a slot.
+pub(crate) fn leader(chain: &Chain, slot: Slot) -> Pubkey {
     let voting: Vec<&Validator> = chain.addresses.voting().collect();
     Draw::new(chain.genesis.seed, "leader", slot / LEADER_SLOTS).pick(&voting).identity
 }

@@ -15,6 +15,7 @@ fn config(upstreams: usize) -> Config {
 fn healthy() -> Examined {
     Examined {
         identity: Identity {
+            feature_set: None,
             version: Some("4.0.0".to_owned()),
             genesis: Genesis::Hash("G".to_owned()),
             first_available: Some(0),

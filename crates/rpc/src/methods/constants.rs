@@ -1,0 +1,221 @@
+//! What a cluster keeps for an epoch or for ever: `getGenesisHash`, `getEpochSchedule`, `getInflationGovernor`,
+//! `getInflationRate`, `getStakeMinimumDelegation`, `getMinimumBalanceForRentExemption` and `getInflationReward`.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::description::{self, Description, Param, context_config, contextual, nullable, schema};
+use super::get_fee_for_message::RpcContextConfig;
+use super::params::{self, ParamError};
+use super::plain::{self, CommitmentConfig, Life, PlainQuery, ResultKind};
+use super::pubkey::Address;
+use super::{Method, Query, Slot, commitment};
+use crate::jsonrpc::Params;
+
+/// The size of the largest account in bytes. For more, a node answers that the request is invalid.
+const MAX_ACCOUNT_BYTES: usize = 10 * 1024 * 1024;
+
+pub(super) fn genesis_hash(params: &Params) -> Result<Query, ParamError> {
+    plain::bare(Method::GetGenesisHash, params, ResultKind::Text, Life::Cluster)
+}
+
+pub(super) fn describe_genesis_hash() -> Description {
+    Description {
+        summary: "The hash of the cluster's first block, which names the cluster.",
+        params: Vec::new(),
+        result: json!({ "type": "string" }),
+        errors: &[],
+        example: json!([]),
+        example_result: json!("5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d"),
+    }
+}
+
+pub(super) fn epoch_schedule(params: &Params) -> Result<Query, ParamError> {
+    params::none(params)?;
+    Ok(PlainQuery::epoch_schedule().into())
+}
+
+/// The answer to getEpochSchedule: which slots belong to which epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EpochSchedule {
+    /// The number of slots of an epoch, once the epochs no longer grow.
+    pub slots_per_epoch: u64,
+    /// The first epoch of that length.
+    pub first_normal_epoch: u64,
+    /// The first slot of that epoch.
+    pub first_normal_slot: Slot,
+}
+
+impl EpochSchedule {
+    /// Returns the epoch of `slot`. `None` while the epochs still grow.
+    pub fn epoch(&self, slot: Slot) -> Option<u64> {
+        let since = slot.checked_sub(self.first_normal_slot)?;
+        self.first_normal_epoch.checked_add(since.checked_div(self.slots_per_epoch)?)
+    }
+}
+
+pub(super) fn describe_epoch_schedule() -> Description {
+    Description {
+        summary: "Which slots belong to which epoch.",
+        params: Vec::new(),
+        result: json!({
+            "type": "object",
+            "required": ["firstNormalEpoch", "firstNormalSlot", "leaderScheduleSlotOffset", "slotsPerEpoch", "warmup"],
+        }),
+        errors: &[],
+        example: json!([]),
+        example_result: json!({
+            "firstNormalEpoch": 0, "firstNormalSlot": 0, "leaderScheduleSlotOffset": 432_000,
+            "slotsPerEpoch": 432_000, "warmup": false,
+        }),
+    }
+}
+
+pub(super) fn inflation_governor(params: &Params) -> Result<Query, ParamError> {
+    let config = params::at_most_one::<CommitmentConfig>(params)?.unwrap_or_default();
+    let query = PlainQuery::new(Method::GetInflationGovernor, &json!([{}]), ResultKind::Object, Life::Epoch);
+    Ok(query.at(config.commitment).into())
+}
+
+pub(super) fn describe_inflation_governor() -> Description {
+    Description {
+        summary: "The rules by which new lamports are created.",
+        params: vec![commitment_config()],
+        result: json!({ "type": "object", "required": ["foundation", "foundationTerm", "initial", "taper", "terminal"] }),
+        errors: &[],
+        example: json!([]),
+        example_result: json!({
+            "foundation": 0.05, "foundationTerm": 7.0, "initial": 0.08, "taper": 0.15, "terminal": 0.015,
+        }),
+    }
+}
+
+/// Describes a config that must hold a commitment.
+pub(super) fn commitment_config() -> Param {
+    let config = description::config(json!({ "commitment": description::commitment() }));
+    Param::optional("config", "A config that is there must hold a commitment.", config)
+}
+
+pub(super) fn inflation_rate(params: &Params) -> Result<Query, ParamError> {
+    plain::bare(Method::GetInflationRate, params, ResultKind::Object, Life::Epoch)
+}
+
+pub(super) fn describe_inflation_rate() -> Description {
+    Description {
+        summary: "The yearly inflation of the current epoch.",
+        params: Vec::new(),
+        result: json!({ "type": "object", "required": ["epoch", "foundation", "total", "validator"] }),
+        errors: &[],
+        example: json!([]),
+        example_result: json!({ "epoch": 0, "foundation": 0.004, "total": 0.08, "validator": 0.076 }),
+    }
+}
+
+pub(super) fn stake_minimum_delegation(params: &Params) -> Result<Query, ParamError> {
+    plain::within_context(Method::GetStakeMinimumDelegation, params, ResultKind::Context, Life::Epoch)
+}
+
+pub(super) fn describe_stake_minimum_delegation() -> Description {
+    Description {
+        summary: "The least that can be delegated to a validator.",
+        params: vec![context_config()],
+        result: contextual(&schema("Lamports")),
+        errors: &["MinContextSlotNotReached"],
+        example: json!([]),
+        example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 12 }, "value": 1_000_000_000 }),
+    }
+}
+
+pub(super) fn rent_exemption(params: &Params) -> Result<Query, ParamError> {
+    let (bytes, config) = params::one_or_two::<usize, CommitmentConfig>(params)?;
+    if bytes > MAX_ACCOUNT_BYTES {
+        return Err(ParamError { code: -32600, ..ParamError::new("Invalid request") });
+    }
+    let method = Method::GetMinimumBalanceForRentExemption;
+    let query = PlainQuery::new(method, &json!([bytes, {}]), ResultKind::Number, Life::Epoch);
+    Ok(query.at(config.unwrap_or_default().commitment).into())
+}
+
+pub(super) fn describe_rent_exemption() -> Description {
+    let bytes = json!({ "type": "integer", "minimum": 0, "maximum": MAX_ACCOUNT_BYTES });
+    Description {
+        summary: "The least balance with which an account of this size stays.",
+        params: vec![Param::required("bytes", "The size of the account's data.", bytes), commitment_config()],
+        result: schema("Lamports"),
+        errors: &[],
+        example: json!([165]),
+        example_result: json!(2_039_280),
+    }
+}
+
+/// The config of getInflationReward. The type has the name of a node's type, because that name occurs in a node's
+/// errors.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct RpcEpochConfig {
+    epoch: Option<u64>,
+    #[serde(flatten, deserialize_with = "commitment::lenient")]
+    commitment: super::Commitment,
+    min_context_slot: Option<Slot>,
+}
+
+/// Parses getInflationReward. The rewards of an epoch that is named stay as they are.
+pub(super) fn inflation_reward(params: &Params) -> Result<Query, ParamError> {
+    let (addresses, config) = params::one_or_two::<Vec<Address>, RpcEpochConfig>(params)?;
+    let addresses = addresses.into_iter().map(|address| Ok(address.into_pubkey()?.to_string()));
+    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+    let RpcEpochConfig { epoch, commitment, min_context_slot } = config.unwrap_or_default();
+    let (life, config) = match epoch {
+        Some(epoch) => (Life::Cluster, json!({ "epoch": epoch })),
+        None => (Life::Epoch, json!({})),
+    };
+    let query =
+        PlainQuery::new(Method::GetInflationReward, &json!([addresses, config]), ResultKind::List, life);
+    Ok(query.within(&RpcContextConfig { commitment, min_context_slot }).into())
+}
+
+pub(super) fn describe_inflation_reward() -> Description {
+    let addresses = json!({ "type": "array", "items": schema("Pubkey") });
+    let config = description::config(json!({
+        "epoch": schema("U64"),
+        "commitment": description::commitment(),
+        "minContextSlot": schema("MinContextSlot"),
+    }));
+    let reward = nullable(json!({
+        "type": "object",
+        "required": ["amount", "effectiveSlot", "epoch", "postBalance"],
+        "properties": { "amount": schema("Lamports"), "effectiveSlot": schema("Slot"), "epoch": schema("U64") },
+    }));
+    Description {
+        summary: "What accounts have got for an epoch, by default the last one.",
+        params: vec![
+            Param::required("addresses", "Whose rewards.", addresses),
+            Param::optional("config", "Of which epoch.", config),
+        ],
+        result: json!({ "type": "array", "items": reward }),
+        errors: &["MinContextSlotNotReached", "BlockNotAvailable", "EpochRewardsPeriodActive"],
+        example: json!([["8YWaQ1CRFaJoW2o18kkivA5oWV9BFUZsL67rCnsYs5V9"], { "epoch": 3 }]),
+        example_result: json!([Value::Null]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_are_counted_from_the_first_of_full_length() {
+        let schedule = EpochSchedule { slots_per_epoch: 32, first_normal_epoch: 5, first_normal_slot: 100 };
+        for (slot, epoch) in [
+            (99, None),
+            (100, Some(5)),
+            (131, Some(5)),
+            (132, Some(6)),
+            (u64::MAX, Some(576_460_752_303_423_489)),
+        ] {
+            assert_eq!(schedule.epoch(slot), epoch, "{slot}");
+        }
+        assert_eq!(EpochSchedule { slots_per_epoch: 0, ..schedule }.epoch(100), None);
+    }
+}

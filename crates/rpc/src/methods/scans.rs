@@ -1,0 +1,302 @@
+//! What makes a node walk over many accounts: `getTokenAccountsByOwner`, `getTokenAccountsByDelegate`,
+//! `getProgramAccounts`, `getTokenLargestAccounts`, `getLargestAccounts` and `getSupply`.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::constants::commitment_config;
+use super::description::{self, Description, Param, contextual, schema};
+use super::get_account_info::{RpcAccountInfoConfig, config_schema};
+use super::get_fee_for_message::RpcContextConfig;
+use super::params::{self, ParamError};
+use super::plain::{CommitmentConfig, Life, PlainQuery, ResultKind, next};
+use super::pubkey::Address;
+use super::{AccountEncoding, Commitment, DataSlice, Method, Query, commitment};
+use crate::jsonrpc::Params;
+
+/// The maximum number of filters of getProgramAccounts.
+const MAX_FILTERS: usize = 4;
+
+/// The second param of getTokenAccountsByOwner. The type has the name of a node's type.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum RpcTokenAccountsFilter {
+    Mint(Address),
+    ProgramId(Address),
+}
+
+pub(super) fn by_owner(params: &Params) -> Result<Query, ParamError> {
+    token_accounts(Method::GetTokenAccountsByOwner, params, Life::State)
+}
+
+pub(super) fn by_delegate(params: &Params) -> Result<Query, ParamError> {
+    token_accounts(Method::GetTokenAccountsByDelegate, params, Life::Forwarded)
+}
+
+fn token_accounts(method: Method, params: &Params, life: Life) -> Result<Query, ParamError> {
+    let mut params = params::list(params, 2, 3)?;
+    let owner: Address = next(&mut params)?;
+    let filter: RpcTokenAccountsFilter = next(&mut params)?;
+    let config = next::<Option<RpcAccountInfoConfig>>(&mut params)?.unwrap_or_default();
+    let owner = owner.into_pubkey()?.to_string();
+    let filter = match filter {
+        RpcTokenAccountsFilter::Mint(mint) => json!({ "mint": mint.into_pubkey()?.to_string() }),
+        RpcTokenAccountsFilter::ProgramId(id) => json!({ "programId": id.into_pubkey()?.to_string() }),
+    };
+    let params = json!([owner, filter, form_json(&config)]);
+    Ok(PlainQuery::new(method, &params, ResultKind::Context, life).within(&context_of(&config)).into())
+}
+
+/// Returns the encoding and the slice of a config, with the default of a node.
+fn form_json(config: &RpcAccountInfoConfig) -> Value {
+    let form = config.form(AccountEncoding::Binary);
+    let mut members = json!({ "encoding": form.encoding.as_str() });
+    if let Some(DataSlice { offset, length }) = form.slice {
+        members["dataSlice"] = json!({ "offset": offset, "length": length });
+    }
+    members
+}
+
+fn context_of(config: &RpcAccountInfoConfig) -> RpcContextConfig {
+    RpcContextConfig { commitment: config.commitment, min_context_slot: config.min_context_slot }
+}
+
+pub(super) fn describe_by_owner() -> Description {
+    let filter = json!({
+        "type": "object", "minProperties": 1, "maxProperties": 1,
+        "properties": { "mint": schema("Pubkey"), "programId": schema("Pubkey") },
+    });
+    Description {
+        summary: "The token accounts of an owner.",
+        params: vec![
+            Param::required("owner", "Whose accounts.", schema("Pubkey")),
+            Param::required("filter", "Of one mint, or of one token program.", filter),
+            Param::optional("config", "Form and commitment.", config_schema(AccountEncoding::Binary)),
+        ],
+        result: contextual(&json!({ "type": "array", "items": keyed_account() })),
+        errors: &["MinContextSlotNotReached", "Base58TooLarge"],
+        example: json!([
+            "SysvarC1ock11111111111111111111111111111111",
+            { "programId": "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA" },
+            { "encoding": "jsonParsed" },
+        ]),
+        example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 2858 }, "value": [] }),
+    }
+}
+
+pub(super) fn describe_by_delegate() -> Description {
+    let mut params = describe_by_owner().params;
+    params[0] = Param::required("delegate", "Whose delegations.", schema("Pubkey"));
+    Description {
+        summary: "The token accounts that a delegate may spend from.",
+        params,
+        ..describe_by_owner()
+    }
+}
+
+fn keyed_account() -> Value {
+    json!({
+        "type": "object",
+        "required": ["account", "pubkey"],
+        "properties": { "account": schema("Account"), "pubkey": schema("Pubkey") },
+    })
+}
+
+/// The config of getProgramAccounts. The type has the name of a node's type, because that name occurs in a node's
+/// errors.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct RpcProgramAccountsConfig {
+    filters: Option<Vec<RpcFilterType>>,
+    #[serde(flatten)]
+    account_config: RpcAccountInfoConfig,
+    with_context: Option<bool>,
+    sort_results: Option<bool>,
+}
+
+/// A filter. What it compares is checked by the node, whose words for a fault depend on the filter's kind.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum RpcFilterType {
+    DataSize(u64),
+    Memcmp(Value),
+    TokenAccountState,
+}
+
+pub(super) fn program_accounts(params: &Params) -> Result<Query, ParamError> {
+    let (program, config) = params::one_or_two::<Address, Value>(params)?;
+    let config = params::typed::<Option<RpcProgramAccountsConfig>>(config.unwrap_or_default())?;
+    let config = config.unwrap_or_default();
+    let program = program.into_pubkey()?.to_string();
+    let filters = config.filters.unwrap_or_default();
+    if filters.len() > MAX_FILTERS {
+        return Err(ParamError::new(format!("Too many filters provided; max {MAX_FILTERS}")));
+    }
+    // An account must pass all filters, so neither their order nor repetitions matter.
+    let mut filters: Vec<_> = filters.into_iter().map(RpcFilterType::into_json).collect();
+    filters.sort_by_cached_key(Value::to_string);
+    filters.dedup();
+    let mut members = form_json(&config.account_config);
+    members["filters"] = filters.into();
+    members["sortResults"] = config.sort_results.unwrap_or(true).into();
+    let with_context = config.with_context.unwrap_or(false);
+    members["withContext"] = with_context.into();
+    let kind = if with_context { ResultKind::Context } else { ResultKind::List };
+    let query = PlainQuery::new(Method::GetProgramAccounts, &json!([program, members]), kind, Life::Scan);
+    Ok(query.within(&context_of(&config.account_config)).into())
+}
+
+impl RpcFilterType {
+    fn into_json(self) -> Value {
+        match self {
+            Self::DataSize(bytes) => json!({ "dataSize": bytes }),
+            Self::Memcmp(compared) => json!({ "memcmp": compared }),
+            Self::TokenAccountState => json!({ "tokenAccountState": null }),
+        }
+    }
+}
+
+pub(super) fn describe_program_accounts() -> Description {
+    let config = description::config(json!({
+        "encoding": { "allOf": [schema("AccountEncoding")], "default": AccountEncoding::Binary.as_str() },
+        "dataSlice": schema("DataSlice"),
+        "commitment": description::commitment(),
+        "minContextSlot": schema("MinContextSlot"),
+        "filters": {
+            "description": "An account must pass all of them.",
+            "type": "array", "maxItems": MAX_FILTERS, "default": [],
+        },
+        "sortResults": { "type": "boolean", "default": true },
+        "withContext": { "type": "boolean", "default": false },
+    }));
+    let accounts = json!({ "type": "array", "items": keyed_account() });
+    Description {
+        summary: "The accounts of a program.",
+        params: vec![
+            Param::required("program", "Which program.", schema("Pubkey")),
+            Param::optional("config", "Which accounts, and their form.", config),
+        ],
+        result: json!({ "oneOf": [accounts, contextual(&accounts)] }),
+        errors: &["MinContextSlotNotReached", "Base58TooLarge"],
+        example: json!([
+            "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA",
+            { "encoding": "base64", "filters": [{ "dataSize": 82 }] },
+        ]),
+        example_result: json!([]),
+    }
+}
+
+pub(super) fn token_largest(params: &Params) -> Result<Query, ParamError> {
+    let (mint, config) = params::one_or_two::<Address, CommitmentConfig>(params)?;
+    let params = json!([mint.into_pubkey()?.to_string(), {}]);
+    let query = PlainQuery::new(Method::GetTokenLargestAccounts, &params, ResultKind::Context, Life::Scan);
+    Ok(query.at(config.unwrap_or_default().commitment).into())
+}
+
+pub(super) fn describe_token_largest() -> Description {
+    Description {
+        summary: "The 20 largest accounts of a token.",
+        params: vec![Param::required("mint", "Which token.", schema("Pubkey")), commitment_config()],
+        result: contextual(&json!({ "type": "array", "items": schema("TokenAmount") })),
+        errors: &[],
+        example: json!(["So11111111111111111111111111111111111111112"]),
+        example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 2858 }, "value": [] }),
+    }
+}
+
+/// The config of getLargestAccounts. The types have the names of a node's types.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct RpcLargestAccountsConfig {
+    #[serde(flatten, deserialize_with = "commitment::lenient")]
+    commitment: Commitment,
+    filter: Option<RpcLargestAccountsFilter>,
+    sort_results: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum RpcLargestAccountsFilter {
+    Circulating,
+    NonCirculating,
+}
+
+pub(super) fn largest(params: &Params) -> Result<Query, ParamError> {
+    let config = params::at_most_one::<RpcLargestAccountsConfig>(params)?.unwrap_or_default();
+    let mut members = json!({ "sortResults": config.sort_results.unwrap_or(true) });
+    if let Some(filter) = config.filter {
+        members["filter"] = match filter {
+            RpcLargestAccountsFilter::Circulating => "circulating",
+            RpcLargestAccountsFilter::NonCirculating => "nonCirculating",
+        }
+        .into();
+    }
+    let query =
+        PlainQuery::new(Method::GetLargestAccounts, &json!([members]), ResultKind::Context, Life::Scan);
+    Ok(query.at(config.commitment).into())
+}
+
+pub(super) fn describe_largest() -> Description {
+    let config = json!({
+        "commitment": description::commitment(),
+        "filter": { "enum": ["circulating", "nonCirculating"] },
+        "sortResults": { "type": "boolean", "default": true },
+    });
+    Description {
+        summary: "The 20 accounts with the most lamports.",
+        params: vec![Param::optional("config", "Which accounts.", description::config(config))],
+        result: contextual(&json!({
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["address", "lamports"],
+                "properties": { "address": schema("Pubkey"), "lamports": schema("Lamports") },
+            },
+        })),
+        errors: &[],
+        example: json!([]),
+        example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 2858 }, "value": [] }),
+    }
+}
+
+/// The config of getSupply. The type has the name of a node's type.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct RpcSupplyConfig {
+    #[serde(flatten, deserialize_with = "commitment::lenient")]
+    commitment: Commitment,
+    #[serde(default)]
+    exclude_non_circulating_accounts_list: bool,
+}
+
+pub(super) fn supply(params: &Params) -> Result<Query, ParamError> {
+    let config = params::at_most_one::<RpcSupplyConfig>(params)?.unwrap_or_default();
+    let members =
+        json!({ "excludeNonCirculatingAccountsList": config.exclude_non_circulating_accounts_list });
+    let query = PlainQuery::new(Method::GetSupply, &json!([members]), ResultKind::Context, Life::Scan);
+    Ok(query.at(config.commitment).into())
+}
+
+pub(super) fn describe_supply() -> Description {
+    let members = json!({
+        "commitment": description::commitment(),
+        "excludeNonCirculatingAccountsList": { "type": "boolean", "default": false },
+    });
+    // Unlike in other configs, null is an error here.
+    let config = description::nullable(json!({ "type": "object", "properties": members }));
+    Description {
+        summary: "How many lamports there are, and how many of them circulate.",
+        params: vec![Param::optional("config", "What is listed.", config)],
+        result: contextual(&json!({
+            "type": "object",
+            "required": ["total", "circulating", "nonCirculating", "nonCirculatingAccounts"],
+            "properties": { "total": schema("Lamports"), "circulating": schema("Lamports") },
+        })),
+        errors: &[],
+        example: json!([{ "excludeNonCirculatingAccountsList": true }]),
+        example_result: json!({
+            "context": { "apiVersion": "4.0.0", "slot": 14 },
+            "value": { "circulating": 500, "nonCirculating": 0, "nonCirculatingAccounts": [], "total": 500 },
+        }),
+    }
+}

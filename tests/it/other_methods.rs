@@ -1,0 +1,378 @@
+//! The methods beside the eight: which answers are shared and kept, which nodes are asked, and which plans open them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use slotfront::config::Config;
+use slotfront::methods::{AnyMethod, Commitment, Group, Method, PerCommitment, Pubkey};
+use slotfront_sim::Fault;
+use slotfront_testkit::TestGateway;
+
+/// Sets the methods that the plan of the key names. `None` is a plan that names none.
+fn plan(methods: Option<Vec<AnyMethod>>) -> impl FnOnce(&mut Config) {
+    move |config| config.plans.get_mut("dev").unwrap().methods = methods
+}
+
+/// Lets answers about the newest state expire at once.
+fn without_state(config: &mut Config) {
+    config.cache.ttl.account = PerCommitment::uniform(Duration::ZERO);
+    config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
+}
+
+#[tokio::test]
+async fn answers_equal_a_nodes() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (there, node) = (gateway.cluster.examples(), gateway.cluster.node(0));
+    let wallet = there.wallets[0].to_string();
+    let (token, mint) = (there.token_accounts[0].to_string(), there.mints[0].to_string());
+    let slot = gateway.cluster.slot(Commitment::Finalized) - 9;
+    let program = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
+    let mut met = Vec::new();
+    for (method, params) in [
+        ("getBalance", json!([wallet])),
+        ("getTokenSupply", json!([mint])),
+        ("getTokenSupply", json!([wallet])),
+        ("getGenesisHash", json!([])),
+        ("getEpochSchedule", json!([])),
+        ("getInflationGovernor", json!([{ "commitment": "confirmed" }])),
+        ("getInflationRate", json!([])),
+        ("getInflationReward", json!([[wallet]])),
+        ("getInflationReward", json!([[there.stake_accounts[0].to_string()], { "epoch": 3 }])),
+        ("getStakeMinimumDelegation", json!([])),
+        ("getMinimumBalanceForRentExemption", json!([165])),
+        ("getLeaderSchedule", json!([])),
+        ("getLeaderSchedule", json!([slot, { "identity": wallet }])),
+        ("getLeaderSchedule", json!([slot * 1000])),
+        ("getSlotLeaders", json!([slot, 7])),
+        ("getSlotLeader", json!([])),
+        ("getHealth", json!([])),
+        ("getVersion", json!([])),
+        ("getFirstAvailableBlock", json!([])),
+        ("minimumLedgerSlot", json!([])),
+        ("getRecentPrioritizationFees", json!([[wallet]])),
+        ("getTransactionCount", json!([])),
+        ("getBlockProduction", json!([])),
+        ("getBlockCommitment", json!([slot])),
+        ("getHighestSnapshotSlot", json!([])),
+        ("getMaxRetransmitSlot", json!([])),
+        ("getMaxShredInsertSlot", json!([])),
+        ("getIdentity", json!([])),
+        ("getBlockTime", json!([slot])),
+        ("getBlockTime", json!([slot + 1_000_000])),
+        ("getBlocks", json!([slot - 9, slot])),
+        ("getBlocks", json!([slot, slot - 9])),
+        ("getBlocks", json!([slot, slot + 500_001, { "commitment": "confirmed" }])),
+        ("getBlocksWithLimit", json!([slot - 9, 5])),
+        (
+            "getTransaction",
+            json!([
+                "5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW"
+            ]),
+        ),
+        ("getSignaturesForAddress", json!([wallet, { "limit": 3 }])),
+        ("getTokenAccountsByOwner", json!([wallet, { "programId": program }, { "encoding": "jsonParsed" }])),
+        ("getTokenAccountsByDelegate", json!([wallet, { "mint": mint }])),
+        ("getProgramAccounts", json!([program, { "encoding": "base64", "filters": [{ "dataSize": 82 }] }])),
+        ("getTokenLargestAccounts", json!([mint])),
+        ("getTokenLargestAccounts", json!([token])),
+        ("getLargestAccounts", json!([])),
+        ("getSupply", json!([{ "excludeNonCirculatingAccountsList": true }])),
+    ] {
+        let call = gateway.call(method, params);
+        let reply = call.send().await;
+        assert_eq!(reply.json(), call.answer_of(node), "{}", call.body());
+        met.push(Method::from_name(method).unwrap());
+    }
+    let missing: Vec<_> =
+        Method::ALL[Method::USUAL..].iter().filter(|method| !met.contains(method)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[tokio::test]
+async fn balance_and_account_share_one_entry() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (cluster, node) = (&gateway.cluster, gateway.cluster.node(0));
+    let wallet = cluster.examples().wallets[0];
+    let balance = |key: String| gateway.call("getBalance", json!([key])).confirmed();
+    let first = balance(wallet.to_string()).send().await;
+    let lamports = cluster.account_at(&wallet, first.slot()).unwrap().lamports;
+    assert_eq!((first.value(), first.cache_status()), (json!(lamports), "fwd=miss; stored"));
+    // The account has no data, so all of it is known.
+    let account = gateway.get_account(wallet).confirmed().base64().send().await;
+    assert!(account.is_hit() && account.value()["lamports"] == json!(lamports), "{}", account.text);
+    assert_eq!((node.calls("getBalance"), node.calls("getAccountInfo")), (0, 1));
+
+    // Every form of an account shows its lamports.
+    for (n, encoding) in ["jsonParsed", "base64+zstd", "base64", "base58"].into_iter().enumerate() {
+        let token = cluster.examples().token_accounts[n];
+        let account = gateway.get_account(token).confirmed().encoding(encoding).send().await;
+        let balance = balance(token.to_string()).send().await;
+        assert!(balance.is_hit(), "{encoding}: {}", balance.cache_status());
+        // The account is too long for base58, but was read.
+        if encoding != "base58" {
+            assert_eq!(balance.slot(), account.slot(), "{encoding}");
+        }
+        let lamports = cluster.account_at(&token, balance.slot()).unwrap().lamports;
+        assert_eq!(balance.value(), json!(lamports), "{encoding}");
+    }
+    let absent = balance(Pubkey([7; 32]).to_string()).send().await;
+    assert_eq!(absent.value(), json!(0), "{}", absent.text);
+    let beyond = balance(wallet.to_string()).min_context_slot(cluster.slot(Commitment::Confirmed) + 1000);
+    assert_eq!(beyond.send().await.code(), -32016);
+}
+
+#[tokio::test]
+async fn null_transaction_of_one_node_decides_nothing() {
+    let gateway = TestGateway::builder().nodes(3).start().await;
+    let (block, nodes) = (gateway.cluster.examples().block_with_v0, gateway.cluster.nodes());
+    let details = gateway.get_block(block).details("signatures").send().await;
+    let signatures = details.result()["signatures"].clone();
+    let transaction = |n: usize| gateway.call("getTransaction", json!([signatures[n]])).version_0();
+    for node in &nodes[..2] {
+        node.fault_on("getTransaction", Fault::Result(Value::Null), None);
+    }
+    // Whichever node is asked first, the one that has the transaction is asked as well.
+    for n in 0..3 {
+        let found = transaction(n).send().await;
+        assert_eq!(found.result()["slot"], json!(block), "{}", found.text);
+        // A caller at confirmed gets the same final answer.
+        let again = transaction(n).confirmed().send().await;
+        assert_eq!((again.is_hit(), again.result()), (true, found.result()), "{}", again.cache_status());
+    }
+    nodes[2].fault_on("getTransaction", Fault::Result(Value::Null), None);
+    for _ in 0..2 {
+        let before: Vec<_> = nodes.iter().map(|node| node.calls("getTransaction")).collect();
+        let missing = transaction(3).send().await;
+        assert_eq!((missing.result(), missing.cache_status()), (Value::Null, "fwd=miss"));
+        let asked: Vec<_> =
+            nodes.iter().zip(before).map(|(node, before)| node.calls("getTransaction") - before).collect();
+        assert_eq!(asked, [1, 1, 1], "null is never kept, and every node is asked");
+    }
+}
+
+#[tokio::test]
+async fn lists_of_blocks_come_from_nodes_that_hold_their_start() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    let cluster = &gateway.cluster;
+    let newest = cluster.slot(Commitment::Finalized);
+    let whole = |first: u64, last: u64| {
+        let node = cluster.node(1);
+        gateway.call("getBlocks", json!([first, last])).result_of(node)
+    };
+    // Nobody knows yet that the first node has lost its old blocks: it leaves them out of its lists.
+    cluster.node(0).prune_below(newest - 20);
+    for n in 0..12 {
+        let (first, last) = (newest - 90 + n, newest - 10);
+        let blocks = gateway.call("getBlocks", json!([first, last]));
+        let reply = blocks.send().await;
+        assert_eq!(reply.result(), whole(first, last), "{}", reply.cache_status());
+        let again = blocks.confirmed().send().await;
+        assert_eq!((again.is_hit(), again.result()), (true, reply.result()), "{}", again.cache_status());
+    }
+    // If no other node is left, its list is not kept.
+    cluster.node(1).set_down(true);
+    let (first, last) = (newest - 60, newest - 10);
+    for _ in 0..2 {
+        let cut = gateway.call("getBlocks", json!([first, last])).send().await;
+        assert!(!cut.is_hit() && cut.result() != whole(first, last), "{}", cut.cache_status());
+    }
+}
+
+#[tokio::test]
+async fn lists_with_a_limit_stay_once_they_are_full_and_final() {
+    let gateway = TestGateway::builder().nodes(1).config(without_state).start().await;
+    let newest = gateway.cluster.slot(Commitment::Finalized);
+    let blocks = |first: u64, limit: u64| gateway.call("getBlocksWithLimit", json!([first, limit]));
+    let list: Vec<u64> = (newest - 9..newest).collect();
+    for (limit, is_kept) in [(9, true), (10, false)] {
+        gateway.cluster.node(0).fault_on("getBlocksWithLimit", Fault::Result(json!(list)), Some(1));
+        let first = blocks(newest - 9, limit).send().await;
+        assert_eq!(first.result(), json!(list), "{}", first.text);
+        gateway.step_by(4).await;
+        gateway.cluster.node(0).fault_on("getBlocksWithLimit", Fault::Result(json!([])), Some(1));
+        let later = blocks(newest - 9, limit).confirmed().send().await;
+        assert_eq!(later.is_hit(), is_kept, "a list of {limit}: {}", later.cache_status());
+        gateway.cluster.clear_faults();
+    }
+}
+
+#[tokio::test]
+async fn times_are_kept_once_their_block_is_final() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    let finalized = gateway.cluster.slot(Commitment::Finalized);
+    for (slot, is_kept) in [(finalized, true), (finalized + 1, false)] {
+        gateway.cluster.fault_everywhere("getBlockTime", &Fault::Result(json!(17)));
+        for is_again in [false, true] {
+            let reply = gateway.call("getBlockTime", json!([slot])).send().await;
+            assert_eq!(reply.result(), json!(17));
+            assert_eq!(reply.is_hit(), is_kept && is_again, "{slot}: {}", reply.cache_status());
+        }
+    }
+    // A kept block shows its time, whatever its shape.
+    let block = gateway.get_block(finalized - 20).details("none").send().await;
+    let time = gateway.call("getBlockTime", json!([finalized - 20])).send().await;
+    assert_eq!((time.is_derived(), time.result()), (true, block.result()["blockTime"].clone()));
+    // A node without the block's time proves nothing.
+    gateway.cluster.clear_faults();
+    gateway.cluster.node(0).fault_on("getBlockTime", Fault::Result(Value::Null), None);
+    gateway.cluster.node(1).fault_on("getBlockTime", Fault::Result(json!(18)), None);
+    for slot in finalized - 8..finalized {
+        assert_eq!(gateway.call("getBlockTime", json!([slot])).send().await.result(), json!(18));
+    }
+}
+
+#[tokio::test]
+async fn pages_of_signatures_stay_once_they_are_full() {
+    let gateway = TestGateway::builder().nodes(1).config(without_state).start().await;
+    let signature =
+        "5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW";
+    let page = json!([{ "signature": signature, "slot": 5 }, { "signature": signature, "slot": 4 }]);
+    gateway.cluster.fault_everywhere("getSignaturesForAddress", &Fault::Result(page));
+    let key = gateway.cluster.examples().wallets[0].to_string();
+    for (config, is_kept) in [
+        (json!({ "limit": 2, "before": signature }), true),
+        (json!({ "limit": 3, "before": signature }), false),
+        (json!({ "limit": 2 }), false),
+    ] {
+        let call = gateway.call("getSignaturesForAddress", json!([key, config]));
+        assert_eq!(call.send().await.cache_status(), "fwd=miss; stored");
+        gateway.step_by(20).await;
+        assert_eq!(call.send().await.is_hit(), is_kept, "{config}");
+    }
+}
+
+#[tokio::test]
+async fn answers_of_an_epoch_end_with_it() {
+    let gateway = TestGateway::builder().nodes(1).config(without_state).start().await;
+    let node = gateway.cluster.node(0);
+    let finalized = gateway.cluster.slot(Commitment::Finalized);
+    let length = finalized + 60;
+    let schedule = json!({
+        "firstNormalEpoch": 0, "firstNormalSlot": 0, "leaderScheduleSlotOffset": length, "slotsPerEpoch": length,
+        "warmup": false,
+    });
+    node.fault_on("getEpochSchedule", Fault::Result(schedule), None);
+    let rate = |epoch: u64| {
+        let rate = json!({ "epoch": epoch, "foundation": 0.0, "total": 0.1, "validator": 0.1 });
+        node.clear_faults();
+        node.fault_on("getInflationRate", Fault::Result(rate), None);
+    };
+    node.fault_on("getInflationRate", Fault::Result(json!({ "epoch": 0 })), None);
+    let call = gateway.call("getInflationRate", json!([]));
+    assert_eq!(call.send().await.result()["epoch"], 0);
+    gateway.step_by(3).await;
+    rate(7);
+    assert_eq!(call.send().await.result()["epoch"], 0, "still the same epoch");
+    assert_eq!(node.calls("getEpochSchedule"), 1);
+    gateway.step_by(60).await;
+    // At the border of two epochs a node may still show the last one, which does not stay.
+    rate(0);
+    assert_eq!(call.send().await.result()["epoch"], 0);
+    rate(1);
+    let reply = call.send().await;
+    assert_eq!(reply.result()["epoch"], 1, "{}", reply.cache_status());
+}
+
+#[tokio::test]
+async fn pool_answers_for_its_nodes() {
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .prepare(|cluster| {
+            cluster.node(0).set_version("4.10.1");
+            cluster.node(1).set_version("4.9.2");
+            let newest = cluster.slot(Commitment::Finalized);
+            cluster.node(0).prune_below(newest - 10);
+            cluster.node(1).prune_below(newest - 20);
+        })
+        .start()
+        .await;
+    let oldest = json!(gateway.cluster.slot(Commitment::Finalized) - 20);
+    let ask = |method: &'static str| gateway.call(method, json!([]));
+    let result = async |method| ask(method).send().await.result();
+    assert_eq!(result("getHealth").await, json!("ok"));
+    assert_eq!(result("getVersion").await["solana-core"], "4.9.2");
+    assert_eq!(result("getFirstAvailableBlock").await, oldest);
+    assert_eq!(result("minimumLedgerSlot").await, oldest);
+    assert_eq!(gateway.upstream_calls(), 0);
+    for node in gateway.cluster.nodes() {
+        node.set_healthy(false);
+    }
+    gateway.until("no node is usable", || (0..2).all(|node| gateway.unusable(node).is_some())).await;
+    let unhealthy = ask("getHealth").send().await;
+    assert_eq!((unhealthy.status, unhealthy.code()), (200, -32005));
+    let answer = ask("getHealth").answer_of(gateway.cluster.node(0));
+    assert_eq!(unhealthy.error(), answer["error"]);
+}
+
+#[tokio::test]
+async fn plans_open_methods_by_group() {
+    let groups = |groups: &[Group]| Some(groups.iter().flat_map(|group| group.methods()).collect());
+    for (methods, allowed) in [
+        (None, ["getAccountInfo", "getSlot"].as_slice()),
+        (groups(&[Group::Core]), &["getAccountInfo", "getHealth"]),
+        (groups(&[Group::Core, Group::History]), &["getAccountInfo", "getHealth", "getBlocks"]),
+        (groups(&[Group::Tip, Group::Scans]), &["getSlot", "getSupply"]),
+    ] {
+        let gateway = TestGateway::builder().nodes(1).config(plan(methods)).start().await;
+        let key = json!(gateway.cluster.examples().wallets[0].to_string());
+        for (method, params) in [
+            ("getAccountInfo", json!([key])),
+            ("getHealth", json!([])),
+            ("getSlot", json!([])),
+            ("getBlocks", json!([1, 2])),
+            ("getSupply", json!([])),
+        ] {
+            let reply = gateway.call(method, params).send().await;
+            let expected = if allowed.contains(&method) { 200 } else { 403 };
+            assert_eq!(reply.status, expected, "{method} with {allowed:?}: {}", reply.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_method_that_was_forwarded_stays_open() {
+    let listed = AnyMethod::Own(Method::GetHealth);
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.passthrough = vec![listed];
+            plan(None)(config);
+        })
+        .start()
+        .await;
+    assert_eq!(gateway.call("getHealth", json!([])).send().await.result(), json!("ok"));
+    assert_eq!(gateway.call("getVersion", json!([])).send().await.code(), -32091);
+}
+
+#[tokio::test]
+async fn scans_are_kept_shared_and_limited() {
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            config.pool.max_scans = 1;
+            config.upstreams[0].methods = Some(Group::Core.methods().collect());
+        })
+        .start()
+        .await;
+    let programs: Vec<_> = gateway.cluster.examples().wallets[..2].iter().map(ToString::to_string).collect();
+    let scan = |n: usize, filters: Value| {
+        gateway.call("getProgramAccounts", json!([programs[n], { "filters": filters }]))
+    };
+    gateway.cluster.fault_everywhere("getProgramAccounts", &Fault::Result(json!([])));
+    let memcmp = json!({ "memcmp": { "offset": 4, "bytes": "1" } });
+    let first = scan(0, json!([{ "dataSize": 9 }, memcmp])).send().await;
+    assert_eq!(first.cache_status(), "fwd=miss; stored");
+    assert!(scan(0, json!([memcmp, { "dataSize": 9 }])).send().await.is_hit(), "the order does not matter");
+    assert_eq!(gateway.cluster.node(0).calls("getProgramAccounts"), 0, "it does not get them");
+
+    let node = gateway.cluster.node(1);
+    let hold = node.hold("getProgramAccounts");
+    let waits = async {
+        gateway.until("one scan is at the node", || hold.waiting() == 1).await;
+        gateway.until_in_flight(2).await;
+        assert_eq!(node.calls("getProgramAccounts"), 2, "the second one waits");
+        hold.release();
+    };
+    let (one, two, ()) = tokio::join!(scan(0, json!([])).send(), scan(1, json!([])).send(), waits);
+    assert_eq!((one.status, two.status), (200, 200));
+}
