@@ -92,7 +92,12 @@ OVERVIEW = dashboard(
                   ("{{method}}", "sum by (method) (rate(slotfront_ws_notifications_total{@}[~]))"), width=8),
             stack("Closed WebSockets", "short", "WebSockets closed each minute, by reason. `restart`: a node was lost or "
                   "the chain has restarted, `lagged`: the client reads too slowly.",
-                  ("{{reason}}", "60 * sum by (reason) (rate(slotfront_ws_closes_total{@}[~]))"), width=8)),
+                  ("{{reason}}", "60 * sum by (reason) (rate(slotfront_ws_closes_total{@}[~]))"), width=8),
+            stack("Reads of the tip", "reqps", "Calls of getSlot, getLatestBlockhash and the others whose answers never go back, "
+                  "by what answered them.",
+                  ("{{outcome}}", "sum by (outcome) (rate(slotfront_tip_requests_total{@}[~]))")),
+            stack("Sent transactions", "reqps", "Calls of sendTransaction, by what became of them.",
+                  ("{{outcome}}", "sum by (outcome) (rate(slotfront_sends_total{@}[~]))"))),
         row("Latency",
             lines("Latency by outcome", "s", "Median and 99th percentile of hits and misses, on a logarithmic scale.",
                   *[(f"{outcome} p{percent}", latency(percent / 100, f'outcome="{outcome}"'))
