@@ -12,6 +12,11 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
     "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, X-Slotfront-Error",
 );
 
+/// Returns true if scripts of `origin` may call.
+pub(super) fn is_allowed(allowed: &[String], origin: &[u8]) -> bool {
+    allowed.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin)
+}
+
 /// Adds the CORS headers to `headers`, the header fields of a response. Does nothing for a request without `Origin`.
 /// For an origin outside `allowed`, adds `Vary` only. An allowed origin may send any request header, as on a node.
 pub(super) fn apply(
@@ -24,9 +29,9 @@ pub(super) fn apply(
     let any = allowed.iter().any(|allowed| allowed == "*");
     if !any {
         headers.append(VARY, HeaderValue::from_static("origin"));
-        if !allowed.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()) {
-            return;
-        }
+    }
+    if !is_allowed(allowed, origin.as_bytes()) {
+        return;
     }
     let allow = if any { HeaderValue::from_static("*") } else { origin.clone() };
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allow);

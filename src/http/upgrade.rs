@@ -10,9 +10,9 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::{Method as Verb, StatusCode, Version};
 
-use super::Front;
 use super::reply::HttpReply;
 use super::request_head::{ClientInfo, Fields, elements};
+use super::{Front, cors};
 use crate::error::Error;
 use crate::node::websocket::accept_key;
 
@@ -47,12 +47,12 @@ impl Handshake {
             return (StatusCode::UPGRADE_REQUIRED, [(SEC_WEBSOCKET_VERSION, VERSION)], text).into_response();
         };
         let origin = client.origin.as_deref();
-        // A script of any origin may open a WebSocket, so the server has to check what a browser checks for HTTP.
-        let is_allowed = |origin: &str| {
-            front.config.server.cors_origins.iter().any(|allowed| allowed == "*" || allowed == origin)
-        };
+        let allowed = &front.config.server.cors_origins;
         let admitted = match origin {
-            Some(origin) if !is_allowed(origin) => Err(Error::Forbidden("this origin".to_owned())),
+            // A script of any origin may open a WebSocket, so the server has to check what a browser checks for HTTP.
+            Some(origin) if !cors::is_allowed(allowed, origin.as_bytes()) => {
+                Err(Error::Forbidden("this origin".to_owned()))
+            }
             _ => front.subscriptions.admit(&self.key, client.address, origin),
         };
         match admitted {
