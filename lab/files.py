@@ -29,6 +29,9 @@ if len(sys.argv) > 1 and sys.argv[1].endswith("rustc"):
     # Cargo runs this script in place of the compiler for the crates of the workspace.
     os.execv(sys.argv[1], [*sys.argv[1:], "-C", "instrument-coverage"])
 
+if sys.argv[1:] not in ([], ["--list"]):
+    sys.exit(__doc__)
+
 os.environ["CARGO_TARGET_DIR"] = str(TARGET)
 sys.path.append(str(ROOT / "tests" / "real"))
 from gateway import BINARY, Nodes, Serve, free_port, keys, upstreams  # noqa: E402
