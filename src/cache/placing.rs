@@ -377,7 +377,8 @@ impl Lookup {
     }
 
     /// Removes the blocks above `slot`, the errors that such blocks are missing, and the other answers at finalized above
-    /// `slot`. Transactions and lists of blocks do not tell their slots here, so all of them are removed. Returns their number. Answers of fetches that are under way will not be stored.
+    /// `slot`. Transactions and lists of blocks do not tell their slots here, so all of them are removed. Returns the
+    /// number of removed entries. Answers of fetches that are under way will not be stored.
     pub(super) fn purge_above(&self, slot: Slot) -> u64 {
         use Commitment::Finalized;
         self.generation.advance();
