@@ -28,7 +28,7 @@ use super::lookup::Lookup;
 use super::render::write_for;
 use crate::config;
 use crate::follow::Chain;
-use crate::methods::{AccountEncoding, BlockQuery, Commitment, Query, Slot};
+use crate::methods::{AccountEncoding, BlockQuery, Commitment, Method, Query, Slot};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::VerifyResult;
@@ -87,6 +87,10 @@ impl Verifier {
             reason = "a share of all draws, which ends at the highest"
         )]
         let threshold = (sample.unwrap_or(CARRIED_SAMPLE) * u64::MAX as f64) as u64;
+        // The alert on mismatches would miss the first one of a series that does not start at zero.
+        for method in Method::ALL {
+            lookup.metrics.verify.at((Some(method), VerifyResult::Mismatch));
+        }
         Arc::new(Self {
             threshold,
             next_carried: sample.is_none().then(|| Mutex::new(Instant::now())),

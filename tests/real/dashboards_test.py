@@ -76,6 +76,7 @@ class Load(threading.Thread):
         for method, params in (("getVoteAccounts", []), ("getRecentPerformanceSamples", [5]), ("getClusterNodes", [])):
             self.call(method, params)
         self.call("getHealth", [])
+        self.call("getSlot", [])
         if turn % 10 == 0:
             call(self.url + "x", "getClusterNodes", [])
         self.together([slot - 20 - turn % 60, {"maxSupportedTransactionVersion": 0, "encoding": "base64"}])
