@@ -164,7 +164,9 @@ def main():
         return subprocess.run([str(word) for word in [*program, nowhere, "--node", nowhere, *plan, "--print"]], check=True)
     with tempfile.TemporaryDirectory() as folder, lab.Servers(folder) as servers:
         nodes = servers.cluster(target, NODES, "--seed", options.seed)
-        gateway = lab.Gateway(servers, target, "gateway", nodes, f'[follow]\nmode = "{"on" if options.follow else "off"}"')
+        gateway = lab.Gateway(
+            servers, target, "gateway", nodes, f'[follow]\nmode = "{"on" if options.follow else "off"}"', plan='methods = ["core", "tip", "history"]'
+        )
         # Waits for the first probes of the nodes.
         time.sleep(3)
         before = gateway.metrics()
