@@ -29,7 +29,7 @@ class Faults(unittest.TestCase):
         config.write_text(
             f'[server]\nlisten = "127.0.0.1:{port}"\nadmin_listen = "127.0.0.1:{admin}"\n'
             "[plans.standard]\nrps = 1000000\nburst = 1000000\n"
-            '[passthrough]\nmethods = ["getProgramAccounts"]\n'
+            '[passthrough]\nmethods = ["getTokenAccountsByDelegate"]\n'
             '[pool]\nattempt_timeout = { default = "5s" }\nprobe_interval = "200ms"\n'
             'breaker = { failures = 5, failure_rate = 0.5, slow = 4.0, open = "300ms" }\n' + upstreams(nodes)
         )

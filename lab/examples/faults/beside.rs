@@ -9,8 +9,10 @@ use slotfront_sim::{Cluster, Settings};
 
 use crate::phases::ACCOUNT;
 
-/// The forwarded method that the nodes refuse in some phases.
-pub(crate) const FORWARDED: &str = "getProgramAccounts";
+/// The method that the nodes refuse in some phases. Its answers are not cached, so each call meets the refusal.
+pub(crate) const FORWARDED: &str = "getTokenAccountsByDelegate";
+/// The token program.
+const TOKEN: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
 /// A node's error for a `minContextSlot` that it has not reached.
 const NOT_REACHED: i64 = -32_016;
 
@@ -60,7 +62,9 @@ impl Beside {
     pub(crate) fn call(self, cluster: &Cluster, number: u64, address: &Pubkey) -> BesideCall {
         let newest = cluster.slot(Commitment::Processed);
         let (method, slot, params) = match self {
-            Self::Refused { .. } => (FORWARDED, newest, format!(r#"["{address}"]"#)),
+            Self::Refused { .. } => {
+                (FORWARDED, newest, format!(r#"["{address}",{{"programId":"{TOKEN}"}}]"#))
+            }
             Self::NewestSlot => {
                 let config =
                     format!(r#"{{"encoding":"base64","commitment":"processed","minContextSlot":{newest}}}"#);
