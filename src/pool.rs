@@ -57,7 +57,7 @@ use crate::config;
 use crate::error::Error;
 pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
-use crate::methods::Slot;
+use crate::methods::{Life, PlainQuery, Query, Slot};
 use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::Metrics;
@@ -125,7 +125,9 @@ impl Pool {
             let _ = fake_node.send((request.clone(), reply_sender));
             return answer.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())));
         }
-        if let Some(reply) = self.own_answer(&request.query) {
+        if let Query::Plain(PlainQuery { method, life: Life::Pool, .. }) = &request.query
+            && let Some(reply) = self.own_answer(*method)
+        {
             return Ok(reply);
         }
         let deadline = request.context.deadline;

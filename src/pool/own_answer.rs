@@ -9,16 +9,15 @@ use tokio::time::Instant;
 
 use super::member::Member;
 use super::{Pool, PoolReply};
-use crate::methods::{Life, Method, PlainQuery, Query};
+use crate::methods::Method;
 use crate::node::{NodeReply, code};
 
 /// The node index of an answer that came from no single node.
 const NO_NODE: usize = usize::MAX;
 
 impl Pool {
-    /// Returns the answer to `query` if the pool gives it itself.
-    pub(super) fn own_answer(&self, query: &Query) -> Option<PoolReply> {
-        let Query::Plain(PlainQuery { method, life: Life::Pool, .. }) = query else { return None };
+    /// Returns the answer to `method`, which the pool gives itself. `None` if no node has told what it needs.
+    pub(super) fn own_answer(&self, method: Method) -> Option<PoolReply> {
         let now = Instant::now();
         let standing = self.standing(now);
         let usable: Vec<_> = standing.iter().filter(|(_, unusable)| unusable.is_none()).collect();
