@@ -13,8 +13,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::config::sha256;
-use crate::config::{self, Secret};
+use crate::config::{self, Secret, sha256};
 use scope::Scope;
 
 /// The prefix of every generated key, by which secret scanners can find leaked keys.

@@ -33,7 +33,8 @@ impl BlockQuery {
     pub(super) fn parse(params: &Params, profile: Profile) -> Result<Self, ParamError> {
         // The config is read into a tree. Of two members with the same name, the last one must win.
         let (slot, config) = params::one_or_two::<Slot, Value>(params)?;
-        let config: Option<RpcEncodingConfigWrapper> = params::typed(config.unwrap_or_default())?;
+        let config: Option<RpcEncodingConfigWrapper<RpcBlockConfig>> =
+            params::typed(config.unwrap_or_default())?;
         let config = config.map(RpcBlockConfig::from).unwrap_or_default();
         if config.commitment == Commitment::Processed {
             return Err(ParamError::new("Method does not support commitment below `confirmed`"));
@@ -69,12 +70,13 @@ impl BlockQuery {
     }
 }
 
-/// The second param of getBlock. The type has the name of a node's type, because that name occurs in a node's errors.
+/// The second param of getBlock and getTransaction. The type has the name of a node's type, because that name occurs in a
+/// node's errors.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum RpcEncodingConfigWrapper {
+pub(super) enum RpcEncodingConfigWrapper<T> {
     Deprecated(Option<BlockEncoding>),
-    Current(Option<RpcBlockConfig>),
+    Current(Option<T>),
 }
 
 #[derive(Deserialize, Default)]
@@ -88,8 +90,8 @@ struct RpcBlockConfig {
     max_supported_transaction_version: Option<u8>,
 }
 
-impl From<RpcEncodingConfigWrapper> for RpcBlockConfig {
-    fn from(wrapper: RpcEncodingConfigWrapper) -> Self {
+impl From<RpcEncodingConfigWrapper<Self>> for RpcBlockConfig {
+    fn from(wrapper: RpcEncodingConfigWrapper<Self>) -> Self {
         match wrapper {
             RpcEncodingConfigWrapper::Deprecated(encoding) => Self { encoding, ..Self::default() },
             RpcEncodingConfigWrapper::Current(config) => config.unwrap_or_default(),

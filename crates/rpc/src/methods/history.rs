@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::description::{self, Description, Param, context_config, schema};
+use super::get_block::RpcEncodingConfigWrapper;
 use super::get_fee_for_message::RpcContextConfig;
 use super::params::{self, ParamError};
 use super::plain::{Life, PlainQuery, ResultKind, at_least_confirmed, next};
@@ -115,15 +116,6 @@ pub(super) fn describe_blocks_with_limit() -> Description {
     }
 }
 
-/// The second param of getTransaction. The types have the names of a node's types, because these names occur in a
-/// node's errors.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum RpcEncodingConfigWrapper {
-    Deprecated(Option<BlockEncoding>),
-    Current(Option<RpcTransactionConfig>),
-}
-
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RpcTransactionConfig {
@@ -136,7 +128,8 @@ struct RpcTransactionConfig {
 pub(super) fn transaction(params: &Params) -> Result<Query, ParamError> {
     // The config is read into a tree. Of two members with the same name, the last one must win.
     let (signature, config) = params::one_or_two::<String, Value>(params)?;
-    let config: Option<RpcEncodingConfigWrapper> = params::typed(config.unwrap_or_default())?;
+    let config: Option<RpcEncodingConfigWrapper<RpcTransactionConfig>> =
+        params::typed(config.unwrap_or_default())?;
     let config = match config {
         Some(RpcEncodingConfigWrapper::Deprecated(encoding)) => {
             RpcTransactionConfig { encoding, ..RpcTransactionConfig::default() }
