@@ -12,6 +12,8 @@ use std::io::Write;
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
+use crate::named;
+
 /// The compression level of both formats. This level saves most of the bytes that the highest level saves, at
 /// a tenth of its cost.
 const LEVEL: u32 = 3;
@@ -37,27 +39,17 @@ pub fn is_worth(bytes: usize) -> bool {
     (WORTH_BYTES..=TOO_LONG_BYTES).contains(&bytes)
 }
 
-/// A content coding that is supported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coding {
-    /// The coding `gzip` (RFC 1952).
-    Gzip,
-    /// The coding `zstd` (RFC 8878).
-    Zstd,
+named! {
+    /// A content coding that is supported.
+    pub enum Coding {
+        /// The coding `gzip` (RFC 1952).
+        Gzip = "gzip",
+        /// The coding `zstd` (RFC 8878).
+        Zstd = "zstd",
+    }
 }
 
 impl Coding {
-    /// Both codings, each at the position `coding as usize`.
-    pub const ALL: [Self; 2] = [Self::Gzip, Self::Zstd];
-
-    /// Returns the name of the coding in the header `Content-Encoding`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gzip => "gzip",
-            Self::Zstd => "zstd",
-        }
-    }
-
     /// Compresses the whole of `plain`. `None` if the compressor fails, which happens only without free
     /// memory.
     pub fn encode(self, plain: &[u8]) -> Option<Bytes> {

@@ -13,6 +13,7 @@ pub mod http;
 pub mod subscribe;
 
 pub mod gateway;
+use slotfront_rpc::named;
 pub use slotfront_rpc::{jsonrpc, methods};
 
 pub mod send;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::node_view::{FailureView, NodeView, UpstreamsView};
 use crate::http::Front;
-use crate::methods::{Commitment, Method, PerCommitment, Slot};
+use crate::methods::{AnyMethod, Commitment, Method, PerCommitment, Slot};
 use crate::pool::health::Health;
 use crate::pool::member::Member;
 use crate::pool::select::Unusable;
@@ -47,7 +47,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
         max_in_flight: member.max_in_flight(),
         latency_ms: member.latency().as_secs_f64() * 1000.0,
         rps_left: member.rate_left(now).map(f64::floor),
-        lacks: Method::ALL.iter().filter(|m| member.lacks(**m)).map(|m| m.as_str()).collect(),
+        lacks: Method::ALL.iter().filter(|m| member.lacks(AnyMethod::Own(**m))).map(|m| m.as_str()).collect(),
         drained: member.is_drained(),
         requests,
         failures,

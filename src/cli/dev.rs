@@ -62,7 +62,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     config.server.drain_timeout = Duration::from_secs(1);
     // Client libraries also simulate transactions.
     config.passthrough = passthrough_methods().into_iter().map(AnyMethod::Passthrough).collect();
-    config.passthrough.push(AnyMethod::Passthrough(PassthroughMethod::AIRDROP));
+    config.passthrough.push(AnyMethod::Passthrough(PassthroughMethod::RequestAirdrop));
     config.send.enabled = true;
     config.plans.values_mut().for_each(|plan| plan.send = true);
     config.follow.mode = FollowMode::On;

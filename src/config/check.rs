@@ -3,6 +3,7 @@
 //! At this point, each faulty setting has its default value. A rule about a faulty setting is skipped, so
 //! that one mistake is reported once.
 
+use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::methods::{AnyMethod, Method};
@@ -278,10 +279,8 @@ fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut CrossChecks<'_>) {
         }
     }
     for (key, quota) in [("daily_units", plan.daily_units), ("monthly_units", plan.monthly_units)] {
-        let allowed =
-            |m: &Method| plan.allowed(&config.passthrough).any(|allowed| allowed == AnyMethod::Own(*m));
-        let most_expensive =
-            Method::ALL.into_iter().filter(allowed).max_by_key(|m| config.units.by_method[m.index()]);
+        let allowed = plan.allowed(&config.passthrough).filter(|m| plan.send || *m != AnyMethod::Send);
+        let most_expensive = allowed.max_by_key(|m| (config.units.by_method[m.index()], Reverse(m.index())));
         let Some((quota, method)) = quota.zip(most_expensive) else { continue };
         let cost = config.units.by_method[method.index()];
         if quota < cost {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::reader::Findings;
 use super::*;
-use crate::methods::{Method, TipMethod};
+use crate::methods::{AnyMethod, Method, TipMethod};
 
 const EXAMPLE: &str = include_str!("../../config/example.toml");
 const ONE: &str = "[[upstream]]\nurl = \"http://node.example\"\n";
@@ -230,7 +230,10 @@ fn built_in_methods_may_still_be_listed() {
     let plain = valid(&format!("{ONE}[passthrough]\nmethods = [\"simulateTransaction\"]\n"), &[]);
     assert_eq!(plain.warnings, []);
     let units = valid(&format!("{ONE}[units]\ngetSlot = 7\nsendTransaction = 9\n"), &[]).units;
-    assert_eq!((units.by_tip[TipMethod::GetSlot.index()], units.send), (7, 9));
+    assert_eq!(
+        [AnyMethod::Tip(TipMethod::GetSlot), AnyMethod::Send].map(|m| units.by_method[m.index()]),
+        [7, 9]
+    );
 }
 
 #[test]
@@ -316,7 +319,7 @@ fn rules_between_settings() {
         (with("[plans.a]\ndaily_units = 10"), ""),
         (
             with("[plans.a]\ndaily_units = 10\nmethods = [\"scans\"]"),
-            "plans.a.daily_units: is less than the price of one getSupply (100 units)",
+            "plans.a.daily_units: is less than the price of one getTokenAccountsByDelegate (100 units)",
         ),
         (with("ws_url = \"wss://node.example/path?key=1\""), ""),
         (
@@ -356,7 +359,7 @@ fn defaults_adapt_to_settings() {
     let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
     assert_eq!(seconds, Method::ALL.map(|method| if method == Method::GetBlock { 25 } else { 3 }));
     let config = valid(&(ONE.to_owned() + "[units]\ndefault = 2"), &[]);
-    let price = |method: Method| config.units.by_method[method.index()];
+    let price = |method: Method| config.units.by_method[AnyMethod::Own(method).index()];
     let (own, scan) = (price(Method::GetAccountInfo), price(Method::GetSupply));
     assert_eq!(
         (price(Method::GetBlock), own, scan, price(Method::GetTokenAccountsByOwner)),

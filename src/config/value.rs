@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::methods::{AnyMethod, Commitment, Group, PassthroughMethod, Profile};
+use crate::methods::{AnyMethod, Commitment, Group, Profile};
 
 use super::raw::Raw;
 use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat, network};
@@ -158,13 +158,8 @@ impl Setting for MethodOrGroup {
 
     fn schema() -> Value {
         let groups = Group::ALL.map(Group::as_str).into_iter();
-        json!({ "enum": groups.chain(listed_methods().map(AnyMethod::as_str)).collect::<Vec<_>>() })
+        json!({ "enum": groups.chain(AnyMethod::listed().map(AnyMethod::as_str)).collect::<Vec<_>>() })
     }
-}
-
-/// Returns every method that a setting can name.
-fn listed_methods() -> impl Iterator<Item = AnyMethod> {
-    AnyMethod::all().filter(|method| *method != AnyMethod::Passthrough(PassthroughMethod::AIRDROP))
 }
 
 /// A method that `passthrough.methods` may list. Those that slotfront answers itself by now are among them.
@@ -173,8 +168,7 @@ pub(super) struct Forwardable(pub(super) AnyMethod);
 impl Forwardable {
     fn is_one(method: AnyMethod) -> bool {
         match method {
-            AnyMethod::Passthrough(method) => method != PassthroughMethod::AIRDROP,
-            AnyMethod::Tip(_) => true,
+            AnyMethod::Passthrough(_) | AnyMethod::Tip(_) => true,
             AnyMethod::Own(_) => !method.is_usual(),
             AnyMethod::Subscription(_) | AnyMethod::Send => false,
         }
@@ -190,7 +184,7 @@ impl Setting for Forwardable {
     }
 
     fn schema() -> Value {
-        let names = AnyMethod::all().filter(|method| Self::is_one(*method)).map(AnyMethod::as_str);
+        let names = AnyMethod::listed().filter(|method| Self::is_one(*method)).map(AnyMethod::as_str);
         json!({ "enum": names.collect::<Vec<_>>() })
     }
 }

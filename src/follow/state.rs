@@ -1,5 +1,6 @@
 //! The state of the follower, and the reasons for which it pauses.
 
+use crate::named;
 use crate::telemetry::RestartReason;
 
 /// The state of the follower.
@@ -43,35 +44,21 @@ impl FollowState {
     }
 }
 
-/// The reason why the follower reads no blocks for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PauseReason {
-    /// No usable node can be asked for blocks, or no node gives both its newest slot and the block at this
-    /// slot.
-    NoNode,
-    /// The node that was asked last does not answer `getEpochSchedule`, so the slots at which epochs begin
-    /// are unknown.
-    NoEpochs,
-    /// A block has a form that slotfront does not know.
-    UnknownForm,
-    /// The cluster's blocks have no fee rewards, so a block with missing rewards would not be noticed.
-    NoFees,
-    /// The nodes give blocks more slowly than the cluster makes them.
-    TooSlow,
-}
-
-impl PauseReason {
-    /// Returns the reason in words.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoNode => "no usable node of a known kind and version gives its newest block",
-            Self::NoEpochs => "no node answers getEpochSchedule",
-            Self::UnknownForm => "a block has a form that slotfront does not know",
-            Self::NoFees => {
-                "the blocks of this cluster list no fee rewards, so a block without its rewards would not be noticed"
-            }
-            Self::TooSlow => "the nodes give blocks more slowly than the cluster makes them",
-        }
+named! {
+    /// The reason why the follower reads no blocks for a while.
+    pub enum PauseReason {
+        /// No usable node can be asked for blocks, or no node gives both its newest slot and the block at this
+        /// slot.
+        NoNode = "no usable node of a known kind and version gives its newest block",
+        /// The node that was asked last does not answer `getEpochSchedule`, so the slots at which epochs begin
+        /// are unknown.
+        NoEpochs = "no node answers getEpochSchedule",
+        /// A block has a form that slotfront does not know.
+        UnknownForm = "a block has a form that slotfront does not know",
+        /// The cluster's blocks have no fee rewards, so a block with missing rewards would not be noticed.
+        NoFees = "the blocks of this cluster list no fee rewards, so a block without its rewards would not be noticed",
+        /// The nodes give blocks more slowly than the cluster makes them.
+        TooSlow = "the nodes give blocks more slowly than the cluster makes them",
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cache::Price;
 use crate::config::{Config, Plan, Units};
 use crate::error::Error;
-use crate::methods::{AnyMethod, Commitment, PassthroughCall, Query, SubscriptionMethod, TipMethod};
+use crate::methods::{AnyMethod, Commitment, Query};
 
 /// The maximum number of accounts that a node accepts in one list.
 const FULL_LIST: u64 = 100;
@@ -82,56 +82,36 @@ pub(crate) fn admit_method(
     Ok(())
 }
 
-/// Returns the price of a read of the tip.
-pub(crate) fn tip_price(units: &Units, method: TipMethod) -> Price {
-    let miss = to_f64(units.by_tip[method.index()]);
-    Price { hit: miss * units.hit_factor, miss }
+/// Returns the price of a call of `method`. The price of a hit may be a fraction of a unit.
+pub(crate) fn price_of(units: &Units, method: AnyMethod) -> Price {
+    priced(units, units.by_method[method.index()])
 }
 
-/// Returns the price of a transaction.
-pub(crate) fn send_price(units: &Units) -> Price {
-    let price = to_f64(units.send);
-    Price { hit: price, miss: price }
-}
-
-/// Returns the price of a passthrough call, which is never a hit.
-pub(crate) fn passthrough_price(units: &Units, call: &PassthroughCall) -> Price {
-    let price = to_f64(units.by_passthrough[call.method.index()]);
-    Price { hit: price, miss: price }
-}
-
-/// Returns the price of making a subscription, which is the same for whoever makes it first.
-pub(crate) fn subscription_price(units: &Units, method: SubscriptionMethod) -> Price {
-    let price = to_f64(units.by_subscription[method.index()]);
-    Price { hit: price, miss: price }
-}
-
-/// Returns the price of a call. The price of a hit may be a fraction of a unit.
+/// Returns the price of a call that the cache answers.
 ///
 /// The configured price of getMultipleAccounts is that of a list of [`FULL_LIST`] accounts. A shorter list costs
 /// proportionally less, rounded up to a whole unit. No call costs more than its configured price. The
 /// configuration check relies on this: it requires that each quota suffices for one call.
 pub(crate) fn price(units: &Units, query: &Query) -> Price {
-    let mut price = units.by_method[query.method().index()];
+    let mut price = units.by_method[AnyMethod::Own(query.method()).index()];
     if let Query::Accounts(accounts) = query {
         let part = (accounts.pubkeys.len() as u64).clamp(1, FULL_LIST);
         price = (price * part).div_ceil(FULL_LIST);
     }
-    let miss = to_f64(price);
-    Price { hit: miss * units.hit_factor, miss }
+    priced(units, price)
 }
 
-/// Converts a price. The maximum price is a million, which an f64 holds exactly.
-fn to_f64(price: u64) -> f64 {
-    f64::from(u32::try_from(price).unwrap_or(u32::MAX))
+fn priced(units: &Units, price: u64) -> Price {
+    // The maximum price is a million, which an f64 holds exactly.
+    let miss = f64::from(u32::try_from(price).unwrap_or(u32::MAX));
+    Price { hit: miss * units.hit_factor, miss }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::methods::{
-        AccountEncoding, AccountForm, AccountsQuery, Method, PassthroughMethod, PlainQuery, Pubkey,
-        SamplesQuery,
+        AccountEncoding, AccountForm, AccountsQuery, Method, PlainQuery, Pubkey, SamplesQuery,
     };
 
     fn accounts(n: usize, commitment: Commitment) -> Query {
@@ -184,18 +164,8 @@ mod tests {
 
     #[test]
     fn hits_cost_their_factor() {
-        let prices = Units {
-            default: 1,
-            by_method: Method::ALL
-                .map(|method| if method == Method::GetMultipleAccounts { 5 } else { 1 })
-                .into(),
-            by_tip: [1; 6],
-            send: 1,
-            by_passthrough: [1; PassthroughMethod::COUNT],
-            by_subscription: [1; SubscriptionMethod::ALL.len()],
-            notification: 0,
-            hit_factor: 0.25,
-        };
+        let prices =
+            Units { default: 1, by_method: [5; AnyMethod::COUNT].into(), notification: 0, hit_factor: 0.25 };
         let query = accounts(100, Commitment::Finalized);
         assert_eq!(price(&prices, &query), Price { hit: 1.25, miss: 5.0 });
     }
@@ -216,11 +186,7 @@ mod tests {
         for (price, n, expected) in rows {
             let prices = Units {
                 default: 1,
-                by_method: Method::ALL.map(|_| price).into(),
-                by_tip: [1; 6],
-                send: 1,
-                by_passthrough: [1; PassthroughMethod::COUNT],
-                by_subscription: [1; SubscriptionMethod::ALL.len()],
+                by_method: [price; AnyMethod::COUNT].into(),
                 notification: 0,
                 hit_factor: 1.0,
             };

@@ -19,7 +19,7 @@ use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
-use crate::methods::{AnyMethod, Group, PassthroughCall, Query, Subscription, TipQuery};
+use crate::methods::{AnyMethod, Commitment, Group, PassthroughCall, Query};
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -266,15 +266,10 @@ impl Principal {
         self: &Arc<Self>,
         mut call: PassthroughCall,
     ) -> Result<(PassthroughCall, Charge), Error> {
-        if let Some(limits) = &self.limits {
-            let (methods, method) =
-                (self.validity.scope.methods.as_deref(), AnyMethod::Passthrough(call.method));
-            plan::admit_method(&limits.terms, methods, method, Some(call.commitment))?;
-            if limits.terms.plan.commitments.is_some() {
-                call = call.canonical();
-            }
+        let charge = self.admit_other(AnyMethod::Passthrough(call.method), Some(call.commitment))?;
+        if self.limits.as_ref().is_some_and(|limits| limits.terms.plan.commitments.is_some()) {
+            call = call.canonical();
         }
-        let charge = self.reserve(plan::passthrough_price(&self.context.units, &call))?;
         Ok((call, charge))
     }
 
@@ -305,24 +300,26 @@ impl Principal {
         })
     }
 
-    /// Checks that the plan and the key allow a subscription.
+    /// Checks that the plan and the key allow a method.
     ///
     /// # Errors
     /// [`Error::Forbidden`], which names the method or the commitment.
-    pub fn allows(&self, subscription: &Subscription) -> Result<(), Error> {
+    pub fn allows(&self, method: AnyMethod, commitment: Option<Commitment>) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
-        let (methods, method) =
-            (self.validity.scope.methods.as_deref(), AnyMethod::Subscription(subscription.method()));
-        plan::admit_method(&limits.terms, methods, method, subscription.commitment())
+        plan::admit_method(&limits.terms, self.validity.scope.methods.as_deref(), method, commitment)
     }
 
-    /// Checks that the plan and the key allow a subscription, and reserves its price.
+    /// Checks that the plan and the key allow a method that the cache does not answer, and reserves its price.
     ///
     /// # Errors
     /// As for [`Self::admit`].
-    pub fn admit_subscription(self: &Arc<Self>, subscription: &Subscription) -> Result<Charge, Error> {
-        self.allows(subscription)?;
-        self.reserve(plan::subscription_price(&self.context.units, subscription.method()))
+    pub fn admit_other(
+        self: &Arc<Self>,
+        method: AnyMethod,
+        commitment: Option<Commitment>,
+    ) -> Result<Charge, Error> {
+        self.allows(method, commitment)?;
+        self.reserve(plan::price_of(&self.context.units, method))
     }
 
     /// Adds the price of a notification to the key's usage.
@@ -331,18 +328,6 @@ impl Principal {
         if price > 0 {
             self.book(to_f64(price));
         }
-    }
-
-    /// Checks that the plan and the key allow a read of the tip, and reserves its price.
-    ///
-    /// # Errors
-    /// As for [`Self::admit`].
-    pub fn admit_tip(self: &Arc<Self>, query: &TipQuery) -> Result<Charge, Error> {
-        if let Some(limits) = &self.limits {
-            let (methods, method) = (self.validity.scope.methods.as_deref(), AnyMethod::Tip(query.method()));
-            plan::admit_method(&limits.terms, methods, method, query.commitment())?;
-        }
-        self.reserve(plan::tip_price(&self.context.units, query.method()))
     }
 
     /// Returns true if the plan and the key allow to send transactions. Without a plan nobody may.
@@ -357,7 +342,7 @@ impl Principal {
     /// # Errors
     /// [`Error::Limited`] if too little is left of a quota.
     pub fn admit_send(self: &Arc<Self>) -> Result<Charge, Error> {
-        self.reserve(plan::send_price(&self.context.units))
+        self.reserve(plan::price_of(&self.context.units, AnyMethod::Send))
     }
 
     /// Reserves the highest price of a call. Dropping the charge turns the units into used ones, or gives them back.

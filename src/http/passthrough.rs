@@ -33,9 +33,7 @@ pub(super) async fn answer(
     }
     let limited = request.principal.take(Instant::now()).err();
     let allowed = &request.front.config.passthrough;
-    let airdrop = Some(PassthroughMethod::AIRDROP).filter(|airdrop| airdrop.as_str() == name);
     let listed = PassthroughMethod::from_name(name)
-        .or(airdrop)
         .filter(|method| allowed.contains(&AnyMethod::Passthrough(*method)));
     let Some(method) = listed else {
         let unknown = || write_method(name).map_or(Error::MethodNotFound, Error::Write);

@@ -9,7 +9,7 @@ use super::passthrough::{charged, respond};
 use crate::cache::Debt;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
-use crate::methods::{TipMethod, TipQuery};
+use crate::methods::{AnyMethod, TipMethod, TipQuery};
 use crate::tip::TipAnswer;
 
 /// Answers a call of `method`, and counts it in the metrics.
@@ -45,7 +45,7 @@ pub(super) async fn answer(
 /// # Errors
 /// The refusal by the key's plan or quota, or as for [`Tip::answer`](crate::tip::Tip::answer).
 async fn read(request: &RequestContext<'_>, query: TipQuery) -> Result<TipAnswer, Error> {
-    let charge = request.principal.admit_tip(&query)?;
+    let charge = request.principal.admit_other(AnyMethod::Tip(query.method()), query.commitment())?;
     let (tip, context) = (Arc::clone(&request.front.tip), request.call_context());
     let debt = |answer: &Result<TipAnswer, Error>| match answer {
         Ok(answer) if answer.status.is_hit() => Debt::Hit,

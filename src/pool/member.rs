@@ -21,7 +21,7 @@ use crate::breaker::BreakerState;
 use crate::config;
 use crate::fair::CallerId;
 use crate::frontier::{Frontier, NodeSlots};
-use crate::methods::{AnyMethod, Commitment, Method, PassthroughMethod, Slot, TipMethod};
+use crate::methods::{AnyMethod, Commitment, Method, Slot};
 use crate::node::websocket::NodeSocket;
 use crate::node::{Client, Fault};
 use crate::telemetry::{AttemptResult, Metrics, UpstreamMetrics};
@@ -163,44 +163,26 @@ impl Member {
         self.state.breaker().is_closed()
     }
 
-    pub(super) fn lacks_any(&self, method: AnyMethod) -> bool {
-        match method {
-            AnyMethod::Own(method) => self.lacks(method),
-            other => {
-                let may_ask = self.upstream.methods.as_ref().is_none_or(|list| list.contains(&other));
-                !may_ask || self.state.incapable_others.load(Ordering::Relaxed) & other_bit(other) != 0
-            }
-        }
-    }
-
     /// Returns true if the node is known not to serve `method`, or not asked for it by the setting `upstream.methods`.
-    pub fn lacks(&self, method: Method) -> bool {
-        let may_ask =
-            self.upstream.methods.as_ref().is_none_or(|list| list.contains(&AnyMethod::Own(method)));
+    pub fn lacks(&self, method: AnyMethod) -> bool {
+        let may_ask = self.upstream.methods.as_ref().is_none_or(|list| list.contains(&method));
         !may_ask || self.state.incapable.load(Ordering::Relaxed) & bit(method) != 0
     }
 
     pub(super) fn set_lacking(&self, method: AnyMethod) {
-        match method {
-            AnyMethod::Own(method) => {
-                self.state.incapable.fetch_or(bit(method), Ordering::Relaxed);
-            }
-            other => {
-                self.state.incapable_others.fetch_or(other_bit(other), Ordering::Relaxed);
-            }
-        }
+        self.state.incapable.fetch_or(bit(method), Ordering::Relaxed);
     }
 
     /// Forgets which methods the node does not serve, because it may have been restarted with other settings.
     pub(super) fn forget_lacking(&self) {
         self.state.incapable.store(0, Ordering::Relaxed);
-        self.state.incapable_others.store(0, Ordering::Relaxed);
         self.state.refuses_blocks.store(false, Ordering::Relaxed);
     }
 
     /// Returns true if this node's blocks can be followed: read to learn which accounts each block writes.
     pub(super) fn gives_blocks(&self) -> bool {
-        let refuses = self.state.refuses_blocks.load(Ordering::Relaxed) || self.lacks(Method::GetBlock);
+        let refuses =
+            self.state.refuses_blocks.load(Ordering::Relaxed) || self.lacks(AnyMethod::Own(Method::GetBlock));
         self.lists_writes() && self.is_of_cluster() && !refuses
     }
 
@@ -213,7 +195,7 @@ impl Member {
     /// the method, or does not report the pool's genesis hash.
     pub(super) fn serves(&self, method: AnyMethod) -> bool {
         let foreign = matches!(**self.state.health.load(), Health::Foreign { .. } | Health::NoGenesisHash);
-        !foreign && !self.is_drained() && !self.lacks_any(method)
+        !foreign && !self.is_drained() && !self.lacks(method)
     }
 
     /// Returns true if an operator has drained the node.
@@ -369,18 +351,7 @@ impl Member {
     }
 }
 
-const fn bit(method: Method) -> u64 {
+const fn bit(method: AnyMethod) -> u64 {
+    const { assert!(AnyMethod::COUNT <= u64::BITS as usize) };
     1 << method.index()
-}
-
-/// Returns the bit of a method that is not answered through the cache.
-fn other_bit(method: AnyMethod) -> u64 {
-    let place = match method {
-        AnyMethod::Own(_) | AnyMethod::Subscription(_) | AnyMethod::Send => {
-            PassthroughMethod::COUNT + TipMethod::ALL.len()
-        }
-        AnyMethod::Tip(method) => PassthroughMethod::COUNT + method.index(),
-        AnyMethod::Passthrough(method) => method.index(),
-    };
-    1 << place
 }

@@ -115,7 +115,7 @@ impl Nodes {
         let may_be_trial = tried.is_empty() && call.own_method().is_some();
         // A node that answers no probe may hold more, which nobody gets from it.
         let answers = |member: &&Arc<Member>| {
-            member.reasons(now).max() < Some(Unusable::Unprobed) && !member.lacks_any(call.method())
+            member.reasons(now).max() < Some(Unusable::Unprobed) && !member.lacks(call.method())
         };
         let firsts = members.iter().filter(answers).map(|member| member.first_available());
         let oldest = firsts.min().unwrap_or(0);
@@ -129,7 +129,7 @@ impl Nodes {
                 member.reasons(now).max(),
                 (!may_be_trial && !member.has_closed_breaker()).then_some(Unusable::BreakerOpen),
                 quiet.map(|_| Unusable::Quiet),
-                member.lacks_any(call.method()).then_some(Unusable::Incapable),
+                member.lacks(call.method()).then_some(Unusable::Incapable),
                 member.over_share(call.context().caller),
                 self.lagging(members, member),
                 self.cluster.unidentified(member),

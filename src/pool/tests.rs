@@ -58,8 +58,7 @@ pub(super) fn request(method: Method, params: &str) -> UpstreamRequest {
 
 /// Returns a call of a passthrough method, with a deadline in one second.
 pub(super) fn passthrough() -> PassthroughRequest {
-    let call =
-        PassthroughCall::new(PassthroughMethod::from_name("simulateTransaction").unwrap(), Params::None);
+    let call = PassthroughCall::new(PassthroughMethod::SimulateTransaction, Params::None);
     PassthroughRequest { call, prefer: None, context: CallContext::own(Instant::now() + SECOND) }
 }
 
@@ -255,8 +254,9 @@ async fn reload_ends_the_wait_for_a_rate() {
 async fn lacking_methods_are_noted_one_by_one() {
     let pool = pool(1, |_| {});
     let members = pool.members();
-    let lacking =
-        || -> Vec<_> { Method::ALL.into_iter().filter(|method| members[0].lacks(*method)).collect() };
+    let lacking = || -> Vec<_> {
+        Method::ALL.into_iter().filter(|method| members[0].lacks(AnyMethod::Own(*method))).collect()
+    };
     assert_eq!(lacking(), []);
     for method in [Method::GetBlock, Method::GetAccountInfo] {
         members[0].set_lacking(AnyMethod::Own(method));

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::fair::Held;
 use crate::gateway::{Gateway, Principal};
-use crate::methods::{Subscription, SubscriptionMethod};
+use crate::methods::{AnyMethod, Subscription, SubscriptionMethod};
 use crate::telemetry::{CloseReason, Metrics};
 
 /// The maximum number of bytes that wait for one client. A single longer notification may wait alone.
@@ -40,7 +40,8 @@ pub(super) struct Notification {
 
 impl Notification {
     pub(super) fn new(method: SubscriptionMethod, result: &[u8], queued: &Arc<AtomicUsize>) -> Self {
-        let head = format!(r#"{{"jsonrpc":"2.0","method":"{}","params":{{"result":"#, method.notification());
+        let head =
+            format!(r#"{{"jsonrpc":"2.0","method":"{}Notification","params":{{"result":"#, method.kind());
         let text = Bytes::from([head.as_bytes(), result, br#","subscription":"#].concat());
         queued.fetch_add(text.len(), Ordering::Relaxed);
         Self { method, text, queued: Arc::clone(queued) }
@@ -278,8 +279,10 @@ impl SocketClient {
 impl ClientState {
     /// Returns true if the plan in force allows what the client has.
     fn is_allowed(&self) -> bool {
-        let allows =
-            |(subscription, _): &(Arc<Subscription>, Held)| self.principal.allows(subscription).is_ok();
+        let allows = |(subscription, _): &(Arc<Subscription>, Held)| {
+            let method = AnyMethod::Subscription(subscription.method());
+            self.principal.allows(method, subscription.commitment()).is_ok()
+        };
         !self.principal.is_over_plan() && self.subscriptions.values().all(allows)
     }
 

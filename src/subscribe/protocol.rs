@@ -17,8 +17,8 @@ use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{
-    ParamError, Subscription, SubscriptionMethod, invalid_subscription_id, subscription_limit_reached,
-    unsubscribed_id,
+    AnyMethod, ParamError, Subscription, SubscriptionMethod, invalid_subscription_id,
+    subscription_limit_reached, unsubscribed_id,
 };
 use crate::telemetry::CloseReason;
 
@@ -89,7 +89,7 @@ async fn prepare(
         Element::Call(call) => call,
     };
     let name = str::from_utf8(&method).unwrap_or_default();
-    if SubscriptionMethod::ALL.iter().any(|method| method.unsubscribe() == name) {
+    if SubscriptionMethod::from_unsubscribe(name).is_some() {
         return match unsubscribed_id(&params) {
             // Whoever has paid for a subscription ends it for nothing.
             Ok(subscription) if client.has(subscription) => Ok(Some(Step::Unsubscribe { id, subscription })),
@@ -106,7 +106,7 @@ async fn prepare(
     };
     let principal = client.principal();
     principal.take(Instant::now()).map_err(|_| CloseReason::Rate)?;
-    let charge = match principal.admit_subscription(&subscription) {
+    let charge = match principal.admit_other(AnyMethod::Subscription(method), subscription.commitment()) {
         Ok(charge) => charge,
         Err(Error::Limited { .. }) => return Err(CloseReason::Rate),
         Err(error) => return Ok(Some(Step::Answer(text(&id, &error)))),

@@ -255,7 +255,8 @@ impl Relay {
             if let Some(id) = self.ids.remove(&subscription) {
                 self.subscriptions.remove(&id);
                 self.last_call += 1;
-                self.call(self.last_call, subscription.method().unsubscribe(), &format!("[{id}]")).await?;
+                let method = format!("{}Unsubscribe", subscription.method().kind());
+                self.call(self.last_call, &method, &format!("[{id}]")).await?;
             }
         }
         let members = self.hub.parts.pool.members();

@@ -4,6 +4,7 @@
 //! exceptions. The Prometheus registry of a key or an upstream adds them.
 
 use crate::methods::{Commitment, Method, PassthroughMethod, SubscriptionMethod, TipMethod};
+use crate::named;
 
 /// A metric label with a closed set of values. The values are numbered by position, from 0.
 pub trait Label: Copy {
@@ -30,45 +31,6 @@ impl Label for Option<Method> {
     }
 }
 
-impl Label for TipMethod {
-    const NAME: &'static str = "method";
-    const COUNT: usize = TipMethod::ALL.len();
-
-    fn position(self) -> usize {
-        self.index()
-    }
-
-    fn text(position: usize) -> &'static str {
-        Self::ALL[position].as_str()
-    }
-}
-
-impl Label for PassthroughMethod {
-    const NAME: &'static str = "method";
-    const COUNT: usize = PassthroughMethod::COUNT;
-
-    fn position(self) -> usize {
-        self.index()
-    }
-
-    fn text(position: usize) -> &'static str {
-        PassthroughMethod::all().nth(position).unwrap_or(PassthroughMethod::AIRDROP).as_str()
-    }
-}
-
-impl Label for SubscriptionMethod {
-    const NAME: &'static str = "method";
-    const COUNT: usize = Self::ALL.len();
-
-    fn position(self) -> usize {
-        self.index()
-    }
-
-    fn text(position: usize) -> &'static str {
-        Self::ALL[position].as_str()
-    }
-}
-
 impl Label for Option<Commitment> {
     const NAME: &'static str = "commitment";
     const COUNT: usize = Commitment::ALL.len() + 1;
@@ -82,41 +44,9 @@ impl Label for Option<Commitment> {
     }
 }
 
-impl Label for Commitment {
-    const NAME: &'static str = "commitment";
-    const COUNT: usize = Commitment::ALL.len();
-
-    fn position(self) -> usize {
-        self.index()
-    }
-
-    fn text(position: usize) -> &'static str {
-        Commitment::ALL[position].as_str()
-    }
-}
-
-/// Declares an enum whose variants are the values of a label. It takes the label's name and the text of each value.
-macro_rules! label {
-    ($(#[$meta:meta])* $name:ident is $label:literal { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $name { $($(#[$doc])* $variant,)+ }
-
-        impl $name {
-            /// All values, in the order of their indexes.
-            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
-
-            /// Returns the value's text, as in metrics, logs and headers.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text,)+ }
-            }
-
-            pub const fn index(self) -> usize {
-                self as usize
-            }
-
-        }
-
+/// Makes the names of an enum the values of a label.
+macro_rules! named_label {
+    ($name:ident is $label:literal) => {
         impl Label for $name {
             const NAME: &'static str = $label;
             const COUNT: usize = Self::ALL.len();
@@ -129,6 +59,23 @@ macro_rules! label {
                 Self::ALL[position].as_str()
             }
         }
+    };
+}
+
+named_label!(Commitment is "commitment");
+named_label!(TipMethod is "method");
+named_label!(PassthroughMethod is "method");
+named_label!(SubscriptionMethod is "method");
+
+/// Declares an enum whose variants are the values of a label. It takes the label's name and the text of each value.
+macro_rules! label {
+    ($(#[$meta:meta])* $name:ident is $label:literal { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        named! {
+            $(#[$meta])*
+            pub enum $name { $($(#[$doc])* $variant = $text,)+ }
+        }
+
+        named_label!($name is $label);
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -8,7 +8,7 @@ use serde_json::json;
 use slotfront::cache::{CallOptions, Charge, NoConditions, Payer, Price};
 use slotfront::config::{AuthMode, Config};
 use slotfront::error::Error;
-use slotfront::methods::{AnyMethod, Commitment, PassthroughMethod};
+use slotfront::methods::{AnyMethod, Commitment};
 use slotfront::pool::CallerId;
 use slotfront::telemetry::Trace;
 use slotfront_sim::Fault;
@@ -82,7 +82,7 @@ async fn hang_up(
 
 fn prices(config: &mut Config) {
     config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
-    config.units.by_passthrough[PassthroughMethod::from_name(FORWARDED).unwrap().index()] = 7;
+    config.units.by_method[AnyMethod::from_name(FORWARDED).unwrap().index()] = 7;
     config.units.hit_factor = 0.0;
     config.plans.get_mut("dev").unwrap().bypass_cache = true;
 }

@@ -138,7 +138,7 @@ async fn units_are_booked_per_account_call_and_hit() {
     let gateway = TestGateway::builder()
         .nodes(1)
         .config(|config| {
-            config.units.by_method[Method::GetMultipleAccounts.index()] = 10;
+            config.units.by_method[AnyMethod::Own(Method::GetMultipleAccounts).index()] = 10;
             config.units.hit_factor = 0.5;
         })
         .start()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use slotfront::breaker::BreakerState;
 use slotfront::config::{Config, Secret};
-use slotfront::methods::{AnyMethod, Commitment, Method, PassthroughMethod};
+use slotfront::methods::{AnyMethod, Commitment, Method};
 use slotfront_sim::Fault;
 use slotfront_testkit::{FORWARDED, TestGateway, forwarded_params};
 use socket2::{Domain, Socket, Type};
@@ -22,7 +22,7 @@ fn on(config: &mut Config) {
 }
 
 fn all() -> Vec<AnyMethod> {
-    PassthroughMethod::all().map(AnyMethod::Passthrough).collect()
+    AnyMethod::listed().filter(|method| matches!(method, AnyMethod::Passthrough(_))).collect()
 }
 
 #[tokio::test]
@@ -207,11 +207,10 @@ async fn passthrough_obeys_plans_limits_and_units() {
         .nodes(1)
         .config(|config| {
             on(config);
-            let simulate = PassthroughMethod::from_name(FORWARDED).expect("a method");
-            config.units.by_passthrough[simulate.index()] = 7;
+            let simulate = AnyMethod::from_name(FORWARDED).expect("a method");
+            config.units.by_method[simulate.index()] = 7;
             let plan = config.plans.get_mut("dev").expect("the dev plan");
-            plan.methods =
-                Some(vec![AnyMethod::Own(Method::GetClusterNodes), AnyMethod::Passthrough(simulate)]);
+            plan.methods = Some(vec![AnyMethod::Own(Method::GetClusterNodes), simulate]);
             plan.commitments = Some(vec![Commitment::Confirmed]);
             plan.daily_units = Some(100);
             (plan.rps, plan.burst) = (1, 5);
@@ -260,7 +259,7 @@ async fn a_plans_commitments_hold_however_one_is_written() {
         })
         .start()
         .await;
-    for method in PassthroughMethod::all().map(PassthroughMethod::as_str) {
+    for method in all().into_iter().map(AnyMethod::as_str) {
         for params in [
             r#"[{"commitment":"processed"}]"#,
             r#"[{"commitment":"finalized","commitment":"processed"}]"#,

@@ -295,7 +295,7 @@ async fn plans_and_metrics_know_the_six() {
     let gateway = TestGateway::builder()
         .nodes(1)
         .config(|config| {
-            config.units.by_tip[TipMethod::GetSlot.index()] = 7;
+            config.units.by_method[AnyMethod::Tip(TipMethod::GetSlot).index()] = 7;
             let plan = config.plans.get_mut("dev").unwrap();
             plan.methods = Some(vec![AnyMethod::Tip(TipMethod::GetSlot)]);
             plan.commitments = Some(vec![Commitment::Confirmed]);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
-use slotfront::methods::{Commitment, Method};
+use slotfront::methods::{AnyMethod, Commitment, Method};
 use slotfront::pool::select::Unusable;
 use slotfront_sim::Fault;
 use slotfront_testkit::{FORWARDED, TestGateway, forwarded_params};
@@ -53,7 +53,10 @@ async fn firedancer_beside_agave_has_no_fault() {
         assert_no_fault(&gateway);
         if first == 0 {
             let members = gateway.front().pool.members();
-            assert!(members[0].lacks(Method::GetBlock) && !members[0].lacks(Method::GetAccountInfo));
+            assert!(
+                members[0].lacks(AnyMethod::Own(Method::GetBlock))
+                    && !members[0].lacks(AnyMethod::Own(Method::GetAccountInfo))
+            );
             let metrics = gateway.admin("/metrics").await.text;
             assert!(metrics.contains(r#"result="incapable""#), "{metrics}");
         }
@@ -65,7 +68,7 @@ async fn method_missing_everywhere_is_not_found() {
     let gateway = TestGateway::builder()
         .nodes(2)
         .config(|config| {
-            config.passthrough = vec![slotfront::methods::AnyMethod::from_name(FORWARDED).unwrap()];
+            config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
         })
         .start()
         .await;
@@ -111,7 +114,7 @@ async fn unknown_codes_ask_one_more_node() {
         let gateway = TestGateway::builder()
             .in_tiers()
             .config(|config| {
-                config.passthrough = vec![slotfront::methods::AnyMethod::from_name(FORWARDED).unwrap()];
+                config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
             })
             .start()
             .await;
@@ -156,7 +159,7 @@ async fn an_unknown_code_is_asked_elsewhere_without_retries() {
         .config(|config| {
             config.upstreams[1].tier = 1;
             config.pool.retries = 0;
-            config.passthrough = vec![slotfront::methods::AnyMethod::from_name(FORWARDED).unwrap()];
+            config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
         })
         .start()
         .await;
@@ -177,7 +180,7 @@ async fn a_forwarded_unknown_code_asks_no_doubtful_node() {
         .nodes(2)
         .config(|config| {
             config.upstreams[1].tier = 1;
-            config.passthrough = vec![slotfront::methods::AnyMethod::from_name(FORWARDED).unwrap()];
+            config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
         })
         .start()
         .await;

@@ -5,5 +5,8 @@
 
 #![warn(missing_docs)]
 
+#[macro_use]
+mod named;
+
 pub mod jsonrpc;
 pub mod methods;

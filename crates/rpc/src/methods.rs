@@ -74,38 +74,21 @@ pub use tip::{ReadAt, TipMethod, TipQuery};
 use crate::jsonrpc::Params;
 use description::Description;
 
-/// A group of methods, by which a plan opens them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
-    /// The methods about the state of accounts, of the cluster and of its nodes, and single blocks.
-    Core,
-    /// The methods whose answers never go back.
-    Tip,
-    /// The methods about past blocks and transactions.
-    History,
-    /// The methods for which a node walks over many accounts.
-    Scans,
+named! {
+    /// A group of methods, by which a plan opens them.
+    pub enum Group {
+        /// The methods about the state of accounts, of the cluster and of its nodes, and single blocks.
+        Core = "core",
+        /// The methods whose answers never go back.
+        Tip = "tip",
+        /// The methods about past blocks and transactions.
+        History = "history",
+        /// The methods for which a node walks over many accounts.
+        Scans = "scans",
+    }
 }
 
 impl Group {
-    /// Every group.
-    pub const ALL: [Self; 4] = [Self::Core, Self::Tip, Self::History, Self::Scans];
-
-    /// Returns the name in settings.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Core => "core",
-            Self::Tip => "tip",
-            Self::History => "history",
-            Self::Scans => "scans",
-        }
-    }
-
-    /// Returns the group of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|group| group.as_str() == name)
-    }
-
     /// Returns the methods of the group.
     pub fn methods(self) -> impl Iterator<Item = AnyMethod> {
         let own = Method::ALL.into_iter().filter(move |method| method.group() == self).map(AnyMethod::Own);
@@ -115,7 +98,6 @@ impl Group {
 
 /// What the table says of a method.
 struct Row {
-    name: &'static str,
     group: Group,
     parse: fn(&Params, Profile) -> Result<Query, ParamError>,
     describe: fn() -> Description,
@@ -124,18 +106,14 @@ struct Row {
 /// Makes the enum of the methods from their table: the name, the group, the parser of the params, and the description.
 macro_rules! methods {
     ($($method:ident, $name:literal, $group:ident, $parse:expr, $describe:path;)+) => {
-        /// A method that slotfront answers through its cache.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Method { $(#[doc = concat!("`", $name, "`")] $method,)+ }
-
-        impl Method {
-            /// All methods, in the order of [`Method::index`].
-            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$method),+];
+        named! {
+            /// A method that slotfront answers through its cache.
+            pub enum Method { $(#[doc = concat!("`", $name, "`")] $method = $name,)+ }
         }
 
         /// The rows of the table, by [`Method::index`].
         static ROWS: [Row; Method::ALL.len()] =
-            [$(Row { name: $name, group: Group::$group, parse: $parse, describe: $describe },)+];
+            [$(Row { group: Group::$group, parse: $parse, describe: $describe },)+];
     };
 }
 
@@ -188,21 +166,6 @@ methods! {
 impl Method {
     /// The first methods of [`Method::ALL`], which a plan opens that names none.
     pub const USUAL: usize = 8;
-
-    /// Returns the name in calls, metrics and settings.
-    pub const fn as_str(self) -> &'static str {
-        ROWS[self.index()].name
-    }
-
-    /// Returns the position of the method in [`Method::ALL`], for tables with one element for each method.
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns the method of this name. Names are case-sensitive, as on a node.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|m| m.as_str() == name)
-    }
 
     /// Returns the group by which a plan opens the method.
     pub const fn group(self) -> Group {

@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use super::{NAME_RULE, SHARE, is_name};
 use crate::config::Secret;
 use crate::config::setting::{Field, section};
-use crate::methods::{
-    AnyMethod, Commitment, Group, Method, PassthroughMethod, SubscriptionMethod, TipMethod,
-};
+use crate::methods::{AnyMethod, Commitment, Group, Method};
 
 /// The plan that always exists. Keys are created with this plan, unless another is named.
 pub const STANDARD_PLAN: &str = "standard";
@@ -120,18 +118,8 @@ section! {
         /// The price of every method without a price of its own. A passthrough method may have one, too:
         /// `getProgramAccounts = 100`.
         default: u64 = within(1, 0..=1_000_000),
-        /// The prices of the cached methods, by [`Method::index`].
-        by_method: Box<[u64; Method::ALL.len()]> = with(|f| Method::ALL.map(|method| units(f, method, default)).into()),
-        /// The prices of the methods that never go back, by [`TipMethod::index`].
-        by_tip: [u64; 6] = with(|f| TipMethod::ALL.map(|method| common_units(f, method.as_str(), default))),
-        /// The price of a transaction, whatever becomes of it at the node.
-        send["sendTransaction"]: u64 = within(10, 0..=1_000_000),
-        /// The prices of the passthrough methods, by [`PassthroughMethod::index`].
-        by_passthrough: [u64; PassthroughMethod::COUNT] = with(|f| passthrough_units(f, default)),
-        /// The prices of making a subscription, by [`SubscriptionMethod::index`].
-        by_subscription: [u64; SubscriptionMethod::ALL.len()] = with(
-            |f| SubscriptionMethod::ALL.map(|method| common_units(f, method.as_str(), default))
-        ),
+        /// The prices of the methods, by [`AnyMethod::index`]. A subscription costs its price when it is made.
+        by_method: Box<[u64; AnyMethod::COUNT]> = with(|f| prices(f, default)),
         /// The price of each notification of a subscription.
         // Whoever sells by calls sells subscriptions by their making. Notifications are shared, so they cost the nodes
         // nothing more.
@@ -141,32 +129,29 @@ section! {
     }
 }
 
-/// Reads the price of a method. A block costs a node as much as ten accounts. Vote accounts and a full list of accounts
-/// lie between.
-fn units(f: &Field<'_, '_>, method: Method, default: u64) -> u64 {
-    let own = |price: u64, help| f.r.field(method.as_str(), help).within(price, 0..=1_000_000);
-    match method {
-        Method::GetBlock => own(10, "A block is the most expensive answer."),
-        Method::GetMultipleAccounts => own(
-            5,
-            "The price of a full list of 100 accounts. A shorter list costs its part, rounded up: 20 accounts cost 1, \
-             21 cost 2.",
-        ),
-        Method::GetVoteAccounts => own(5, "The full list of validators."),
-        Method::GetTokenAccountsByOwner => own(10, "Nodes with an index find these accounts."),
-        _ if method.group() == Group::Scans => own(100, "A node walks over many accounts."),
-        _ => common_units(f, method.as_str(), default),
-    }
-}
-
-fn common_units(f: &Field<'_, '_>, method: &str, default: u64) -> u64 {
-    f.r.field(method, "").optional_within((), 0..=1_000_000).unwrap_or(default)
-}
-
-fn passthrough_units(f: &Field<'_, '_>, default: u64) -> [u64; PassthroughMethod::COUNT] {
-    let mut prices = [default; PassthroughMethod::COUNT];
-    for method in PassthroughMethod::all() {
-        prices[method.index()] = common_units(f, method.as_str(), default);
+/// Reads the prices of all methods. A block costs a node as much as ten accounts. Vote accounts and a full list of
+/// accounts lie between.
+fn prices(f: &Field<'_, '_>, default: u64) -> Box<[u64; AnyMethod::COUNT]> {
+    let mut prices = Box::new([default; AnyMethod::COUNT]);
+    for method in AnyMethod::listed() {
+        let own = |price: u64, help| f.r.field(method.as_str(), help).within(price, 0..=1_000_000);
+        prices[method.index()] = match method {
+            AnyMethod::Own(Method::GetBlock) => own(10, "A block is the most expensive answer."),
+            AnyMethod::Own(Method::GetMultipleAccounts) => own(
+                5,
+                "The price of a full list of 100 accounts. A shorter list costs its part, rounded up: 20 accounts cost \
+                 1, 21 cost 2.",
+            ),
+            AnyMethod::Own(Method::GetVoteAccounts) => own(5, "The full list of validators."),
+            AnyMethod::Own(Method::GetTokenAccountsByOwner) => {
+                own(10, "Nodes with an index find these accounts.")
+            }
+            AnyMethod::Own(scan) if scan.group() == Group::Scans => {
+                own(100, "A node walks over many accounts.")
+            }
+            AnyMethod::Send => own(10, "The price of a transaction, whatever becomes of it at the node."),
+            _ => f.r.field(method.as_str(), "").optional_within((), 0..=1_000_000).unwrap_or(default),
+        };
     }
     prices
 }

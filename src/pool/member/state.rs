@@ -30,11 +30,8 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,
     pub(in crate::pool) health: ArcSwap<Health>,
-    /// The methods that the node does not serve, as a set with one bit for each
-    /// [`Method::index`](crate::methods::Method::index).
+    /// The methods that the node does not serve, as a set with one bit for each [`AnyMethod::index`].
     pub(in crate::pool) incapable: AtomicU64,
-    /// The other methods that the node does not serve, as a set with one bit for each.
-    pub(in crate::pool) incapable_others: AtomicU64,
     /// True if the node has refused a method that is needed to follow the blocks.
     pub(in crate::pool) refuses_blocks: AtomicBool,
     /// True if the node is of a kind and version whose blocks list every write of an account.
@@ -66,7 +63,6 @@ impl NodeState {
             breaker: Mutex::new(Breaker::new(breaker)),
             health: ArcSwap::from_pointee(Health::Unprobed),
             incapable: AtomicU64::new(0),
-            incapable_others: AtomicU64::new(0),
             refuses_blocks: AtomicBool::new(false),
             lists_writes: AtomicBool::new(false),
             first_available: AtomicU64::new(0),
@@ -299,7 +295,7 @@ mod tests {
     #[tokio::test]
     async fn refusal_concerns_its_method_for_seconds() {
         let (quiet, now) = (quiet_calls(), Instant::now());
-        let other = AnyMethod::Passthrough(PassthroughMethod::from_name("simulateTransaction").unwrap());
+        let other = AnyMethod::Passthrough(PassthroughMethod::SimulateTransaction);
         assert_eq!(quiet.left(BLOCK, now), None);
         for (asked, expected) in [
             (None, FIRST),

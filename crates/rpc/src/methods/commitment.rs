@@ -9,41 +9,19 @@ use serde_json::Value;
 /// A slot number. A slot takes 200 to 400 ms on mainnet, and may have no block.
 pub type Slot = u64;
 
-/// The commitment of the state that a call reads. The order is processed < confirmed < finalized.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Commitment {
-    /// The node's newest block, which the cluster may still drop.
-    Processed,
-    /// The newest block that a supermajority has voted on.
-    Confirmed,
-    /// The newest block at maximum lockout of a supermajority. Nodes use this commitment for a call without one.
-    #[default]
-    Finalized,
-}
-
-impl Commitment {
-    /// Every commitment, weakest first, which is the order of [`Commitment::index`].
-    pub const ALL: [Self; 3] = [Self::Processed, Self::Confirmed, Self::Finalized];
-
-    /// Returns the name in calls, metrics and settings.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Processed => "processed",
-            Self::Confirmed => "confirmed",
-            Self::Finalized => "finalized",
-        }
-    }
-
-    /// Returns the position of the commitment in [`Commitment::ALL`], for tables with one element for each commitment.
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns the commitment of this exact name, or `None`. Depending on the method, a node ignores or refuses any
-    /// other name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|c| c.as_str() == name)
+named! {
+    /// The commitment of the state that a call reads. The order is processed < confirmed < finalized. Depending on the
+    /// method, a node ignores or refuses any other name.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Commitment {
+        /// The node's newest block, which the cluster may still drop.
+        Processed = "processed",
+        /// The newest block that a supermajority has voted on.
+        Confirmed = "confirmed",
+        /// The newest block at maximum lockout of a supermajority. Nodes use this commitment for a call without one.
+        #[default]
+        Finalized = "finalized",
     }
 }
 

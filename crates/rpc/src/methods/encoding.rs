@@ -12,41 +12,22 @@ pub const BASE58_TOO_LONG_CODE: i32 = -32_600;
 pub const BASE58_TOO_LONG: &str =
     "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding.";
 
-/// The encoding of account data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum AccountEncoding {
-    /// The legacy form: a bare base58 string, for data of at most 128 bytes. The default of getAccountInfo.
-    Binary,
-    /// The form `[string, "base58"]`, for data of at most 128 bytes.
-    Base58,
-    /// The form `[string, "base64"]`. The default of getMultipleAccounts.
-    Base64,
-    /// A parsed object if the node knows the owner program, otherwise the form `[string, "base64"]`.
-    JsonParsed,
-    /// The form `[string, "base64+zstd"]`.
-    #[serde(rename = "base64+zstd")]
-    Base64Zstd,
-}
-
-impl AccountEncoding {
-    /// Every encoding, in the order of its variants.
-    pub const ALL: [Self; 5] = [Self::Binary, Self::Base58, Self::Base64, Self::JsonParsed, Self::Base64Zstd];
-
-    /// Returns the name in calls.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Binary => "binary",
-            Self::Base58 => "base58",
-            Self::Base64 => "base64",
-            Self::Base64Zstd => "base64+zstd",
-            Self::JsonParsed => "jsonParsed",
-        }
-    }
-
-    /// Returns the encoding of this exact name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|encoding| encoding.as_str() == name)
+named! {
+    /// The encoding of account data.
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    pub enum AccountEncoding {
+        /// The legacy form: a bare base58 string, for data of at most 128 bytes. The default of getAccountInfo.
+        Binary = "binary",
+        /// The form `[string, "base58"]`, for data of at most 128 bytes.
+        Base58 = "base58",
+        /// The form `[string, "base64"]`. The default of getMultipleAccounts.
+        Base64 = "base64",
+        /// A parsed object if the node knows the owner program, otherwise the form `[string, "base64"]`.
+        JsonParsed = "jsonParsed",
+        /// The form `[string, "base64+zstd"]`.
+        #[serde(rename = "base64+zstd")]
+        Base64Zstd = "base64+zstd",
     }
 }
 
@@ -68,63 +49,36 @@ pub struct AccountForm {
     pub slice: Option<DataSlice>,
 }
 
-/// The encoding of transactions in a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum BlockEncoding {
-    /// JSON with compiled instructions. The default of getBlock.
-    Json,
-    /// JSON with parsed instructions of the programs that the node knows.
-    JsonParsed,
-    /// The form `[string, "base58"]`.
-    Base58,
-    /// The form `[string, "base64"]`.
-    Base64,
-    /// The legacy form: a bare base58 string.
-    Binary,
-}
-
-impl BlockEncoding {
-    /// Every encoding, in the order of its variants.
-    pub const ALL: [Self; 5] = [Self::Json, Self::JsonParsed, Self::Base58, Self::Base64, Self::Binary];
-
-    /// Returns the name in calls.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Json => "json",
-            Self::JsonParsed => "jsonParsed",
-            Self::Base58 => "base58",
-            Self::Base64 => "base64",
-            Self::Binary => "binary",
-        }
+named! {
+    /// The encoding of transactions in a block.
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    pub enum BlockEncoding {
+        /// JSON with compiled instructions. The default of getBlock.
+        Json = "json",
+        /// JSON with parsed instructions of the programs that the node knows.
+        JsonParsed = "jsonParsed",
+        /// The form `[string, "base58"]`.
+        Base58 = "base58",
+        /// The form `[string, "base64"]`.
+        Base64 = "base64",
+        /// The legacy form: a bare base58 string.
+        Binary = "binary",
     }
 }
 
-/// The level of detail of the transactions in a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum BlockDetails {
-    /// Whole transactions with their meta. The default of getBlock.
-    Full,
-    /// Signatures, annotated account keys and a short meta.
-    Accounts,
-    /// The first signature of each transaction.
-    Signatures,
-    /// No transactions at all.
-    None,
-}
-
-impl BlockDetails {
-    /// Every level of detail, in the order of its variants.
-    pub const ALL: [Self; 4] = [Self::Full, Self::Accounts, Self::Signatures, Self::None];
-
-    /// Returns the name in calls.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Accounts => "accounts",
-            Self::Signatures => "signatures",
-            Self::None => "none",
-        }
+named! {
+    /// The level of detail of the transactions in a block.
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    pub enum BlockDetails {
+        /// Whole transactions with their meta. The default of getBlock.
+        Full = "full",
+        /// Signatures, annotated account keys and a short meta.
+        Accounts = "accounts",
+        /// The first signature of each transaction.
+        Signatures = "signatures",
+        /// No transactions at all.
+        None = "none",
     }
 }

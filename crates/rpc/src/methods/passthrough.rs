@@ -10,16 +10,6 @@ use serde_json::{Map, Value};
 use super::{Commitment, Method, Slot, SubscriptionMethod, TipMethod};
 use crate::jsonrpc::Params;
 
-/// The read methods that slotfront neither caches nor knows. All of them have a commitment.
-const TABLE: [&str; 3] = [
-    // Nodes before Agave 2 have it.
-    "getStakeActivation",
-    // A simulation writes nothing to the chain.
-    "simulateTransaction",
-    // It is the last one, because no setting can list it.
-    "requestAirdrop",
-];
-
 const SEND: &str = "sendTransaction";
 
 /// The methods that send transactions. Nodes have the first two. `sendBundle` belongs to services in front of nodes.
@@ -30,35 +20,16 @@ pub fn write_method(name: &str) -> Option<&'static str> {
     WRITES.into_iter().find(|write| *write == name)
 }
 
-/// A read method that slotfront does not cache, and forwards to a node if `[passthrough] methods` lists it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PassthroughMethod(u8);
-
-impl PassthroughMethod {
-    /// The number of passthrough methods.
-    pub const COUNT: usize = TABLE.len();
-
-    /// requestAirdrop, which only `slotfront dev` forwards.
-    pub const AIRDROP: Self = Self(2);
-
-    /// Returns all passthrough methods that a setting can list, in the order of [`PassthroughMethod::index`].
-    pub fn all() -> impl Iterator<Item = Self> {
-        (0..Self::AIRDROP.0).map(Self)
-    }
-
-    /// Returns the name in calls, metrics and settings.
-    pub const fn as_str(self) -> &'static str {
-        TABLE[self.index()]
-    }
-
-    /// Returns the position of the method among all passthrough methods, for tables with one element for each method.
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// Returns the method of this name. Names are case-sensitive, as on a node.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::all().find(|method| method.as_str() == name)
+named! {
+    /// A method that slotfront neither caches nor knows, and forwards to a node if `[passthrough] methods` lists it. All
+    /// of them have a commitment.
+    pub enum PassthroughMethod {
+        /// Nodes before Agave 2 have it.
+        GetStakeActivation = "getStakeActivation",
+        /// A simulation writes nothing to the chain.
+        SimulateTransaction = "simulateTransaction",
+        /// No setting can list it. Only `slotfront dev` forwards it.
+        RequestAirdrop = "requestAirdrop",
     }
 }
 
@@ -78,6 +49,9 @@ pub enum AnyMethod {
 }
 
 impl AnyMethod {
+    /// The number of methods.
+    pub const COUNT: usize = Self::Send.index() + 1;
+
     /// Returns the name in calls, metrics and settings.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -89,14 +63,31 @@ impl AnyMethod {
         }
     }
 
-    /// Returns every method.
+    /// Returns every method, in the order of [`AnyMethod::index`].
     pub fn all() -> impl Iterator<Item = Self> {
         let own = Method::ALL.into_iter().map(Self::Own).chain(TipMethod::ALL.into_iter().map(Self::Tip));
-        let forwarded =
-            (0..=PassthroughMethod::AIRDROP.0).map(|place| Self::Passthrough(PassthroughMethod(place)));
-        own.chain(forwarded)
+        own.chain(PassthroughMethod::ALL.into_iter().map(Self::Passthrough))
             .chain(SubscriptionMethod::ALL.into_iter().map(Self::Subscription))
             .chain([Self::Send])
+    }
+
+    /// Returns the position of the method among all of them, for tables with one element for each.
+    pub const fn index(self) -> usize {
+        const TIP: usize = Method::ALL.len();
+        const PASSTHROUGH: usize = TIP + TipMethod::ALL.len();
+        const SUBSCRIPTION: usize = PASSTHROUGH + PassthroughMethod::ALL.len();
+        match self {
+            Self::Own(method) => method.index(),
+            Self::Tip(method) => TIP + method.index(),
+            Self::Passthrough(method) => PASSTHROUGH + method.index(),
+            Self::Subscription(method) => SUBSCRIPTION + method.index(),
+            Self::Send => SUBSCRIPTION + SubscriptionMethod::ALL.len(),
+        }
+    }
+
+    /// Returns every method that a setting can name.
+    pub fn listed() -> impl Iterator<Item = Self> {
+        Self::all().filter(|method| *method != Self::Passthrough(PassthroughMethod::RequestAirdrop))
     }
 
     /// Returns true if a plan allows the method that names none.
@@ -104,13 +95,9 @@ impl AnyMethod {
         !matches!(self, Self::Own(method) if method.index() >= Method::USUAL)
     }
 
-    /// Returns the method of this exact name.
+    /// Returns the method of this exact name, if a setting can name it.
     pub fn from_name(name: &str) -> Option<Self> {
-        let own = Method::from_name(name).map(Self::Own);
-        let own = own.or_else(|| TipMethod::from_name(name).map(Self::Tip));
-        let own = own.or_else(|| (name == SEND).then_some(Self::Send));
-        own.or_else(|| PassthroughMethod::from_name(name).map(Self::Passthrough))
-            .or_else(|| SubscriptionMethod::from_name(name).map(Self::Subscription))
+        Self::listed().find(|method| method.as_str() == name)
     }
 }
 
@@ -234,18 +221,16 @@ mod tests {
 
     #[test]
     fn listed_methods_are_unique_and_write_nothing() {
-        let mut names: Vec<_> = PassthroughMethod::all().map(PassthroughMethod::as_str).collect();
-        names.extend(Method::ALL.map(Method::as_str));
-        names.extend(TipMethod::ALL.map(TipMethod::as_str));
-        names.extend(WRITES);
+        let mut names: Vec<_> = AnyMethod::all().map(AnyMethod::as_str).collect();
+        assert!(AnyMethod::all().enumerate().all(|(at, method)| method.index() == at));
+        assert_eq!(names.len(), AnyMethod::COUNT);
+        names.push("sendBundle");
         let count = names.len();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        assert!(
-            PassthroughMethod::all()
-                .all(|method| PassthroughMethod::from_name(method.as_str()) == Some(method))
-        );
+        assert!(AnyMethod::listed().all(|method| AnyMethod::from_name(method.as_str()) == Some(method)));
+        assert_eq!(AnyMethod::from_name("requestAirdrop"), None);
     }
 
     #[test]

@@ -9,79 +9,41 @@ use super::params::{self, ParamError};
 use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Signature, commitment, passthrough};
 use crate::jsonrpc::Params;
 
-/// A kind of subscription. Each has a method to subscribe, one to unsubscribe, and one that names its notifications.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SubscriptionMethod {
-    /// `accountSubscribe [pubkey, config?]`
-    Account,
-    /// `signatureSubscribe [signature, config?]`
-    Signature,
-    /// `slotSubscribe []`
-    Slot,
-    /// `rootSubscribe []`
-    Root,
-    /// `logsSubscribe [filter, config?]`
-    Logs,
-    /// `programSubscribe [pubkey, config?]`
-    Program,
-    /// `slotsUpdatesSubscribe []`
-    SlotsUpdates,
-    /// `blockSubscribe [filter, config?]`
-    Block,
-    /// `voteSubscribe []`
-    Vote,
+named! {
+    /// A kind of subscription, by the method that subscribes.
+    pub enum SubscriptionMethod {
+        /// `accountSubscribe [pubkey, config?]`
+        Account = "accountSubscribe",
+        /// `signatureSubscribe [signature, config?]`
+        Signature = "signatureSubscribe",
+        /// `slotSubscribe []`
+        Slot = "slotSubscribe",
+        /// `rootSubscribe []`
+        Root = "rootSubscribe",
+        /// `logsSubscribe [filter, config?]`
+        Logs = "logsSubscribe",
+        /// `programSubscribe [pubkey, config?]`
+        Program = "programSubscribe",
+        /// `slotsUpdatesSubscribe []`
+        SlotsUpdates = "slotsUpdatesSubscribe",
+        /// `blockSubscribe [filter, config?]`
+        Block = "blockSubscribe",
+        /// `voteSubscribe []`
+        Vote = "voteSubscribe",
+    }
 }
 
-/// The names of each kind: to subscribe, to unsubscribe, and of its notifications.
-const NAMES: [[&str; 3]; SubscriptionMethod::ALL.len()] = [
-    ["accountSubscribe", "accountUnsubscribe", "accountNotification"],
-    ["signatureSubscribe", "signatureUnsubscribe", "signatureNotification"],
-    ["slotSubscribe", "slotUnsubscribe", "slotNotification"],
-    ["rootSubscribe", "rootUnsubscribe", "rootNotification"],
-    ["logsSubscribe", "logsUnsubscribe", "logsNotification"],
-    ["programSubscribe", "programUnsubscribe", "programNotification"],
-    ["slotsUpdatesSubscribe", "slotsUpdatesUnsubscribe", "slotsUpdatesNotification"],
-    ["blockSubscribe", "blockUnsubscribe", "blockNotification"],
-    ["voteSubscribe", "voteUnsubscribe", "voteNotification"],
-];
-
 impl SubscriptionMethod {
-    /// All kinds, in the order of [`SubscriptionMethod::index`].
-    pub const ALL: [Self; 9] = [
-        Self::Account,
-        Self::Signature,
-        Self::Slot,
-        Self::Root,
-        Self::Logs,
-        Self::Program,
-        Self::SlotsUpdates,
-        Self::Block,
-        Self::Vote,
-    ];
-
-    /// Returns the name of the method that subscribes, which also stands for the kind in metrics and settings.
-    pub const fn as_str(self) -> &'static str {
-        NAMES[self.index()][0]
+    /// Returns the name of the kind alone, such as `account`. `accountUnsubscribe` ends a subscription of it, and
+    /// `accountNotification` names its notifications.
+    pub fn kind(self) -> &'static str {
+        self.as_str().trim_end_matches("Subscribe")
     }
 
-    /// Returns the name of the method that unsubscribes.
-    pub const fn unsubscribe(self) -> &'static str {
-        NAMES[self.index()][1]
-    }
-
-    /// Returns the name of the notifications.
-    pub const fn notification(self) -> &'static str {
-        NAMES[self.index()][2]
-    }
-
-    /// Returns the position of the kind in [`SubscriptionMethod::ALL`], for tables with one element for each kind.
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns the kind whose method to subscribe has this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|method| method.as_str() == name)
+    /// Returns the kind whose method to unsubscribe has this name.
+    pub fn from_unsubscribe(name: &str) -> Option<Self> {
+        let kind = name.strip_suffix("Unsubscribe")?;
+        Self::ALL.into_iter().find(|method| method.kind() == kind)
     }
 }
 

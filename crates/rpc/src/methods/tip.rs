@@ -13,56 +13,25 @@ use super::{
 };
 use crate::jsonrpc::Params;
 
-/// One of the six methods by which clients follow a payment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum TipMethod {
-    /// `getSlot [config?]`
-    GetSlot,
-    /// `getBlockHeight [config?]`
-    GetBlockHeight,
-    /// `getLatestBlockhash [config?]`
-    GetLatestBlockhash,
-    /// `getEpochInfo [config?]`
-    GetEpochInfo,
-    /// `isBlockhashValid [blockhash, config?]`
-    IsBlockhashValid,
-    /// `getSignatureStatuses [[signature…], config?]`
-    GetSignatureStatuses,
+named! {
+    /// One of the six methods by which clients follow a payment.
+    pub enum TipMethod {
+        /// `getSlot [config?]`
+        GetSlot = "getSlot",
+        /// `getBlockHeight [config?]`
+        GetBlockHeight = "getBlockHeight",
+        /// `getLatestBlockhash [config?]`
+        GetLatestBlockhash = "getLatestBlockhash",
+        /// `getEpochInfo [config?]`
+        GetEpochInfo = "getEpochInfo",
+        /// `isBlockhashValid [blockhash, config?]`
+        IsBlockhashValid = "isBlockhashValid",
+        /// `getSignatureStatuses [[signature…], config?]`
+        GetSignatureStatuses = "getSignatureStatuses",
+    }
 }
 
 impl TipMethod {
-    /// All six methods, in the order of [`TipMethod::index`].
-    pub const ALL: [Self; 6] = [
-        Self::GetSlot,
-        Self::GetBlockHeight,
-        Self::GetLatestBlockhash,
-        Self::GetEpochInfo,
-        Self::IsBlockhashValid,
-        Self::GetSignatureStatuses,
-    ];
-
-    /// Returns the name in calls, metrics and settings.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::GetSlot => "getSlot",
-            Self::GetBlockHeight => "getBlockHeight",
-            Self::GetLatestBlockhash => "getLatestBlockhash",
-            Self::GetEpochInfo => "getEpochInfo",
-            Self::IsBlockhashValid => "isBlockhashValid",
-            Self::GetSignatureStatuses => "getSignatureStatuses",
-        }
-    }
-
-    /// Returns the position of the method in [`TipMethod::ALL`], for tables with one element for each method.
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns the method of this name. Names are case-sensitive, as on a node.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|method| method.as_str() == name)
-    }
-
     pub(super) fn describe(self) -> Description {
         match self {
             Self::GetSlot => get_slot::describe(),
