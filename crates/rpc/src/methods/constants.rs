@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::description::{self, Description, Param, context_config, contextual, nullable, schema};
+use super::description::{self, Description, Param, contextual, nullable, schema};
 use super::get_fee_for_message::RpcContextConfig;
 use super::params::{self, ParamError};
 use super::plain::{self, CommitmentConfig, Life, PlainQuery, ResultKind};
@@ -20,14 +20,11 @@ pub(super) fn genesis_hash(params: &Params) -> Result<Query, ParamError> {
 }
 
 pub(super) fn describe_genesis_hash() -> Description {
-    Description {
-        summary: "The hash of the cluster's first block, which names the cluster.",
-        params: Vec::new(),
-        result: json!({ "type": "string" }),
-        errors: &[],
-        example: json!([]),
-        example_result: json!("5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d"),
-    }
+    Description::bare(
+        "The hash of the cluster's first block, which names the cluster.",
+        json!({ "type": "string" }),
+        json!("5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d"),
+    )
 }
 
 pub(super) fn epoch_schedule(params: &Params) -> Result<Query, ParamError> {
@@ -56,20 +53,17 @@ impl EpochSchedule {
 }
 
 pub(super) fn describe_epoch_schedule() -> Description {
-    Description {
-        summary: "Which slots belong to which epoch.",
-        params: Vec::new(),
-        result: json!({
+    Description::bare(
+        "Which slots belong to which epoch.",
+        json!({
             "type": "object",
             "required": ["firstNormalEpoch", "firstNormalSlot", "leaderScheduleSlotOffset", "slotsPerEpoch", "warmup"],
         }),
-        errors: &[],
-        example: json!([]),
-        example_result: json!({
+        json!({
             "firstNormalEpoch": 0, "firstNormalSlot": 0, "leaderScheduleSlotOffset": 432_000,
             "slotsPerEpoch": 432_000, "warmup": false,
         }),
-    }
+    )
 }
 
 pub(super) fn inflation_governor(params: &Params) -> Result<Query, ParamError> {
@@ -102,14 +96,11 @@ pub(super) fn inflation_rate(params: &Params) -> Result<Query, ParamError> {
 }
 
 pub(super) fn describe_inflation_rate() -> Description {
-    Description {
-        summary: "The yearly inflation of the current epoch.",
-        params: Vec::new(),
-        result: json!({ "type": "object", "required": ["epoch", "foundation", "total", "validator"] }),
-        errors: &[],
-        example: json!([]),
-        example_result: json!({ "epoch": 0, "foundation": 0.004, "total": 0.08, "validator": 0.076 }),
-    }
+    Description::bare(
+        "The yearly inflation of the current epoch.",
+        json!({ "type": "object", "required": ["epoch", "foundation", "total", "validator"] }),
+        json!({ "epoch": 0, "foundation": 0.004, "total": 0.08, "validator": 0.076 }),
+    )
 }
 
 pub(super) fn stake_minimum_delegation(params: &Params) -> Result<Query, ParamError> {
@@ -117,14 +108,11 @@ pub(super) fn stake_minimum_delegation(params: &Params) -> Result<Query, ParamEr
 }
 
 pub(super) fn describe_stake_minimum_delegation() -> Description {
-    Description {
-        summary: "The least that can be delegated to a validator.",
-        params: vec![context_config()],
-        result: contextual(&schema("Lamports")),
-        errors: &["MinContextSlotNotReached"],
-        example: json!([]),
-        example_result: json!({ "context": { "apiVersion": "4.0.0", "slot": 12 }, "value": 1_000_000_000 }),
-    }
+    Description::of_state(
+        "The least that can be delegated to a validator.",
+        contextual(&schema("Lamports")),
+        json!({ "context": { "apiVersion": "4.0.0", "slot": 12 }, "value": 1_000_000_000 }),
+    )
 }
 
 pub(super) fn rent_exemption(params: &Params) -> Result<Query, ParamError> {

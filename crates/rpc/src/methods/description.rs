@@ -21,6 +21,23 @@ pub(super) struct Description {
     pub(super) example_result: Value,
 }
 
+impl Description {
+    /// Describes a method without params.
+    pub(super) fn bare(summary: &'static str, result: Value, example_result: Value) -> Self {
+        Self { summary, params: Vec::new(), result, errors: &[], example: json!([]), example_result }
+    }
+
+    /// Describes a method that has only the param that says from which state it is answered.
+    pub(super) fn of_state(summary: &'static str, result: Value, example_result: Value) -> Self {
+        Self {
+            params: vec![context_config()],
+            errors: &["MinContextSlotNotReached"],
+            example: json!([{ "commitment": "confirmed" }]),
+            ..Self::bare(summary, result, example_result)
+        }
+    }
+}
+
 /// A positional param.
 pub(super) struct Param {
     pub(super) name: &'static str,

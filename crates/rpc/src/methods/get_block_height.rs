@@ -2,15 +2,12 @@
 
 use serde_json::json;
 
-use super::description::{Description, context_config, schema};
+use super::description::{Description, schema};
 
 pub(super) fn describe() -> Description {
-    Description {
-        summary: "The height of the newest block. It is shown only after the signatures that are watched were looked for.",
-        params: vec![context_config()],
-        result: schema("U64"),
-        errors: &["MinContextSlotNotReached"],
-        example: json!([{ "commitment": "confirmed" }]),
-        example_result: json!(2896),
-    }
+    Description::of_state(
+        "The height of the newest block. It is shown only after the signatures that are watched were looked for.",
+        schema("U64"),
+        json!(2896),
+    )
 }

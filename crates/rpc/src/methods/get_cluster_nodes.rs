@@ -18,10 +18,9 @@ pub(super) fn params_json() -> Value {
 pub(super) fn describe() -> Description {
     let text = json!({ "type": ["string", "null"] });
     let address = json!({ "description": "ip:port", "type": ["string", "null"] });
-    Description {
-        summary: "The nodes that one node sees through gossip, in no order.",
-        params: Vec::new(),
-        result: json!({
+    Description::bare(
+        "The nodes that one node sees through gossip, in no order.",
+        json!({
             "type": "array",
             "items": {
                 "type": "object",
@@ -45,9 +44,7 @@ pub(super) fn describe() -> Description {
                 },
             },
         }),
-        errors: &[],
-        example: json!([]),
-        example_result: json!([{
+        json!([{
             "clientId": "Agave",
             "featureSet": 3_718_597_879_u32,
             "gossip": "127.0.0.1:18902",
@@ -64,5 +61,5 @@ pub(super) fn describe() -> Description {
             "tvu": "127.0.0.1:18909",
             "version": "4.0.0",
         }]),
-    }
+    )
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::Slot;
-use super::description::{Description, context_config, schema};
+use super::description::{Description, schema};
 
 /// The result of getEpochInfo: all that one bank says about its place in the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,10 +38,9 @@ impl EpochInfo {
 
 pub(super) fn describe() -> Description {
     let count = schema("U64");
-    Description {
-        summary: "The newest slot with its height and its place in the epoch, as of one block.",
-        params: vec![context_config()],
-        result: json!({
+    Description::of_state(
+        "The newest slot with its height and its place in the epoch, as of one block.",
+        json!({
             "type": "object",
             "required": ["absoluteSlot", "blockHeight", "epoch", "slotIndex", "slotsInEpoch"],
             "properties": {
@@ -53,9 +52,7 @@ pub(super) fn describe() -> Description {
                 "transactionCount": { "description": "As of one of the last slots.", "type": ["integer", "null"] },
             },
         }),
-        errors: &["MinContextSlotNotReached"],
-        example: json!([{ "commitment": "confirmed" }]),
-        example_result: json!({
+        json!({
             "absoluteSlot": 2900,
             "blockHeight": 2896,
             "epoch": 0,
@@ -63,7 +60,7 @@ pub(super) fn describe() -> Description {
             "slotsInEpoch": 432_000,
             "transactionCount": 2899,
         }),
-    }
+    )
 }
 
 #[cfg(test)]

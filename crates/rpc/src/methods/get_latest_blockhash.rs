@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::description::{Description, context_config, contextual, schema};
+use super::description::{Description, contextual, schema};
 
 /// The value of getLatestBlockhash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,22 +16,19 @@ pub struct LatestBlockhash {
 }
 
 pub(super) fn describe() -> Description {
-    Description {
-        summary: "The hash of the newest block, and the last block height at which a transaction may use it.",
-        params: vec![context_config()],
-        result: contextual(&json!({
+    Description::of_state(
+        "The hash of the newest block, and the last block height at which a transaction may use it.",
+        contextual(&json!({
             "type": "object",
             "required": ["blockhash", "lastValidBlockHeight"],
             "properties": { "blockhash": schema("Pubkey"), "lastValidBlockHeight": schema("U64") },
         })),
-        errors: &["MinContextSlotNotReached"],
-        example: json!([{ "commitment": "confirmed" }]),
-        example_result: json!({
+        json!({
             "context": { "apiVersion": "4.0.0", "slot": 2900 },
             "value": {
                 "blockhash": "7p1hEDMXVV1iNxjmdTmGLwPkcDf7gyPh6ghUZGS5Kbvo",
                 "lastValidBlockHeight": 3046,
             },
         }),
-    }
+    )
 }

@@ -2,15 +2,12 @@
 
 use serde_json::json;
 
-use super::description::{Description, context_config, schema};
+use super::description::{Description, schema};
 
 pub(super) fn describe() -> Description {
-    Description {
-        summary: "The newest slot. It never falls from one call to the next.",
-        params: vec![context_config()],
-        result: schema("Slot"),
-        errors: &["MinContextSlotNotReached"],
-        example: json!([{ "commitment": "confirmed" }]),
-        example_result: json!(2900),
-    }
+    Description::of_state(
+        "The newest slot. It never falls from one call to the next.",
+        schema("Slot"),
+        json!(2900),
+    )
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::description::{self, Description, Param, context_config, schema};
+use super::description::{self, Description, Param, schema};
 use super::params::{self, ParamError};
 use super::plain::{self, Life, PlainQuery, ResultKind, next};
 use super::pubkey::Address;
@@ -101,12 +101,9 @@ pub(super) fn slot_leader(params: &Params) -> Result<Query, ParamError> {
 }
 
 pub(super) fn describe_slot_leader() -> Description {
-    Description {
-        summary: "Who produces the newest slot.",
-        params: vec![context_config()],
-        result: schema("Pubkey"),
-        errors: &["MinContextSlotNotReached"],
-        example: json!([]),
-        example_result: json!("8VjqqZcYo6drjcVUEnfvFkhy1bLrqFxzYpc5zpAANEjU"),
-    }
+    Description::of_state(
+        "Who produces the newest slot.",
+        schema("Pubkey"),
+        json!("8VjqqZcYo6drjcVUEnfvFkhy1bLrqFxzYpc5zpAANEjU"),
+    )
 }

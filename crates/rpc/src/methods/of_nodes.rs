@@ -4,9 +4,9 @@
 //! `getHighestSnapshotSlot`, `getMaxRetransmitSlot`, `getMaxShredInsertSlot` and `getIdentity`.
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::description::{self, Description, Param, context_config, contextual, nullable, schema};
+use super::description::{self, Description, Param, contextual, nullable, schema};
 use super::params::{self, ParamError};
 use super::plain::{self, Life, PlainQuery, ResultKind};
 use super::pubkey::Address;
@@ -52,13 +52,9 @@ pub(super) fn identity(params: &Params) -> Result<Query, ParamError> {
     plain::bare(Method::GetIdentity, params, ResultKind::Object, Life::Forwarded)
 }
 
-/// Describes a method without params.
-fn bare(summary: &'static str, result: Value, example_result: Value) -> Description {
-    Description { summary, params: Vec::new(), result, errors: &[], example: json!([]), example_result }
-}
-
 pub(super) fn describe_health() -> Description {
-    let described = bare("\"ok\" while a node is usable.", json!({ "const": "ok" }), json!("ok"));
+    let described =
+        Description::bare("\"ok\" while a node is usable.", json!({ "const": "ok" }), json!("ok"));
     Description { errors: &["NodeUnhealthy"], ..described }
 }
 
@@ -69,44 +65,43 @@ pub(super) fn describe_version() -> Description {
         "properties": { "solana-core": { "type": "string" }, "feature-set": { "type": ["integer", "null"] } },
     });
     let example = json!({ "feature-set": 3_718_597_879_u32, "solana-core": "4.0.0" });
-    bare("The lowest version of the usable nodes.", result, example)
+    Description::bare("The lowest version of the usable nodes.", result, example)
 }
 
 pub(super) fn describe_first_available_block() -> Description {
-    bare("The oldest block that a usable node has.", schema("Slot"), json!(0))
+    Description::bare("The oldest block that a usable node has.", schema("Slot"), json!(0))
 }
 
 pub(super) fn describe_minimum_ledger_slot() -> Description {
-    bare("The oldest slot of which a usable node knows.", schema("Slot"), json!(0))
+    Description::bare("The oldest slot of which a usable node knows.", schema("Slot"), json!(0))
 }
 
 pub(super) fn describe_transaction_count() -> Description {
-    Description {
-        params: vec![context_config()],
-        errors: &["MinContextSlotNotReached"],
-        ..bare("The number of transactions since genesis.", schema("U64"), json!(2899))
-    }
+    Description::of_state("The number of transactions since genesis.", schema("U64"), json!(2899))
 }
 
 pub(super) fn describe_highest_snapshot_slot() -> Description {
     let result = json!({ "type": "object", "required": ["full"], "properties": { "full": schema("Slot") } });
-    let described =
-        bare("The newest snapshot of one node.", result, json!({ "full": 100, "incremental": 110 }));
+    let described = Description::bare(
+        "The newest snapshot of one node.",
+        result,
+        json!({ "full": 100, "incremental": 110 }),
+    );
     Description { errors: &["NoSnapshot"], ..described }
 }
 
 pub(super) fn describe_max_retransmit_slot() -> Description {
-    bare("The newest slot that one node has passed on.", schema("Slot"), json!(2900))
+    Description::bare("The newest slot that one node has passed on.", schema("Slot"), json!(2900))
 }
 
 pub(super) fn describe_max_shred_insert_slot() -> Description {
-    bare("The newest slot of which one node has got a part.", schema("Slot"), json!(2900))
+    Description::bare("The newest slot of which one node has got a part.", schema("Slot"), json!(2900))
 }
 
 pub(super) fn describe_identity() -> Description {
     let result =
         json!({ "type": "object", "required": ["identity"], "properties": { "identity": schema("Pubkey") } });
-    bare(
+    Description::bare(
         "The identity of one node.",
         result,
         json!({ "identity": "8VjqqZcYo6drjcVUEnfvFkhy1bLrqFxzYpc5zpAANEjU" }),
@@ -142,7 +137,7 @@ pub(super) fn describe_prioritization_fees() -> Description {
             "Accounts that the transactions lock.",
             nullable(addresses),
         )],
-        ..bare(
+        ..Description::bare(
             "The lowest fees of the last blocks, as one node has seen them.",
             json!({ "type": "array", "items": fee }),
             json!([{ "slot": 2899, "prioritizationFee": 0 }]),
@@ -194,7 +189,7 @@ pub(super) fn describe_block_production() -> Description {
     let value = json!({ "byIdentity": {}, "range": { "firstSlot": 0, "lastSlot": 13 } });
     Description {
         params: vec![Param::optional("config", "Of whom, and of which slots.", description::config(config))],
-        ..bare(
+        ..Description::bare(
             "How many blocks validators have produced in their slots.",
             result,
             json!({ "context": { "apiVersion": "4.0.0", "slot": 13 }, "value": value }),
@@ -214,6 +209,6 @@ pub(super) fn describe_block_commitment() -> Description {
     Description {
         params: vec![Param::required("slot", "Which block.", schema("Slot"))],
         example: json!([5]),
-        ..bare("How much stake has voted on a block.", result, example)
+        ..Description::bare("How much stake has voted on a block.", result, example)
     }
 }
