@@ -45,10 +45,7 @@ pub(super) async fn answer(
         let call = PassthroughCall::new(method, params);
         let commitment = Some(call.commitment);
         let answer = forward(request, call).await;
-        match answer.and_then(|answer| respond(request, id, commitment, &answer, CacheStatus::Bypassed)) {
-            Ok(response) => request.count(response),
-            Err(error) => request.refuse(id, None, commitment, error),
-        }
+        finish(request, id, commitment, answer.map(|reply| (reply, CacheStatus::Bypassed)))
     };
     let metrics = &request.front.metrics;
     metrics.passthrough_requests.at((method, response.outcome.outcome)).inc();
@@ -105,12 +102,25 @@ pub(super) async fn charged<T: Send + 'static>(
     result.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
 }
 
+/// Returns the response to a call that the cache does not answer, and counts the call.
+pub(super) fn finish(
+    request: &RequestContext<'_>,
+    id: &Id,
+    commitment: Option<Commitment>,
+    answer: Result<(NodeReply, CacheStatus), Error>,
+) -> CallResponse {
+    match answer.and_then(|(reply, status)| respond(request, id, commitment, &reply, status)) {
+        Ok(response) => request.count(response),
+        Err(error) => request.refuse(id, None, commitment, error),
+    }
+}
+
 /// Makes the response from a node's answer, and reserves the bytes of the response from the budget for unsent
 /// answers.
 ///
 /// # Errors
 /// [`Error::AnswersTooLarge`] or [`Error::Overloaded`], as [`RequestContext::take_bytes`] describes.
-pub(super) fn respond(
+fn respond(
     request: &RequestContext<'_>,
     id: &Id,
     commitment: Option<Commitment>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call::{CallResponse, RequestContext};
-use super::passthrough::{charged, respond};
+use super::passthrough::{charged, finish};
 use crate::cache::{CacheStatus, Debt};
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
@@ -16,10 +16,7 @@ use crate::send::send;
 /// Answers a call of sendTransaction, and counts it in the metrics.
 pub(super) async fn answer(request: &RequestContext<'_>, id: &Id, params: &Params) -> CallResponse {
     let answer = forward(request, params).await;
-    let response = match answer.and_then(|reply| respond(request, id, None, &reply, CacheStatus::Bypassed)) {
-        Ok(response) => request.count(response),
-        Err(error) => request.refuse(id, None, None, error),
-    };
+    let response = finish(request, id, None, answer.map(|reply| (reply, CacheStatus::Bypassed)));
     request.front.metrics.sends.at(response.outcome.outcome).inc();
     response
 }

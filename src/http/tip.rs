@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call::{CallResponse, RequestContext};
-use super::passthrough::{charged, respond};
+use super::passthrough::{charged, finish};
 use crate::cache::Debt;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
@@ -21,19 +21,12 @@ pub(super) async fn answer(
 ) -> CallResponse {
     let limited = request.principal.take(Instant::now());
     let query = limited.and_then(|()| TipQuery::parse(method, params).map_err(Error::Params));
-    let response = match query {
-        Err(error) => request.refuse(id, None, None, error),
-        Ok(query) => {
-            let commitment = query.commitment();
-            let answer = read(request, query).await;
-            match answer
-                .and_then(|TipAnswer { reply, status }| respond(request, id, commitment, &reply, status))
-            {
-                Ok(response) => request.count(response),
-                Err(error) => request.refuse(id, None, commitment, error),
-            }
-        }
+    let (commitment, answer) = match query {
+        Ok(query) => (query.commitment(), read(request, query).await),
+        Err(error) => (None, Err(error)),
     };
+    let answer = answer.map(|TipAnswer { reply, status }| (reply, status));
+    let response = finish(request, id, commitment, answer);
     let metrics = &request.front.metrics;
     metrics.tip_requests.at((method, response.outcome.outcome)).inc();
     metrics.tip_duration.at(method).observe(request.started.elapsed().as_secs_f64());
