@@ -6,10 +6,9 @@
 //!
 //! The tip is everybody's, not each key's: a key may belong to a balancer in front of many callers.
 //!
-//! `kept` has the last answer of a node at a commitment, `statuses` merges the questions for statuses, and `watch` asks
-//! for the signatures that are watched.
+//! `read` answers what one state says, `statuses` merges the questions for statuses, and `watch` asks for the signatures
+//! that are watched.
 
-mod kept;
 mod read;
 mod statuses;
 mod watch;
@@ -102,10 +101,8 @@ impl Tip {
 
     /// Waits for the end of a signature: until it is at `commitment`. Dropping the watch ends it. One node call a slot
     /// for each 256 watched signatures, whoever watches. An already landed signature is reported at once.
-    pub fn watch(self: &Arc<Self>, signature: Signature, commitment: Commitment) -> Watch {
-        let watch = self.watches.add(signature, commitment);
-        self.ask_for_watched();
-        watch
+    pub fn watch(&self, signature: Signature, commitment: Commitment) -> Watch {
+        self.watches.add(signature, commitment)
     }
 
     fn floors(&self) -> [Slot; 3] {

@@ -7,14 +7,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::Tip;
-use super::kept::{Keeper, Kept, Origin};
 use crate::cache::{CacheStatus, ForwardReason};
 use crate::error::Error;
 use crate::follow::BlockHead;
+use crate::frontier::Era;
 use crate::methods::{EpochInfo, LatestBlockhash, Pubkey, ReadAt, Slot, TipMethod, TipQuery};
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, PoolReply};
@@ -38,10 +40,28 @@ pub struct TipAnswer {
 /// What nodes have said last, at each commitment.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    infos: [Keeper; 3],
-    hashes: [Keeper; 3],
+    infos: [LastAnswer; 3],
+    hashes: [LastAnswer; 3],
     /// The number of blocks for which a blockhash is valid, as a node has shown it. 0 until then.
     pub(super) window: AtomicU64,
+}
+
+/// What a node said last. Callers who find it too old share one fetch.
+#[derive(Debug, Default)]
+struct LastAnswer {
+    /// The answer, and when it came.
+    kept: ArcSwapOption<(Result<Kept, Unread>, Instant)>,
+    /// The turn to fetch.
+    fetching: Mutex<()>,
+}
+
+/// A node's result.
+#[derive(Debug, Clone)]
+struct Kept {
+    result: Bytes,
+    slot: Slot,
+    era: Era,
+    sent_at: Instant,
 }
 
 /// The bank that a call is answered from.
@@ -144,7 +164,7 @@ impl Tip {
         let (kept, status) =
             self.keep(&self.reads.hashes, TipMethod::GetLatestBlockhash, at, context).await?;
         self.learn_window(&kept.result);
-        Ok((kept.slot, TipAnswer { reply: NodeReply::Result(kept.result.clone()), status }))
+        Ok((kept.slot, TipAnswer { reply: NodeReply::Result(kept.result), status }))
     }
 
     /// Answers isBlockhashValid from the chain well inside the hash's life. Near its end, and for a hash that the chain
@@ -216,34 +236,46 @@ impl Tip {
     /// Returns a node's answer that is a slot old at most.
     async fn keep(
         &self,
-        keepers: &[Keeper; 3],
+        last: &[LastAnswer; 3],
         method: TipMethod,
         at: ReadAt,
         context: &CallContext,
-    ) -> Result<(Arc<Kept>, CacheStatus), Unread> {
+    ) -> Result<(Kept, CacheStatus), Unread> {
         let fetch = async |at| {
             let (era, sent_at) = (self.frontier.era(), Instant::now());
             let (slot, result) = self.ask_alone(&TipQuery::State(method, at), context).await?;
-            Ok(Kept { result, slot, era, sent_at, came_at: Instant::now() })
+            Ok(Kept { result, slot, era, sent_at })
         };
         let ReadAt { commitment, min_context_slot } = at;
         let lowest = self.slot(commitment);
         // A refusal of one caller's minimum is not everybody's answer.
         if min_context_slot > Some(lowest) {
-            return Ok((Arc::new(fetch(at).await?), ASKED));
+            return Ok((fetch(at).await?, ASKED));
         }
-        let serves = |kept: &Kept, sent_at: Option<Instant>| {
-            let is_young = |sent_at: Instant| sent_at.elapsed() < self.frontier.slot_time();
-            kept.era == self.frontier.era() && kept.slot >= lowest && sent_at.is_none_or(is_young)
-        };
-        let shared = fetch(ReadAt { commitment, min_context_slot: None });
-        let (kept, origin) = keepers[commitment.index()].get(serves, shared).await?;
-        let status = match origin {
-            Origin::Kept => HIT,
-            Origin::Shared => CacheStatus::Collapsed,
-            Origin::Fetched => CacheStatus::forwarded(ForwardReason::Miss, true),
-        };
-        Ok((kept, status))
+        let serves = |kept: &Kept| kept.era == self.frontier.era() && kept.slot >= lowest;
+        let is_young = |kept: &Kept| kept.sent_at.elapsed() < self.frontier.slot_time();
+        let last = &last[commitment.index()];
+        if let Some((Ok(kept), _)) = last.kept.load().as_deref()
+            && serves(kept)
+            && is_young(kept)
+        {
+            return Ok((kept.clone(), HIT));
+        }
+        let began = Instant::now();
+        let _turn = last.fetching.lock().await;
+        if let Some((answer, came_at)) = last.kept.load().as_deref()
+            && *came_at >= began
+        {
+            match answer {
+                Err(why) => return Err(why.clone()),
+                Ok(kept) if serves(kept) => return Ok((kept.clone(), CacheStatus::Collapsed)),
+                // That fetch began before the tip rose.
+                Ok(_) => {}
+            }
+        }
+        let answer = fetch(ReadAt { commitment, min_context_slot: None }).await;
+        last.kept.store(Some(Arc::new((answer.clone(), Instant::now()))));
+        answer.map(|kept| (kept, CacheStatus::forwarded(ForwardReason::Miss, true)))
     }
 
     /// Asks a node, and returns its result with the slot.

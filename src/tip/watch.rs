@@ -1,7 +1,7 @@
 //! The signatures whose end somebody waits for, and the task that asks for them.
 //!
-//! The task runs only while a signature is watched. It asks once a slot for all of them, and in between for new ones. A
-//! height that waits to be shown asks itself for those that were not asked for at its slot yet.
+//! The task asks once a slot for all of them, and in between for new ones. A height that waits to be shown asks itself for
+//! those that were not asked for at its slot yet.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,8 +58,6 @@ pub(super) struct Watches {
 struct WatchTable {
     watched: HashMap<WatchKey, WatchedSignature>,
     last_number: u64,
-    /// True while the task runs.
-    is_asking: bool,
 }
 
 /// One signature that is watched at one commitment, by any number of callers.
@@ -124,6 +122,7 @@ impl Watches {
         let (number, end) = (watched.number, watched.end.subscribe());
         self.settled[commitment.index()].fetch_min(watched.asked, Ordering::AcqRel);
         drop(table);
+        self.added.notify_one();
         Watch { key, number, end, watches: Arc::clone(self) }
     }
 
@@ -131,12 +130,11 @@ impl Watches {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if no signature is watched. The task must then end.
-    fn ends(&self) -> bool {
-        let mut table = self.lock();
+    /// Returns true if no signature is watched.
+    fn is_empty(&self) -> bool {
+        let table = self.lock();
         let is_empty = table.watched.is_empty();
         if is_empty {
-            table.is_asking = false;
             self.settled.iter().for_each(|settled| settled.store(Slot::MAX, Ordering::Release));
         }
         is_empty
@@ -198,19 +196,17 @@ impl Watches {
 }
 
 impl Tip {
-    /// Starts the task that asks for the signatures that are watched, or tells it that there is a new one.
-    pub(super) fn ask_for_watched(self: &Arc<Self>) {
-        if std::mem::replace(&mut self.watches.lock().is_asking, true) {
-            self.watches.added.notify_one();
-            return;
+    /// Asks for the signatures that are watched, for ever.
+    pub async fn ask_for_watched(self: Arc<Self>) {
+        loop {
+            self.watches.added.notified().await;
+            self.ask_while_watched().await;
         }
-        let tip = Arc::clone(self);
-        self.tasks.spawn(async move { tip.ask_while_watched().await });
     }
 
     async fn ask_while_watched(&self) {
         let (mut all, mut newest, mut next) = (true, 0, Instant::now());
-        while !self.watches.ends() {
+        while !self.watches.is_empty() {
             if all {
                 next = Instant::now() + self.frontier.slot_time();
             }
@@ -349,7 +345,7 @@ mod tests {
         drop(two);
         assert_eq!(watches.lock().watched.len(), 1);
         drop(anew);
-        assert!(watches.ends());
+        assert!(watches.is_empty());
         assert_eq!(watches.last_unsettled(Confirmed, 500), None);
     }
 
