@@ -32,6 +32,7 @@ mod render;
 mod second_level;
 mod status;
 pub mod store;
+mod transaction_index;
 mod verify;
 
 use std::num::NonZero;

@@ -29,6 +29,8 @@ pub(super) enum Derivation {
     Block(block::BlockShape),
     /// The time of a block.
     BlockTime,
+    /// One transaction of a full block.
+    Transaction(block::SingleTransaction),
 }
 
 impl Derivation {
@@ -38,6 +40,7 @@ impl Derivation {
                 vote_account(text, pubkey).map(|votes| Payload::Result(votes.into()))
             }
             Self::Block(asked) => block::reshape(text, *asked),
+            Self::Transaction(wanted) => wanted.make(text),
             Self::BlockTime => {
                 let time: i64 = member(text, "blockTime")?;
                 Some(Payload::Result(Bytes::from(time.to_string()).into()))

@@ -13,7 +13,8 @@ use tokio_util::task::TaskTracker;
 
 use super::CallOptions;
 use super::carry::TIP_WAIT;
-use super::entry::{Class, EntryBody, EntryMeta, Payload};
+use super::derive::block::places;
+use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::fetched::{Fetched, FlightResult, ParsedAnswer, SlotRequirement, is_too_large};
 use super::flight::{FlightHandle, Flights};
 use super::follow_stamp::StampInput;
@@ -28,7 +29,7 @@ use super::verify::Verifier;
 use crate::config;
 use crate::error::{Error, FailedAttempt};
 use crate::methods::{BlockDetails, Commitment, Life, PlainQuery, Query, Slot};
-use crate::node::{NodeReply, code};
+use crate::node::{NodeReply, OFF_WORKER_BYTES, code};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, UncacheableReason};
 
@@ -293,6 +294,26 @@ impl Fetcher {
         Some(StampInput { followed, chain, confirmed, read_at: reply.sent_at })
     }
 
+    /// Notes where `entry`, which was just stored for `plan`, has its transactions, if it is a block from which others
+    /// are made.
+    async fn note_transactions(&self, plan: &LookupPlan, entry: &Entry) {
+        let (Key::Block(slot, shape, _), EntryBody::Verbatim(Payload::Result(TextParts::One(text)))) =
+            (&plan.key, &entry.body)
+        else {
+            return;
+        };
+        if shape.source().is_some() {
+            return;
+        }
+        let (lookup, text, slot, encoding) = (Arc::clone(&self.lookup), text.clone(), *slot, shape.encoding);
+        let note = move || lookup.transactions.note(encoding, &places(&text, slot, encoding));
+        if entry.body.weight() > OFF_WORKER_BYTES {
+            let _ = tokio::task::spawn_blocking(note).await;
+        } else {
+            note();
+        }
+    }
+
     /// Stores an answer if the caching rules allow it, unless a newer one is stored. `account_floor` is the
     /// highest slot at which one of the answer's accounts had been shown when the node was asked.
     pub(super) async fn store_answer(
@@ -347,7 +368,10 @@ impl Fetcher {
             }
         });
         let (fetched, reason) = match inserted {
-            Ok(Insert::Stored | Insert::ReplacedNewer) => return Ok(Fetched::New(entry, true)),
+            Ok(Insert::Stored | Insert::ReplacedNewer) => {
+                self.note_transactions(plan, &entry).await;
+                return Ok(Fetched::New(entry, true));
+            }
             Ok(Insert::KeptNewer(stored)) => (Fetched::KeptNewer(stored, None), UncacheableReason::Older),
             Ok(Insert::TooLarge) => (Fetched::New(entry, false), UncacheableReason::TooLarge),
             Err(reason) => (Fetched::New(entry, false), reason),

@@ -195,7 +195,7 @@ impl LookupPlan {
         let commitment = query.commitment.unwrap_or_default();
         let is_final = commitment == Commitment::Finalized;
         let class = match query.life {
-            Life::Transaction if !is_final => Class::BlockConfirmed,
+            Life::Transaction { .. } if !is_final => Class::BlockConfirmed,
             Life::Block(slot) if slot <= finalized => Class::BlockFinal,
             Life::Blocks { last: Some(last), .. } if last <= finalized => {
                 // The list is the same at both commitments.
@@ -203,7 +203,7 @@ impl LookupPlan {
                 Class::BlockFinal
             }
             Life::Cluster
-            | Life::Transaction
+            | Life::Transaction { .. }
             | Life::Page { has_before: true, .. }
             | Life::Blocks { limit: Some(_), .. } => Class::BlockFinal,
             Life::State => Class::Account(commitment),
@@ -216,7 +216,7 @@ impl LookupPlan {
         };
         let key = |at| Key::Plain(query.method, Arc::clone(&query.params), at, None);
         let may_become_final = match query.life {
-            Life::Transaction | Life::Page { .. } => true,
+            Life::Transaction { .. } | Life::Page { .. } => true,
             Life::Blocks { limit, .. } => limit.is_some(),
             _ => false,
         };

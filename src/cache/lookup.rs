@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::carry::Carrier;
-use super::derive::block::BlockShape;
+use super::derive::block::{BlockShape, SingleTransaction};
 use super::derive::{Derivation, list};
 use super::entry::{Class, Entry, EntryBody};
 use super::flight::{Generation, GenerationGuard};
@@ -19,10 +19,13 @@ use super::freshness::{FreshnessPolicy, Limit, ServeRule, Verdict};
 use super::key::{Finality, Key, LookupPlan};
 use super::placing::is_of_a_slot;
 use super::store::{EntryStore, Insert};
+use super::transaction_index::TransactionIndex;
 use crate::config::{self, Assemble};
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
-use crate::methods::{AccountsQuery, Life, Method, PlainQuery, Pubkey, Query, Slot, VotesQuery};
+use crate::methods::{
+    AccountsQuery, BlockDetails, BlockQuery, Life, Method, PlainQuery, Pubkey, Query, Slot, VotesQuery,
+};
 use crate::telemetry::Metrics;
 
 /// The stored entries, and the data that decide if one may be served.
@@ -34,6 +37,7 @@ pub(super) struct Lookup {
     pub(super) freshness: FreshnessPolicy,
     pub(super) carrier: Carrier,
     pub(super) sizes: Sizes,
+    pub(super) transactions: TransactionIndex,
     pub(super) frontier: Arc<Frontier>,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -78,6 +82,7 @@ impl Lookup {
             freshness: FreshnessPolicy::new(settings.clone(), Arc::clone(&frontier)),
             carrier: Carrier::new(followed, &config.follow),
             sizes: Sizes::default(),
+            transactions: TransactionIndex::new(settings.capacity),
             frontier,
             metrics,
         }
@@ -256,6 +261,24 @@ impl Lookup {
                 };
                 let kept = |shape| self.get_usable(&Key::Block(slot, shape, Finality::Final), &rule, now);
                 Some((BlockShape::usual().find_map(kept)?, Derivation::BlockTime))
+            }
+            Key::Plain(Method::GetTransaction, ..) => {
+                let Query::Plain(PlainQuery {
+                    life: Life::Transaction { signature, encoding, max_version },
+                    commitment,
+                    ..
+                }) = plan.upstream
+                else {
+                    return None;
+                };
+                let asked =
+                    BlockShape { details: BlockDetails::Full, encoding, rewards: true, max_version };
+                let BlockShape { details, encoding, rewards, max_version } = asked.source().unwrap_or(asked);
+                let place = self.transactions.find(encoding, &signature)?;
+                let (slot, commitment) = (place.slot, commitment.unwrap_or_default());
+                let block = BlockQuery { slot, details, encoding, rewards, max_version, commitment };
+                let kept = self.get_usable(&self.plan(&Query::Block(block)).key, &rule, now)?;
+                Some((kept, Derivation::Transaction(SingleTransaction { signature, asked, place })))
             }
             _ => None,
         }

@@ -228,7 +228,7 @@ impl Lookup {
                     | (Query::Balance(_) | Query::Supply(_), code::INVALID_PARAMS)
                     | (Query::Block(_), code::UNSUPPORTED_TRANSACTION_VERSION) => keep(plan.class),
                     (Query::Plain(query), code::UNSUPPORTED_TRANSACTION_VERSION)
-                        if query.life == Life::Transaction =>
+                        if matches!(query.life, Life::Transaction { .. }) =>
                     {
                         keep(plan.class)
                     }
@@ -265,7 +265,9 @@ impl Lookup {
         let finally =
             || Ok((plan.alternate_key.clone().unwrap_or_else(|| plan.key.clone()), Class::BlockFinal));
         match query.life {
-            Life::Transaction if member(result, "slot").is_some_and(|slot: Slot| slot <= finalized) => {
+            Life::Transaction { .. }
+                if member(result, "slot").is_some_and(|slot: Slot| slot <= finalized) =>
+            {
                 finally()
             }
             // At finalized a node knows the transaction before which the page begins only once that is final.

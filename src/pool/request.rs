@@ -312,7 +312,7 @@ fn as_refusal((reply, context): ParsedReply, callers_minimum: Option<Slot>) -> P
 fn reads_history(query: &Query) -> bool {
     match query {
         Query::Block(_) => true,
-        Query::Plain(query) => matches!(query.life, Life::Block(_) | Life::Transaction),
+        Query::Plain(query) => matches!(query.life, Life::Block(_) | Life::Transaction { .. }),
         _ => false,
     }
 }

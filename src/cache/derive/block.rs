@@ -5,6 +5,7 @@
 //! of a newer version may write members that are unknown here. If one of them is in an object that must be parsed,
 //! nothing is derived and a node is asked in the caller's words.
 
+mod single;
 mod transaction;
 
 use std::borrow::Cow;
@@ -13,8 +14,10 @@ use bytes::Bytes;
 
 use super::super::entry::Payload;
 use super::object::{JsonObject, JsonPart, ParseDepth};
-use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
+use crate::methods::{BlockDetails, BlockEncoding, BlockQuery, Signature};
 use crate::node::code;
+use crate::node::shape::member;
+pub use single::{SingleTransaction, TransactionPlace, places};
 use transaction::{DecodedTransaction, LoadedAddresses};
 
 /// The parameters of getBlock except slot and commitment, in the canonical form of a [`BlockQuery`].
@@ -69,6 +72,14 @@ const LONG_META: [&str; 7] = [
     "rewards",
 ];
 
+/// The depth to which a transaction is parsed whose text stays as it is.
+const TRIM: ParseDepth = ParseDepth::Members(&[("meta", ParseDepth::Members(&[]))]);
+/// The depth to which a transaction in base64 is parsed.
+const WIRE: ParseDepth = ParseDepth::Members(&[
+    ("meta", ParseDepth::Members(&[])),
+    ("transaction", ParseDepth::Each(&ParseDepth::Not)),
+]);
+
 impl BlockShape {
     /// The shape from which every shape but jsonParsed is made. Its rewards are few, except at the beginning of an epoch.
     pub const BASE64: Self = Self {
@@ -110,16 +121,12 @@ impl BlockShape {
 
     /// Returns the depth to which the source of this shape must be parsed.
     const fn depth(self) -> ParseDepth {
-        const META: (&str, ParseDepth) = ("meta", ParseDepth::Members(&[]));
-        const TRIM: ParseDepth = ParseDepth::Each(&ParseDepth::Members(&[META]));
-        const WIRE: ParseDepth = ParseDepth::Each(&ParseDepth::Members(&[
-            META,
-            ("transaction", ParseDepth::Each(&ParseDepth::Not)),
-        ]));
         match (self.details, self.encoding) {
             (BlockDetails::None, _) => ParseDepth::Members(&[]),
-            (BlockDetails::Full, BlockEncoding::JsonParsed) => ParseDepth::Members(&[("transactions", TRIM)]),
-            _ => ParseDepth::Members(&[("transactions", WIRE)]),
+            (BlockDetails::Full, BlockEncoding::JsonParsed) => {
+                ParseDepth::Members(&[("transactions", ParseDepth::Each(&TRIM))])
+            }
+            _ => ParseDepth::Members(&[("transactions", ParseDepth::Each(&WIRE))]),
         }
     }
 }
@@ -141,7 +148,9 @@ pub fn reshape(source: &Bytes, asked: BlockShape) -> Option<Payload> {
         BlockDetails::None => drop(members.remove("transactions")?),
         BlockDetails::Signatures => {
             let transactions = members.get("transactions")?.as_list()?;
-            let signatures = transactions.iter_mut().map(first_signature).collect::<Option<_>>()?;
+            let text = |signature| JsonPart::Text(Cow::Owned(format!("\"{signature}\"")));
+            let first = |transaction| first_signature(transaction).map(text);
+            let signatures = transactions.iter_mut().map(first).collect::<Option<_>>()?;
             // "signatures" and "transactions" are neighbours in the alphabet and in the node's own type, so
             // the order of members stays.
             members.replace("transactions", "signatures", JsonPart::List(signatures))?;
@@ -168,13 +177,16 @@ fn unsupported(version: u8) -> Payload {
     Payload::Error { code, body: body.into() }
 }
 
-/// Returns the first signature of a transaction in base64.
-fn first_signature<'a>(transaction: &mut JsonPart<'a>) -> Option<JsonPart<'a>> {
+/// Returns the first signature of a transaction in base64 or, if the transaction is left as text, in jsonParsed.
+fn first_signature(transaction: &mut JsonPart) -> Option<Signature> {
     let transaction = transaction.as_object()?;
     transaction.only(&[&TRANSACTION])?;
-    let wire = transaction::wire(transaction.get("transaction")?)?;
-    let signature = DecodedTransaction::read(&wire)?.first_signature()?;
-    Some(JsonPart::Text(Cow::Owned(signature)))
+    let part = transaction.get("transaction")?;
+    if let Some(parsed) = part.as_text() {
+        let signatures: Vec<&str> = member(parsed.as_bytes(), "signatures")?;
+        return Signature::parse(signatures.first()?).ok();
+    }
+    DecodedTransaction::read(&transaction::wire(part)?)?.first_signature()
 }
 
 /// Rewrites a transaction of a full block in the shape `asked`. The error is the transaction's version, which the caller

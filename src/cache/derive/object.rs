@@ -158,6 +158,12 @@ impl<'a> JsonObject<'a> {
         Some(self.0.remove(at).1)
     }
 
+    /// Adds a member at its place in the alphabet, in which nodes write members.
+    pub(super) fn insert(&mut self, name: &'a str, value: JsonPart<'a>) {
+        let at = self.names().position(|other| other > name).unwrap_or(self.0.len());
+        self.0.insert(at, (name, value));
+    }
+
     /// Replaces a member by another one at the same position.
     pub(super) fn replace(&mut self, name: &str, by: &'a str, value: JsonPart<'a>) -> Option<()> {
         let member = self.0.iter_mut().find(|(other, _)| *other == name)?;

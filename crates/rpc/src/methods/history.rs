@@ -137,15 +137,17 @@ pub(super) fn transaction(params: &Params) -> Result<Query, ParamError> {
         Some(RpcEncodingConfigWrapper::Current(Some(config))) => config,
         _ => RpcTransactionConfig::default(),
     };
-    let signature = Signature::param(&signature)?.to_string();
+    let signature = Signature::param(&signature)?;
     let commitment = at_least_confirmed(config.commitment)?;
-    let mut members = json!({ "encoding": config.encoding.unwrap_or(BlockEncoding::Json).as_str() });
-    if let Some(version) = config.max_supported_transaction_version {
+    let encoding = config.encoding.unwrap_or(BlockEncoding::Json);
+    let max_version = config.max_supported_transaction_version;
+    let mut members = json!({ "encoding": encoding.as_str() });
+    if let Some(version) = max_version {
         members["maxSupportedTransactionVersion"] = version.into();
     }
-    let params = json!([signature, members]);
-    let kind = ResultKind::ObjectOrNull;
-    Ok(PlainQuery::new(Method::GetTransaction, &params, kind, Life::Transaction).at(commitment).into())
+    let (params, kind) = (json!([signature.to_string(), members]), ResultKind::ObjectOrNull);
+    let life = Life::Transaction { signature, encoding, max_version };
+    Ok(PlainQuery::new(Method::GetTransaction, &params, kind, life).at(commitment).into())
 }
 
 pub(super) fn describe_transaction() -> Description {

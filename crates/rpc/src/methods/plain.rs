@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::get_fee_for_message::RpcContextConfig;
 use super::params::{self, ParamError};
-use super::{Commitment, Method, Query, Slot};
+use super::{BlockEncoding, Commitment, Method, Query, Signature, Slot};
 use crate::jsonrpc::Params;
 
 /// A call whose answer is kept as the node has written it.
@@ -72,7 +72,14 @@ pub enum Life {
         limit: Option<u64>,
     },
     /// The answer is about a transaction, and stays once its block is final.
-    Transaction,
+    Transaction {
+        /// The first signature of the transaction.
+        signature: Signature,
+        /// The encoding of the transaction.
+        encoding: BlockEncoding,
+        /// The highest transaction version that the caller accepts. Without a number, it accepts only legacy ones.
+        max_version: Option<u8>,
+    },
     /// The answer lists the transactions of an account, newest first.
     Page {
         /// The number of transactions at which the page is full.

@@ -68,9 +68,9 @@ impl<'a> DecodedTransaction<'a> {
         }
     }
 
-    /// Returns the first signature as JSON text.
-    pub(super) fn first_signature(&self) -> Option<String> {
-        self.signatures.first().map(|signature| format!("\"{}\"", Signature(*signature)))
+    /// Returns the first signature, which names the transaction.
+    pub(super) fn first_signature(&self) -> Option<Signature> {
+        self.signatures.first().map(|signature| Signature(*signature))
     }
 
     /// Returns the transaction as JSON text in `encoding`. `None` for jsonParsed, which needs a decoder for each program.

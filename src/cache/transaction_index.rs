@@ -1,0 +1,61 @@
+//! Where the transactions of kept blocks are, so that getTransaction is answered from a block.
+//!
+//! A place is a hint and decides nothing. The entry of its block may be gone, too old, or of another fork, so the block
+//! is looked up and judged like any other entry, and the signature is compared with the one at the place.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::derive::block::TransactionPlace;
+use crate::methods::{BlockEncoding, Signature};
+
+/// The bytes of cache for which one place is remembered. Transactions in base64 are about half as long on average, and
+/// a place takes about 50 bytes.
+const BYTES_PER_PLACE: u64 = 2048;
+
+/// The places of transactions, a bounded number of them.
+pub(super) struct TransactionIndex {
+    hasher: RandomState,
+    places: Mutex<Places>,
+    max_recent: usize,
+}
+
+#[derive(Default)]
+struct Places {
+    recent: HashMap<u64, TransactionPlace>,
+    /// The places that were noted before `recent` was last full. They are forgotten when it is full again.
+    earlier: HashMap<u64, TransactionPlace>,
+}
+
+impl TransactionIndex {
+    /// Creates an empty index for a cache of `capacity` bytes.
+    pub(super) fn new(capacity: u64) -> Self {
+        let max_recent = usize::try_from(capacity / BYTES_PER_PLACE / 2).unwrap_or(usize::MAX);
+        Self { hasher: RandomState::new(), places: Mutex::default(), max_recent }
+    }
+
+    /// Notes the places of the transactions of one block in this encoding.
+    pub(super) fn note(&self, encoding: BlockEncoding, places: &[(Signature, TransactionPlace)]) {
+        let hashed = places.iter().map(|(signature, place)| (self.hash(encoding, signature), *place));
+        let mut places = self.lock();
+        if places.recent.len() >= self.max_recent {
+            places.earlier = std::mem::take(&mut places.recent);
+        }
+        places.recent.extend(hashed);
+    }
+
+    /// Returns the place where a block in this encoding may have the transaction.
+    pub(super) fn find(&self, encoding: BlockEncoding, signature: &Signature) -> Option<TransactionPlace> {
+        let (hash, places) = (self.hash(encoding, signature), self.lock());
+        places.recent.get(&hash).or_else(|| places.earlier.get(&hash)).copied()
+    }
+
+    fn hash(&self, encoding: BlockEncoding, signature: &Signature) -> u64 {
+        self.hasher.hash_one((encoding, signature))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
