@@ -271,8 +271,7 @@ impl Lookup {
                 else {
                     return None;
                 };
-                let asked =
-                    BlockShape { details: BlockDetails::Full, encoding, rewards: true, max_version };
+                let asked = BlockShape { details: BlockDetails::Full, encoding, rewards: true, max_version };
                 let BlockShape { details, encoding, rewards, max_version } = asked.source().unwrap_or(asked);
                 let place = self.transactions.find(encoding, &signature)?;
                 let (slot, commitment) = (place.slot, commitment.unwrap_or_default());

@@ -59,3 +59,28 @@ impl TransactionIndex {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bounded_number_of_places_is_remembered() {
+        let index = TransactionIndex::new(BYTES_PER_PLACE * 2 * 10);
+        let base64 = BlockEncoding::Base64;
+        let signature = |n: u8| Signature([n; 64]);
+        let place = |slot: u8| TransactionPlace { slot: slot.into(), span: (0, 1), index: 0 };
+        for n in 0..100 {
+            index.note(base64, &[(signature(n), place(n))]);
+            let found = (0..=n).rev().take_while(|n| index.find(base64, &signature(*n)) == Some(place(*n)));
+            let found = found.count();
+            assert!((usize::from(n).min(10)..=20).contains(&found), "{found} after {n}");
+            let places = index.lock();
+            assert!(places.recent.len() + places.earlier.len() <= 20);
+        }
+        let newest = signature(99);
+        assert_eq!(index.find(BlockEncoding::JsonParsed, &newest), None, "of that block nothing is known");
+        index.note(base64, &[(newest, place(7))]);
+        assert_eq!(index.find(base64, &newest), Some(place(7)), "the block of another fork has it, too");
+    }
+}

@@ -44,6 +44,7 @@ mod tip;
 mod tls;
 mod todays_nodes;
 mod traces;
+mod transactions;
 mod upstreams;
 mod upstreams_api;
 mod verify;

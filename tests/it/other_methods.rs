@@ -122,35 +122,6 @@ async fn balance_and_account_share_one_entry() {
 }
 
 #[tokio::test]
-async fn null_transaction_of_one_node_decides_nothing() {
-    let gateway = TestGateway::builder().nodes(3).start().await;
-    let (block, nodes) = (gateway.cluster.examples().block_with_v0, gateway.cluster.nodes());
-    let details = gateway.get_block(block).details("signatures").send().await;
-    let signatures = details.result()["signatures"].clone();
-    let transaction = |n: usize| gateway.call("getTransaction", json!([signatures[n]])).version_0();
-    for node in &nodes[..2] {
-        node.fault_on("getTransaction", Fault::Result(Value::Null), None);
-    }
-    // Whichever node is asked first, the one that has the transaction is asked as well.
-    for n in 0..3 {
-        let found = transaction(n).send().await;
-        assert_eq!(found.result()["slot"], json!(block), "{}", found.text);
-        // A caller at confirmed gets the same final answer.
-        let again = transaction(n).confirmed().send().await;
-        assert_eq!((again.is_hit(), again.result()), (true, found.result()), "{}", again.cache_status());
-    }
-    nodes[2].fault_on("getTransaction", Fault::Result(Value::Null), None);
-    for _ in 0..2 {
-        let before: Vec<_> = nodes.iter().map(|node| node.calls("getTransaction")).collect();
-        let missing = transaction(3).send().await;
-        assert_eq!((missing.result(), missing.cache_status()), (Value::Null, "fwd=miss"));
-        let asked: Vec<_> =
-            nodes.iter().zip(before).map(|(node, before)| node.calls("getTransaction") - before).collect();
-        assert_eq!(asked, [1, 1, 1], "null is never kept, and every node is asked");
-    }
-}
-
-#[tokio::test]
 async fn lists_of_blocks_come_from_nodes_that_hold_their_start() {
     let gateway = TestGateway::builder().nodes(2).start().await;
     let cluster = &gateway.cluster;

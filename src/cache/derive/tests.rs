@@ -108,6 +108,7 @@ fn all_recordings_can_be_read() {
         ("getMultipleAccounts", 117),
         ("getRecentPerformanceSamples", 12),
         ("getTokenAccountBalance", 48),
+        ("getTransaction", 338),
         ("getVoteAccounts", 42),
     ] {
         let exchanges = load(file);

@@ -17,9 +17,10 @@ use crate::node::shape::member;
 pub struct TransactionPlace {
     /// The slot of the block.
     pub slot: Slot,
-    span: ByteSpan,
+    /// The span of the transaction within the block.
+    pub span: ByteSpan,
     /// The position among the transactions of the block.
-    index: u32,
+    pub index: u32,
 }
 
 /// A transaction that getTransaction asks for, and where it may be.
@@ -68,10 +69,124 @@ impl SingleTransaction {
         if let Err(version) = rewrite(members, self.asked)? {
             return Some(unsupported(version));
         }
-        let numbers = [("blockTime", time.to_string()), ("slot", slot.to_string()), ("transactionIndex", index.to_string())];
+        let numbers = [
+            ("blockTime", time.to_string()),
+            ("slot", slot.to_string()),
+            ("transactionIndex", index.to_string()),
+        ];
         for (name, number) in numbers {
             members.insert(name, JsonPart::Text(Cow::Owned(number)));
         }
         Some(Payload::Result(transaction.write().into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::super::tests::{RecordedCall, load};
+    use super::*;
+    use crate::methods::{BlockDetails, Life, PlainQuery, Query};
+    use crate::node::NodeReply;
+
+    const BASE64: BlockEncoding = BlockEncoding::Base64;
+
+    /// Returns the recorded block in this encoding from the group of `call`, and the places of its transactions.
+    fn block_of(
+        recorded: &[RecordedCall],
+        call: &RecordedCall,
+        encoding: BlockEncoding,
+    ) -> (Bytes, Vec<(Signature, TransactionPlace)>) {
+        let is_it = |other: &&RecordedCall| {
+            other.group == call.group
+                && matches!(&other.query, Some(Query::Block(block)) if block.encoding == encoding)
+        };
+        let found = recorded.iter().find(is_it).unwrap();
+        let Some(Query::Block(query)) = &found.query else { panic!("no block") };
+        let block = found.result().unwrap().clone();
+        let places = places(&block, query.slot, encoding);
+        (block, places)
+    }
+
+    fn wanted(
+        signature: Signature,
+        (encoding, max_version): (BlockEncoding, Option<u8>),
+        place: TransactionPlace,
+    ) -> SingleTransaction {
+        let asked = BlockShape { details: BlockDetails::Full, encoding, rewards: true, max_version };
+        SingleTransaction { signature, asked, place }
+    }
+
+    #[test]
+    fn recorded_transactions_derive_from_their_block() {
+        let recorded = load("getTransaction");
+        let mut proved: BTreeMap<&str, usize> = BTreeMap::new();
+        for call in &recorded {
+            let Some(Query::Plain(PlainQuery {
+                life: Life::Transaction { signature, encoding, max_version },
+                ..
+            })) = call.query
+            else {
+                continue;
+            };
+            let is_parsed = encoding == BlockEncoding::JsonParsed;
+            let (block, places) = block_of(&recorded, call, if is_parsed { encoding } else { BASE64 });
+            let (_, place) = places.into_iter().find(|(noted, _)| *noted == signature).unwrap();
+            let (expected, what) = match &call.reply {
+                NodeReply::Result(text) => (Payload::Result(text.clone().into()), encoding.as_str()),
+                NodeReply::Error { code, body } => {
+                    (Payload::Error { code: *code, body: body.clone() }, "a version that is not supported")
+                }
+            };
+            let made = wanted(signature, (encoding, max_version), place).make(&block);
+            assert!(made.as_ref() == Some(&expected), "{}: {made:?} instead of {expected:?}", call.name);
+            *proved.entry(what).or_default() += 1;
+        }
+        // The expected numbers are exact, so the test fails if the derivations of a row are no longer tested.
+        let expected = [
+            ("a version that is not supported", 30),
+            ("base58", 56),
+            ("base64", 56),
+            ("binary", 56),
+            ("json", 56),
+            ("jsonParsed", 56),
+        ];
+        assert_eq!(proved.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn other_transactions_and_incomplete_ones_make_no_answer() {
+        let recorded = load("getTransaction");
+        let mut blocks = recorded.iter().map(|call| block_of(&recorded, call, BASE64));
+        let (block, places) = blocks.find(|(_, places)| places.len() > 1).unwrap();
+        let [(first, place), (second, other), ..] = places[..] else { panic!("one transaction") };
+        let make = |signature, place, block: &Bytes| wanted(signature, (BASE64, Some(0)), place).make(block);
+        assert!(make(first, place, &block).is_some() && make(second, other, &block).is_some());
+        // A hash may be that of another transaction, too.
+        assert_eq!(make(second, place, &block), None);
+        // The block at the slot may have become that of another fork, of any length.
+        let shifted = |by: u32| TransactionPlace { span: (place.span.0 + by, place.span.1 + by), ..place };
+        for by in [1, place.span.1, u32::try_from(block.len()).unwrap()] {
+            assert_eq!(make(first, shifted(by), &block), None, "{by}");
+        }
+        let with = |old: &str, new: &str| {
+            let text = str::from_utf8(&block).unwrap();
+            assert!(text.contains(old), "{old}");
+            let block = Bytes::from(text.replacen(old, new, 1));
+            let places = super::places(&block, place.slot, BASE64);
+            make(first, places.into_iter().find(|(signature, _)| *signature == first)?.1, &block)
+        };
+        let (meta, _) = str::from_utf8(&block).unwrap().split_once(r#","transaction":["#).unwrap();
+        let (_, meta) = meta.split_once(r#"{"meta":"#).unwrap();
+        assert!(with(r#""blockHeight":"#, r#""unknown":1,"blockHeight":"#).is_some());
+        for (old, new) in [
+            (r#""blockTime":"#, r#""blockTime":null,"of":"#),
+            (meta, "null"),
+            (r#""status":"#, r#""unknown":1,"status":"#),
+            (r#"{"meta":"#, r#"{"unknown":1,"meta":"#),
+        ] {
+            assert_eq!(with(old, new), None, "{new}");
+        }
     }
 }
