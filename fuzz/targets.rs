@@ -166,10 +166,14 @@ pub(crate) fn answer(data: &[u8]) {
         check(&only);
     }
     for asked in shapes() {
-        match block::reshape(&result, asked) {
-            Some(Payload::Result(made)) => check(&made.whole()),
-            Some(Payload::Error { body, .. }) => check(&body),
-            None => {}
+        let whole = block::reshape(&result, asked);
+        let places = block::places(&result, 5, asked.encoding);
+        let single = |(signature, place)| block::SingleTransaction { signature, asked, place }.make(&result);
+        for made in places.into_iter().map(single).chain([whole]).flatten() {
+            match made {
+                Payload::Result(made) => check(&made.whole()),
+                Payload::Error { body, .. } => check(&body),
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ pub struct SingleTransaction {
 }
 
 /// Returns the signatures and places of the transactions of `block`, a full block in base64 or jsonParsed at `slot`.
-/// None if the block is not in the format that nodes write.
+/// Those that are not in the format that nodes write are left out.
 pub fn places(block: &Bytes, slot: Slot, encoding: BlockEncoding) -> Vec<(Signature, TransactionPlace)> {
     let texts: Vec<&RawValue> = member(block, "transactions").unwrap_or_default();
     let place = |(index, text): (usize, &RawValue)| {
