@@ -305,9 +305,10 @@ impl Fetcher {
         if shape.source().is_some() {
             return;
         }
+        let is_long = text.len() > OFF_WORKER_BYTES;
         let (lookup, text, slot, encoding) = (Arc::clone(&self.lookup), text.clone(), *slot, shape.encoding);
         let note = move || lookup.transactions.note(encoding, &places(&text, slot, encoding));
-        if entry.body.weight() > OFF_WORKER_BYTES {
+        if is_long {
             let _ = tokio::task::spawn_blocking(note).await;
         } else {
             note();

@@ -243,7 +243,7 @@ impl Lookup {
     }
 
     /// Returns a stored entry from which the answer to `plan` can be derived, and how to derive it. Only
-    /// blocks, their times and single vote accounts are derived.
+    /// blocks, their times and transactions, and single vote accounts are derived.
     pub(super) fn find_source(&self, plan: &LookupPlan, rule: ServeRule) -> Option<(Arc<Entry>, Derivation)> {
         let now = Instant::now();
         match &plan.key {
