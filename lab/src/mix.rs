@@ -63,7 +63,7 @@ const ADDRESSES: usize = 10_000;
 const LISTS: u64 = 200;
 const TRANSACTIONS: [(&str, u64); 3] = [("json", 60), ("jsonParsed", 25), ("base64", 15)];
 /// The number of newest slots whose blocks are requested. Fees are requested for the same number of newest
-/// messages, and transactions for that of newest signatures.
+/// messages, and transactions for that of newest signatures at the asked commitment.
 const BACK: usize = 64;
 
 /// A request: one call, or a batch.
@@ -97,8 +97,8 @@ pub struct Mix {
     recent: Zipf,
     /// The messages for getFeeForMessage, newest first.
     messages: VecDeque<String>,
-    /// The signatures for getTransaction, newest first.
-    signatures: VecDeque<String>,
+    /// The signatures for getTransaction with their slots, newest first.
+    signatures: VecDeque<(u64, String)>,
     /// The newest confirmed slot whose block has been read.
     read_slot: u64,
 }
@@ -144,6 +144,8 @@ impl Mix {
             signatures: VecDeque::new(),
             read_slot: 0,
         };
+        // There are signatures of final blocks from the beginning.
+        mix.read_slot = mix.twin.slot(Commitment::Finalized).saturating_sub(BACK as u64);
         mix.note_block();
         mix
     }
@@ -167,7 +169,7 @@ impl Mix {
         )
     }
 
-    /// Notes the newest messages, and the signatures of the newest confirmed block.
+    /// Notes the newest messages, and the signatures of the confirmed blocks that have not been read.
     fn note_block(&mut self) {
         let examples = self.twin.examples();
         for message in [examples.fee_message_v0, examples.fee_message] {
@@ -177,16 +179,24 @@ impl Mix {
         }
         self.messages.truncate(BACK);
         let newest = self.twin.slot(Commitment::Confirmed);
-        if std::mem::replace(&mut self.read_slot, newest) != newest {
+        for slot in self.read_slot + 1..=newest {
             let config = r#"{"commitment":"confirmed","transactionDetails":"signatures","rewards":false,"maxSupportedTransactionVersion":0}"#;
-            let call = envelope(1, "getBlock", &format!("[{newest},{config}]"));
+            let call = envelope(1, "getBlock", &format!("[{slot},{config}]"));
             let block = String::from_utf8(self.twin.node(0).answer(call.as_bytes())).unwrap_or_default();
             let list = block.split_once(r#""signatures":["#).and_then(|(_, rest)| rest.split_once(']'));
             for signature in list.map_or("", |(list, _)| list).split(',').filter(|text| !text.is_empty()) {
-                self.signatures.push_front(signature.trim_matches('"').to_owned());
+                self.signatures.push_front((slot, signature.trim_matches('"').to_owned()));
             }
-            self.signatures.truncate(BACK);
         }
+        self.read_slot = newest;
+        let first_final = self.first_signature_at(Commitment::Finalized);
+        self.signatures.truncate(first_final + BACK);
+    }
+
+    /// Returns the place of the newest signature whose slot has reached `commitment`.
+    fn first_signature_at(&self, commitment: Commitment) -> usize {
+        let newest = self.twin.slot(commitment);
+        self.signatures.partition_point(|(slot, _)| *slot > newest)
     }
 
     fn next_request(&mut self) -> PlannedRequest {
@@ -276,8 +286,12 @@ impl Mix {
                 return (method, "-", envelope(id, method, &format!("[{slot}]")));
             }
             "getTransaction" => {
-                let at = self.recent.draw(dice).min(self.signatures.len().saturating_sub(1));
-                let _ = write!(first, "\"{}\"", self.signatures.get(at).map_or("", String::as_str));
+                // A caller asks at a commitment at which the signature has been seen.
+                let newest = self.first_signature_at(
+                    Commitment::from_name(commitment).unwrap_or(Commitment::Finalized),
+                );
+                let at = (newest + self.recent.draw(dice)).min(self.signatures.len().saturating_sub(1));
+                let _ = write!(first, "\"{}\"", self.signatures.get(at).map_or("", |(_, text)| text));
                 let encoding = dice.choose(&TRANSACTIONS);
                 config.push(format!(r#""encoding":"{encoding}","maxSupportedTransactionVersion":0"#));
             }
