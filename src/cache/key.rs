@@ -18,6 +18,8 @@ use crate::methods::{
     AccountEncoding, AccountForm, AccountQuery, BlockQuery, Commitment, Life, Method, PlainQuery, Pubkey,
     Query, SamplesQuery, Slot, VotesQuery,
 };
+use crate::node::answer::elements;
+use crate::node::shape::member;
 
 /// The number of samples that a node keeps for getRecentPerformanceSamples. All samples are fetched, and each
 /// caller gets as many as it asks for.
@@ -43,6 +45,7 @@ pub enum Key {
     /// All cluster nodes.
     ClusterNodes,
     /// A method with its canonical params and commitment, and the epoch of the newest slot if the answer depends on it.
+    /// No commitment if the method has none, or if the answer is final.
     Plain(Method, Arc<str>, Option<Commitment>, Option<u64>),
     /// A block in one shape.
     Block(Slot, BlockShape, Finality),
@@ -143,7 +146,8 @@ pub struct LookupPlan {
     pub key: Key,
     /// A second key under which the answer may be stored. For a block, it is the key of the error that the block
     /// is missing. For accounts, it is the key of another form that serves the caller. If an account is stored in
-    /// both forms, the entry of the higher slot is served.
+    /// both forms, the entry of the higher slot is served. For other methods, it is the key of an answer that proves to
+    /// be final.
     pub alternate_key: Option<Key>,
     /// The upstream call, without the caller's minContextSlot.
     pub upstream: Query,
@@ -192,37 +196,18 @@ impl LookupPlan {
     }
 
     fn plain(mut query: PlainQuery, finalized: Slot) -> Self {
-        let commitment = query.commitment.unwrap_or_default();
-        let is_final = commitment == Commitment::Finalized;
-        let class = match query.life {
-            Life::Transaction { .. } if !is_final => Class::BlockConfirmed,
-            Life::Block(slot) if slot <= finalized => Class::BlockFinal,
-            Life::Blocks { last: Some(last), .. } if last <= finalized => {
-                // The list is the same at both commitments.
-                query.commitment = Some(Commitment::Finalized);
-                Class::BlockFinal
-            }
-            Life::Cluster
-            | Life::Transaction { .. }
-            | Life::Page { has_before: true, .. }
-            | Life::Blocks { limit: Some(_), .. } => Class::BlockFinal,
-            Life::State => Class::Account(commitment),
-            // The cache knows the epoch later, if it knows it at all.
-            Life::Epoch | Life::OneSlot | Life::Page { .. } | Life::Blocks { .. } => {
-                Class::OneSlot(commitment)
-            }
-            Life::Scan => Class::Scan,
-            Life::Block(_) | Life::Pool | Life::Forwarded => Class::Uncached,
-        };
+        let is_final = is_final(&query, finalized, None);
+        if is_final == Some(true) && matches!(query.life, Life::Blocks { .. }) {
+            query.commitment = Some(Commitment::Finalized);
+        }
+        // What is final is the same at every commitment, and stored without one.
         let key = |at| Key::Plain(query.method, Arc::clone(&query.params), at, None);
-        let may_become_final = match query.life {
-            Life::Transaction { .. } | Life::Page { .. } => true,
-            Life::Blocks { limit, .. } => limit.is_some(),
-            _ => false,
+        let (key, alternate_key, class) = match is_final {
+            Some(true) => (key(None), None, Class::BlockFinal),
+            Some(false) => (key(query.commitment), None, class_until_final(&query, None)),
+            None => (key(query.commitment), Some(key(None)), Class::BlockFinal),
         };
-        // What proves to be final is the same at both commitments, and stored at finalized.
-        let alternate_key = (may_become_final && !is_final).then(|| key(Some(Commitment::Finalized)));
-        Self { key: key(query.commitment), alternate_key, upstream: Query::Plain(query), class, asked: None }
+        Self { key, alternate_key, upstream: Query::Plain(query), class, asked: None }
     }
 
     /// Makes the answer one of the epoch of the newest slot.
@@ -274,6 +259,54 @@ impl LookupPlan {
         let asked = asked.slice.is_none().then_some(asked.encoding);
         Self { key, alternate_key, upstream, class: Class::Account(commitment), asked }
     }
+}
+
+/// Returns true if the answer to `query` can't change any more. `finalized` is the newest known finalized slot, and
+/// `answer` a node's result with its slot. `None` if the result alone tells.
+pub(super) fn is_final(query: &PlainQuery, finalized: Slot, answer: Option<(Slot, &Bytes)>) -> Option<bool> {
+    let is_at_finalized = query.commitment.unwrap_or_default() == Commitment::Finalized;
+    match query.life {
+        Life::Cluster => Some(true),
+        Life::Block(slot) => Some(slot <= finalized),
+        // A node that has not finalized the end leaves out what it does not know yet.
+        Life::Blocks { last: Some(last), .. } => {
+            Some(last <= finalized && answer.is_none_or(|(slot, _)| slot >= last))
+        }
+        Life::Blocks { limit: Some(limit), .. } => answer.map(|(_, list)| {
+            let slots: Vec<Slot> = serde_json::from_slice(list).unwrap_or_default();
+            slots.len() as u64 == limit && slots.last().is_some_and(|last| *last <= finalized)
+        }),
+        Life::Transaction { .. } => answer.map(|(_, transaction)| {
+            is_at_finalized || member(transaction, "slot").is_some_and(|slot: Slot| slot <= finalized)
+        }),
+        // At finalized a node knows the transaction before which the page begins only once that is final. At confirmed
+        // the page does not tell whether it is.
+        Life::Page { limit, has_before: true } => {
+            answer.map(|(_, page)| is_at_finalized && is_full(page, limit))
+        }
+        _ => Some(false),
+    }
+}
+
+/// Returns the class of an answer to `query` that may still change. `result` is a node's result, if it has come.
+pub(super) fn class_until_final(query: &PlainQuery, result: Option<&Bytes>) -> Class {
+    let commitment = query.commitment.unwrap_or_default();
+    match query.life {
+        Life::Transaction { .. } => Class::BlockConfirmed,
+        // Like a block, the page changes only if confirmed blocks are dropped.
+        Life::Page { limit, has_before: true } if result.is_some_and(|page| is_full(page, limit)) => {
+            Class::BlockConfirmed
+        }
+        Life::State => Class::Account(commitment),
+        Life::Scan => Class::Scan,
+        Life::Cluster | Life::Block(_) | Life::Pool | Life::Forwarded => Class::Uncached,
+        // The cache knows the epoch later, if it knows it at all.
+        Life::Epoch | Life::OneSlot | Life::Page { .. } | Life::Blocks { .. } => Class::OneSlot(commitment),
+    }
+}
+
+fn is_full(page: &Bytes, limit: usize) -> bool {
+    elements(page).is_some_and(|page| page.len() == limit)
 }
 
 /// Returns the keys under which accounts may be stored that are fetched in the form `fetched`, for a caller who asks

@@ -12,12 +12,11 @@ use super::derive::block::BlockShape;
 use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::fetched::ParsedAnswer;
 use super::freshness::{Limit, ServeRule};
-use super::key::{Finality, Key, LookupPlan};
+use super::key::{Finality, Key, LookupPlan, class_until_final, is_final};
 use super::lookup::{Lookup, Stored};
 use super::purge::Filter;
 use super::store::Insert;
 use crate::methods::{AccountForm, Commitment, EpochSchedule, Life, PlainQuery, Query, Slot};
-use crate::node::answer::elements;
 use crate::node::shape::{LONGEST_SKIP, begins_near, member, parent_slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
@@ -230,7 +229,7 @@ impl Lookup {
                     (Query::Plain(query), code::UNSUPPORTED_TRANSACTION_VERSION)
                         if matches!(query.life, Life::Transaction { .. }) =>
                     {
-                        keep(plan.class)
+                        self.place_plain(plan, query, reply.slot, body)
                     }
                     (Query::Block(q), code::SLOT_SKIPPED | code::LONG_TERM_STORAGE_SLOT_SKIPPED)
                         if matches!(plan.alternate_key, Some(Key::NoBlock(_))) =>
@@ -259,51 +258,33 @@ impl Lookup {
 
     /// Returns the key and class of `result`, a node's answer to `query` at `slot`.
     fn place_plain(&self, plan: &LookupPlan, query: &PlainQuery, slot: Slot, result: &Bytes) -> Placement {
+        let key = plan.key.clone();
+        if let (Life::Epoch, Key::Plain(.., Some(epoch))) = (query.life, &key) {
+            let schedule = self.epoch_schedule();
+            // At the border of two epochs, a node may still answer of the last one.
+            let is_current = schedule.and_then(|schedule| schedule.epoch(slot)) == Some(*epoch)
+                && member(result, "epoch").is_none_or(|shown: u64| shown == *epoch);
+            let class = if is_current { Class::BlockFinal } else { class_until_final(query, Some(result)) };
+            return Ok((key, class));
+        }
         let finalized = self.frontier.slot(Commitment::Finalized);
-        let commitment = query.commitment.unwrap_or_default();
-        let keep = |class| Ok((plan.key.clone(), class));
-        let finally =
-            || Ok((plan.alternate_key.clone().unwrap_or_else(|| plan.key.clone()), Class::BlockFinal));
-        match query.life {
-            Life::Transaction { .. }
-                if member(result, "slot").is_some_and(|slot: Slot| slot <= finalized) =>
-            {
-                finally()
-            }
-            // At finalized a node knows the transaction before which the page begins only once that is final.
-            Life::Page { limit, has_before: true } if commitment == Commitment::Finalized => {
-                let is_full = elements(result).is_some_and(|page| page.len() == limit);
-                keep(if is_full { Class::BlockFinal } else { Class::OneSlot(commitment) })
-            }
-            Life::Page { .. } => keep(Class::OneSlot(commitment)),
-            Life::Blocks { first, last, limit } => {
-                let slots: Vec<Slot> = serde_json::from_slice(result).unwrap_or_default();
-                let ends_final = match (last, limit) {
-                    // A node that has not finalized the end leaves out what it does not know yet.
-                    (Some(last), _) => last <= finalized && slot >= last,
-                    (None, Some(limit)) => {
-                        slots.len() as u64 == limit && slots.last().is_some_and(|last| *last <= finalized)
-                    }
-                    (None, None) => false,
-                };
-                if !ends_final {
-                    keep(Class::OneSlot(commitment))
-                } else if begins_near(&slots, first) {
-                    finally()
-                } else {
-                    // A node also leaves out what it no longer holds.
+        // What could not be final when the node was asked may have been read from a fork.
+        let may_be_final = plan.class == Class::BlockFinal;
+        if may_be_final && is_final(query, finalized, Some((slot, result))) == Some(true) {
+            let list = || serde_json::from_slice::<Vec<Slot>>(result).unwrap_or_default();
+            return match query.life {
+                // A node leaves out what it no longer holds.
+                Life::Blocks { first, .. } if !begins_near(&list(), first) => {
                     Err(UncacheableReason::Transient)
                 }
-            }
-            Life::Epoch if let Key::Plain(.., Some(epoch)) = plan.key => {
-                let schedule = self.epoch_schedule();
-                // At the border of two epochs, a node may still answer of the last one.
-                let is_current = schedule.and_then(|schedule| schedule.epoch(slot)) == Some(epoch)
-                    && member(result, "epoch").is_none_or(|shown: u64| shown == epoch);
-                keep(if is_current { Class::BlockFinal } else { Class::OneSlot(commitment) })
-            }
-            _ if plan.class == Class::Uncached => Err(UncacheableReason::Transient),
-            _ => keep(plan.class),
+                _ => Ok((plan.alternate_key.clone().unwrap_or(key), Class::BlockFinal)),
+            };
+        }
+        match class_until_final(query, Some(result)) {
+            Class::Uncached => Err(UncacheableReason::Transient),
+            // The key of the plan is that of a final answer, and the node's is none.
+            _ if may_be_final && plan.alternate_key.is_none() => Err(UncacheableReason::Transient),
+            class => Ok((key, class)),
         }
     }
 

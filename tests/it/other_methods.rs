@@ -192,23 +192,67 @@ async fn times_are_kept_once_their_block_is_final() {
     }
 }
 
+const SIGNATURE: &str =
+    "5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW";
+
+fn page(slot: u64) -> Value {
+    json!([{ "signature": SIGNATURE, "slot": slot }, { "signature": SIGNATURE, "slot": 4 }])
+}
+
 #[tokio::test]
 async fn pages_of_signatures_stay_once_they_are_full() {
-    let gateway = TestGateway::builder().nodes(1).config(without_state).start().await;
-    let signature =
-        "5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW";
-    let page = json!([{ "signature": signature, "slot": 5 }, { "signature": signature, "slot": 4 }]);
-    gateway.cluster.fault_everywhere("getSignaturesForAddress", &Fault::Result(page));
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(without_state)
+        .config(|config| config.cache.ttl.block_confirmed = Duration::from_mins(1))
+        .start()
+        .await;
+    gateway.cluster.fault_everywhere("getSignaturesForAddress", &Fault::Result(page(5)));
     let key = gateway.cluster.examples().wallets[0].to_string();
     for (config, is_kept) in [
-        (json!({ "limit": 2, "before": signature }), true),
-        (json!({ "limit": 3, "before": signature }), false),
+        // At confirmed such a page is kept as a block is.
+        (json!({ "limit": 2, "before": SIGNATURE, "commitment": "confirmed" }), true),
+        (json!({ "limit": 3, "before": SIGNATURE, "commitment": "confirmed" }), false),
+        (json!({ "limit": 2, "commitment": "confirmed" }), false),
+        (json!({ "limit": 2, "before": SIGNATURE }), true),
+        (json!({ "limit": 3, "before": SIGNATURE }), false),
         (json!({ "limit": 2 }), false),
     ] {
         let call = gateway.call("getSignaturesForAddress", json!([key, config]));
         assert_eq!(call.send().await.cache_status(), "fwd=miss; stored");
         gateway.step_by(20).await;
         assert_eq!(call.send().await.is_hit(), is_kept, "{config}");
+    }
+}
+
+#[tokio::test]
+async fn only_final_answers_at_finalized_serve_callers_at_confirmed() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.cache.ttl.account = PerCommitment::uniform(Duration::from_mins(1)))
+        .start()
+        .await;
+    let key = gateway.cluster.examples().wallets[0].to_string();
+    let newest = gateway.cluster.slot(Commitment::Finalized);
+    let list = |first: u64| (newest - first..newest).collect::<Vec<_>>();
+    let pages = "getSignaturesForAddress";
+    let with_limit = "getBlocksWithLimit";
+    for (method, params, first, later, is_shared) in [
+        (pages, json!([key, { "limit": 2, "before": SIGNATURE }]), page(5), page(6), true),
+        (pages, json!([key, { "limit": 3, "before": SIGNATURE }]), page(5), page(6), false),
+        (pages, json!([key, { "limit": 2 }]), page(5), page(6), false),
+        (with_limit, json!([newest - 9, 9]), json!(list(9)), json!(list(8)), true),
+        (with_limit, json!([newest - 8, 10]), json!(list(8)), json!(list(7)), false),
+    ] {
+        let call = gateway.call(method, params.clone());
+        gateway.cluster.node(0).fault_on(method, Fault::Result(first.clone()), None);
+        assert_eq!(call.send().await.result(), first, "{params}");
+        gateway.cluster.clear_faults();
+        gateway.cluster.node(0).fault_on(method, Fault::Result(later.clone()), None);
+        assert_eq!(call.send().await.result(), first, "the answer is kept: {params}");
+        let confirmed = call.confirmed().send().await;
+        assert_eq!(confirmed.result(), if is_shared { first } else { later }, "{params}");
+        gateway.cluster.clear_faults();
     }
 }
 

@@ -62,7 +62,7 @@ section! {
         // The answer is a megabyte, and each slot changes it only by one vote of each validator. The answer is
         // therefore served at least twice as long as an account.
         vote_accounts: PerCommitment<Duration> = lifetimes(["1s", "2s", "10s"]),
-        /// getBlock and getTransaction at confirmed.
+        /// getBlock, getTransaction and full pages of getSignaturesForAddress at confirmed.
         // A confirmed block can still be dropped in theory.
         block_confirmed["block.confirmed"]: Duration = lifetime("2s"),
         /// getBlock at finalized, other history that is final, and what a cluster keeps for an epoch or for ever.
