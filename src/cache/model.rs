@@ -8,6 +8,7 @@ mod accounts;
 mod blocks;
 mod bounds;
 mod carrying;
+mod flights;
 mod overtaken;
 mod questions;
 mod reference;
