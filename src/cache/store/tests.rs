@@ -87,6 +87,30 @@ async fn store_is_bounded_in_bytes() {
 }
 
 #[tokio::test]
+async fn what_does_not_fit_is_evicted_and_counted() {
+    const CAPACITY: u64 = 2 << 20;
+    // Blocks of which many, four, one and none fit into the cache.
+    for block in [10 << 10, 500 << 10, 1_500 << 10, 3 << 20] {
+        let metrics = Metrics::new();
+        let store = EntryStore::new(CAPACITY, 16 << 20, Arc::clone(&metrics));
+        let mut too_large = 0;
+        for slot in 0..400 {
+            let inserted = store.insert(Key::NoBlock(slot), &entry(slot, block), |_| true);
+            too_large += u64::from(matches!(inserted, Insert::TooLarge));
+        }
+        let (bytes, entries) = store.usage();
+        let evicted = metrics.cache_evictions.at(EvictionCause::Size).get();
+        assert!(bytes <= CAPACITY, "{bytes} bytes in {entries} blocks of {block}");
+        assert_eq!(
+            evicted + entries + too_large,
+            400,
+            "{evicted} evicted, {entries} kept, {too_large} refused"
+        );
+        assert_eq!(too_large > 0, block as u64 > CAPACITY);
+    }
+}
+
+#[tokio::test]
 async fn hot_entries_survive_a_scan_of_large_blocks() {
     // The store holds 16 MiB: 1,000 hot accounts of 300 bytes, then a scan over 400 blocks of 2 MiB.
     let store = store(16 << 20, 4 << 20);
