@@ -246,6 +246,30 @@ async fn next_line() -> Result<(), BoxError> {
     Ok(tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await?.map(drop)?)
 }
 
+/// Lets `clients` watch for the time of a stage, and prints what it cost. Returns the times of each slot whose
+/// notifications have reached all of them.
+async fn measure(
+    options: &Options,
+    cluster: &Cluster,
+    clients: Vec<Client>,
+    arrivals: &Shared,
+) -> Result<Vec<Vec<Duration>>, BoxError> {
+    println!("watching");
+    let (count, stop) = (clients.len(), CancellationToken::new());
+    let tasks = watch(clients, arrivals, &stop);
+    let (before, from) = (account_calls(cluster), cluster.slot(Commitment::Confirmed));
+    tokio::time::sleep(Duration::from_secs(options.seconds)).await;
+    let slots = cluster.slot(Commitment::Confirmed) - from;
+    println!("slots {slots}\ncalls {}", account_calls(cluster) - before);
+    println!("watched");
+    next_line().await?;
+    stop.cancel();
+    tasks.wait().await;
+    let complete = lock(arrivals).complete(count);
+    println!("complete-slots {}", complete.len());
+    Ok(complete)
+}
+
 /// Clients that watch one account. Returns the text of a notification, and prints the times to the last client.
 async fn watch_one(options: &Options, cluster: &Arc<Cluster>, account: &Pubkey) -> Result<String, BoxError> {
     let arrivals = Shared::default();
@@ -261,19 +285,7 @@ async fn watch_one(options: &Options, cluster: &Arc<Cluster>, account: &Pubkey) 
     let mut clients =
         open(options.port, &options.path, options.watchers, |_| Some(subscription(account))).await?;
     let text = clients[0].text().await?;
-    println!("watching");
-    let (stop, before, from) =
-        (CancellationToken::new(), account_calls(cluster), cluster.slot(Commitment::Confirmed));
-    let tasks = watch(clients, &arrivals, &stop);
-    tokio::time::sleep(Duration::from_secs(options.seconds)).await;
-    let slots = cluster.slot(Commitment::Confirmed) - from;
-    println!("slots {slots}\ncalls {}", account_calls(cluster) - before);
-    println!("watched");
-    next_line().await?;
-    stop.cancel();
-    tasks.wait().await;
-    let complete = lock(&arrivals).complete(options.watchers);
-    println!("complete-slots {}", complete.len());
+    let complete = measure(options, cluster, clients, &arrivals).await?;
     print_times("last-client", complete.into_iter().filter_map(|times| times.into_iter().max()).collect());
     Ok(text)
 }
@@ -330,19 +342,9 @@ async fn watch_many(options: &Options, cluster: &Arc<Cluster>, accounts: &[Pubke
     }
     let message = |i: usize| Some(subscription(&accounts[i % accounts.len()]));
     let clients = open(options.port, &options.path, options.clients, message).await?;
-    println!("watching");
-    let tasks = watch(clients, &arrivals, &stop);
-    let (before, from) = (account_calls(cluster), cluster.slot(Commitment::Confirmed));
-    tokio::time::sleep(Duration::from_secs(options.seconds)).await;
-    let slots = cluster.slot(Commitment::Confirmed) - from;
-    println!("slots {slots}\ncalls {}", account_calls(cluster) - before);
-    println!("watched");
-    next_line().await?;
+    let complete = measure(options, cluster, clients, &arrivals).await?;
     stop.cancel();
-    tasks.wait().await;
     drop(mute);
-    let complete = lock(&arrivals).complete(options.clients);
-    println!("complete-slots {}", complete.len());
     print_times("notification", complete.into_iter().flatten().collect());
     Ok(())
 }
