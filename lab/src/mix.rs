@@ -287,9 +287,8 @@ impl Mix {
             }
             "getTransaction" => {
                 // A caller asks at a commitment at which the signature has been seen.
-                let newest = self.first_signature_at(
-                    Commitment::from_name(commitment).unwrap_or(Commitment::Finalized),
-                );
+                let newest = self
+                    .first_signature_at(Commitment::from_name(commitment).unwrap_or(Commitment::Finalized));
                 let at = (newest + self.recent.draw(dice)).min(self.signatures.len().saturating_sub(1));
                 let _ = write!(first, "\"{}\"", self.signatures.get(at).map_or("", |(_, text)| text));
                 let encoding = dice.choose(&TRANSACTIONS);
