@@ -9,9 +9,12 @@ import json
 import re
 import struct
 
-from bounds import CLOCK, FINALIZED_LEAD_SLOTS
+from bounds import CLOCK, FINALIZED_LEAD_SLOTS, TIP
 from decoding import unbase58, unpack_zstd, unpacked
 from state import run
+
+
+REWARDS_ARE_PAID = -32017
 
 
 def digest(value):
@@ -27,22 +30,28 @@ def cut(body, most=500):
 class Answer:
     """A parsed answer."""
 
-    __slots__ = ("request", "body", "error", "slot", "mark", "parts", "text", "sent", "got", "status", "wanted", "source")
+    __slots__ = ("request", "body", "error", "slot", "mark", "parts", "text", "sent", "got", "status", "wanted", "source", "result")
 
     def __init__(self, request, body, sent, got, status=None, wanted=None):
         self.request, self.body, self.sent, self.got, self.wanted = request, cut(body), sent, got, wanted
         self.status, self.source = status, source(status)
-        self.error = self.slot = self.mark = None
+        self.error = self.slot = self.mark = self.result = None
         self.parts, self.text = (), digest(body)
         answer = json.loads(body, parse_float=lambda text: f"float {text}")
         if "error" in answer:
             error = answer["error"]
+            if error["code"] == REWARDS_ARE_PAID:
+                # The message and the data name the node's slot.
+                error = {"code": error["code"], "message": ""}
             self.error = (error["code"], error["message"], json.dumps(error.get("data")))
             return
         result = answer["result"]
         if request.kind == "contextual":
             context, value = dict(result["context"]), result["value"]
             self.slot = self.mark = context.pop("slot")
+            if request.method in TIP:
+                # The context of an answer from the followed chain names no version.
+                context.pop("apiVersion", None)
             frame = [sorted(result), context]
             if request.method == "getMultipleAccounts":
                 self.check_clock([(k, v) for k, v in zip(request.params[0], value) if k == CLOCK])
@@ -51,6 +60,17 @@ class Answer:
                 if request.method == "getAccountInfo":
                     self.check_clock([(request.params[0], value)] if request.params[0] == CLOCK else [])
                 self.parts = (digest([frame, plain(value)]),)
+        elif request.kind in ("plain", "statuses"):
+            self.mark, self.result = 0, result
+            value = result["value"] if isinstance(result, dict) and "context" in result else result
+            self.parts = (digest(value),)
+            if value is not result:
+                self.text = self.parts[0]
+            elif request.method == "getSlot":
+                self.mark = result
+        elif request.method == "getEpochInfo":
+            # The number of transactions may be a slot old.
+            self.mark, self.parts = result["absoluteSlot"], (digest({**result, "transactionCount": None}),)
         elif request.method == "getVoteAccounts":
             votes = {name: sorted(result[name], key=lambda v: v["votePubkey"]) for name in ("current", "delinquent")}
             self.mark = max((v["lastVote"] for list_ in votes.values() for v in list_), default=0)

@@ -9,10 +9,12 @@
 import json
 
 from bounds import (
+    LATENESS_S,
     FINALIZED_LEAD_SLOTS,
     PROBE_S,
     SAMPLES_TTL_S,
     STRETCH,
+    TIP,
     TTL_S,
     VOTES_TTL_S,
     stretched_lag,
@@ -36,11 +38,11 @@ def check_bounds(front):
         lag = shown.at(front.sent) - slot
         group = "fetched" if source.startswith("fetched") else source
         run.count("lag", (commitment, group, lag))
-        ttl_s = TTL_S[commitment] * STRETCH[commitment]
+        ttl_s = LATENESS_S.get(request.method, TTL_S[commitment] * STRETCH[commitment])
         if slot < shown.at(front.sent - ttl_s):
             run.found("age", request, f"slot {slot}, but {ttl_s} s before the call the node was at {shown.at(front.sent - ttl_s)}", front)
         bound = stretched_lag(commitment)
-        if slot + bound < shown.at(front.sent - PROBE_S):
+        if request.method not in LATENESS_S and slot + bound < shown.at(front.sent - PROBE_S):
             run.found("lag", request, f"slot {slot}, but {PROBE_S} s before the call the node was at {shown.at(front.sent - PROBE_S)}, bound {bound}", front)
         if source.startswith("fetched") and lag > 0:
             run.found("behind", request, f"fetched, but slot {slot} is below the node's earlier slot {shown.at(front.sent)}", front)
@@ -82,6 +84,7 @@ def floor_of(request):
     return (
         {own: run.floors.get((request.key, own), NO_FLOOR) for own in (False, True)},
         {account: run.account_floors.get((account, request.commitment), NO_FLOOR) for account in request.accounts},
+        run.floors.get(("tip", request.commitment), 0),
     )
 
 
@@ -90,8 +93,10 @@ def check_order(front, floors):
 
     Answers to calls with a minContextSlot have separate floors.
     """
-    floors, account_floors = floors
+    floors, account_floors, tip = floors
     request = front.request
+    if request.method in TIP and not front.error and front.mark:
+        check_tip(front, tip)
     if request.kind != "contextual" or front.slot is None:
         return
     for own, kind in ((False, "backwards"), (True, "backwards, after a minContextSlot")):
@@ -119,6 +124,18 @@ def check_order(front, floors):
                 highest[key] = shown
 
 
+def check_tip(front, floor):
+    """Checks that the tip is not below what any of its methods has shown before the call."""
+    commitment, shown = front.request.commitment, run.slots[front.request.commitment]
+    run.count("lag", (commitment, front.request.method, shown.at(front.sent) - front.mark))
+    if front.mark < floor:
+        run.found("tip went back", front.request, f"slot {front.mark} after {floor}", front)
+    if front.mark < shown.at(front.sent - PROBE_S):
+        run.found("age", front.request, f"slot {front.mark}, the node was at {shown.at(front.sent - PROBE_S)} long before", front)
+    with run.lock:
+        run.floors["tip", commitment] = max(front.mark, run.floors.get(("tip", commitment), 0))
+
+
 # ---- checks against the node's answers ----
 
 
@@ -142,7 +159,7 @@ def compare(front):
         return
     same = results.get(front.mark, {})
     if front.parts in same:
-        exact = request.encoding != "base64+zstd" and request.method not in ("getVoteAccounts", "getClusterNodes")
+        exact = request.encoding != "base64+zstd" and request.method not in ("getVoteAccounts", "getClusterNodes", *TIP)
         if exact and front.text not in same[front.parts]["texts"]:
             run.found("text", request, f"equal when parsed, but different text, at {front.mark}", front, [same[front.parts]["body"]])
         else:

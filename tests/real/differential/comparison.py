@@ -30,6 +30,8 @@ class Comparison(RequestGenerator):
         seen = Answer(request, body, sent, got)
         if seen.slot is not None:
             run.slots[request.commitment].show(seen.slot, got)
+        elif request.method in ("getSlot", "getEpochInfo") and seen.mark:
+            run.slots[request.commitment].show(seen.mark, got)
         elif request.method == "getVoteAccounts" and seen.mark:
             run.votes[request.commitment].show(seen.mark, got)
         elif request.method == "getRecentPerformanceSamples" and seen.mark:

@@ -6,6 +6,17 @@ import socket
 import urllib.parse
 
 
+TAKE_MIN_CONTEXT_SLOT = frozenset((
+    "getAccountInfo", "getMultipleAccounts", "getFeeForMessage", "getBalance", "getTokenAccountsByOwner", "getTokenAccountsByDelegate",
+    "getProgramAccounts", "getBlocks", "getBlocksWithLimit", "getSignaturesForAddress", "getInflationReward", "getSlotLeader",
+    "getTransactionCount", "getStakeMinimumDelegation", "getSlot", "getBlockHeight", "getLatestBlockhash", "getEpochInfo",
+    "isBlockhashValid"))
+# A config of these is a commitment and nothing else, and refused otherwise.
+STRICT = frozenset((
+    "getTokenAccountBalance", "getTokenSupply", "getTokenLargestAccounts", "getInflationGovernor", "getMinimumBalanceForRentExemption",
+    "getSignatureStatuses"))
+
+
 class Request:
     """A request, without its spelling and its minContextSlot."""
 
@@ -21,23 +32,23 @@ class Request:
         # The accounts in the answer, in any form.
         self.accounts = []
         if kind == "contextual" and params:
-            if method in ("getAccountInfo", "getTokenAccountBalance"):
+            if method in ("getAccountInfo", "getTokenAccountBalance", "getBalance", "getTokenSupply"):
                 self.accounts = [str(params[0])]
             elif method == "getMultipleAccounts":
                 self.accounts = [str(key) for key in params[0]]
 
     def takes_min_context_slot(self):
-        return self.method in ("getAccountInfo", "getMultipleAccounts", "getFeeForMessage")
+        return self.method in TAKE_MIN_CONTEXT_SLOT and isinstance(self.params[-1] if self.params else None, dict)
 
     def body(self, rng, min_context_slot=None):
         """Returns the call in a random spelling."""
         params = []
-        for p in self.params:
-            if not isinstance(p, dict):
+        for position, p in enumerate(self.params, 1):
+            if not isinstance(p, dict) or position < len(self.params):
                 params.append(p)
                 continue
             p = dict(p)
-            if self.method != "getTokenAccountBalance":
+            if self.method not in STRICT:
                 if p.get("commitment") == "finalized":
                     # A node treats all of these as finalized.
                     how = rng.random()

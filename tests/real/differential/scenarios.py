@@ -13,14 +13,14 @@ import traceback
 from answer import cut, digest, source
 from bounds import CLOCK, COMMITMENTS, NOT_YET_TTL_S, U64_MAX
 from checks import compare, same_block
-from comparison import Comparison
 from decoding import unbase58
 from generator import with_blockhash
+from others import OtherMethods
 from request import Peer, Request, envelope
 from state import run
 
 
-class Worker(Comparison, threading.Thread):
+class Worker(OtherMethods, threading.Thread):
     """A thread that runs random scenarios until the time is over."""
 
     def __init__(self, args, manifest, number):
@@ -34,7 +34,8 @@ class Worker(Comparison, threading.Thread):
     def run(self):
         scenarios = {
             self.account: 45, self.lists: 22, self.balances: 7, self.fees: 9, self.blocks: 12, self.votes: 7,
-            self.without_slot: 3, self.invalid: 3,
+            self.without_slot: 3, self.invalid: 3, self.transactions: 8, self.block_lists: 8, self.block_times: 4, self.pages: 8,
+            self.tip: 8, self.statuses: 5, self.constants: 8, self.of_nodes: 6, self.lamports: 8, self.owned: 6, self.scans: 3,
         }
         while time.time() < self.until:
             try:
