@@ -146,6 +146,9 @@ impl Lookup {
         let is_final = limit.is_none() && plan.class == Class::BlockFinal;
         let class = if is_final { Class::BlockFinal } else { Class::OneSlot(commitment.unwrap_or_default()) };
         let meta = EntryMeta { slot: newest, sent_at: tip.polled_at, class, derived: true, carried: false };
+        // Between two polls the chain may be too old for a list that the next block makes longer.
+        let verdict = self.freshness.serves(&ServeRule::within(Limit::Fresh), &meta, Instant::now());
+        verdict.is_yes().then_some(())?;
         Some(Entry::new(EntryBody::Verbatim(Payload::Result(TextParts::One(text))), meta, None))
     }
 

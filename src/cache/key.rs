@@ -195,11 +195,8 @@ impl LookupPlan {
         Self { key, alternate_key: None, upstream, class, asked: None }
     }
 
-    fn plain(mut query: PlainQuery, finalized: Slot) -> Self {
+    fn plain(query: PlainQuery, finalized: Slot) -> Self {
         let is_final = is_final(&query, finalized, None);
-        if is_final == Some(true) && matches!(query.life, Life::Blocks { .. }) {
-            query.commitment = Some(Commitment::Finalized);
-        }
         // What is final is the same at every commitment, and stored without one.
         let key = |at| Key::Plain(query.method, Arc::clone(&query.params), at, None);
         let (key, alternate_key, class) = match is_final {

@@ -150,6 +150,47 @@ async fn lists_of_blocks_come_from_nodes_that_hold_their_start() {
 }
 
 #[tokio::test]
+async fn minimum_slot_of_a_list_is_one_of_its_commitment() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let [confirmed, finalized] =
+        [Commitment::Confirmed, Commitment::Finalized].map(|commitment| gateway.cluster.slot(commitment));
+    assert!(confirmed > finalized);
+    let list = gateway.call("getBlocks", json!([finalized - 9, finalized - 3]));
+    let expected = list.result_of(gateway.cluster.node(0));
+    // The list is the same at both commitments, but only one of them has reached the slot.
+    for _ in 0..2 {
+        let reply = list.clone().confirmed().min_context_slot(confirmed).send().await;
+        assert_eq!(reply.result(), expected, "{}", reply.text);
+    }
+    let ahead = gateway.call("getBlocks", json!([finalized - 8, finalized - 3])).min_context_slot(confirmed);
+    assert_eq!(ahead.send().await.code(), -32016);
+}
+
+#[tokio::test]
+async fn rewards_that_one_node_lacks_come_from_another() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    let cluster = &gateway.cluster;
+    let lacking = Fault::Error { code: -32_018, message: "Rewards cannot be found".to_owned() };
+    cluster.node(0).fault_on("getInflationReward", lacking, None);
+    let stake = cluster.examples().stake_accounts[0].to_string();
+    // Each list is a call of its own, so that both nodes are asked first at some time.
+    for times in 1..9 {
+        let call = gateway.call("getInflationReward", json!([vec![&stake; times]]));
+        let reply = call.send().await;
+        assert_eq!(reply.json(), call.answer_of(cluster.node(1)), "{times}");
+        assert!(reply.result()[0].is_object(), "{}", reply.text);
+    }
+}
+
+#[tokio::test]
+async fn scans_are_counted_by_their_method() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    gateway.call("getSupply", json!([])).send().await;
+    let series = r#"slotfront_upstream_requests_total{method="getSupply",result="ok",upstream="node-0"}"#;
+    gateway.until_metric(series, 1).await;
+}
+
+#[tokio::test]
 async fn lists_with_a_limit_stay_once_they_are_full_and_final() {
     let gateway = TestGateway::builder().nodes(1).config(without_state).start().await;
     let newest = gateway.cluster.slot(Commitment::Finalized);

@@ -1,5 +1,7 @@
 //! The answers that are carried: which, to which slot, and at which cost.
 
+use std::time::Duration;
+
 use serde_json::json;
 use slotfront::config::FollowMode;
 use slotfront::methods::{Commitment, PerCommitment, Pubkey};
@@ -250,4 +252,26 @@ async fn lists_of_blocks_come_from_the_chain() {
     // A list that begins before the chain needs a node.
     let earlier = gateway.call("getBlocks", json!([first - 9, last])).send().await;
     assert_eq!(earlier.cache_status(), "fwd=miss; stored");
+}
+
+#[tokio::test]
+async fn list_that_the_chain_is_too_old_for_comes_from_a_node() {
+    let builder = TestGateway::builder().nodes(1);
+    // Every poll is too long ago.
+    let builder = builder.config(|config| config.cache.ttl.account = PerCommitment::uniform(Duration::ZERO));
+    let gateway = following(builder).await;
+    let first = gateway.cluster.slot(Commitment::Confirmed);
+    step(&gateway, 60).await;
+    until_target(&gateway).await;
+    for (method, params) in [
+        ("getBlocks", json!([first])),
+        ("getBlocks", json!([first, first + 1000])),
+        ("getBlocksWithLimit", json!([first, 5])),
+    ] {
+        for call in [gateway.call(method, params.clone()), gateway.call(method, params).confirmed()] {
+            let reply = call.send().await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+            assert_eq!(reply.result(), call.result_of(gateway.cluster.node(0)), "{}", call.body());
+        }
+    }
 }
