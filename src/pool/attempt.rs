@@ -39,7 +39,8 @@ pub(super) async fn attempt<C: UpstreamCall>(
         newest_before: frontier.slot(commitment),
         max_slot_lag: pool.nodes.load().settings.max_slot_lag,
     };
-    let mut in_flight = InFlight::begin(member, call.own_method(), call.context().caller, sent.at);
+    let mut in_flight =
+        InFlight::begin(member, call.counted_method(), call.is_own(), call.context().caller, sent.at);
     let span = call.context().trace.attempt(&member.name, call.method().as_str());
     let received = send(pool, call, body, &sent, &mut in_flight, &span).await;
     let classified = received.and_then(|reply| Ok((classify(pool, call, member, &sent, &reply)?, reply)));
@@ -134,7 +135,7 @@ fn record<C: UpstreamCall>(
     classified: &Result<(Meaning, ParsedReply), Fault>,
 ) -> AttemptResult {
     let (frontier, member, now) = (&pool.nodes.frontier, in_flight.member(), Instant::now());
-    let (method, latency) = (call.own_method(), now.duration_since(sent.at));
+    let (method, latency) = (call.counted_method(), now.duration_since(sent.at));
     let result = match classified {
         Err(fault) => fault.result(),
         Ok((Meaning::TryElsewhere(result), _)) => *result,

@@ -170,6 +170,7 @@ impl UpstreamCall for UpstreamRequest {
             | code::SLOT_SKIPPED
             | code::LONG_TERM_STORAGE_SLOT_SKIPPED
             | code::BLOCK_STATUS_NOT_AVAILABLE_YET
+            | code::SLOT_NOT_EPOCH_BOUNDARY
             | code::FILTER_TRANSACTION_NOT_FOUND => Ok(Meaning::NeedsSecondNode),
             code::BLOCK_NOT_AVAILABLE => match &self.query {
                 Query::Plain(PlainQuery { life: Life::Block(slot), .. })

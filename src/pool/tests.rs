@@ -64,7 +64,7 @@ pub(super) fn passthrough() -> PassthroughRequest {
 
 /// Begins a `getAccountInfo` call of `caller` at `member`.
 fn begin(member: &Member, caller: usize, now: Instant) -> InFlight<'_> {
-    InFlight::begin(member, Some(Method::GetAccountInfo), CallerId::numbered(caller), now)
+    InFlight::begin(member, Some(Method::GetAccountInfo), true, CallerId::numbered(caller), now)
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn only_first_attempts_of_own_methods_are_trials() {
     let avoided = Some(Unusable::BreakerOpen);
     assert_eq!(rated(pool.nodes.candidates(&members, &own, &[1], now)), avoided, "a further attempt");
     assert_eq!(rated(pool.nodes.candidates(&members, &passthrough(), &[], now)), avoided);
-    let forwarded = InFlight::begin(node, None, CallerId::numbered(1), now);
+    let forwarded = InFlight::begin(node, None, false, CallerId::numbered(1), now);
     assert!(!forwarded.is_trial());
     drop(forwarded);
     assert_eq!(node.breaker(now), BreakerState::HalfOpen);

@@ -132,16 +132,21 @@ pub(super) trait UpstreamCall: Sync {
 
     fn answer(reply: PoolReply) -> Self::Answer;
 
-    /// Returns the method if it is a cached one. `None` for a passthrough method and for a scan. Only the others
-    /// tell something about a node's health and latency: nobody knows how long another call may take, and its errors may
-    /// be its own.
-    fn own_method(&self) -> Option<Method> {
+    /// Returns the method under which metrics count the call. `None` for one that they count as "other".
+    fn counted_method(&self) -> Option<Method> {
         match self.method() {
             AnyMethod::Own(method) => Some(method),
             AnyMethod::Tip(_) | AnyMethod::Passthrough(_) | AnyMethod::Subscription(_) | AnyMethod::Send => {
                 None
             }
         }
+    }
+
+    /// Returns the method if it is a cached one. `None` for a passthrough method and for a scan. Only the others
+    /// tell something about a node's health and latency: nobody knows how long another call may take, and its errors may
+    /// be its own.
+    fn own_method(&self) -> Option<Method> {
+        self.counted_method()
     }
 
     /// Returns true if slotfront knows what to expect of the call, as of a cached method. Hangs and faults

@@ -167,7 +167,7 @@ impl<M: Copy + Eq + Hash> QuietCalls<M> {
 /// because the attempt was given up.
 pub(in crate::pool) struct InFlight<'a> {
     member: &'a Member,
-    /// The method of the call. `None` for a passthrough method.
+    /// The method under which metrics count the call.
     method: Option<Method>,
     caller: CallerId,
     /// True if the call is the trial of a half-open breaker.
@@ -178,11 +178,12 @@ pub(in crate::pool) struct InFlight<'a> {
 }
 
 impl<'a> InFlight<'a> {
-    /// Begins a call at `member`. `method` is `None` for a passthrough method, whose calls are never trials: nobody
-    /// knows how long they take, and their errors may be about the call.
+    /// Begins a call at `member`. A call that is not one of slotfront's own is never a trial: nobody knows how long it
+    /// takes, and its errors may be about the call.
     pub(in crate::pool) fn begin(
         member: &'a Member,
         method: Option<Method>,
+        is_own: bool,
         caller: CallerId,
         now: Instant,
     ) -> Self {
@@ -191,7 +192,7 @@ impl<'a> InFlight<'a> {
         state.by_caller.add(caller, 1);
         // The call is counted before it is sent, so that the cluster check cannot miss it.
         state.requests.fetch_add(1, Ordering::SeqCst);
-        let trial = method.is_some() && state.breaker().started(now);
+        let trial = is_own && state.breaker().started(now);
         Self { member, method, caller, trial, settled: false, ended: false }
     }
 

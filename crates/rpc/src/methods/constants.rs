@@ -182,7 +182,13 @@ pub(super) fn describe_inflation_reward() -> Description {
             Param::optional("config", "Of which epoch.", config),
         ],
         result: json!({ "type": "array", "items": reward }),
-        errors: &["MinContextSlotNotReached", "BlockNotAvailable", "EpochRewardsPeriodActive"],
+        errors: &[
+            "MinContextSlotNotReached",
+            "BlockCleanedUp",
+            "BlockNotAvailable",
+            "EpochRewardsPeriodActive",
+            "SlotNotEpochBoundary",
+        ],
         example: json!([["8YWaQ1CRFaJoW2o18kkivA5oWV9BFUZsL67rCnsYs5V9"], { "epoch": 3 }]),
         example_result: json!([Value::Null]),
     }

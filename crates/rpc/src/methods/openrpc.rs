@@ -95,7 +95,7 @@ fn method_object(name: &str, description: Description, service: &[ServiceError])
 }
 
 /// The errors that nodes can return for these methods: the name under `components.errors`, the code, the message.
-const NODES: [(&str, i32, &str); 14] = [
+const NODES: [(&str, i32, &str); 15] = [
     ("InvalidParams", -32602, "Invalid params"),
     ("BlockCleanedUp", -32001, "Block cleaned up, does not exist on node"),
     ("BlockNotAvailable", -32004, "Block not available for slot"),
@@ -112,6 +112,7 @@ const NODES: [(&str, i32, &str); 14] = [
     ("NodeUnhealthy", -32005, "Node is unhealthy"),
     ("NoSnapshot", -32008, "No snapshot"),
     ("EpochRewardsPeriodActive", -32017, "Epoch rewards period still active at slot"),
+    ("SlotNotEpochBoundary", -32018, "Rewards cannot be found because slot is not the epoch boundary"),
     ("FilterTransactionNotFound", -32020, "Transaction not found"),
     ("Base58TooLarge", BASE58_TOO_LONG_CODE, BASE58_TOO_LONG),
 ];
