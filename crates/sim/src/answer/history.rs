@@ -5,6 +5,7 @@ use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 
 use super::{Refusal, View, block, public_key, signature, transaction};
 use crate::chain::address;
+use crate::chain::block::{Block, RewardKind};
 use crate::chain::transaction::Transaction;
 
 /// The maximum difference between the first and the last slot of a getBlocks call.
@@ -101,7 +102,7 @@ fn memo(transaction: &Transaction) -> Value {
     if memos.is_empty() { Value::Null } else { memos.join("; ").into() }
 }
 
-/// Answers getInflationReward. The first block of an epoch pays the rewards of the epoch before.
+/// Answers getInflationReward. The first block of an epoch pays the votes of the epoch before, and the next one the stakes.
 pub(super) fn inflation_reward(view: &View<'_>, newest: Slot, params: &[Value]) -> Result<Value, Refusal> {
     let epochs = view.chain.genesis.epochs;
     let current = epochs.of(newest);
@@ -114,21 +115,37 @@ pub(super) fn inflation_reward(view: &View<'_>, newest: Slot, params: &[Value]) 
     if next < view.first_available() {
         return Err(block::cleaned_up(view, next));
     }
-    let mut paid = view.chain.blocks_back_from(newest).take_while(|block| block.slot >= next);
-    let paid = paid.by_ref().last().ok_or_else(|| block::cleaned_up(view, next))?;
+    let mut paying: Vec<_> =
+        view.chain.blocks_back_from(newest).take_while(|block| block.slot >= next).collect();
+    paying.reverse();
+    let (first, then) = paying.split_first().ok_or_else(|| block::cleaned_up(view, next))?;
     let reward = |address: &Value| {
         let address = address.as_str().and_then(|text| Pubkey::parse(text).ok());
-        let reward = paid.rewards.iter().find(|reward| Some(reward.pubkey) == address);
-        reward.filter(|reward| reward.commission_bps.is_some()).map(|reward| {
-            json!({
+        let paid = |block: &Block, kind| {
+            let reward = block.rewards.iter().find(|r| Some(r.pubkey) == address && r.kind == kind)?;
+            Some(json!({
                 "amount": reward.lamports,
                 "commission": reward.commission_bps.map(|bps| bps / 100),
-                "effectiveSlot": paid.slot,
+                "effectiveSlot": block.slot,
                 "epoch": epoch,
                 "postBalance": reward.post_balance,
-            })
-        })
+            }))
+        };
+        if let Some(voting) = paid(first, RewardKind::Voting) {
+            return Ok(voting);
+        }
+        // There is one partition, so the next block pays all stakes.
+        let partition = then.first().ok_or_else(|| is_paying(first, newest, paying.len()))?;
+        Ok(paid(partition, RewardKind::Staking).unwrap_or_default())
     };
     let addresses = params.first().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    Ok(addresses.iter().map(reward).collect())
+    addresses.iter().map(reward).collect()
+}
+
+/// The refusal while the blocks that pay an epoch's rewards are not there yet.
+fn is_paying(first: &Block, newest: Slot, blocks: usize) -> Refusal {
+    let height = first.height + blocks as u64 - 1;
+    let data = json!({ "currentBlockHeight": height, "rewardsCompleteBlockHeight": first.height + 2, "slot": newest });
+    let refusal = Refusal::new(-32_017, format!("Epoch rewards period still active at slot {newest}"));
+    Refusal { data: Some(data), ..refusal }
 }

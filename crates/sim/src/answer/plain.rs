@@ -15,7 +15,11 @@ const FOUNDATION: f64 = 0.05;
 /// The number of newest blocks that getRecentPrioritizationFees lists.
 const FEE_BLOCKS: usize = 150;
 /// The slots between two full snapshots, and between two incremental ones.
-const SNAPSHOT_SLOTS: (Slot, Slot) = (25_000, 100);
+const SNAPSHOT_SLOTS: (Slot, Slot) = (1000, 100);
+/// The number of slots below the finalized one of which a node still counts the votes.
+const COUNTED_SLOTS: u64 = 300;
+/// The number of depths at which votes are counted. A block at the last one is final.
+const VOTE_DEPTHS: usize = 32;
 
 /// The methods of a node without its full API.
 pub(super) fn is_minimal(method: Method) -> bool {
@@ -76,11 +80,8 @@ pub(super) fn answer(view: &View<'_>, query: &PlainQuery) -> Result<Value, Refus
         }
         Method::GetRecentPrioritizationFees => Ok(prioritization_fees(view)),
         Method::GetTransactionCount => Ok(view.chain.tip_at(slot).transaction_count.into()),
-        Method::GetBlockCommitment => {
-            let total: u64 = view.chain.stakes(view.tip.slot).values().sum();
-            Ok(json!({ "commitment": null, "totalStake": total }))
-        }
-        Method::GetHighestSnapshotSlot => Ok(highest_snapshot(view)),
+        Method::GetBlockCommitment => Ok(block_commitment(view, number(&params, 0)?)),
+        Method::GetHighestSnapshotSlot => highest_snapshot(view),
         Method::GetMaxRetransmitSlot | Method::GetMaxShredInsertSlot => Ok(view.tip.slot.into()),
         Method::GetIdentity => {
             let validator = view.chain.addresses.validators.get(view.node.index());
@@ -141,8 +142,28 @@ fn prioritization_fees(view: &View<'_>) -> Value {
     fees.into()
 }
 
-fn highest_snapshot(view: &View<'_>) -> Value {
+/// Returns the stake that has voted on the block of `slot`, by how deep it is in the votes. All validators vote on each
+/// block here. `null` for a slot that is skipped, or not among the newest that a node counts.
+fn block_commitment(view: &View<'_>, slot: Slot) -> Value {
+    let total: u64 = view.chain.stakes(view.tip.slot).values().sum();
+    let is_counted = slot.saturating_add(COUNTED_SLOTS) >= view.tip.finalized
+        && slot <= view.tip.slot
+        && view.block(slot).is_some();
+    let stakes = is_counted.then(|| {
+        let newer = view.chain.blocks_back_from(view.tip.slot).take_while(|newer| newer.slot > slot);
+        let mut stakes = [0; VOTE_DEPTHS];
+        stakes[newer.count().min(VOTE_DEPTHS - 1)] = total;
+        stakes
+    });
+    json!({ "commitment": stakes, "totalStake": total })
+}
+
+/// Returns the newest full snapshot, and the newest incremental one upon it. Before the first one there is an error.
+fn highest_snapshot(view: &View<'_>) -> Result<Value, Refusal> {
     let last = |every: Slot| view.tip.finalized - view.tip.finalized % every;
-    let (full, incremental) = SNAPSHOT_SLOTS;
-    json!({ "full": last(full), "incremental": last(incremental) })
+    let (full, incremental) = (last(SNAPSHOT_SLOTS.0), last(SNAPSHOT_SLOTS.1));
+    if full == 0 {
+        return Err(Refusal::new(-32_008, "No snapshot"));
+    }
+    Ok(json!({ "full": full, "incremental": Some(incremental).filter(|incremental| *incremental > full) }))
 }
