@@ -26,7 +26,8 @@ class Judges(unittest.TestCase):
     def test_every_answer_is_as_the_specifications_say(self):
         with tempfile.TemporaryDirectory() as folder, Nodes(2) as nodes:
             config = Path(folder, "slotfront.toml")
-            config.write_text('[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n[auth]\nmode = "open"\n'
+            config.write_text('[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n[auth]\nmode = "open"\nopen_plan = "all"\n'
+                              '[plans.all]\nmethods = ["core", "tip", "history", "scans"]\nrps = 100000\n'
                               + upstreams(nodes.ports))
             with Serve(config) as serve:
                 url = f"http://{serve.ready().public}/"

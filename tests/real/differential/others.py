@@ -127,6 +127,9 @@ class OtherMethods(Comparison):
         if rule and results and not front.error and rule(results[0], front.result, results[-1]):
             run.count("compared", "between the node before and after")
             return
+        if not earliest and lateness:
+            run.count("compared", "not comparable")
+            return
         if self.settles(front, request):
             return
         run.found("beside", request, f"{lateness} s", front, [f"{one.sent:.3f}-{one.got:.3f} {one.body}" for one in around][:6])

@@ -57,7 +57,7 @@ class Request:
                     elif how < 0.45:
                         p["commitment"] = rng.choice([None, "recent", "max", "Finalized", 7])
                 if rng.random() < 0.15:
-                    p[rng.choice(["unknown", "sortResults", "Encoding"])] = rng.choice([None, 1, "x", {}])
+                    p[rng.choice(["unknown", "sortresults", "Encoding"])] = rng.choice([None, 1, "x", {}])
                 if self.takes_min_context_slot() and rng.random() < 0.15:
                     p.setdefault("minContextSlot", None)
                 if min_context_slot is not None:

@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator
 
 import calls
 import schemas
+from calls import LEFT_OUT
 
 PATIENCE_S = 60
 # JSON-RPC 2.0, 5 and 5.1.
@@ -26,8 +27,6 @@ ID = {"id": {"type": ["integer", "null"]}}
 # jsonrpc is missing in a node's answer to a call of another version.
 ENVELOPE = schemas.one_of(schemas.record({"jsonrpc": schemas.values("2.0"), "result": {}, **ID}),
                           schemas.record({"error": ERROR, **ID}, {"jsonrpc": schemas.values("2.0")}))
-# Why a method that is not required is left out. The second code is slotfront's.
-LEFT_OUT = {-32601: "unknown here", -32091: "not allowed here"}
 
 
 def faults(schema, value):

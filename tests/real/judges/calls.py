@@ -26,6 +26,10 @@ REQUIRED = frozenset((
     "getSlot", "getBlockHeight", "getLatestBlockhash", "getEpochInfo", "isBlockhashValid", "getSignatureStatuses"))
 
 
+# Why a method that is not required is left out. The second code is slotfront's.
+LEFT_OUT = {-32601: "unknown here", -32091: "not allowed here"}
+
+
 @dataclass
 class Call:
     method: str
@@ -85,6 +89,7 @@ class Facts:
         # One byte, the number of signatures, is before the signatures.
         self.message = base64.b64encode(signed[1 + 64 * signed[0]:]).decode()
         votes = ask("getVoteAccounts", [])
+        self.epoch = ask("getEpochInfo", [])["epoch"]
         self.vote = (votes["current"] + votes["delinquent"])[0]
         self.accounts = [account for account in (self.payer, self.vote["votePubkey"], CLOCK, TOKEN_PROGRAM, NOBODY, self.token)
                          if account]
@@ -177,7 +182,14 @@ def optional_calls(facts):
                 for filter in ({"mint": facts.mint}, {"programId": TOKEN_PROGRAM}):
                     held = s.with_context(s.array(s.keyed(encoding)))
                     yield Call("getTokenAccountsByOwner", [facts.owner, filter, options], held)
+        for filter in (None, "circulating", "nonCirculating"):
+            largest = s.with_context(s.array(s.LARGEST, maxItems=20))
+            yield Call("getLargestAccounts", [config(filter=filter, **at)], largest, (-32012,))
+        yield Call("getStakeMinimumDelegation", [at], s.with_context(s.U64))
+        yield Call("getInflationGovernor", [at], s.INFLATION_GOVERNOR)
         if facts.token:
+            held = s.with_context(s.array(s.keyed("jsonParsed")))
+            yield Call("getTokenAccountsByDelegate", [facts.owner, {"mint": facts.mint}, {"encoding": "jsonParsed", **at}], held)
             yield Call("getTokenSupply", [facts.mint, at], s.with_context(s.TOKEN_AMOUNT))
             yield Call("getTokenLargestAccounts", [facts.mint, at], s.with_context(s.array(s.LARGEST_TOKEN, maxItems=20)))
     for commitment, encoding, version in itertools.product(("confirmed", "finalized"), ("json", "jsonParsed", "base58", "base64"),
@@ -191,6 +203,19 @@ def optional_calls(facts):
         yield Call("getBlocks", [max(facts.slot - 8, 0), facts.slot, at], {**slots, "maxItems": 9})
         yield Call("getBlocksWithLimit", [max(facts.slot - 8, 0), 5, at], {**slots, "maxItems": 5})
         yield Call("getSignaturesForAddress", [facts.payer, {"limit": 5, **at}], s.array(s.SIGNATURE_INFO, maxItems=5))
+        for page in ({"before": facts.signatures[0]}, {"until": facts.signatures[0]}):
+            options = {"limit": 5, **page, **at}
+            yield Call("getSignaturesForAddress", [facts.payer, options], s.array(s.SIGNATURE_INFO, maxItems=5))
+        rewarded = [facts.vote["votePubkey"], NOBODY]
+        for options in (at, {"epoch": max(facts.epoch - 1, 0), **at}, {"epoch": 0, **at}):
+            rewards = s.array(s.INFLATION_REWARD, minItems=2, maxItems=2)
+            # Of a running epoch, of one whose rewards are paid at the moment, or of one that the node has dropped.
+            yield Call("getInflationReward", [rewarded, options], rewards, (-32001, -32004, -32009, -32017, -32018))
+    for params in ([], [facts.slot], [None, {"identity": facts.vote["nodePubkey"]}], [facts.slot + 10**9]):
+        yield Call("getLeaderSchedule", params, s.LEADERS)
+    yield Call("getBlocks", [max(facts.slot - 8, 0)], s.array(s.U64, uniqueItems=True))
+    yield Call("getTransaction", ["1" * 64], s.NULL)
+    yield Call("getHighestSnapshotSlot", [], s.SNAPSHOT, (-32008,))
     yield Call("getBlockTime", [facts.slot], s.maybe(s.I64))
     yield Call("getSlotLeaders", [facts.slot, 3], s.array(s.PUBKEY, maxItems=3))
     yield Call("getBlockCommitment", [facts.slot],
@@ -229,6 +254,22 @@ def refusals(facts):
     for method in ("getSlot", "getBlockHeight", "getLatestBlockhash", "getEpochInfo"):
         yield Refused(f"{method} of the future", call(method, far), (-32016,))
     yield Refused("an unknown encoding", call("getAccountInfo", facts.payer, {"encoding": "hex"}), (-32602,))
+    for method, params in (("getBalance", ["x"]), ("getTransaction", ["x"]), ("getSignaturesForAddress", ["x"]),
+                           ("getBlocks", ["x"]), ("getBlockTime", ["x"]), ("getTokenSupply", ["x"]),
+                           ("getTokenAccountsByOwner", [facts.payer, {}]), ("getInflationReward", [["x"]]),
+                           ("getProgramAccounts", [TOKEN_PROGRAM, {"filters": [{"dataSize": 1}] * 5}]),
+                           ("getSlotLeaders", [facts.slot, 5001]), ("getBlocksWithLimit", [0, 500_001]),
+                           ("getTransaction", [facts.signatures[0], {"commitment": "processed"}]),
+                           ("getSignaturesForAddress", [facts.payer, {"limit": 1001}]),
+                           ("getRecentPrioritizationFees", [[facts.payer] * 129])):
+        # A server that does not open the method says so instead.
+        yield Refused(f"{method} of what it does not take: {params}"[:80], call(method, *params), (-32602, *LEFT_OUT))
+    yield Refused("an unknown bound", call("getSignaturesForAddress", facts.payer, {"before": "1" * 64}), (-32020, *LEFT_OUT))
+    yield Refused("the time of a block of the future", call("getBlockTime", 2**40), (-32004, *LEFT_OUT))
+    yield Refused("rewards of the future", call("getInflationReward", [facts.payer], {"epoch": 2**30}), (-32004, *LEFT_OUT))
+    for method in ("getBalance", "getBlocks", "getTransactionCount", "getSlotLeader"):
+        first = {"getBalance": [facts.payer], "getBlocks": [0, facts.slot]}.get(method, [])
+        yield Refused(f"{method} of the future", call(method, *first, far), (-32016, *LEFT_OUT))
     yield Refused("101 accounts", call("getMultipleAccounts", [facts.payer] * 101), (-32602,))
     yield Refused("257 signatures", call("getSignatureStatuses", [facts.signatures[0]] * 257), (-32602,))
     yield Refused("a balance of no token account", call("getTokenAccountBalance", facts.payer), (-32602,))

@@ -193,3 +193,8 @@ PRODUCTION = record({
                    "additionalProperties": array(U64, minItems=2, maxItems=2)},
     "range": record({"firstSlot": U64, "lastSlot": U64})})
 LARGEST_TOKEN = record({**TOKEN_AMOUNT["properties"], "address": PUBKEY})
+LARGEST = record({"address": PUBKEY, "lamports": U64})
+# docs: getHighestSnapshotSlot. Nodes write null while there is no incremental snapshot, as kit expects.
+SNAPSHOT = record({"full": U64, "incremental": maybe(U64)})
+# docs: getInflationReward. null for an account that has got none.
+INFLATION_REWARD = maybe(record({"epoch": U64, "effectiveSlot": U64, "amount": U64, "postBalance": U64, "commission": maybe(U8)}))
