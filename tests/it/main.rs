@@ -35,6 +35,7 @@ mod probes;
 mod promises;
 mod rate;
 mod reload;
+mod retention;
 mod shares;
 mod slow_reader;
 mod stop;

@@ -122,34 +122,6 @@ async fn balance_and_account_share_one_entry() {
 }
 
 #[tokio::test]
-async fn lists_of_blocks_come_from_nodes_that_hold_their_start() {
-    let gateway = TestGateway::builder().nodes(2).start().await;
-    let cluster = &gateway.cluster;
-    let newest = cluster.slot(Commitment::Finalized);
-    let whole = |first: u64, last: u64| {
-        let node = cluster.node(1);
-        gateway.call("getBlocks", json!([first, last])).result_of(node)
-    };
-    // Nobody knows yet that the first node has lost its old blocks: it leaves them out of its lists.
-    cluster.node(0).prune_below(newest - 20);
-    for n in 0..12 {
-        let (first, last) = (newest - 90 + n, newest - 10);
-        let blocks = gateway.call("getBlocks", json!([first, last]));
-        let reply = blocks.send().await;
-        assert_eq!(reply.result(), whole(first, last), "{}", reply.cache_status());
-        let again = blocks.confirmed().send().await;
-        assert_eq!((again.is_hit(), again.result()), (true, reply.result()), "{}", again.cache_status());
-    }
-    // If no other node is left, its list is not kept.
-    cluster.node(1).set_down(true);
-    let (first, last) = (newest - 60, newest - 10);
-    for _ in 0..2 {
-        let cut = gateway.call("getBlocks", json!([first, last])).send().await;
-        assert!(!cut.is_hit() && cut.result() != whole(first, last), "{}", cut.cache_status());
-    }
-}
-
-#[tokio::test]
 async fn minimum_slot_of_a_list_is_one_of_its_commitment() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let [confirmed, finalized] =
@@ -164,22 +136,6 @@ async fn minimum_slot_of_a_list_is_one_of_its_commitment() {
     }
     let ahead = gateway.call("getBlocks", json!([finalized - 8, finalized - 3])).min_context_slot(confirmed);
     assert_eq!(ahead.send().await.code(), -32016);
-}
-
-#[tokio::test]
-async fn rewards_that_one_node_lacks_come_from_another() {
-    let gateway = TestGateway::builder().nodes(2).start().await;
-    let cluster = &gateway.cluster;
-    let lacking = Fault::Error { code: -32_018, message: "Rewards cannot be found".to_owned() };
-    cluster.node(0).fault_on("getInflationReward", lacking, None);
-    let stake = cluster.examples().stake_accounts[0].to_string();
-    // Each list is a call of its own, so that both nodes are asked first at some time.
-    for times in 1..9 {
-        let call = gateway.call("getInflationReward", json!([vec![&stake; times]]));
-        let reply = call.send().await;
-        assert_eq!(reply.json(), call.answer_of(cluster.node(1)), "{times}");
-        assert!(reply.result()[0].is_object(), "{}", reply.text);
-    }
 }
 
 #[tokio::test]

@@ -1,0 +1,91 @@
+//! Nodes that keep different parts of the history: no answer is missing that one of them has.
+
+use serde_json::{Value, json};
+use slotfront::methods::Commitment;
+use slotfront_sim::Fault;
+use slotfront_testkit::TestGateway;
+
+#[tokio::test]
+async fn everything_that_one_node_keeps_is_found() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    let (cluster, pruned, whole) = (&gateway.cluster, gateway.cluster.node(0), gateway.cluster.node(1));
+    let newest = cluster.slot(Commitment::Finalized);
+    let kept = newest - 20;
+    pruned.prune_below(kept);
+    // A page of transactions does not show that older ones are missing, so the gateway has to know it from a probe.
+    let first = || gateway.front().pool.members()[0].first_available();
+    gateway.until("the first node's oldest block is known", || first() == kept).await;
+    let wallet = cluster.examples().wallets[0].to_string();
+    let same = async |method: &'static str, params: Value| {
+        let call = gateway.call(method, params);
+        let reply = call.send().await;
+        assert_eq!(reply.json(), call.answer_of(whole), "{}: {}", call.body(), reply.cache_status());
+        reply.result()
+    };
+    for back in (0..60).step_by(3) {
+        let slot = newest - back;
+        same("getBlocks", json!([slot, newest])).await;
+        same("getBlocksWithLimit", json!([slot, 4])).await;
+        same("getBlockTime", json!([slot])).await;
+        let block = gateway.get_block(slot).details("signatures").send().await;
+        if let Some(signature) = block.result()["signatures"].get(0) {
+            let transaction =
+                same("getTransaction", json!([signature, { "maxSupportedTransactionVersion": 0 }])).await;
+            assert_eq!(transaction["slot"], json!(slot));
+        }
+    }
+    // From the newest transaction back, page by page, beyond what the first node keeps.
+    let mut config = json!({ "limit": 7 });
+    let mut oldest = newest;
+    while oldest > kept - 20 {
+        let page = same("getSignaturesForAddress", json!([wallet, config])).await;
+        let last =
+            page.as_array().and_then(|page| page.last()).expect("there are older transactions").clone();
+        oldest = last["slot"].as_u64().unwrap();
+        config["before"] = last["signature"].clone();
+    }
+}
+
+#[tokio::test]
+async fn lists_of_blocks_come_from_nodes_that_hold_their_start() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    let cluster = &gateway.cluster;
+    let newest = cluster.slot(Commitment::Finalized);
+    let whole = |first: u64, last: u64| {
+        let node = cluster.node(1);
+        gateway.call("getBlocks", json!([first, last])).result_of(node)
+    };
+    // Nobody knows yet that the first node has lost its old blocks: it leaves them out of its lists.
+    cluster.node(0).prune_below(newest - 20);
+    for n in 0..12 {
+        let (first, last) = (newest - 90 + n, newest - 10);
+        let blocks = gateway.call("getBlocks", json!([first, last]));
+        let reply = blocks.send().await;
+        assert_eq!(reply.result(), whole(first, last), "{}", reply.cache_status());
+        let again = blocks.confirmed().send().await;
+        assert_eq!((again.is_hit(), again.result()), (true, reply.result()), "{}", again.cache_status());
+    }
+    // If no other node is left, its list is not kept.
+    cluster.node(1).set_down(true);
+    let (first, last) = (newest - 60, newest - 10);
+    for _ in 0..2 {
+        let cut = gateway.call("getBlocks", json!([first, last])).send().await;
+        assert!(!cut.is_hit() && cut.result() != whole(first, last), "{}", cut.cache_status());
+    }
+}
+
+#[tokio::test]
+async fn rewards_that_one_node_lacks_come_from_another() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    let cluster = &gateway.cluster;
+    let lacking = Fault::Error { code: -32_018, message: "Rewards cannot be found".to_owned() };
+    cluster.node(0).fault_on("getInflationReward", lacking, None);
+    let stake = cluster.examples().stake_accounts[0].to_string();
+    // Each list is a call of its own, so that both nodes are asked first at some time.
+    for times in 1..9 {
+        let call = gateway.call("getInflationReward", json!([vec![&stake; times]]));
+        let reply = call.send().await;
+        assert_eq!(reply.json(), call.answer_of(cluster.node(1)), "{times}");
+        assert!(reply.result()[0].is_object(), "{}", reply.text);
+    }
+}
