@@ -139,6 +139,24 @@ async fn minimum_slot_of_a_list_is_one_of_its_commitment() {
 }
 
 #[tokio::test]
+async fn slot_of_the_largest_accounts_is_not_the_nodes() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (node, frontier) = (gateway.cluster.node(0), &gateway.front().frontier);
+    let finalized = gateway.cluster.slot(Commitment::Finalized);
+    // The node has found the accounts for a caller at processed, or an hour ago.
+    for (sort_results, slot) in [(true, finalized + 31), (false, finalized - 5000)] {
+        let found = json!({ "context": { "apiVersion": "4.0.0", "slot": slot }, "value": [] });
+        node.fault_on("getLargestAccounts", Fault::Result(found.clone()), Some(1));
+        let largest =
+            gateway.call("getLargestAccounts", json!([{ "sortResults": sort_results }])).send().await;
+        assert_eq!((largest.status, largest.result()), (200, found), "{}", largest.text);
+        let known = (frontier.slot(Commitment::Finalized), frontier.slots_of(0).slot(Commitment::Finalized));
+        assert_eq!(known, (finalized, Some(finalized)));
+    }
+    assert_eq!(node.calls("getLargestAccounts"), 2);
+}
+
+#[tokio::test]
 async fn scans_are_counted_by_their_method() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     gateway.call("getSupply", json!([])).send().await;

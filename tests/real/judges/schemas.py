@@ -85,9 +85,11 @@ TOKEN_AMOUNT = record({
 TOKEN_BALANCE = record({"accountIndex": U8, "mint": PUBKEY, "uiTokenAmount": TOKEN_AMOUNT},
                        {"owner": PUBKEY, "programId": PUBKEY})
 
+# From Agave 4 on, nodes also write the commission in hundredths of a percent.
+BPS = {"commissionBps": maybe({"type": "integer", "minimum": 0, "maximum": 10_000})}
 # docs: getBlock. Nodes write null for a reward without a type, as the source of getBlock's page says of its fields.
 REWARD = record({"pubkey": PUBKEY, "lamports": I64, "postBalance": U64, "commission": maybe(U8),
-                 "rewardType": values("Fee", "Rent", "Voting", "Staking", "DeactivatedStake", None)})
+                 "rewardType": values("Fee", "Rent", "Voting", "Staking", "DeactivatedStake", None)}, BPS)
 REWARDS = maybe(array(REWARD))
 
 # kit: transaction.d.ts. Nodes write null as the height of an instruction outside of calls.
@@ -197,4 +199,5 @@ LARGEST = record({"address": PUBKEY, "lamports": U64})
 # docs: getHighestSnapshotSlot. Nodes write null while there is no incremental snapshot, as kit expects.
 SNAPSHOT = record({"full": U64, "incremental": maybe(U64)})
 # docs: getInflationReward. null for an account that has got none.
-INFLATION_REWARD = maybe(record({"epoch": U64, "effectiveSlot": U64, "amount": U64, "postBalance": U64, "commission": maybe(U8)}))
+INFLATION_REWARD = maybe(record(
+    {"epoch": U64, "effectiveSlot": U64, "amount": U64, "postBalance": U64, "commission": maybe(U8)}, BPS))

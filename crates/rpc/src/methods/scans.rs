@@ -231,8 +231,10 @@ pub(super) fn largest(params: &Params) -> Result<Query, ParamError> {
         }
         .into();
     }
+    // A node finds the accounts every two hours, at whichever commitment it is asked then. The context of its answers has
+    // the slot of that time, which says nothing about the node's slot at this commitment.
     let query =
-        PlainQuery::new(Method::GetLargestAccounts, &json!([members]), ResultKind::Context, Life::Scan);
+        PlainQuery::new(Method::GetLargestAccounts, &json!([members]), ResultKind::Object, Life::Scan);
     Ok(query.at(config.commitment).into())
 }
 

@@ -125,7 +125,8 @@ pub(super) fn inflation_reward(view: &View<'_>, newest: Slot, params: &[Value]) 
             let reward = block.rewards.iter().find(|r| Some(r.pubkey) == address && r.kind == kind)?;
             Some(json!({
                 "amount": reward.lamports,
-                "commission": reward.commission_bps.map(|bps| bps / 100),
+                "commission": null,
+                "commissionBps": reward.commission_bps,
                 "effectiveSlot": block.slot,
                 "epoch": epoch,
                 "postBalance": reward.post_balance,
