@@ -73,8 +73,8 @@ class Answer:
             self.mark, self.parts = result["absoluteSlot"], (digest({**result, "transactionCount": None}),)
         elif request.method == "getVoteAccounts":
             votes = {name: sorted(result[name], key=lambda v: v["votePubkey"]) for name in ("current", "delinquent")}
-            # An account that no validator uses may show any slot.
-            self.mark = max((v["lastVote"] for v in votes["current"]), default=0)
+            # An account that no stake votes by may show any slot.
+            self.mark = max((v["lastVote"] for list_ in votes.values() for v in list_ if v["activatedStake"]), default=0)
             self.parts = (digest([sorted(result), votes]),)
         elif request.method == "getClusterNodes":
             self.mark, self.parts = 0, (digest(sorted(result, key=lambda n: n["pubkey"])),)

@@ -325,4 +325,7 @@ class OtherMethods(Comparison):
             Request("getProgramAccounts", [TOKEN_PROGRAMS[0], {**at, "encoding": "jsonParsed", "filters": filters}], commitment, "plain"),
             Request("getProgramAccounts", [self.rng.choice(TOKEN_PROGRAMS), {**at, **form, "filters": [{"dataSize": 82}]}], commitment, "plain"),
         ]
+        # A node shows the slot at which it has found the largest accounts for anybody, at any commitment.
+        largest = [{**at}, {**at, "filter": "circulating"}, {**at, "filter": "nonCirculating"}]
+        listed += [Request("getLargestAccounts", [config], commitment, "plain") for config in self.rng.sample(largest, 2)]
         self.beside(listed, 2, min_slots=False)
