@@ -59,6 +59,15 @@ class Wallets(unittest.TestCase):
         self.assertRegex(paid["status"], "Confirmed|Finalized")
         self.assertEqual(len(paid["kinds"]), 3, paid)
 
+    def test_payment_in_rust(self):
+        with Dev() as dev:
+            dev.ready()
+            printed = run(TARGET / "clients" / "rust" / "debug" / "pay", PAY=json.dumps(addresses(dev)))
+        paid = json.loads(printed)
+        self.assertLess(paid.pop("account"), 1_000_000_000 - 5_000_000)
+        self.assertGreater(min(paid.pop("slot"), paid.pop("transaction")), 0)
+        self.assertEqual(paid, {"signature": {"err": None}, "logs": True, "program": True, "balance": 5_000_000})
+
 
 def addresses(dev):
     """Returns the addresses for a library that has to be told both."""
