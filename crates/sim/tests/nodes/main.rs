@@ -9,6 +9,7 @@ mod contract;
 mod http;
 mod sending;
 mod shape;
+mod small;
 mod socket;
 
 use std::sync::Arc;
