@@ -189,6 +189,19 @@ async fn keys_used_from_wrong_addresses_count_as_failed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn time_of_a_suspended_thread_uses_up_no_rate() {
+    let mut keys = TestKeys::new();
+    keys.plan("small", |plan| (plan.rps, plan.burst) = (10, 2));
+    let key = keys.key("small");
+    let principal = authenticate(&keys.gateway(), &key).unwrap();
+    let suspended = Instant::now();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(principal.take(Instant::now()), Ok(()));
+    assert_eq!(principal.take(suspended), Ok(()), "one of two calls is left");
+    assert!(principal.take(suspended).is_err(), "none is left");
+}
+
+#[tokio::test(start_paused = true)]
 async fn limits_and_headers_follow_the_plan() {
     let mut keys = TestKeys::new();
     keys.plan("small", |plan| {
