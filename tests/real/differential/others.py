@@ -16,6 +16,8 @@ from state import run
 TOKEN_PROGRAMS = ("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA", "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb")
 SETTLED = ("confirmed", "finalized")
 RANK = {name: rank for rank, name in enumerate(COMMITMENTS)}
+# A node forgets the leaders of epochs long past, and slotfront may still know them.
+FORGOTTEN = ("getLeaderSchedule", "getSlotLeaders")
 MISSING_SIGNATURE = "1" * 64
 
 
@@ -126,6 +128,9 @@ class OtherMethods(Comparison):
         results = [one.result for one in around if not one.error]
         if rule and results and not front.error and rule(results[0], front.result, results[-1]):
             run.count("compared", "between the node before and after")
+            return
+        if request.method in FORGOTTEN and not front.error and all(one.error or one.result is None for one in seen):
+            run.count("compared", "forgotten by the node")
             return
         if not earliest and lateness:
             run.count("compared", "not comparable")
