@@ -41,6 +41,9 @@ node's slot has changed. The node's answer at the same context slot is the refer
 - Order: at confirmed and finalized, the slots of one request's answers do not go back. Nor do those of an account in
   different forms, lists and token balances.
 - Clock: the slot in the Clock sysvar is context.slot.
+- Tip: slots, heights, epochs and blockhashes are not below what any of the tip's methods has shown before the call.
+- Beside: what names no slot (history, constants, what belongs to nodes) equals what the node said shortly before or after,
+  or lies between the two by the rule of its method: a list has grown, a transaction has got further, a count has risen.
 
 The exit code is 1 if there was a mismatch. Needs only Python. base64+zstd is unpacked with Python's compression.zstd, the
 zstandard package or the zstd command, and is left out without any of them.
@@ -48,7 +51,7 @@ zstandard package or the zstd command, and is left out without any of them.
 Files:
 
 - Requests: request.py (requests and their transport), generator.py (random requests), scenarios.py (the requests of a
-  thread), comparison.py (calls to both sides).
+  thread), others.py (those for answers without a slot, with their rules), comparison.py (calls to both sides).
 - Answers: answer.py (parsing), decoding.py (base58, zstd), reference.py (the node's answers by slot), checks.py (the
   checks), bounds.py (the checked bounds).
 - The run: state.py (the shared state), report.py (the report).
