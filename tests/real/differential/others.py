@@ -7,8 +7,7 @@ slot to slot, a rule says which answers may lie between two of them.
 import json
 import time
 
-from answer import digest
-from bounds import COMMITMENTS, ENCODINGS, LATENESS_S, PROBE_S, U64_MAX
+from bounds import COMMITMENTS, ENCODINGS, LATENESS_S
 from comparison import Comparison
 from request import Request
 from state import run
@@ -72,17 +71,14 @@ def statuses_between(low, answer, high):
     """Returns true if each transaction is at least as far as before, and at most as far as after."""
 
     def reached(status):
-        if status is None:
-            return -1, 0
-        votes = status["confirmations"]
-        return RANK[status["confirmationStatus"]], U64_MAX if votes is None else votes
+        return RANK[status["confirmationStatus"]] if status else -1
 
     def same(a, b):
         return a is None or b is None or all(a[name] == b[name] for name in ("slot", "err", "status"))
 
     values = [one["value"] for one in (low, answer, high)]
     return low["context"]["slot"] <= answer["context"]["slot"] <= high["context"]["slot"] and all(
-        same(a, b) and same(b, c) and reached(a)[0] <= reached(b)[0] <= reached(c)[0] for a, b, c in zip(*values)
+        same(a, b) and same(b, c) and reached(a) <= reached(b) <= reached(c) for a, b, c in zip(*values)
     )
 
 
