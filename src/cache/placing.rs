@@ -17,7 +17,7 @@ use super::lookup::{Lookup, Stored};
 use super::purge::Filter;
 use super::store::Insert;
 use crate::methods::{AccountForm, Commitment, EpochSchedule, Life, PlainQuery, Query, Slot};
-use crate::node::shape::{LONGEST_SKIP, begins_near, member, parent_slot};
+use crate::node::shape::{LONGEST_SKIP, is_whole, member, parent_slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
@@ -274,7 +274,7 @@ impl Lookup {
             let list = || serde_json::from_slice::<Vec<Slot>>(result).unwrap_or_default();
             return match query.life {
                 // A node leaves out what it no longer holds.
-                Life::Blocks { first, .. } if !begins_near(&list(), first) => {
+                Life::Blocks { first, last, .. } if !is_whole(&list(), first, last) => {
                     Err(UncacheableReason::Transient)
                 }
                 _ => Ok((plan.alternate_key.clone().unwrap_or(key), Class::BlockFinal)),

@@ -58,10 +58,17 @@ fn is_kind(kind: ResultKind, result: &Bytes) -> bool {
 /// The number of slots in a row that may be without a block. A leader has four slots in a row, and may miss all of them.
 pub const LONGEST_SKIP: u64 = 8;
 
-/// Returns true if a list of blocks from `first` on begins where it should. If more slots are missing, the node may no
-/// longer hold their blocks.
-pub fn begins_near(slots: &[Slot], first: Slot) -> bool {
-    slots.first().is_some_and(|slot| (first..=first.saturating_add(LONGEST_SKIP)).contains(slot))
+/// Returns true if a list of blocks leaves out no more slots in a row than may be without a block, from `first` to `last` or
+/// to its own end. If more slots are missing, the node may not hold their blocks.
+pub fn is_whole(slots: &[Slot], first: Slot, last: Option<Slot>) -> bool {
+    let mut next = first;
+    let joins = |slot: &Slot| {
+        let is_near = (next..=next.saturating_add(LONGEST_SKIP)).contains(slot);
+        next = slot.saturating_add(1);
+        is_near
+    };
+    let is_joined = !slots.is_empty() && slots.iter().all(joins);
+    is_joined && last.is_none_or(|last| last.saturating_add(1).saturating_sub(next) <= LONGEST_SKIP)
 }
 
 /// Returns true if `result` is a block that names its parent, with the list that the requested details promise. The

@@ -20,7 +20,7 @@ use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, Group, Life, Method, PlainQuery, Query, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
-use crate::node::shape::{LONGEST_SKIP, begins_near, fits};
+use crate::node::shape::{LONGEST_SKIP, fits, is_whole};
 use crate::node::{Contextual, Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 
@@ -264,17 +264,20 @@ impl UpstreamRequest {
         self.query.commitment().is_some_and(|commitment| !frontier.believes(commitment, slot))
     }
 
-    /// Returns true if the node may have left out the first blocks of a list that lies in the past, because it no longer
-    /// holds them.
+    /// Returns true if the node may have left out blocks of a list that begins in the past, because it does not hold them.
     fn may_be_cut(&self, body: &NodeReply, frontier: &Frontier) -> bool {
-        let (Query::Plain(PlainQuery { life: Life::Blocks { first, .. }, .. }), NodeReply::Result(result)) =
-            (&self.query, body)
+        let (
+            Query::Plain(PlainQuery { life: Life::Blocks { first, last, .. }, .. }),
+            NodeReply::Result(result),
+        ) = (&self.query, body)
         else {
             return false;
         };
-        let is_past = first.saturating_add(LONGEST_SKIP) < frontier.slot(Commitment::Finalized);
-        let begins = |slots: Vec<Slot>| begins_near(&slots, *first);
-        is_past && !serde_json::from_slice(result).is_ok_and(begins)
+        let finalized = frontier.slot(Commitment::Finalized);
+        let is_past = first.saturating_add(LONGEST_SKIP) < finalized;
+        let last = last.filter(|last| *last <= finalized);
+        let is_list_whole = |slots: Vec<Slot>| is_whole(&slots, *first, last);
+        is_past && !serde_json::from_slice(result).is_ok_and(is_list_whole)
     }
 
     /// Returns the query with the minimum slot as `minContextSlot`, if the method has that parameter and the
