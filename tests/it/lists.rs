@@ -75,3 +75,20 @@ async fn lists_with_a_gap_are_asked_elsewhere_and_not_kept() {
         assert_eq!(reply.result(), whole, "{}", reply.cache_status());
     }
 }
+
+#[tokio::test]
+async fn rewards_come_from_a_node_that_has_the_first_block_of_the_epoch() {
+    let gateway = TestGateway::builder().nodes(2).in_tiers().start().await;
+    let message = "Rewards cannot be found because slot 96 is not the epoch boundary. This may be due to gap in the queried node's local ledger or long-term storage";
+    let gap = Fault::Error { code: -32_018, message: message.to_owned() };
+    gateway.cluster.node(0).fault_on("getInflationReward", gap.clone(), None);
+    gateway.cluster.node(1).fault_on("getInflationReward", Fault::Result(json!([null])), Some(1));
+    let wallet = gateway.cluster.examples().wallets[0].to_string();
+    let call = gateway.call("getInflationReward", json!([[wallet], { "epoch": 2 }]));
+    let reply = call.send().await;
+    assert_eq!(reply.result(), json!([null]), "{}", reply.text);
+    // Where no node has it, the caller gets to know why.
+    gateway.cluster.node(1).fault_on("getInflationReward", gap, None);
+    let other = gateway.call("getInflationReward", json!([[wallet], { "epoch": 1 }])).send().await;
+    assert_eq!(other.code(), -32_018, "{}", other.text);
+}
