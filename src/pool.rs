@@ -22,6 +22,7 @@ mod prober;
 mod rate;
 mod reply;
 mod request;
+mod scans;
 pub mod select;
 mod send_request;
 #[cfg(test)]
@@ -33,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -48,6 +49,7 @@ use peak_ewma::Latencies;
 use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
+use scans::{ScanPlace, Scans};
 use select::Unusable;
 pub use send_request::SendRequest;
 pub use tip_request::TipRequest;
@@ -68,8 +70,8 @@ pub struct Pool {
     latencies: Latencies,
     retries: Budget,
     passthrough_retries: Budget,
-    /// The permits of calls for which nodes walk over many accounts. A reload that changes their number replaces them.
-    scans: ArcSwap<Semaphore>,
+    /// The places of calls for which nodes walk over many accounts. A reload that changes their number replaces them.
+    scans: ArcSwap<Scans>,
     buffers: Arc<BufferBudget>,
     metrics: Arc<Metrics>,
     next_id: AtomicU64,
@@ -103,7 +105,7 @@ impl Pool {
             latencies: Latencies::default(),
             retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
             passthrough_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
-            scans: ArcSwap::from_pointee(Semaphore::new(config.pool.max_scans)),
+            scans: ArcSwap::from_pointee(Scans::new(config.pool.max_scans)),
             buffers,
             metrics,
             next_id: AtomicU64::new(1),
@@ -130,16 +132,15 @@ impl Pool {
         {
             return Ok(reply);
         }
-        let deadline = request.context.deadline;
-        let _permit = if request.is_scan() { Some(self.scan_permit(deadline).await?) } else { None };
+        let _place = if request.is_scan() { Some(self.scan_place(&request.context).await?) } else { None };
         call::run(self, request).await
     }
 
-    /// Waits for the permit of a scan, until `deadline`.
-    async fn scan_permit(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, Error> {
-        let permit = self.scans.load_full().acquire_owned();
-        let permit = timeout_at(deadline, permit).await.ok().and_then(Result::ok);
-        permit.ok_or_else(|| Error::NoUpstream(Vec::new()))
+    /// Waits for the place of a scan, until the deadline of its call.
+    async fn scan_place(&self, context: &CallContext) -> Result<ScanPlace, Error> {
+        let scans = self.scans.load_full();
+        let place = timeout_at(context.deadline, scans.place(context.caller)).await.ok().flatten();
+        place.ok_or_else(|| Error::NoUpstream(Vec::new()))
     }
 
     /// Sends a call of a passthrough method to nodes, as [`Pool::call`] does with a typed query.
@@ -205,7 +206,7 @@ impl Pool {
         self.retries.set_share(settings.retry_budget);
         self.passthrough_retries.set_share(settings.retry_budget);
         if before.settings.max_scans != settings.max_scans {
-            self.scans.store(Arc::new(Semaphore::new(settings.max_scans)));
+            self.scans.store(Arc::new(Scans::new(settings.max_scans)));
         }
         self.nodes.replace(&after);
         let now = Instant::now();

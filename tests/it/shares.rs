@@ -5,8 +5,10 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use serde_json::json;
 use slotfront::config::Config;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
+use slotfront::methods::Group;
 use slotfront_testkit::{LoopbackTap, TestGateway};
 use tempfile::TempDir;
 use tokio_util::task::TaskTracker;
@@ -96,4 +98,31 @@ async fn one_key_cannot_take_the_memory_for_answers() {
     };
     let failed: Vec<_> = replies.iter().filter(|reply| reply.status != 200).collect();
     assert!(failed.is_empty(), "{} of {}: {}", failed.len(), replies.len(), failed[0].text);
+}
+
+#[tokio::test]
+async fn one_key_cannot_take_all_scans() {
+    let (gateway, other, _dir) = two_keys(None, |config| {
+        config.pool.max_scans = 2;
+        let scans = Group::Scans.methods().collect();
+        config.plans.get_mut("standard").expect("the default plan").methods = Some(scans);
+    })
+    .await;
+    let wallets = gateway.cluster.examples().wallets;
+    let hold = gateway.cluster.node(0).hold("getProgramAccounts");
+    let greedy = wallets[..9].iter().map(|wallet| {
+        let scan = gateway.call("getProgramAccounts", json!([wallet.to_string()])).send();
+        TaskTracker::new().spawn(scan)
+    });
+    let greedy: Vec<_> = greedy.collect();
+    gateway.until_in_flight(9).await;
+    hold.arrived(1).await;
+    // The others wait for their turn, and this key does not wait for them.
+    let polite = gateway.call("getSupply", json!([])).key(&other).send().await;
+    assert_eq!(polite.status, 200, "{}", polite.text);
+    hold.release();
+    for reply in join_all(greedy).await {
+        let reply = reply.expect("the call ends");
+        assert_eq!(reply.status, 200, "{}", reply.text);
+    }
 }
