@@ -25,6 +25,8 @@ use crate::pool::{CallContext, PoolReply};
 const HIT: CacheStatus = CacheStatus::Hit { ttl_s: 0, derived: false, stale: false };
 /// An answer that a node gave for this call alone.
 const ASKED: CacheStatus = CacheStatus::forwarded(ForwardReason::Miss, false);
+/// The number of blocks that nodes remember. No blockhash is valid for longer.
+const LONGEST_WINDOW: u64 = 300;
 /// The slots for which a followed chain counts as current after a poll has named its newest block.
 const POLLED_SLOTS: u64 = 2;
 
@@ -156,7 +158,7 @@ impl Tip {
         if let Some((head, window)) = self.head(at).await.zip(self.window()) {
             let latest = LatestBlockhash {
                 blockhash: head.blockhash.as_ref().to_owned(),
-                last_valid_block_height: head.height + window,
+                last_valid_block_height: head.height.saturating_add(window),
             };
             let value = serde_json::to_string(&latest).unwrap_or_default();
             return Ok((head.slot, answer(in_context(head.slot, &value), HIT)));
@@ -202,7 +204,8 @@ impl Tip {
             let latest: LatestBlockhash = serde_json::from_slice(&Contextual::split(result)?.value).ok()?;
             latest.last_valid_block_height.checked_sub(self.known_block(&latest.blockhash)?.height)
         };
-        if let Some(window) = learned() {
+        // One node's answer decides for all callers, so a wrong number is not believed.
+        if let Some(window) = learned().filter(|window| *window <= LONGEST_WINDOW) {
             self.reads.window.store(window, Ordering::Relaxed);
         }
     }

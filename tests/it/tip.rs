@@ -259,6 +259,29 @@ async fn the_followed_chain_has_the_block_of_every_slot_that_is_shown() {
 }
 
 #[tokio::test]
+async fn no_answer_makes_blockhashes_valid_for_ever() {
+    let gateway = TestGateway::builder().nodes(1).config(follow).start().await;
+    let heads = gateway.front().followed.heads();
+    let newest = || gateway.cluster.slot(Commitment::Confirmed);
+    let head = || heads.borrow().as_ref()?.at(Commitment::Confirmed).map(|head| head.slot);
+    gateway.get_account(gateway.cluster.examples().wallets[0]).confirmed().send().await;
+    gateway.until("the newest block is followed", || head() == Some(newest())).await;
+    let config = json!([at(Commitment::Confirmed)]);
+    let block = gateway.get_block(newest()).confirmed().version_0().send().await.result();
+    let value = json!({ "blockhash": block["blockhash"], "lastValidBlockHeight": u64::MAX });
+    let wrong = json!({ "context": { "slot": newest() }, "value": value });
+    gateway.cluster.fault_everywhere("getLatestBlockhash", &Fault::Result(wrong));
+    gateway.call("getLatestBlockhash", config.clone()).send().await;
+    gateway.cluster.clear_faults();
+    gateway.step_by(3).await;
+    gateway.until("the newest block is followed", || head() == Some(newest())).await;
+    // From here on nobody is shown the wrong answer itself, which is of an earlier slot.
+    let height = gateway.call("getBlockHeight", config.clone()).send().await.result().as_u64().unwrap();
+    let latest = gateway.call("getLatestBlockhash", config).send().await;
+    assert_eq!(latest.value()["lastValidBlockHeight"], height + 150, "{}", latest.text);
+}
+
+#[tokio::test]
 async fn epochs_may_begin() {
     let settings =
         Settings { slots_per_epoch: 32, first_slot: 320, history_slots: 50, ..TestCluster::settings(2) };
