@@ -92,15 +92,18 @@ async fn look_at(hub: &Hub, pubkeys: &[Pubkey], watched: &AccountFeeds, commitme
     let Ok(AnswerOf { context, value }) = serde_json::from_slice::<AnswerOf<Vec<&RawValue>>>(&list) else {
         return;
     };
+    // Each may have to be read in another form, and none waits for the others.
+    let mut changes = Vec::new();
     for (pubkey, account) in pubkeys.iter().zip(value) {
         let account = account.get();
         let whole = sha256(account.as_bytes());
         for (subscription, seen) in watched.get(pubkey).into_iter().flatten() {
             if seen.whole != Some(whole) || seen.unread_since.is_some() {
-                note_change(hub, subscription, whole, account, context.slot).await;
+                changes.push(note_change(hub, subscription, whole, account, context.slot));
             }
         }
     }
+    join_all(changes).await;
 }
 
 fn is_too_large(attempts: &[FailedAttempt]) -> bool {

@@ -128,6 +128,23 @@ async fn accounts_are_notified_of_when_they_change() {
 }
 
 #[tokio::test]
+async fn slow_reads_of_accounts_do_not_wait_for_each_other() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut socket = gateway.socket().await;
+    // Both are written by each block.
+    for key in [CLOCK, "SysvarS1otHashes111111111111111111111111111"] {
+        let config = json!([key, {"commitment": "confirmed", "encoding": "jsonParsed"}]);
+        socket.subscribe("accountSubscribe", config).await;
+    }
+    let hold = gateway.cluster.node(0).hold("getAccountInfo");
+    gateway.cluster.step_to_block();
+    hold.arrived(2).await;
+    hold.release();
+    let [one, other] = [socket.notification().await, socket.notification().await];
+    assert_ne!(one["subscription"], other["subscription"]);
+}
+
+#[tokio::test]
 async fn slots_and_roots_rise_and_none_is_left_out() {
     let gateway = TestGateway::builder().nodes(2).start().await;
     let mut socket = gateway.socket().await;
