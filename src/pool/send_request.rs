@@ -3,6 +3,7 @@
 //! A node that has got a transaction may have sent it even if it does not answer. Another node is therefore asked only
 //! where that is harmless, and a transaction that the second node has seen already was sent by the first.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, SendQuery, Slot};
+use crate::node::shape::member;
 use crate::node::{Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 
@@ -35,10 +37,11 @@ pub struct SendRequest {
     pub context: CallContext,
 }
 
-/// Returns true if a simulation has failed for the reason `words`, which no other member of the error says as shortly.
+/// Returns true if a simulation has failed for the reason `words`. Only the node writes the message. The other members
+/// hold what programs log, which may be the same words.
 fn has_failed(reply: &NodeReply, words: &str) -> bool {
     let NodeReply::Error { code: code::PREFLIGHT_FAILURE, body } = reply else { return false };
-    body.windows(words.len()).any(|window| window == words.as_bytes())
+    member::<Cow<'_, str>>(body, "message").is_some_and(|message| message.contains(words))
 }
 
 impl UpstreamCall for SendRequest {
@@ -118,5 +121,24 @@ impl UpstreamCall for SendRequest {
 
     fn answer(reply: PoolReply) -> PoolReply {
         reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_logs_is_no_reason_of_a_node() {
+        let error = |message: &str, log: &str| NodeReply::Error {
+            code: code::PREFLIGHT_FAILURE,
+            body: format!(r#"{{"code":-32002,"data":{{"logs":["{log}"]}},"message":"{message}"}}"#).into(),
+        };
+        let words = "already been processed";
+        let by_node = "Transaction simulation failed: This transaction has already been processed";
+        let by_program =
+            "Transaction simulation failed: Error processing Instruction 0: custom program error: 0x1";
+        assert!(has_failed(&error(by_node, ""), words));
+        assert!(!has_failed(&error(by_program, "Program log: the claim has already been processed"), words));
     }
 }
