@@ -359,8 +359,8 @@ impl Lookup {
         entries
     }
 
-    /// Removes the blocks above `slot`, the errors that such blocks are missing, and the other answers at finalized above
-    /// `slot`. Transactions and lists of blocks do not tell their slots here, so all of them are removed. Returns the
+    /// Removes the blocks above `slot`, the errors that such blocks are missing, and the other answers at finalized and the
+    /// scans above `slot`. Transactions and lists of blocks do not tell their slots here, so all of them are removed. Returns the
     /// number of removed entries. Answers of fetches that are under way will not be stored.
     pub(super) fn purge_above(&self, slot: Slot) -> u64 {
         use Commitment::Finalized;
@@ -368,9 +368,10 @@ impl Lookup {
         self.store.purge(|key, meta| match (key.block_slot(), meta.class) {
             (Some(block), _) => block > slot,
             (None, Class::BlockFinal | Class::BlockConfirmed) => true,
-            (None, Class::Account(Finalized) | Class::Fee(Finalized) | Class::Votes(Finalized)) => {
-                meta.slot > slot
-            }
+            (
+                None,
+                Class::Account(Finalized) | Class::Fee(Finalized) | Class::Votes(Finalized) | Class::Scan,
+            ) => meta.slot > slot,
             _ => false,
         })
     }
@@ -425,6 +426,21 @@ mod tests {
             entries.insert(key, &entry(4, class, Instant::now()));
             assert_eq!(resets(), expected, "the higher slot stays");
         }
+    }
+
+    #[tokio::test]
+    async fn a_fall_takes_what_is_kept_of_dropped_slots() {
+        let entries = no_entries();
+        let key = |n: u8| Key::Balance(Pubkey([n; 32]), Commitment::Finalized);
+        let classes = [Class::Account(Commitment::Finalized), Class::Scan];
+        for (n, class) in (0..).zip(classes) {
+            for slot in [5, 6] {
+                let n = 2 * n + u8::from(slot == 6);
+                entries.insert(key(n), &entry(slot, class, Instant::now()));
+            }
+        }
+        assert_eq!(entries.purge_above(5), 2);
+        assert_eq!([0, 1, 2, 3].map(|n| entries.store.get(&key(n)).is_some()), [true, false, true, false]);
     }
 
     #[tokio::test]
