@@ -177,10 +177,18 @@ impl Watches {
                 }
             }
         }
-        for commitment in Commitment::ALL {
-            let of = table.watched.iter().filter(|(key, _)| key.1 == commitment);
-            let lowest = of.map(|(_, watched)| watched.asked).min().unwrap_or(Slot::MAX);
-            self.settled[commitment.index()].store(lowest, Ordering::Release);
+    }
+
+    /// Notes up to which slot all that are watched were asked for. Once for all calls of a slot, because it looks at each.
+    fn note_settled(&self) {
+        let table = self.lock();
+        let mut lowest = [Slot::MAX; 3];
+        for ((_, commitment), watched) in &table.watched {
+            let lowest = &mut lowest[commitment.index()];
+            *lowest = watched.asked.min(*lowest);
+        }
+        for (settled, lowest) in self.settled.iter().zip(lowest) {
+            settled.store(lowest, Ordering::Release);
         }
     }
 
@@ -268,6 +276,7 @@ impl Tip {
             self.ask_for_some(signatures, due[0].0, floors)
         });
         join_all(calls).await;
+        self.watches.note_settled();
     }
 
     async fn ask_for_some(&self, signatures: Arc<[Signature]>, in_history: bool, floors: [Slot; 3]) {
