@@ -189,11 +189,7 @@ impl Lookup {
     pub(super) fn candidates(&self, plan: &LookupPlan) -> impl Iterator<Item = Stored> + use<> {
         let stored = |key, is_alternate| Some(Stored { entry: self.store.get(key)?, is_alternate });
         let first = stored(&plan.key, false);
-        // Of these answers, only those that are final are the same at both commitments.
-        let is_same = |stored: &Stored| {
-            !matches!(plan.key, Key::Plain(..)) || stored.entry.meta.class == Class::BlockFinal
-        };
-        let alternate = plan.alternate_key.as_ref().and_then(|key| stored(key, true)).filter(is_same);
+        let alternate = plan.alternate_key.as_ref().and_then(|key| stored(key, true));
         let both = match (first, alternate) {
             (Some(first), Some(alternate)) if matches!(plan.class, Class::Account(_)) => {
                 let age = |stored: &Stored| (stored.entry.meta.slot, stored.entry.meta.sent_at);

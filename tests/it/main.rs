@@ -21,7 +21,6 @@ mod gateway;
 mod http;
 mod http2;
 mod last_answer;
-mod lists;
 mod malformed_answers;
 mod methods;
 mod min_context_slot;

@@ -165,27 +165,6 @@ async fn scans_are_counted_by_their_method() {
 }
 
 #[tokio::test]
-async fn newest_list_of_one_commitment_is_not_anothers() {
-    let gateway = TestGateway::builder().nodes(1).start().await;
-    let first = gateway.cluster.slot(Commitment::Finalized) - 3;
-    let wallet = gateway.cluster.examples().wallets[0].to_string();
-    let at = |commitment: &str| {
-        [
-            ("getBlocks", json!([first, first + 1000, { "commitment": commitment }])),
-            ("getBlocksWithLimit", json!([first, 1000, { "commitment": commitment }])),
-            ("getSignaturesForAddress", json!([wallet, { "limit": 9, "commitment": commitment }])),
-        ]
-        .map(|(method, params)| gateway.call(method, params))
-    };
-    for (finalized, confirmed) in at("finalized").into_iter().zip(at("confirmed")) {
-        let finalized = finalized.send().await;
-        let reply = confirmed.send().await;
-        assert_eq!(reply.result(), confirmed.result_of(gateway.cluster.node(0)), "{}", confirmed.body());
-        assert_ne!(reply.result(), finalized.result(), "{}", confirmed.body());
-    }
-}
-
-#[tokio::test]
 async fn lists_with_a_limit_stay_once_they_are_full_and_final() {
     let gateway = TestGateway::builder().nodes(1).config(without_state).start().await;
     let newest = gateway.cluster.slot(Commitment::Finalized);

@@ -1,7 +1,10 @@
 //! Nodes that keep different parts of the history: no answer is missing that one of them has.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use slotfront::methods::Commitment;
+use slotfront::config::Config;
+use slotfront::methods::{Commitment, PerCommitment, Slot};
 use slotfront_sim::Fault;
 use slotfront_testkit::TestGateway;
 
@@ -87,5 +90,49 @@ async fn rewards_that_one_node_lacks_come_from_another() {
         let reply = call.send().await;
         assert_eq!(reply.json(), call.answer_of(cluster.node(1)), "{times}");
         assert!(reply.result()[0].is_object(), "{}", reply.text);
+    }
+}
+
+/// Lets answers about the newest state be kept for this time.
+fn state_for(time: Duration) -> impl FnOnce(&mut Config) {
+    move |config| {
+        config.cache.ttl.account = PerCommitment::uniform(time);
+        config.cache.stale_while_revalidate = PerCommitment::uniform(0.0);
+    }
+}
+
+#[tokio::test]
+async fn lists_with_a_gap_are_asked_elsewhere_and_not_kept() {
+    let gateway = TestGateway::builder().nodes(2).config(state_for(Duration::ZERO)).start().await;
+    let newest = gateway.cluster.slot(Commitment::Finalized);
+    let list = |first: Slot, missing: std::ops::Range<Slot>| -> Vec<Slot> {
+        (first..=newest).filter(|slot| !missing.contains(slot)).collect()
+    };
+    // Each list begins elsewhere, so none is kept already.
+    let mut firsts = (0..newest - 50).rev();
+    for _ in 0..4 {
+        // A node that has begun anew from a snapshot has a hole in its blocks, and leaves them out without a word.
+        for (missing, is_kept) in [
+            (newest - 40..newest - 32, true),
+            (newest - 40..newest - 31, false),
+            (newest - 30..newest + 1, false),
+        ] {
+            let first = firsts.next().unwrap();
+            gateway.cluster.clear_faults();
+            let holed = list(first, missing.clone());
+            gateway.cluster.fault_everywhere("getBlocks", &Fault::Result(json!(holed)));
+            let call = gateway.call("getBlocks", json!([first, newest]));
+            assert_eq!(call.send().await.result(), json!(holed));
+            assert_eq!(call.send().await.is_hit(), is_kept, "{missing:?} of {first} to {newest}");
+        }
+        // The other node has them.
+        let first = firsts.next().unwrap();
+        gateway.cluster.clear_faults();
+        let holed = Fault::Result(json!(list(first, newest - 40..newest - 20)));
+        gateway.cluster.node(0).fault_on("getBlocks", holed, None);
+        let whole = json!(list(first, 0..0));
+        gateway.cluster.node(1).fault_on("getBlocks", Fault::Result(whole.clone()), None);
+        let reply = gateway.call("getBlocks", json!([first, newest])).send().await;
+        assert_eq!(reply.result(), whole, "{}", reply.cache_status());
     }
 }

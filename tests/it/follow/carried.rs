@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use slotfront::config::{Config, FollowMode};
+use slotfront::config::FollowMode;
 use slotfront::methods::{Commitment, PerCommitment, Pubkey};
 use slotfront_testkit::{TestCall, TestGateway};
 
