@@ -256,8 +256,8 @@ async fn only_final_answers_at_finalized_serve_callers_at_confirmed() {
         (pages, json!([key, { "limit": 2, "before": SIGNATURE }]), page(5), page(6), true),
         (pages, json!([key, { "limit": 3, "before": SIGNATURE }]), page(5), page(6), false),
         (pages, json!([key, { "limit": 2 }]), page(5), page(6), false),
-        (with_limit, json!([newest - 9, 9]), json!(list(9)), json!(list(8)), true),
-        (with_limit, json!([newest - 8, 10]), json!(list(8)), json!(list(7)), false),
+        (with_limit, json!([newest - 9, 9, {}]), json!(list(9)), json!(list(8)), true),
+        (with_limit, json!([newest - 8, 10, {}]), json!(list(8)), json!(list(7)), false),
     ] {
         let call = gateway.call(method, params.clone());
         gateway.cluster.node(0).fault_on(method, Fault::Result(first.clone()), None);
@@ -265,7 +265,9 @@ async fn only_final_answers_at_finalized_serve_callers_at_confirmed() {
         gateway.cluster.clear_faults();
         gateway.cluster.node(0).fault_on(method, Fault::Result(later.clone()), None);
         assert_eq!(call.send().await.result(), first, "the answer is kept: {params}");
-        let confirmed = call.confirmed().send().await;
+        let mut at_confirmed = params.clone();
+        at_confirmed.as_array_mut().unwrap().last_mut().unwrap()["commitment"] = "confirmed".into();
+        let confirmed = gateway.call(method, at_confirmed).send().await;
         assert_eq!(confirmed.result(), if is_shared { first } else { later }, "{params}");
         gateway.cluster.clear_faults();
     }
