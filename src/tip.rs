@@ -119,6 +119,7 @@ impl Tip {
             if now < before {
                 self.known[at].store(now, Ordering::Release);
                 self.shown[at].fetch_min(now, Ordering::AcqRel);
+                self.watches.ask_anew(commitment);
                 // Another cluster may have another one.
                 self.reads.window.store(0, Ordering::Relaxed);
             }

@@ -192,6 +192,15 @@ impl Watches {
         }
     }
 
+    /// Forgets how far the signatures were asked for, because the chain goes on from a lower slot with other blocks.
+    pub(super) fn ask_anew(&self, commitment: Commitment) {
+        let mut table = self.lock();
+        for (_, watched) in table.watched.iter_mut().filter(|(key, _)| key.1 == commitment) {
+            watched.asked = 0;
+            self.settled[commitment.index()].store(0, Ordering::Release);
+        }
+    }
+
     /// Returns the number of the last signature that was not asked for at `slot` yet. `None` if there is none.
     fn last_unsettled(&self, commitment: Commitment, slot: Slot) -> Option<u64> {
         if slot <= self.settled[commitment.index()].load(Ordering::Acquire) {

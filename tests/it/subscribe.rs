@@ -3,6 +3,7 @@
 mod ends;
 mod model;
 mod relay;
+mod restarts;
 mod signatures;
 mod transports;
 

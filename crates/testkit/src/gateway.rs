@@ -14,7 +14,7 @@ use slotfront::methods::{Commitment, Query, Slot};
 use slotfront::pool::select::Unusable;
 use slotfront::pool::{CallContext, UpstreamRequest};
 use slotfront::telemetry::Metrics;
-use slotfront_sim::Cluster;
+use slotfront_sim::{Cluster, Settings};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -389,6 +389,32 @@ impl TestGateway {
     /// Lets `slots` slots pass, and waits until the gateway knows the new slots.
     pub async fn step_by(&self, slots: u64) {
         self.cluster.step_by(slots);
+        self.settled().await;
+    }
+
+    /// Replaces the cluster by one that has restarted `slots` slots lower without the transactions of clients. The newest
+    /// known slots then fall, as they do once no node has reached them for half a minute.
+    pub async fn restart_cluster(&mut self, slots: u64) {
+        let settings = TestCluster::settings(self.cluster.nodes().len());
+        let history_slots = self.cluster.slot(Commitment::Processed) - slots - settings.first_slot;
+        self.cluster = self.cluster.replace(Cluster::new(Settings { history_slots, ..settings })).await;
+        let frontier = &self.front().frontier;
+        let is_at = |node| {
+            let slots = frontier.slots_of(node);
+            Commitment::ALL.iter().all(|c| slots.slot(*c) == Some(self.cluster.slot(*c)))
+        };
+        let nodes = self.cluster.nodes().len();
+        self.until("every node is known to be lower", || (0..nodes).all(is_at)).await;
+        // In half a minute, what nodes have said before expires.
+        tokio::time::sleep(frontier.slot_time()).await;
+        let later = Instant::now() + Duration::from_secs(31);
+        self.until("the newest known slots have fallen", || {
+            Commitment::ALL.iter().all(|c| {
+                frontier.probed(frontier.era(), 0, *c, self.cluster.slot(*c), later);
+                frontier.slot(*c) == self.cluster.slot(*c)
+            })
+        })
+        .await;
         self.settled().await;
     }
 

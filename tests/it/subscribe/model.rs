@@ -1,25 +1,31 @@
-//! A model of connections: random calls, slots, landed transactions, losses of nodes and slow reads. Whatever the order,
-//! an answer comes before its notifications, nothing comes after an unsubscription, slots rise, each landed transaction is
-//! notified of once, and no notification is missing unless the connection was closed with a code that says so.
+//! A model of connections: random calls, slots, landed transactions, forks, restarts of the chain, losses of nodes and slow
+//! reads. Whatever the order, an answer comes before its notifications, nothing comes after an unsubscription, slots rise,
+//! each landed transaction is notified of once and none that no node has called landed, and no notification is missing
+//! unless the connection was closed with a code that says so. No read is below a slot that anybody was shown, unless the
+//! chain has restarted lower.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use slotfront::methods::Commitment::{Confirmed, Finalized};
+use slotfront::methods::Commitment::{self, Confirmed, Finalized, Processed};
 use slotfront::methods::Slot;
-use slotfront_testkit::{PATIENCE, TestGateway, TestSocket};
+use slotfront_sim::Fault;
+use slotfront_testkit::{PATIENCE, TestGateway, TestSocket, node_answer};
 use tokio::time::Instant;
 
 use super::CLOCK;
 use super::relay::{self, NodeSocket};
 
 /// The number of steps of a run, and of the clients in it.
-const STEPS: usize = 60;
+const STEPS: usize = 80;
 const CLIENTS: usize = 3;
 /// The number of notifications of a burst, and the bytes of each. Together they exceed what may wait for a client and what
 /// the kernel buffers.
 const BURST: u64 = 40;
 const BURST_BYTES: usize = 200_000;
+/// The slots by which a node goes back, and those by which a cluster restarts lower.
+const LAG: u64 = 200;
+const RESTART: u64 = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Question {
@@ -31,8 +37,8 @@ enum Question {
 }
 
 impl Question {
-    /// Returns the call. `signatures` are those of the transactions so far.
-    fn call(self, signatures: &[String]) -> (&'static str, Value) {
+    /// Returns the call. `sent` are the transactions so far.
+    fn call(self, sent: &[Sent]) -> (&'static str, Value) {
         match self {
             Self::Clock => {
                 ("accountSubscribe", json!([CLOCK, {"commitment": "confirmed", "encoding": "base64"}]))
@@ -40,7 +46,8 @@ impl Question {
             Self::Slot => ("slotSubscribe", json!([])),
             Self::Root => ("rootSubscribe", json!([])),
             Self::Signature(number) => {
-                ("signatureSubscribe", json!([signatures[number], {"commitment": "confirmed"}]))
+                let Sent { signature, waited_at, .. } = &sent[number];
+                ("signatureSubscribe", json!([signature, {"commitment": waited_at}]))
             }
             Self::Logs(topic) => ("logsSubscribe", json!([{"mentions": [format!("topic-{topic}")]}])),
         }
@@ -67,15 +74,54 @@ struct ModelClient {
     closed: Option<u16>,
 }
 
-struct Model {
+/// A transaction.
+struct Sent {
+    signature: String,
+    /// The commitment at which it is waited for.
+    waited_at: Commitment,
+    /// The commitment that a node on another fork has claimed.
+    claimed: Option<Commitment>,
+}
+
+/// What clients may be told.
+struct World {
     gateway: TestGateway,
     nodes: [NodeSocket; 2],
+    /// The transactions. The last one is in the next block, or has landed.
+    sent: Vec<Sent>,
+    /// The highest slot, and the highest height, that was shown at each commitment since the last restart.
+    shown: [Slot; 3],
+    heights: [u64; 3],
+}
+
+struct Model {
+    world: World,
     clients: Vec<ModelClient>,
-    /// The signatures of the transactions. The last one was sent, and is in the next block.
-    signatures: Vec<String>,
     /// The last number that the nodes logged for each topic.
     logged: [u64; 2],
     random: u64,
+    /// The number of reads that were answered.
+    reads: usize,
+}
+
+impl World {
+    fn show(&mut self, commitment: Commitment, slot: Slot) {
+        for shown in &mut self.shown[..=commitment.index()] {
+            *shown = slot.max(*shown);
+        }
+    }
+
+    /// Returns true if a node has said that the transaction is at the commitment at which it is waited for.
+    fn has_landed(&self, number: usize) -> bool {
+        let Sent { signature, waited_at, claimed } = &self.sent[number];
+        let params = json!([[signature], {"searchTransactionHistory": true}]);
+        let is_at = |node| {
+            let answer = node_answer(node, "getSignatureStatuses", &params);
+            let status = &answer["result"]["value"][0]["confirmationStatus"];
+            Commitment::ALL.into_iter().find(|c| status == c.as_str()) >= Some(*waited_at)
+        };
+        *claimed >= Some(*waited_at) || self.gateway.cluster.nodes().iter().any(|node| is_at(node))
+    }
 }
 
 impl ModelClient {
@@ -89,7 +135,7 @@ impl ModelClient {
     }
 
     /// Checks a notification.
-    fn note(&mut self, gateway: &TestGateway, message: &Value) {
+    fn note(&mut self, world: &mut World, message: &Value) {
         let (params, id) = (&message["params"], message["params"]["subscription"].as_u64().unwrap());
         let known = self.subscriptions.get_mut(&id);
         let (question, last) =
@@ -100,17 +146,25 @@ impl ModelClient {
             Question::Slot => result["slot"].as_u64(),
             Question::Root => result.as_u64(),
             Question::Logs(_) => result["value"].as_u64(),
-            Question::Signature(_) => {
+            Question::Signature(_) => result["context"]["slot"].as_u64(),
+        };
+        let number = number.unwrap_or_else(|| panic!("{message}"));
+        match *question {
+            Question::Slot => world.show(Processed, number),
+            Question::Root => world.show(Finalized, number),
+            Question::Signature(of) => {
+                assert!(world.has_landed(of), "no node has said so: {message}");
+                world.show(world.sent[of].waited_at, number);
                 // A second notification would have an unknown subscription.
                 self.subscriptions.remove(&id);
                 return;
             }
-        };
-        let number = number.unwrap_or_else(|| panic!("{message}"));
+            Question::Clock | Question::Logs(_) => {}
+        }
         if let Some(last) = last.replace(number) {
             let expected = match question {
                 Question::Logs(_) => Some(last + 1),
-                Question::Root => (last + 1..=number).find(|slot| gateway.cluster.has_block(*slot)),
+                Question::Root => (last + 1..=number).find(|slot| world.gateway.cluster.has_block(*slot)),
                 _ => Some(number).filter(|number| *number > last),
             };
             assert_eq!(Some(number), expected, "{question:?} after {last}");
@@ -118,21 +172,21 @@ impl ModelClient {
     }
 
     /// Makes a call. `None` if the connection is closed instead.
-    async fn call(&mut self, gateway: &TestGateway, method: &str, params: Value) -> Option<Value> {
+    async fn call(&mut self, world: &mut World, method: &str, params: Value) -> Option<Value> {
         let answer = self.socket.try_call(method, params).await;
         for notification in self.socket.take_notified() {
-            self.note(gateway, &notification);
+            self.note(world, &notification);
         }
         answer.inspect_err(|code| self.closed = Some(*code)).ok()
     }
 
     /// Reads until `enough` holds or the connection is closed.
-    async fn read_until(&mut self, gateway: &TestGateway, enough: impl Fn(&Self) -> bool) {
+    async fn read_until(&mut self, world: &mut World, enough: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE / 4;
         while self.closed.is_none() && !enough(self) {
             assert!(Instant::now() < deadline, "a notification is missing: {:?}", self.subscriptions);
             match self.socket.next().await {
-                Ok(message) => self.note(gateway, &message),
+                Ok(message) => self.note(world, &message),
                 Err(code) => self.closed = Some(code),
             }
         }
@@ -146,7 +200,8 @@ impl Model {
         for _ in 0..CLIENTS {
             clients.push(ModelClient::new(&gateway).await);
         }
-        Self { gateway, nodes, clients, signatures: Vec::new(), logged: [0; 2], random: seed }
+        let world = World { gateway, nodes, sent: Vec::new(), shown: [0; 3], heights: [0; 3] };
+        Self { world, clients, logged: [0; 2], random: seed, reads: 0 }
     }
 
     /// Returns a random number below `bound` (splitmix64).
@@ -159,12 +214,12 @@ impl Model {
 
     async fn step(&mut self) {
         let at = usize::try_from(self.below(CLIENTS as u64)).unwrap();
-        match self.below(20) {
+        match self.below(26) {
             0..8 => self.subscribe(at).await,
             8..11 => self.unsubscribe(at).await,
             11..14 => {
                 let slots = 1 + self.below(3);
-                self.gateway.step_by(slots).await;
+                self.world.gateway.step_by(slots).await;
             }
             14 => self.land().await,
             15..18 => {
@@ -172,17 +227,29 @@ impl Model {
                 self.log(topic, 1, 0).await;
             }
             18 => self.lose_node().await,
-            _ => {
+            19 => {
                 let topic = usize::try_from(self.below(2)).unwrap();
                 self.log(topic, BURST, BURST_BYTES).await;
             }
+            20..23 => self.read().await,
+            23 => {
+                let node = usize::try_from(self.below(3)).unwrap();
+                self.go_back(node).await;
+            }
+            24 => self.fork().await,
+            _ => self.restart().await,
         }
         for at in 0..CLIENTS {
             if let Some(code) = self.clients[at].closed {
                 assert!([0, 1012, 1013].contains(&code), "{code}");
-                self.clients[at] = ModelClient::new(&self.gateway).await;
+                self.clients[at] = ModelClient::new(&self.world.gateway).await;
             }
         }
+    }
+
+    /// Returns the question for the last transaction.
+    fn last_sent(&self) -> Question {
+        Question::Signature(self.world.sent.len() - 1)
     }
 
     async fn subscribe(&mut self, at: usize) {
@@ -190,12 +257,16 @@ impl Model {
             0 => Question::Clock,
             1 => Question::Slot,
             2 => Question::Root,
-            3 => Question::Signature(self.signatures.len() - 1),
+            3 => self.last_sent(),
             topic => Question::Logs(topic - 4),
         };
-        let (client, (method, params)) = (&mut self.clients[at], question.call(&self.signatures));
+        self.subscribe_to(at, question).await;
+    }
+
+    async fn subscribe_to(&mut self, at: usize, question: Question) {
+        let (client, (method, params)) = (&mut self.clients[at], question.call(&self.world.sent));
         let had = client.subscriptions.iter().find(|(_, (own, _))| *own == question).map(|(id, _)| *id);
-        let Some(answer) = client.call(&self.gateway, method, params).await else { return };
+        let Some(answer) = client.call(&mut self.world, method, params).await else { return };
         let id = answer["result"].as_u64().unwrap_or_else(|| panic!("{question:?}: {answer}"));
         // The subscription to a signature may have ended meanwhile.
         match had.filter(|had| client.subscriptions.contains_key(had)) {
@@ -212,7 +283,7 @@ impl Model {
         let chosen = usize::try_from(self.below(among)).unwrap();
         let client = &mut self.clients[at];
         let (&id, &(question, _)) = client.subscriptions.iter().nth(chosen).unwrap();
-        let Some(answer) = client.call(&self.gateway, &question.unsubscribe(), json!([id])).await else {
+        let Some(answer) = client.call(&mut self.world, &question.unsubscribe(), json!([id])).await else {
             return;
         };
         // The subscription of a signature may have ended meanwhile.
@@ -223,26 +294,85 @@ impl Model {
         }
     }
 
+    /// Reads until `enough` holds for every client whose connection is open.
+    async fn all_read_until(&mut self, enough: impl Fn(&ModelClient) -> bool) {
+        for client in &mut self.clients {
+            client.read_until(&mut self.world, &enough).await;
+        }
+    }
+
+    /// Checks everything that clients were told by now.
+    async fn catch_up(&mut self) {
+        for client in &mut self.clients {
+            client.call(&mut self.world, "slotUnsubscribe", json!([0])).await;
+        }
+    }
+
     /// Sends a transaction, which will be in the next block.
     fn send(&mut self) {
-        let wallet = self.gateway.cluster.examples().wallets[0].to_string();
-        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "requestAirdrop", "params": [wallet, 1]});
-        let answer = self.gateway.cluster.node(0).answer(call.to_string().as_bytes());
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
-        self.signatures.push(answer["result"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned());
+        let cluster = &self.world.gateway.cluster;
+        let params = json!([cluster.examples().wallets[0].to_string(), 1]);
+        let answer = node_answer(cluster.node(0), "requestAirdrop", &params);
+        let signature = answer["result"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        let waited_at = if self.below(3) == 0 { Finalized } else { Confirmed };
+        self.world.sent.push(Sent { signature, waited_at, claimed: None });
     }
 
     /// Lets the last transaction land, and sends another one. All who wait for it are told.
     async fn land(&mut self) {
-        let question = Question::Signature(self.signatures.len() - 1);
-        let landed = self.gateway.cluster.step_to_block();
-        while self.gateway.cluster.slot(Confirmed) < landed {
-            self.gateway.step_by(1).await;
+        let (question, waited_at) = (self.last_sent(), self.world.sent.last().unwrap().waited_at);
+        let landed = self.world.gateway.cluster.step_to_block();
+        while self.world.gateway.cluster.slot(waited_at) < landed {
+            self.world.gateway.step_by(1).await;
         }
-        for client in &mut self.clients {
-            client.read_until(&self.gateway, |client| !client.has(question)).await;
-        }
+        self.all_read_until(|client| !client.has(question)).await;
         self.send();
+    }
+
+    /// Lets a node call a transaction processed or confirmed, in a block of another fork that it takes back. Those who wait
+    /// for what it says are told, and those who subscribe after that only once the transaction has landed.
+    async fn fork(&mut self) {
+        self.go_back(2).await;
+        // Nobody waits for another transaction, so each question for statuses has one signature.
+        self.land().await;
+        let (question, claimed) = (self.last_sent(), [Processed, Confirmed][usize::from(self.below(2) == 0)]);
+        for at in 0..CLIENTS - 1 {
+            self.subscribe_to(at, question).await;
+        }
+        let slot = self.world.gateway.cluster.slot(Processed);
+        let status = json!({"slot": slot, "confirmations": 0, "err": null, "status": {"Ok": null},
+            "confirmationStatus": claimed});
+        let claim = Fault::Result(json!({"context": {"slot": slot}, "value": [status]}));
+        let sent = self.world.sent.last_mut().unwrap();
+        let is_told = claimed >= sent.waited_at;
+        sent.claimed = Some(claimed);
+        self.world.gateway.cluster.node(0).fault_on("getSignatureStatuses", claim, None);
+        if is_told {
+            self.all_read_until(|client| !client.has(question)).await;
+        } else {
+            self.asked_again().await;
+        }
+        self.world.gateway.cluster.clear_faults();
+        self.world.sent.last_mut().unwrap().claimed = None;
+        for at in 0..CLIENTS {
+            self.subscribe_to(at, question).await;
+        }
+        self.asked_again().await;
+        self.catch_up().await;
+        assert!(
+            self.clients.iter().all(|client| client.closed.is_some() || client.has(question)),
+            "what a node has taken back has landed"
+        );
+        self.land().await;
+    }
+
+    /// Waits until the node that is asked first has answered a question for statuses that it gets from now on.
+    async fn asked_again(&self) {
+        if self.clients.iter().any(|client| client.has(self.last_sent())) {
+            let calls = || self.world.gateway.cluster.node(0).calls("getSignatureStatuses");
+            let before = calls();
+            self.world.gateway.until("two statuses are asked for", || calls() > before + 1).await;
+        }
     }
 
     /// Lets the nodes log to `topic`, which all subscribers see, unless they read too slowly.
@@ -252,45 +382,92 @@ impl Model {
             self.logged[topic] += 1;
             let result =
                 json!({"context": {"slot": 1}, "value": self.logged[topic], "padding": " ".repeat(bytes)});
-            for node in &self.nodes {
+            for node in &self.world.nodes {
                 node.notify(&format!("topic-{topic}\""), "logsNotification", &result);
             }
         }
         let last = Some(self.logged[topic]);
-        let is_told = |client: &ModelClient| {
+        self.all_read_until(|client| {
             client.subscriptions.values().all(|(own, seen)| *own != question || *seen == last)
-        };
-        for client in &mut self.clients {
-            client.read_until(&self.gateway, is_told).await;
-        }
+        })
+        .await;
     }
 
     /// Closes the WebSockets of the nodes. Everybody who was fed by them is told.
     async fn lose_node(&mut self) {
-        self.nodes.iter().for_each(NodeSocket::close);
-        let is_fed = |client: &ModelClient| client.has(Question::Logs(0)) || client.has(Question::Logs(1));
-        for client in &mut self.clients {
-            client.read_until(&self.gateway, |client| !is_fed(client)).await;
+        self.world.nodes.iter().for_each(NodeSocket::close);
+        self.all_read_until(|client| !client.has(Question::Logs(0)) && !client.has(Question::Logs(1))).await;
+    }
+
+    /// Lets this node go back, and the others come back. There are two nodes.
+    async fn go_back(&mut self, node: usize) {
+        let gateway = &self.world.gateway;
+        for (at, of) in gateway.cluster.nodes().iter().enumerate() {
+            of.set_lag(if at == node { LAG } else { 0 });
         }
+        let lags = |at| gateway.lag(at, Processed).is_some_and(|lag| (lag > 0) == (at == node));
+        gateway.until("the nodes have gone back or come back", || lags(0) && lags(1)).await;
+        gateway.settled().await;
+    }
+
+    /// Lets the cluster restart lower. Everybody who may have missed something is told, and reads go back.
+    async fn restart(&mut self) {
+        self.land().await;
+        let before = self.world.gateway.cluster.slot(Processed);
+        self.world.gateway.restart_cluster(RESTART).await;
+        self.all_read_until(|client| {
+            ![Question::Clock, Question::Slot, Question::Root].iter().any(|fed| client.has(*fed))
+        })
+        .await;
+        (self.world.shown, self.world.heights) = ([0; 3], [0; 3]);
+        self.read().await;
+        assert!(
+            self.world.shown.iter().all(|shown| *shown < before),
+            "a slot of before the restart is shown"
+        );
+        self.send();
+    }
+
+    /// Reads a slot or a height. It is not below one that anybody was shown.
+    async fn read(&mut self) {
+        let commitment = Commitment::ALL[usize::try_from(self.below(3)).unwrap()];
+        let methods = ["getSlot", "getEpochInfo", "getLatestBlockhash", "getBlockHeight"];
+        let method = methods[usize::try_from(self.below(4)).unwrap()];
+        let reply = self.world.gateway.call(method, json!([{"commitment": commitment}])).send().await;
+        // If no node is there in time, nothing is shown.
+        let Some(result) = reply.json().get("result").cloned() else { return };
+        self.reads += 1;
+        let slot = match method {
+            "getBlockHeight" => {
+                let (height, highest) = (result.as_u64(), &mut self.world.heights[commitment.index()]);
+                assert!(height >= Some(*highest), "{method} {commitment}: {height:?} after {highest}");
+                *highest = height.unwrap();
+                return;
+            }
+            "getEpochInfo" => result["absoluteSlot"].as_u64(),
+            "getLatestBlockhash" => result["context"]["slot"].as_u64(),
+            _ => result.as_u64(),
+        };
+        let shown = self.world.shown[commitment.index()];
+        assert!(slot >= Some(shown), "{method} {commitment}: {slot:?} after {shown}");
+        self.world.show(commitment, slot.unwrap());
     }
 
     /// Reads everything that is left: the newest slots and the roots up to the newest.
     async fn finish(&mut self) {
-        let before: Slot = self.gateway.cluster.slot(Finalized);
-        while self.gateway.cluster.slot(Finalized) <= before + 2 {
-            self.gateway.step_by(1).await;
+        assert!(self.reads > 0, "no read was answered");
+        let gateway = &self.world.gateway;
+        let before: Slot = gateway.cluster.slot(Finalized);
+        while gateway.cluster.slot(Finalized) <= before + 2 {
+            gateway.step_by(1).await;
         }
-        let (gateway, newest) = (&self.gateway, self.gateway.cluster.slot(Finalized));
+        let newest = gateway.cluster.slot(Finalized);
         let root = (0..=newest).rev().find(|slot| gateway.cluster.has_block(*slot));
-        for client in &mut self.clients {
-            let is_told = |client: &ModelClient| {
-                client
-                    .subscriptions
-                    .values()
-                    .all(|(question, seen)| *question != Question::Root || *seen == root)
-            };
-            client.read_until(gateway, is_told).await;
-        }
+        self.all_read_until(|client| {
+            let mut seen = client.subscriptions.values();
+            seen.all(|(question, seen)| *question != Question::Root || *seen == root)
+        })
+        .await;
     }
 }
 
@@ -303,6 +480,6 @@ async fn connections_keep_their_promises_in_any_order() {
             model.step().await;
         }
         model.finish().await;
-        model.gateway.app.stop().await;
+        model.world.gateway.app.stop().await;
     }
 }

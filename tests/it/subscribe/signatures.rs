@@ -10,7 +10,7 @@ use super::{nothing_more, signature};
 
 /// Lets every node say that the transaction was in the block of `slot`, has failed if `err` is not null, and is now at
 /// `commitment`.
-fn land(gateway: &TestGateway, slot: Slot, commitment: Commitment, err: &Value) {
+pub(super) fn land(gateway: &TestGateway, slot: Slot, commitment: Commitment, err: &Value) {
     gateway.cluster.clear_faults();
     let context = gateway.cluster.slot(Processed);
     let status = json!({ "slot": slot, "confirmations": null, "err": err, "status": { "Ok": null },
