@@ -254,24 +254,8 @@ impl Gateway {
         now: Instant,
     ) -> Result<Arc<Principal>, Error> {
         let snapshot = self.snapshot.load();
-        let table = match &snapshot.access {
-            AccessMode::Open(everybody) => return Ok(Arc::clone(everybody)),
-            AccessMode::OpenPlan(terms, clients) => {
-                let context = &snapshot.context;
-                let holder = || format!("address {}", address::client_name(client));
-                let limits = || PlanLimits::new(Arc::clone(terms), None, Arc::default(), &holder(), context);
-                return Ok(clients.get(client, || Principal::anonymous(Some(limits()), context)));
-            }
-            AccessMode::Keys(table) => table,
-        };
-        let hash = (key.len() <= MAX_KEY).then(|| KeyHash::of(key));
-        let known = hash.and_then(|hash| Some((hash, table.by_hash.get(&hash)?)));
-        let checked = known.ok_or(AuthFailure::Unknown).and_then(|(hash, principal)| {
-            principal.validity.check(&hash, client, origin, || self.clock.wall(now))?;
-            Ok(Arc::clone(principal))
-        });
         // Failures do not count towards the key's rate. Otherwise a stolen key could exhaust its owner's rate.
-        checked.map_err(|failure| {
+        self.identify(&snapshot, (key, client, origin), now).map_err(|failure| {
             let per_minute = snapshot.context.failed_per_minute;
             let make = || Limiter::new(Rate::new(per_minute, MINUTE, per_minute));
             let taken = snapshot.context.failed.get(client, make).take(self.clock.steady(now));
@@ -290,6 +274,41 @@ impl Gateway {
                 (Ok(()), _) => Error::Unauthorized,
             }
         })
+    }
+
+    /// Returns the caller that a key, which was valid before, identifies now. `None` if it is not valid any more, which is
+    /// no failure of the client.
+    pub fn authenticate_again(
+        &self,
+        key: &str,
+        client: Option<IpAddr>,
+        origin: Option<&str>,
+        now: Instant,
+    ) -> Option<Arc<Principal>> {
+        self.identify(&self.snapshot.load(), (key, client, origin), now).ok()
+    }
+
+    fn identify(
+        &self,
+        snapshot: &KeySnapshot,
+        (key, client, origin): (&str, Option<IpAddr>, Option<&str>),
+        now: Instant,
+    ) -> Result<Arc<Principal>, AuthFailure> {
+        let table = match &snapshot.access {
+            AccessMode::Open(everybody) => return Ok(Arc::clone(everybody)),
+            AccessMode::OpenPlan(terms, clients) => {
+                let context = &snapshot.context;
+                let holder = || format!("address {}", address::client_name(client));
+                let limits = || PlanLimits::new(Arc::clone(terms), None, Arc::default(), &holder(), context);
+                return Ok(clients.get(client, || Principal::anonymous(Some(limits()), context)));
+            }
+            AccessMode::Keys(table) => table,
+        };
+        let hash = (key.len() <= MAX_KEY).then(|| KeyHash::of(key));
+        let known = hash.and_then(|hash| Some((hash, table.by_hash.get(&hash)?)));
+        let (hash, principal) = known.ok_or(AuthFailure::Unknown)?;
+        principal.validity.check(&hash, client, origin, || self.clock.wall(now))?;
+        Ok(Arc::clone(principal))
     }
 
     /// Starts a background task with one round each second. A round reads the wall clock and a changed key file, and

@@ -99,7 +99,8 @@ pub(super) struct ClientState {
     principal: Arc<Principal>,
     /// The connection, counted towards the key's plan until it is to be closed.
     connection: Option<Held>,
-    subscriptions: HashMap<u64, (Arc<Subscription>, Held)>,
+    /// The subscriptions, each counted towards the key's plan until the connection is to be closed.
+    subscriptions: HashMap<u64, (Arc<Subscription>, Option<Held>)>,
     /// The ids of the subscriptions. Equal params are one subscription.
     ids: HashMap<Arc<Subscription>, u64>,
     signatures: usize,
@@ -203,6 +204,7 @@ impl SocketClient {
         if state.closed.is_none() {
             state.closed = Some(reason);
             state.connection = None;
+            state.subscriptions.values_mut().for_each(|(_, held)| *held = None);
             (state.queue, state.queued_bytes) = (VecDeque::new(), 0);
             self.wake.notify_one();
         }
@@ -255,9 +257,9 @@ impl SocketClient {
 
     /// Checks that the client may stay: its key, its plan, and that it answers pings. Called each second.
     pub(super) fn check(&self, gateway: &Gateway, now: Instant) {
-        let known = gateway.authenticate(&self.key, self.address, self.origin.as_deref(), now);
+        let known = gateway.authenticate_again(&self.key, self.address, self.origin.as_deref(), now);
         let mut state = self.state();
-        let may_stay = known.is_ok_and(|principal| {
+        let may_stay = known.is_some_and(|principal| {
             let is_new = !Arc::ptr_eq(&principal, &state.principal);
             state.principal = principal;
             !is_new || state.is_allowed()
@@ -279,7 +281,7 @@ impl SocketClient {
 impl ClientState {
     /// Returns true if the plan in force allows what the client has.
     fn is_allowed(&self) -> bool {
-        let allows = |(subscription, _): &(Arc<Subscription>, Held)| {
+        let allows = |(subscription, _): &(Arc<Subscription>, Option<Held>)| {
             let method = AnyMethod::Subscription(subscription.method());
             self.principal.allows(method, subscription.commitment()).is_ok()
         };
@@ -303,7 +305,7 @@ impl ClientState {
         }
         let Some(held) = self.principal.hold_subscription() else { return false };
         self.signatures += usize::from(is_signature);
-        self.subscriptions.insert(id, (Arc::clone(subscription), held));
+        self.subscriptions.insert(id, (Arc::clone(subscription), Some(held)));
         self.ids.insert(Arc::clone(subscription), id);
         true
     }

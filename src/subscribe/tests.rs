@@ -8,7 +8,7 @@ use tokio::time::{Duration, Instant};
 
 use super::client::{MAX_QUEUED, NextMessage, Queued, SocketClient};
 use super::feeds::Feeds;
-use crate::config::Config;
+use crate::config::{Config, Plan};
 use crate::gateway::Gateway;
 use crate::methods::{Subscription, SubscriptionMethod};
 use crate::telemetry::{CloseReason, Metrics};
@@ -23,8 +23,13 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut Plan)) -> Self {
         let any = "127.0.0.1:0".parse().unwrap();
-        let config = Config::dev(any, any, vec![]);
+        let mut config = Config::dev(any, any, vec![]);
+        change(config.plans.get_mut("dev").unwrap());
         let metrics = Metrics::new();
         let feeds = Feeds::new(ROOM, Arc::clone(&metrics));
         Self { gateway: Gateway::new(&config, Arc::clone(&metrics)).unwrap(), metrics, feeds }
@@ -121,6 +126,25 @@ async fn all_clients_together_have_a_bound() {
         clients.iter().map(|client| waiting(client)).partition(Result::is_ok);
     assert!(!kept.is_empty() && !closed.is_empty(), "{} of {}", kept.len(), closed.len());
     assert!(closed.iter().all(|end| *end == Err(CloseReason::Lagged)));
+}
+
+#[tokio::test]
+async fn a_key_has_as_many_subscriptions_as_its_plan_says() {
+    let bench = Bench::with(|plan| plan.subscriptions = 40_000);
+    let clients = [bench.client(1), bench.client(2)];
+    let join = |client: &Arc<SocketClient>, asked: &Arc<Subscription>| {
+        bench.feeds.join(&mut bench.feeds.lock(), client, asked).is_some()
+    };
+    let accepted = (0..100_000).filter(|at| join(&clients[at % 2], &logs(&at.to_string()))).count();
+    let gauge = || bench.metrics.ws_subscriptions.at(SubscriptionMethod::Logs).get();
+    assert_eq!((accepted, gauge()), (40_000, 40_000));
+    // A connection that is to be closed counts no more, although its task has not ended yet.
+    clients[0].close(CloseReason::Policy);
+    assert!(join(&clients[1], &logs("more")) && !join(&clients[0], &logs("more")));
+    for client in &clients {
+        bench.feeds.leave_all(client);
+    }
+    assert_eq!(gauge(), 0);
 }
 
 #[tokio::test]

@@ -109,8 +109,13 @@ impl TestSocket {
     }
 
     async fn read(&mut self) -> Result<Value, u16> {
+        // Pings are no messages that a test waits for.
+        timeout(PATIENCE, self.read_message()).await.expect("a message in time")
+    }
+
+    async fn read_message(&mut self) -> Result<Value, u16> {
         loop {
-            match timeout(PATIENCE, self.socket.next()).await.expect("a message in time") {
+            match self.socket.next().await {
                 Some(Ok(Message::Text(text))) => return Ok(serde_json::from_str(&text).expect("JSON")),
                 Some(Ok(Message::Close(frame))) => return Err(frame.map_or(0, |frame| frame.code.into())),
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
@@ -122,11 +127,14 @@ impl TestSocket {
 
     /// Reads until the connection is closed, and returns the code.
     pub async fn closed(&mut self) -> u16 {
-        loop {
-            if let Err(code) = self.next().await {
-                return code;
+        let closed = async {
+            loop {
+                if let Err(code) = self.next().await {
+                    return code;
+                }
             }
-        }
+        };
+        timeout(PATIENCE, closed).await.expect("the end of the connection in time")
     }
 
     /// Makes a call, and returns the whole answer.

@@ -4,14 +4,24 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::json;
+use slotfront::config::Plan;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{AnyMethod, Commitment, SubscriptionMethod};
-use slotfront_testkit::{PATIENCE, TestGateway};
+use slotfront_testkit::wire::read_until;
+use slotfront_testkit::{PATIENCE, TestGateway, TestSocket};
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::{CLOCK, signature};
+
+/// The number of sockets in the tests of many.
+const MANY: usize = 1_000;
+/// The time in which a reload has to reach every socket: two seconds, and what a busy machine needs to close so many.
+const RELOADED_WITHIN: Duration = Duration::from_secs(20);
+const CLOSED_BY_POLICY: &str = "slotfront_ws_closes_total{reason=\"policy\"}";
 
 #[tokio::test]
 async fn a_message_that_is_none_ends_the_connection() {
@@ -130,28 +140,61 @@ async fn plans_and_keys_restrict_subscriptions() {
     socket.subscribe("accountSubscribe", json!([CLOCK, {"commitment": "confirmed"}])).await;
 }
 
+/// Opens `count` sockets, each with a subscription of `method`. A busy machine opens so many one after another in less than
+/// the time for a request's head only if not all of them begin together.
+async fn open_many(gateway: &TestGateway, key: &str, count: usize, method: &str) -> Vec<TestSocket> {
+    let path = format!("/v3/{key}");
+    let open = async || {
+        let mut socket = gateway.try_socket(&path, "").await.unwrap();
+        socket.subscribe(method, json!([])).await;
+        socket
+    };
+    let mut sockets = Vec::new();
+    while sockets.len() < count {
+        sockets.extend(join_all((0..50).map(|_| open())).await);
+    }
+    sockets
+}
+
+/// Keeps the sockets that are open, and returns their number. The others were closed by code 1008.
+async fn keep_open(sockets: &mut Vec<TestSocket>) -> usize {
+    let calls = sockets.iter_mut().map(|socket| socket.try_call("slotUnsubscribe", json!([0])));
+    let codes: Vec<_> = join_all(calls).await.into_iter().map(Result::err).collect();
+    assert!(codes.iter().all(|code| code.is_none_or(|code| code == 1008)), "{codes:?}");
+    let mut codes = codes.into_iter();
+    sockets.retain(|_| codes.next() == Some(None));
+    sockets.len()
+}
+
 #[tokio::test]
 async fn a_lowered_plan_ends_what_it_does_not_allow() {
     let gateway = TestGateway::builder().nodes(1).start().await;
-    let mut sockets = vec![gateway.socket().await, gateway.socket().await, gateway.socket().await];
+    let mut sockets = open_many(&gateway, "dev", MANY - 50, "slotSubscribe").await;
+    let mut roots = open_many(&gateway, "dev", 50, "rootSubscribe").await;
     let mut config = (*gateway.front().config).clone();
-    config.plans.get_mut("dev").unwrap().connections = 1;
-    gateway.app.reload(&config).unwrap();
-    let series = "slotfront_ws_closes_total{reason=\"policy\"}";
-    gateway.until_metric(series, 2).await;
-    let mut open = 0;
-    for socket in &mut sockets {
-        match socket.try_call("slotSubscribe", json!([])).await {
-            Ok(_) => open += 1,
-            Err(code) => assert_eq!(code, 1008),
-        }
-    }
-    assert_eq!((open, gateway.metric(series)), (1, 2));
-    // A subscription that the plan does not allow any more ends its connection, too.
-    config.plans.get_mut("dev").unwrap().methods =
-        Some(vec![AnyMethod::Subscription(SubscriptionMethod::Root)]);
-    gateway.app.reload(&config).unwrap();
-    gateway.until_metric(series, 3).await;
+    let mut lower = async |change: &dyn Fn(&mut Plan), closed: u64| {
+        change(config.plans.get_mut("dev").unwrap());
+        let began = Instant::now();
+        gateway.app.reload(&config).unwrap();
+        gateway.until_metric(CLOSED_BY_POLICY, closed).await;
+        assert!(began.elapsed() < RELOADED_WITHIN, "{:?}", began.elapsed());
+    };
+    // A higher rate concerns no socket, so the next reload closes as many as are too many.
+    lower(&|plan| plan.rps += 1, 0).await;
+    lower(&|plan| plan.connections = 700, 300).await;
+    let open = async |sockets: &mut Vec<TestSocket>, roots: &mut Vec<TestSocket>| {
+        (keep_open(sockets).await, keep_open(roots).await)
+    };
+    let (of_slots, of_roots) = open(&mut sockets, &mut roots).await;
+    assert_eq!((of_slots + of_roots, gateway.metric(CLOSED_BY_POLICY)), (700, 300));
+    lower(&|plan| plan.subscriptions = 400, 600).await;
+    let (of_slots, of_roots) = open(&mut sockets, &mut roots).await;
+    assert_eq!((of_slots + of_roots, gateway.metric(CLOSED_BY_POLICY)), (400, 600));
+    let only_roots = vec![AnyMethod::Subscription(SubscriptionMethod::Root)];
+    let closed = u64::try_from(600 + of_slots).unwrap();
+    lower(&|plan| plan.methods = Some(only_roots.clone()), closed).await;
+    assert_eq!(open(&mut sockets, &mut roots).await, (0, of_roots));
+    assert_eq!(gateway.metric(CLOSED_BY_POLICY), closed);
 }
 
 #[tokio::test]
@@ -159,38 +202,57 @@ async fn a_revoked_key_ends_its_connections() {
     let dir = tempfile::tempdir().unwrap();
     let file = KeyFile::new(dir.path().join("keys.toml"));
     let now = jiff::Timestamp::now();
-    let [revoked, kept] = ["a", "b"].map(|name| file.create(&NewKey::of(name, "standard"), now).unwrap());
+    let [revoked, kept] = ["a", "b"].map(|name| file.create(&NewKey::of(name, "dev"), now).unwrap());
     let path = file.path().to_owned();
     let gateway =
         TestGateway::builder().nodes(1).config(|config| config.auth.keys_file = Some(path)).start().await;
-    let open = async |key: &str| gateway.try_socket(&format!("/v3/{key}"), "").await.unwrap();
-    let mut socket = open(revoked.key.expose()).await;
-    let mut other = open(kept.key.expose()).await;
-    socket.subscribe("slotSubscribe", json!([])).await;
+    let mut sockets = open_many(&gateway, revoked.key.expose(), MANY, "slotSubscribe").await;
+    let mut others = open_many(&gateway, kept.key.expose(), 50, "slotSubscribe").await;
+    // A reload without a change for them concerns nobody.
+    gateway.app.reload(&gateway.front().config).unwrap();
+    let began = Instant::now();
     file.revoke(&revoked.id, now).unwrap();
-    assert_eq!(socket.closed().await, 1008);
-    other.subscribe("slotSubscribe", json!([])).await;
-    assert!(
-        gateway
-            .try_socket(&format!("/v3/{}", revoked.key.expose()), "")
-            .await
-            .is_err_and(|r| r.status == 401)
-    );
+    let codes = join_all(sockets.iter_mut().map(TestSocket::closed)).await;
+    assert!(codes.iter().all(|code| *code == 1008), "{codes:?}");
+    assert!(began.elapsed() < RELOADED_WITHIN, "{:?}", began.elapsed());
+    let closed = u64::try_from(MANY).unwrap();
+    assert_eq!((keep_open(&mut others).await, gateway.metric(CLOSED_BY_POLICY)), (50, closed));
+    let refused = gateway.try_socket(&format!("/v3/{}", revoked.key.expose()), "").await;
+    assert!(refused.is_err_and(|refused| refused.status == 401));
 }
 
 #[tokio::test]
 async fn a_stop_tells_every_client_to_go() {
     let gateway = TestGateway::builder()
         .nodes(1)
-        .grace_periods(|periods| periods.notice = Duration::from_millis(10))
+        .grace_periods(|periods| periods.notice = Duration::from_secs(3))
         .start()
         .await;
-    let mut sockets = join_all((0..1_000).map(|_| gateway.socket())).await;
-    join_all(sockets.iter_mut().map(|socket| socket.subscribe("slotSubscribe", json!([])))).await;
+    let mut sockets = open_many(&gateway, "dev", MANY, "slotSubscribe").await;
     assert_eq!(gateway.in_flight(), 0, "an idle socket holds no permit of a request");
-    let codes = async { join_all(sockets.iter_mut().map(slotfront_testkit::TestSocket::closed)).await };
-    let (codes, stopped) = tokio::join!(codes, tokio::time::timeout(PATIENCE, gateway.app.stop()));
-    assert!(codes.iter().all(|code| *code == 1001) && stopped.is_ok(), "{codes:?}");
+    let began = Instant::now();
+    let closed = async {
+        let codes = join_all(sockets.iter_mut().map(TestSocket::closed)).await;
+        (codes, began.elapsed())
+    };
+    let (stopped, (codes, lasted)) = tokio::join!(timeout(PATIENCE, gateway.app.stop()), closed);
+    assert!(codes.iter().all(|code| *code == 1001), "{codes:?}");
+    assert!(lasted >= Duration::from_secs(3), "sockets end after the notice, not after {lasted:?}");
+    assert!(stopped.is_ok());
+}
+
+#[tokio::test]
+async fn a_client_that_ends_its_half_is_gone() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut stream = gateway.connect().await;
+    let handshake = "GET /v3/dev HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+                     sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(handshake.as_bytes()).await.unwrap();
+    read_until(&mut stream, |seen| seen.contains("\r\n\r\n")).await;
+    // It could still read, but would never be heard again.
+    stream.shutdown().await.unwrap();
+    gateway.until("the connection is gone", || gateway.connections() == 0).await;
+    assert_eq!(gateway.metric("slotfront_ws_connections"), 0);
 }
 
 #[tokio::test]
@@ -217,7 +279,7 @@ async fn the_second_listener_serves_the_same() {
     let address = gateway.app.socket.unwrap();
     assert_ne!(address, gateway.app.public);
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let mut socket = slotfront_testkit::TestSocket::open(stream, "/v3/dev", "").await.unwrap();
+    let mut socket = TestSocket::open(stream, "/v3/dev", "").await.unwrap();
     socket.subscribe("slotSubscribe", json!([])).await;
     let health = gateway.client.get(format!("http://{address}/health")).send().await.unwrap();
     assert_eq!(health.text().await.unwrap(), "ok");
