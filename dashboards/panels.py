@@ -87,12 +87,15 @@ OVERVIEW = dashboard(
         row("Subscriptions",
             lines("WebSockets and subscriptions", "short", "Open WebSockets, and subscriptions by method.",
                   ("WebSockets", "sum(slotfront_ws_connections{@})"),
-                  ("{{method}}", "sum by (method) (slotfront_ws_subscriptions{@})"), width=8),
+                  ("{{method}}", "sum by (method) (slotfront_ws_subscriptions{@})"), width=6),
+            lines("Age of the newest notified slot", "s", "Time since subscribers were told of a new slot, or would have been. "
+                  "More than a few seconds: notifications are behind the chain.",
+                  ("{{instance}}", "max by (instance) (slotfront_ws_slot_age_seconds{@})"), width=6),
             stack("Notifications", "short", "Notifications handed to clients each second, by method.",
-                  ("{{method}}", "sum by (method) (rate(slotfront_ws_notifications_total{@}[~]))"), width=8),
+                  ("{{method}}", "sum by (method) (rate(slotfront_ws_notifications_total{@}[~]))"), width=6),
             stack("Closed WebSockets", "short", "WebSockets closed each minute, by reason. `restart`: a node was lost or "
                   "the chain has restarted, `lagged`: the client reads too slowly.",
-                  ("{{reason}}", "60 * sum by (reason) (rate(slotfront_ws_closes_total{@}[~]))"), width=8),
+                  ("{{reason}}", "60 * sum by (reason) (rate(slotfront_ws_closes_total{@}[~]))"), width=6),
             stack("Reads of the tip", "reqps", "Calls of getSlot, getLatestBlockhash and the others whose answers never go back, "
                   "by what answered them.",
                   ("{{outcome}}", "sum by (outcome) (rate(slotfront_tip_requests_total{@}[~]))")),

@@ -70,8 +70,8 @@ pub struct Hub {
     clients: Mutex<HashMap<u64, Arc<SocketClient>>>,
     last_client: AtomicU64,
     relay: mpsc::Sender<RelayRequest>,
-    /// The last slot that subscribers were notified of.
-    last_slot: Mutex<Slot>,
+    /// The last slot that subscribers were notified of, and the time of that.
+    last_slot: Mutex<(Slot, Instant)>,
 }
 
 impl Hub {
@@ -79,7 +79,7 @@ impl Hub {
     pub fn start(parts: HubParts, tasks: &TaskTracker, stop: &CancellationToken) -> Arc<Self> {
         let (relay, requests) = mpsc::channel(MAX_RELAY_REQUESTS);
         let feeds = Feeds::new(parts.config.server.max_outgoing, Arc::clone(&parts.metrics));
-        let (clients, last_slot) = (Mutex::default(), Mutex::default());
+        let (clients, last_slot) = (Mutex::default(), Mutex::new((0, Instant::now())));
         let hub = Arc::new(Self {
             parts,
             feeds,
@@ -129,6 +129,11 @@ impl Hub {
     /// Returns the number of open WebSockets.
     pub fn clients(&self) -> usize {
         self.connected().len()
+    }
+
+    /// Returns the time since the last new slot that subscribers were notified of, or would have been.
+    pub fn slot_age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.last_slot().1)
     }
 
     /// Returns the bytes of all notifications that wait to be sent.

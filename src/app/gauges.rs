@@ -31,6 +31,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     metrics.requests_in_flight.set(gauge(front.in_flight.load(Ordering::Relaxed) as u64));
     metrics.outgoing_bytes.set(gauge(front.outgoing.used() as u64));
     metrics.ws_connections.set(gauge(front.subscriptions.clients() as u64));
+    metrics.ws_slot_age.at(()).set(front.subscriptions.slot_age(now).as_secs_f64());
     metrics.ws_queued_bytes.set(gauge(front.subscriptions.queued_bytes() as u64));
     metrics.cache_bytes.set(gauge(bytes));
     metrics.cache_entries.set(gauge(entries));

@@ -22,7 +22,7 @@ pub(super) async fn follow_slots(hub: Arc<Hub>) {
     loop {
         let slot = hub.next_slot(Commitment::Processed, last).await;
         if slot < last {
-            *hub.last_slot() = 0;
+            hub.last_slot().0 = 0;
             hub.feeds.interrupt(|subscription| *subscription == Subscription::Slot);
         }
         hub.note_slot(slot, None);
@@ -31,7 +31,7 @@ pub(super) async fn follow_slots(hub: Arc<Hub>) {
 }
 
 impl Hub {
-    fn last_slot(&self) -> MutexGuard<'_, Slot> {
+    pub(super) fn last_slot(&self) -> MutexGuard<'_, (Slot, Instant)> {
         self.last_slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -39,10 +39,10 @@ impl Hub {
     /// known, it is the last slot that was known before.
     pub(super) fn note_slot(&self, slot: Slot, parent: Option<Slot>) {
         let mut last = self.last_slot();
-        if slot <= *last {
+        if slot <= last.0 {
             return;
         }
-        let before = std::mem::replace(&mut *last, slot);
+        let (before, _) = std::mem::replace(&mut *last, (slot, Instant::now()));
         // A node announces a slot when it begins to make it, and so far is only known to have the parent.
         let shown = parent.unwrap_or(slot);
         let Some(parent) = parent.or((before > 0).then_some(before)) else { return };

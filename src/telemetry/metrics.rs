@@ -105,6 +105,9 @@ metrics! {
         ws_subscriptions: Gauges<SubscriptionMethod> = "ws_subscriptions",
         /// Notifications handed to WebSockets, by the method of their subscription.
         ws_notifications: Counters<SubscriptionMethod> = "ws_notifications_total",
+        /// Time since the newest slot that WebSockets were notified of, or would have been: how far notifications are behind
+        /// the chain.
+        ws_slot_age: FloatGauges<()> = "ws_slot_age_seconds",
         /// Bytes of notifications that are not sent yet. A notification for several clients counts once.
         ws_queued_bytes: IntGauge = "ws_queued_bytes",
         /// Closed WebSockets, by reason.

@@ -209,3 +209,20 @@ async fn a_call_in_the_packet_of_the_handshake_is_answered() {
     let answer = read_until(&mut socket, |seen| seen.contains("\"id\":1}")).await;
     assert!(answer.starts_with("HTTP/1.1 101 ") && answer.contains("\"result\":"), "{answer}");
 }
+
+#[tokio::test]
+async fn the_age_of_the_newest_slot_is_shown() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let age = || {
+        let metrics = gateway.front().metrics.render();
+        let line = metrics.lines().find_map(|line| line.strip_prefix("slotfront_ws_slot_age_seconds "));
+        line.and_then(|age| age.parse::<f64>().ok()).unwrap_or_else(|| panic!("no age in\n{metrics}"))
+    };
+    gateway.until("no new slot comes", || age() > 0.5).await;
+    let before = age();
+    let is_younger = || {
+        gateway.cluster.step();
+        age() < before
+    };
+    gateway.until("new slots come", is_younger).await;
+}
