@@ -352,6 +352,13 @@ fn transaction(length: usize) -> (String, String) {
     (bs58::encode(wire).into_string(), SIGNATURE.to_owned())
 }
 
+/// Returns a transaction with this recent blockhash.
+fn transaction_of(blockhash: &str) -> String {
+    let hash = bs58::decode(blockhash).into_vec().unwrap();
+    let message = [&[1, 0, 0, 0][..], &hash, &[0]].concat();
+    bs58::encode([&[1][..], &signature().0, &message].concat()).into_string()
+}
+
 fn sending(config: &mut Config) {
     config.send.enabled = true;
     config.plans.get_mut("dev").unwrap().send = true;
@@ -422,4 +429,27 @@ async fn a_second_attempt_that_comes_too_late_is_a_success() {
     nodes[0].clear_faults();
     nodes[0].fault_on("sendTransaction", Fault::Unhealthy, None);
     assert_eq!(call.send().await.result(), json!(signature));
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_have_the_blockhash_yet_is_passed_over() {
+    let gateway = TestGateway::builder().nodes(2).in_tiers().config(sending).config(follow).start().await;
+    let wallet = gateway.cluster.examples().wallets[0];
+    gateway.get_account(wallet).confirmed().send().await;
+    gateway.step_by(1).await;
+    let latest = gateway.call("getLatestBlockhash", json!([at(Commitment::Confirmed)])).send().await;
+    let hash = latest.value()["blockhash"].as_str().unwrap().to_owned();
+    gateway.until("the chain has the block", || tip(&gateway).known_block(&hash).is_some()).await;
+    let message = "Transaction simulation failed: Blockhash not found".to_owned();
+    let nodes = gateway.cluster.nodes();
+    nodes[0].fault_on("sendTransaction", Fault::Error { code: -32002, message }, None);
+    nodes[1].fault_on("sendTransaction", Fault::Result(json!(SIGNATURE)), None);
+    let config = json!({"preflightCommitment": "confirmed"});
+    let send = async |hash: &str| {
+        gateway.call("sendTransaction", json!([transaction_of(hash), config])).send().await
+    };
+    assert_eq!(send(&hash).await.result(), json!(SIGNATURE));
+    // Nobody has the hash of another fork, so the node is right.
+    assert_eq!(send("4vJ9JU1bJJE96FWSJKvHsmmFADCg4gpZQff4P3bkLKi").await.code(), -32002);
+    assert_eq!((nodes[0].calls("sendTransaction"), nodes[1].calls("sendTransaction")), (2, 1));
 }

@@ -17,14 +17,14 @@ use super::CLOCK;
 use super::relay::{self, NodeSocket};
 
 /// The number of steps of a run, and of the clients in it.
-const STEPS: usize = 80;
+const STEPS: usize = 60;
 const CLIENTS: usize = 3;
 /// The number of notifications of a burst, and the bytes of each. Together they exceed what may wait for a client and what
 /// the kernel buffers.
 const BURST: u64 = 40;
 const BURST_BYTES: usize = 200_000;
-/// The slots by which a node goes back, and those by which a cluster restarts lower.
-const LAG: u64 = 200;
+/// The slots by which a node goes back: it stays healthy, or not. Then those by which a cluster restarts lower.
+const LAGS: [u64; 2] = [4, 200];
 const RESTART: u64 = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,11 +142,10 @@ impl ModelClient {
             known.unwrap_or_else(|| panic!("before the answer or after the end: {message}"));
         let result = &params["result"];
         let number = match question {
-            Question::Clock => result["context"]["slot"].as_u64(),
+            Question::Clock | Question::Signature(_) => result["context"]["slot"].as_u64(),
             Question::Slot => result["slot"].as_u64(),
             Question::Root => result.as_u64(),
             Question::Logs(_) => result["value"].as_u64(),
-            Question::Signature(_) => result["context"]["slot"].as_u64(),
         };
         let number = number.unwrap_or_else(|| panic!("{message}"));
         match *question {
@@ -401,9 +400,10 @@ impl Model {
 
     /// Lets this node go back, and the others come back. There are two nodes.
     async fn go_back(&mut self, node: usize) {
+        let lag = LAGS[usize::from(self.below(2) == 0)];
         let gateway = &self.world.gateway;
         for (at, of) in gateway.cluster.nodes().iter().enumerate() {
-            of.set_lag(if at == node { LAG } else { 0 });
+            of.set_lag(if at == node { lag } else { 0 });
         }
         let lags = |at| gateway.lag(at, Processed).is_some_and(|lag| (lag > 0) == (at == node));
         gateway.until("the nodes have gone back or come back", || lags(0) && lags(1)).await;
@@ -428,12 +428,20 @@ impl Model {
         self.send();
     }
 
-    /// Reads a slot or a height. It is not below one that anybody was shown.
+    /// Reads a slot or a height. It is not below one that anybody was shown, although the node that is asked first may
+    /// answer from below it.
     async fn read(&mut self) {
         let commitment = Commitment::ALL[usize::try_from(self.below(3)).unwrap()];
         let methods = ["getSlot", "getEpochInfo", "getLatestBlockhash", "getBlockHeight"];
         let method = methods[usize::try_from(self.below(4)).unwrap()];
+        let shown = self.world.shown[commitment.index()];
+        if shown > 0 && self.below(2) == 0 {
+            self.go_back(2).await;
+            let behind = Fault::With(json!({"absoluteSlot": shown - 3}));
+            self.world.gateway.cluster.node(0).fault_on("getEpochInfo", behind, None);
+        }
         let reply = self.world.gateway.call(method, json!([{"commitment": commitment}])).send().await;
+        self.world.gateway.cluster.clear_faults();
         // If no node is there in time, nothing is shown.
         let Some(result) = reply.json().get("result").cloned() else { return };
         self.reads += 1;
@@ -448,7 +456,6 @@ impl Model {
             "getLatestBlockhash" => result["context"]["slot"].as_u64(),
             _ => result.as_u64(),
         };
-        let shown = self.world.shown[commitment.index()];
         assert!(slot >= Some(shown), "{method} {commitment}: {slot:?} after {shown}");
         self.world.show(commitment, slot.unwrap());
     }

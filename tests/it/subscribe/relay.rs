@@ -142,8 +142,11 @@ impl NodeState {
 /// Starts a gateway in front of two nodes, whose WebSockets the test controls.
 pub(super) async fn start() -> (TestGateway, [NodeSocket; 2]) {
     let nodes = [NodeSocket::start().await, NodeSocket::start().await];
-    let urls = [nodes[0].url.clone(), nodes[1].url.clone()];
-    let gateway = TestGateway::builder()
+    (start_with([nodes[0].url.clone(), nodes[1].url.clone()]).await, nodes)
+}
+
+async fn start_with(urls: [Secret; 2]) -> TestGateway {
+    TestGateway::builder()
         .nodes(2)
         .in_tiers()
         .config(|config| {
@@ -152,8 +155,7 @@ pub(super) async fn start() -> (TestGateway, [NodeSocket; 2]) {
             }
         })
         .start()
-        .await;
-    (gateway, nodes)
+        .await
 }
 
 #[tokio::test]
@@ -209,6 +211,18 @@ async fn a_silent_node_is_not_trusted() {
     // Nor is one that falls silent later.
     reserve.fall_silent();
     assert_eq!(socket.closed().await, 1012);
+}
+
+#[tokio::test]
+async fn a_node_that_answers_no_handshake_is_passed_over() {
+    let (mute, reserve) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), NodeSocket::start().await);
+    let urls = [Secret::new(format!("ws://{}/", mute.local_addr().unwrap())), reserve.url.clone()];
+    let gateway = start_with(urls).await;
+    let mut socket = gateway.socket().await;
+    let subscribing = socket.subscribe("voteSubscribe", json!([]));
+    let (accepted, _) = tokio::join!(mute.accept(), subscribing);
+    assert!(accepted.is_ok(), "it was asked first");
+    assert_eq!(reserve.calls("voteSubscribe"), 1);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use slotfront::methods::Commitment::{self, Confirmed, Processed};
 use slotfront::methods::Slot;
 use slotfront_sim::Fault;
-use slotfront_testkit::TestGateway;
+use slotfront_testkit::{TestGateway, node_answer};
 
 use super::{nothing_more, signature};
 
@@ -65,4 +65,19 @@ async fn a_received_transaction_is_notified_of_twice() {
     gateway.cluster.step();
     assert_eq!(socket.notification().await["result"]["value"], json!({"err": null}));
     nothing_more(&mut socket).await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_landed_long_ago_is_notified_of_at_once() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let params = json!([gateway.cluster.examples().wallets[0].to_string(), 1]);
+    let sent = node_answer(gateway.cluster.node(0), "requestAirdrop", &params)["result"].clone();
+    let landed = gateway.cluster.step_to_block();
+    // Without a search of the history, a node knows the newest 300 blocks.
+    gateway.step_by(400).await;
+    let mut socket = gateway.socket().await;
+    let id = socket.subscribe("signatureSubscribe", json!([sent])).await;
+    let params = socket.notification().await;
+    assert_eq!((&params["subscription"], &params["result"]["value"]), (&json!(id), &json!({"err": null})));
+    assert!(params["result"]["context"]["slot"].as_u64().unwrap() >= landed, "{params}");
 }
