@@ -100,6 +100,7 @@ impl Hub {
         }
         spawn(Box::pin(relay::run(Arc::clone(&hub), requests)));
         spawn(Box::pin(Arc::clone(&hub.parts.tip).ask_for_watched()));
+        spawn(Box::pin(Arc::clone(&hub.parts.tip).search_for_watched()));
         spawn(Box::pin(Arc::clone(&hub).check_clients()));
         hub
     }

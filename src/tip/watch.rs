@@ -2,6 +2,8 @@
 //!
 //! The task asks once a slot for all of them, and in between for new ones. A height that waits to be shown asks itself for
 //! those that were not asked for at its slot yet.
+//!
+//! A second task looks for new ones in the nodes' history, too, which may take them seconds. No height waits for that.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +20,8 @@ use crate::error::Error;
 use crate::methods::{Commitment, MAX_SIGNATURES, Signature, Slot, TipQuery};
 use crate::pool::{CallContext, TipRequest};
 
-/// The number of slots after which a signature that was not asked for is looked for in the history, too: a node finds
-/// younger ones without it.
+/// The number of slots after which a signature that was not asked for is looked for in the history: a node finds younger
+/// ones without it.
 const REMEMBERED_SLOTS: u64 = 100;
 
 /// The end of a signature: its transaction is at the commitment that was asked for.
@@ -52,6 +54,8 @@ pub(super) struct Watches {
     asking: tokio::sync::Mutex<()>,
     /// Notified of a new signature.
     added: Notify,
+    /// Notified of a signature that is to be looked for in the history.
+    unsearched: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +72,8 @@ struct WatchedSignature {
     watchers: usize,
     /// The slot up to which the transaction has certainly not reached the commitment. 0 before the first answer.
     asked: Slot,
+    /// True once it was looked for in the history.
+    is_searched: bool,
     end: watch::Sender<Option<Landed>>,
 }
 
@@ -102,6 +108,7 @@ impl Default for Watches {
             settled: std::array::from_fn(|_| AtomicU64::new(Slot::MAX)),
             asking: tokio::sync::Mutex::default(),
             added: Notify::new(),
+            unsearched: Notify::new(),
         }
     }
 }
@@ -116,6 +123,7 @@ impl Watches {
             number,
             watchers: 0,
             asked: 0,
+            is_searched: false,
             end: watch::Sender::new(None),
         });
         watched.watchers += 1;
@@ -123,6 +131,7 @@ impl Watches {
         self.settled[commitment.index()].fetch_min(watched.asked, Ordering::AcqRel);
         drop(table);
         self.added.notify_one();
+        self.unsearched.notify_one();
         Watch { key, number, end, watches: Arc::clone(self) }
     }
 
@@ -140,16 +149,21 @@ impl Watches {
         is_empty
     }
 
-    /// Returns the signatures that `is_due` picks. The flag is true if history is to be searched, too, because of the
-    /// time until `newest`.
-    fn due(
-        &self,
-        newest: Slot,
-        is_due: impl Fn(Commitment, &WatchedSignature) -> bool,
-    ) -> BTreeSet<(bool, Signature)> {
+    /// Returns the signatures that `is_due` picks.
+    fn due(&self, is_due: impl Fn(Commitment, &WatchedSignature) -> bool) -> BTreeSet<Signature> {
         let table = self.lock();
         let due = table.watched.iter().filter(|(key, watched)| is_due(key.1, watched));
-        due.map(|(key, watched)| (newest.saturating_sub(watched.asked) > REMEMBERED_SLOTS, key.0)).collect()
+        due.map(|(key, _)| key.0).collect()
+    }
+
+    /// Notes that the transactions of `signatures` were looked for in the history.
+    fn note_searched(&self, signatures: &[Signature]) {
+        let mut table = self.lock();
+        for key in signatures.iter().flat_map(|of| Commitment::ALL.map(|commitment| (*of, commitment))) {
+            if let Some(watched) = table.watched.get_mut(&key) {
+                watched.is_searched = true;
+            }
+        }
     }
 
     /// Notes that the transactions of `signatures` were asked for, and ends those that have reached their commitments.
@@ -161,6 +175,10 @@ impl Watches {
             for commitment in Commitment::ALL {
                 let key = (*signature, commitment);
                 let Some(watched) = table.watched.get_mut(&key) else { continue };
+                if watched.asked > 0 && statuses.slot.saturating_sub(watched.asked) > REMEMBERED_SLOTS {
+                    watched.is_searched = false;
+                    self.unsearched.notify_one();
+                }
                 match &status {
                     Some(status) if status.confirmation_status >= Some(commitment) => {
                         let slot = tip(commitment, status.slot);
@@ -242,6 +260,24 @@ impl Tip {
         }
     }
 
+    /// Looks for the signatures that are watched in the history of the nodes, for ever, in one call at a time.
+    pub async fn search_for_watched(self: Arc<Self>) {
+        loop {
+            let unsearched = self.watches.due(|_, watched| !watched.is_searched);
+            if unsearched.is_empty() {
+                self.watches.unsearched.notified().await;
+                continue;
+            }
+            let signatures: Arc<[_]> = unsearched.into_iter().take(MAX_SIGNATURES).collect();
+            // A refusal says that no node of the pool keeps history.
+            if self.ask_for_some(&signatures, true, self.floors()).await.is_ok() {
+                self.watches.note_searched(&signatures);
+            } else {
+                sleep(PATIENCE).await;
+            }
+        }
+    }
+
     /// Waits until every signature that is watched by now was asked for at `slot` or above.
     ///
     /// # Errors
@@ -265,7 +301,7 @@ impl Tip {
                 let turn = self.watches.asking.lock().await;
                 self.ask_for_due(floors, is_due).await;
                 drop(turn);
-                if self.watches.due(0, is_due).is_empty() {
+                if self.watches.due(is_due).is_empty() {
                     return;
                 }
                 sleep(self.pause()).await;
@@ -277,34 +313,35 @@ impl Tip {
 
     /// Asks for the signatures that `is_due` picks, at or above `floors`, and notes the answers.
     async fn ask_for_due(&self, floors: [Slot; 3], is_due: impl Fn(Commitment, &WatchedSignature) -> bool) {
-        let due = self.watches.due(self.frontier.slot(Commitment::Processed), is_due);
-        let due: Vec<_> = due.into_iter().collect();
-        let alike = due.chunk_by(|(a, _), (b, _)| a == b);
-        let calls = alike.flat_map(|due| due.chunks(MAX_SIGNATURES)).map(|due| {
-            let signatures = due.iter().map(|(_, signature)| *signature).collect();
-            self.ask_for_some(signatures, due[0].0, floors)
+        let due: Vec<_> = self.watches.due(is_due).into_iter().collect();
+        let calls = due.chunks(MAX_SIGNATURES).map(|due| {
+            let signatures = due.into();
+            async move { self.ask_for_some(&signatures, false, floors).await }
         });
         join_all(calls).await;
         self.watches.note_settled();
     }
 
-    async fn ask_for_some(&self, signatures: Arc<[Signature]>, in_history: bool, floors: [Slot; 3]) {
-        let ask = async |search_history: bool| {
-            let query = TipQuery::Statuses { signatures: Arc::clone(&signatures), search_history };
-            let context = CallContext { is_background: false, ..CallContext::own(Instant::now() + PATIENCE) };
-            self.pool.read_tip(&TipRequest { query, floors, context }).await.map(|reply| split(reply.body))
-        };
-        let mut reply = ask(in_history).await;
-        // No node of the pool keeps history.
-        if in_history && matches!(reply, Ok(Err(_))) {
-            reply = ask(false).await;
-        }
-        if let Ok(Ok(statuses)) = reply {
-            self.watches.note(&signatures, &statuses, |commitment, slot| {
+    /// Asks for signatures, and notes the statuses unless a node refuses the call.
+    ///
+    /// # Errors
+    /// No node answers at or above `floors` in time.
+    async fn ask_for_some(
+        &self,
+        signatures: &Arc<[Signature]>,
+        search_history: bool,
+        floors: [Slot; 3],
+    ) -> Result<(), Error> {
+        let query = TipQuery::Statuses { signatures: Arc::clone(signatures), search_history };
+        let context = CallContext { is_background: false, ..CallContext::own(Instant::now() + PATIENCE) };
+        let reply = self.pool.read_tip(&TipRequest { query, floors, context }).await?;
+        if let Ok(statuses) = split(reply.body) {
+            self.watches.note(signatures, &statuses, |commitment, slot| {
                 self.raise(commitment, slot);
                 self.slot(commitment).max(slot)
             });
         }
+        Ok(())
     }
 }
 
@@ -353,7 +390,7 @@ mod tests {
         let watches = Arc::<Watches>::default();
         let [one, two] = [0; 2].map(|_| watches.add(SIGNATURE, Confirmed));
         let other = watches.add(SIGNATURE, Finalized);
-        assert_eq!(watches.due(500, |_, _| true).len(), 1, "one signature is asked for once");
+        assert_eq!(watches.due(|_, _| true).len(), 1, "one signature is asked for once");
         assert_eq!(watches.lock().watched.len(), 2);
         drop((one, other));
         assert_eq!(watches.lock().watched.len(), 1);
@@ -371,21 +408,13 @@ mod tests {
     async fn history_is_searched_first_and_after_a_gap() {
         let watches = Arc::<Watches>::default();
         let _watch = watches.add(SIGNATURE, Confirmed);
-        for (newest, asked, all, expected) in [
-            (1_000, None, false, Some(true)),
-            (1_000, Some(1_000), false, None),
-            (1_001, Some(1_000), true, Some(false)),
-            (1_101, None, true, Some(true)),
-        ] {
-            if let Some(asked) = asked {
-                note(&watches, asked, None);
-            }
-            let due = watches.due(newest, |_, watched| all || watched.asked == 0);
-            assert_eq!(
-                due.into_iter().next().map(|(in_history, _)| in_history),
-                expected,
-                "{newest} {asked:?}"
-            );
+        let unsearched = || watches.due(|_, watched| !watched.is_searched).len();
+        assert_eq!(unsearched(), 1);
+        note(&watches, 1_000, None);
+        watches.note_searched(&[SIGNATURE]);
+        for (asked, expected) in [(1_001, 0), (1_101, 0), (1_202, 1)] {
+            note(&watches, asked, None);
+            assert_eq!(unsearched(), expected, "{asked}");
         }
     }
 }

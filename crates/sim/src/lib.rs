@@ -35,6 +35,7 @@ pub use chain::paced::PacedAccounts;
 pub use examples::Examples;
 pub use fault::{Fault, Hold};
 pub use node::{MAX_LAG, Node};
+pub use serve::HISTORY_SEARCH;
 
 /// The default length of a slot, about that of mainnet.
 pub const SLOT_TIME: Duration = Duration::from_millis(250);

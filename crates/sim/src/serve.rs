@@ -127,6 +127,11 @@ async fn connection(node: Arc<Node>, stream: TcpStream) {
     }
 }
 
+/// The name under which holds and faults concern calls that search the history.
+pub const HISTORY_SEARCH: &str = "a search of the history";
+/// What these calls contain.
+const SEARCHES: &[u8] = b"\"searchTransactionHistory\":true";
+
 /// Answers a request. Sets `becomes_socket` if the connection is a WebSocket from then on.
 async fn respond(
     node: &Node,
@@ -151,8 +156,12 @@ async fn respond(
         None => node::methods(&request),
     };
     node.count(&methods);
-    node.holds.pass(&methods).await;
-    let fault = node.faults.take(&methods);
+    let mut affected = methods.clone();
+    if body.windows(SEARCHES.len()).any(|text| text == SEARCHES) {
+        affected.push(HISTORY_SEARCH.to_owned());
+    }
+    node.holds.pass(&affected).await;
+    let fault = node.faults.take(&affected);
     let text = |status, text: String| Ok(plain(StatusCode::from_u16(status).unwrap_or_default(), text));
     match &fault {
         Some(Fault::Latency(wait)) => tokio::time::sleep(*wait).await,

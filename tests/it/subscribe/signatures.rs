@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use slotfront::methods::Commitment::{self, Confirmed, Processed};
 use slotfront::methods::Slot;
-use slotfront_sim::Fault;
+use slotfront_sim::{Fault, HISTORY_SEARCH};
 use slotfront_testkit::{TestGateway, node_answer};
 
 use super::{nothing_more, signature};
@@ -80,4 +80,25 @@ async fn a_transaction_that_landed_long_ago_is_notified_of_at_once() {
     let params = socket.notification().await;
     assert_eq!((&params["subscription"], &params["result"]["value"]), (&json!(id), &json!({"err": null})));
     assert!(params["result"]["context"]["slot"].as_u64().unwrap() >= landed, "{params}");
+}
+
+#[tokio::test]
+async fn no_height_waits_for_the_history() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let params = json!([gateway.cluster.examples().wallets[0].to_string(), 1]);
+    let sent = node_answer(gateway.cluster.node(0), "requestAirdrop", &params)["result"].clone();
+    gateway.cluster.step_to_block();
+    gateway.step_by(400).await;
+    // The node looks into a store that is slow.
+    let held = gateway.cluster.node(0).hold(HISTORY_SEARCH);
+    let mut socket = gateway.socket().await;
+    socket.subscribe("signatureSubscribe", json!([sent, { "commitment": "confirmed" }])).await;
+    held.arrived(1).await;
+    for _ in 0..3 {
+        gateway.step_by(1).await;
+        let height = gateway.call("getBlockHeight", json!([{ "commitment": "confirmed" }])).send().await;
+        assert_eq!(height.status, 200, "{}", height.text);
+    }
+    held.release();
+    assert_eq!(socket.notification().await["result"]["value"], json!({ "err": null }));
 }
