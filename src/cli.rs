@@ -43,7 +43,7 @@ const DEV_HELP: &str =
     max_term_width = 100,
     about = "A caching JSON-RPC proxy in front of Solana nodes",
     long_about = "A caching JSON-RPC proxy in front of Solana nodes: repeated reads cost a node only one call.\n\
-                  It answers eight read-only methods at POST /v3/<API_KEY>, with keys, plans and limits.",
+                  It answers read-only methods at POST /v3/<API_KEY>, with keys, plans and limits.",
     after_help = format!(
         "{DEV_HELP}\n\n\
          Run it in front of your own nodes:\n    \

@@ -34,7 +34,7 @@ fn help_text_and_examples() {
     let help = Cli::command().render_long_help().to_string();
     insta::assert_snapshot!(help, @r"
     A caching JSON-RPC proxy in front of Solana nodes: repeated reads cost a node only one call.
-    It answers eight read-only methods at POST /v3/<API_KEY>, with keys, plans and limits.
+    It answers read-only methods at POST /v3/<API_KEY>, with keys, plans and limits.
 
     Usage: slotfront <COMMAND>
 
