@@ -143,6 +143,7 @@ fn prices(f: &Field<'_, '_>, default: u64) -> Box<[u64; AnyMethod::COUNT]> {
                  1, 21 cost 2.",
             ),
             AnyMethod::Own(Method::GetVoteAccounts) => own(5, "The full list of validators."),
+            AnyMethod::Own(Method::GetLeaderSchedule) => own(5, "The leaders of all slots of an epoch."),
             AnyMethod::Own(Method::GetTokenAccountsByOwner) => {
                 own(10, "Nodes with an index find these accounts.")
             }
