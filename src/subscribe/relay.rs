@@ -37,8 +37,10 @@ const SLOTS_CALL: u64 = 0;
 /// A client's wish that a node takes a subscription.
 pub(super) struct RelayRequest {
     subscription: Arc<Subscription>,
-    reply: oneshot::Sender<Result<(), Refusal>>,
+    reply: Reply,
 }
+
+type Reply = oneshot::Sender<Result<(), Refusal>>;
 
 /// The refusal of a subscription.
 #[derive(Debug, Clone)]
@@ -136,8 +138,8 @@ struct Relay {
     node: Arc<Member>,
     socket: NodeSocket,
     last_call: u64,
-    /// The subscribing calls that the node has not answered.
-    asked: HashMap<u64, RelayRequest>,
+    /// The subscribing calls that the node has not answered, each with all who wait for it.
+    asked: HashMap<u64, (Arc<Subscription>, Vec<Reply>)>,
     /// The subscriptions by the node's ids, and the reverse.
     subscriptions: HashMap<u64, Arc<Subscription>>,
     ids: HashMap<Arc<Subscription>, u64>,
@@ -236,21 +238,24 @@ impl Relay {
         sent.map_err(|_| "it takes no calls")?.map_err(|_| "it is closed")
     }
 
-    async fn subscribe(&mut self, request: RelayRequest) -> Result<(), Loss> {
-        let subscription = Arc::clone(&request.subscription);
+    async fn subscribe(&mut self, RelayRequest { subscription, reply }: RelayRequest) -> Result<(), Loss> {
         let Subscription::Relayed { method, params, .. } = &*subscription else { return Ok(()) };
         if self.hub.feeds.lock().keep(&subscription) {
-            let _ = request.reply.send(Ok(()));
+            let _ = reply.send(Ok(()));
+            return Ok(());
+        }
+        if let Some((_, replies)) = self.asked.values_mut().find(|(asked, _)| *asked == subscription) {
+            replies.push(reply);
             return Ok(());
         }
         self.last_call += 1;
-        self.asked.insert(self.last_call, request);
+        self.asked.insert(self.last_call, (Arc::clone(&subscription), vec![reply]));
         self.call(self.last_call, method.as_str(), params).await
     }
 
     /// Ends the node's subscriptions that have no subscriber any more, and looks whether the node is still to be used.
     async fn check(&mut self) -> Result<(), Loss> {
-        self.asked.retain(|_, request| !request.reply.is_closed());
+        self.asked.retain(|_, (_, replies)| !replies.iter().all(oneshot::Sender::is_closed));
         for subscription in self.hub.feeds.remove_idle() {
             if let Some(id) = self.ids.remove(&subscription) {
                 self.subscriptions.remove(&id);
@@ -294,8 +299,7 @@ impl Relay {
             self.subscriptions.insert(id, Arc::new(Subscription::Slot));
             return Ok(());
         }
-        let Some(RelayRequest { subscription, reply }) = message.id.and_then(|call| self.asked.remove(&call))
-        else {
+        let Some((subscription, replies)) = message.id.and_then(|call| self.asked.remove(&call)) else {
             return Ok(());
         };
         let taken = match (id, message.error) {
@@ -308,8 +312,10 @@ impl Relay {
             (None, Some(error)) => Err(Refusal::ByNode(Bytes::copy_from_slice(error.get().as_bytes()))),
             (None, None) => Err(Refusal::NO_NODE),
         };
-        // The client may have gone.
-        let _ = reply.send(taken);
+        for reply in replies {
+            // The client may have gone.
+            let _ = reply.send(taken.clone());
+        }
         Ok(())
     }
 }

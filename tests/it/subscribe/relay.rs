@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use slotfront::config::Secret;
@@ -184,6 +185,22 @@ async fn one_subscription_at_a_node_serves_all() {
     one.subscribe("logsSubscribe", json!(["all", {"commitment": "confirmed", "x": 1}])).await;
     assert_eq!(node.calls("logsSubscribe"), 2);
     one.assert_quiet();
+}
+
+#[tokio::test]
+async fn clients_who_subscribe_at_once_are_one_call() {
+    let (gateway, [node, _]) = start().await;
+    let mut sockets = Vec::new();
+    for _ in 0..20 {
+        sockets.push(gateway.socket().await);
+    }
+    join_all(sockets.iter_mut().map(|socket| socket.subscribe("voteSubscribe", json!([])))).await;
+    assert_eq!(node.calls("voteSubscribe"), 1);
+    node.notify("voteSubscribe", "voteNotification", &json!(7));
+    for socket in &mut sockets {
+        assert_eq!(socket.notification().await["result"], json!(7));
+        socket.assert_quiet();
+    }
 }
 
 #[tokio::test]
