@@ -90,6 +90,11 @@ impl Tip {
     /// Raises the tip as [`Self::raise`] does, and returns the highest slot that was shown before.
     fn raise_from(&self, commitment: Commitment, slot: Slot) -> Slot {
         self.follow_falls();
+        self.lift(commitment, slot)
+    }
+
+    /// Raises the tip without a look at the frontier, for whoever holds the lock of the watches: a fall needs it, too.
+    fn lift(&self, commitment: Commitment, slot: Slot) -> Slot {
         let mut before = 0;
         if self.frontier.believes(commitment, slot) {
             for shown in &self.shown[..=commitment.index()] {
@@ -190,8 +195,7 @@ mod tests {
         Commitment::ALL.map(|commitment| tip.slot(commitment))
     }
 
-    #[tokio::test]
-    async fn tip_rises_with_what_is_shown_and_falls_with_the_frontier() {
+    fn tip_of_two() -> (Arc<Tip>, Arc<Frontier>) {
         let any = ([127, 0, 0, 1], 0).into();
         let upstreams =
             ["a", "b"].map(|name| Upstream::plain(name.to_owned(), Secret::new("http://node.invalid")));
@@ -199,12 +203,21 @@ mod tests {
         let frontier = Arc::new(Frontier::new(2));
         let pool = Pool::new(&config, Arc::clone(&frontier), Metrics::new()).unwrap();
         let tip = Tip::new(Arc::new(pool), Arc::clone(&frontier), Arc::default(), TaskTracker::new());
-        let report = |slot| {
-            for (node, commitment) in [0, 1].into_iter().flat_map(|node| Commitment::ALL.map(|c| (node, c))) {
-                frontier.set_usable(node, true, Instant::now());
-                frontier.probed(frontier.era(), node, commitment, slot, Instant::now());
-            }
-        };
+        (tip, frontier)
+    }
+
+    /// Lets both nodes be at `slot`.
+    fn report(frontier: &Frontier, slot: Slot) {
+        for (node, commitment) in [0, 1].into_iter().flat_map(|node| Commitment::ALL.map(|c| (node, c))) {
+            frontier.set_usable(node, true, Instant::now());
+            frontier.probed(frontier.era(), node, commitment, slot, Instant::now());
+        }
+    }
+
+    #[tokio::test]
+    async fn tip_rises_with_what_is_shown_and_falls_with_the_frontier() {
+        let (tip, frontier) = tip_of_two();
+        let report = |slot| report(&frontier, slot);
         report(1_000);
         assert_eq!(slots(&tip), [0; 3], "nothing was shown");
         tip.raise(Confirmed, 1_001);
@@ -221,5 +234,24 @@ mod tests {
         report(500);
         tip.raise(Confirmed, 500);
         assert_eq!(slots(&tip), [500, 500, 0], "a cluster at lower slots");
+    }
+
+    #[tokio::test]
+    async fn a_transaction_may_land_while_the_frontier_falls() {
+        let (tip, frontier) = tip_of_two();
+        report(&frontier, 1_000);
+        tip.raise(Confirmed, 1_000);
+        let mut watch = tip.watch(Signature([7; 64]), Confirmed);
+        frontier.forget();
+        let status = r#"{"slot":400,"confirmations":1,"err":null,"confirmationStatus":"confirmed"}"#;
+        let statuses = statuses::Statuses { slot: 500, context: "{}".into(), each: vec![status.into()] };
+        // A thread of its own, because it would wait for ever for a lock that it holds.
+        let (done, noted) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            tip.note(&[Signature([7; 64])], &statuses);
+            done.send(())
+        });
+        assert_eq!(tokio::time::timeout(PATIENCE, noted).await, Ok(Ok(())));
+        assert_eq!(watch.landed().await.slot, 400);
     }
 }

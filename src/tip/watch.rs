@@ -322,6 +322,15 @@ impl Tip {
         self.watches.note_settled();
     }
 
+    /// Notes statuses of signatures, which end those that have landed.
+    pub(super) fn note(&self, signatures: &[Signature], statuses: &Statuses) {
+        self.follow_falls();
+        self.watches.note(signatures, statuses, |commitment, slot| {
+            self.lift(commitment, slot);
+            self.shown[commitment.index()].load(Ordering::Acquire).max(slot)
+        });
+    }
+
     /// Asks for signatures, and notes the statuses unless a node refuses the call.
     ///
     /// # Errors
@@ -336,10 +345,7 @@ impl Tip {
         let context = CallContext { is_background: false, ..CallContext::own(Instant::now() + PATIENCE) };
         let reply = self.pool.read_tip(&TipRequest { query, floors, context }).await?;
         if let Ok(statuses) = split(reply.body) {
-            self.watches.note(signatures, &statuses, |commitment, slot| {
-                self.raise(commitment, slot);
-                self.slot(commitment).max(slot)
-            });
+            self.note(signatures, &statuses);
         }
         Ok(())
     }
