@@ -115,8 +115,7 @@ pub(super) fn plans(f: &Field<'_, '_>) -> BTreeMap<String, Plan> {
 section! {
     /// The price of a call in units of a quota. A batch costs the sum of its calls.
     pub struct Units {
-        /// The price of every method without a price of its own. A passthrough method may have one, too:
-        /// `getProgramAccounts = 100`.
+        /// The price of every method without a price of its own. Each may have one: `getTransaction = 2`.
         default: u64 = within(1, 0..=1_000_000),
         /// The prices of the methods, by [`AnyMethod::index`]. A subscription costs its price when it is made.
         by_method: Box<[u64; AnyMethod::COUNT]> = with(|f| prices(f, default)),
