@@ -65,11 +65,12 @@ fn calls(gateway: &TestGateway) -> Vec<(&'static str, Value)> {
         ("getTokenAccountBalance", json!([account])),
         ("getVoteAccounts", json!([])),
         ("getFeeForMessage", json!([there.fee_message])),
+        // Before its block, of which it would be made.
+        ("getTransaction", json!([signatures["signatures"][0], {"maxSupportedTransactionVersion": 0}])),
         ("getBlock", json!([there.block_with_v0, {"maxSupportedTransactionVersion": 0}])),
         ("getBlock", json!([there.block_with_v0, "jsonParsed"])),
         ("getRecentPerformanceSamples", json!([])),
         ("getClusterNodes", json!([])),
-        ("getTransaction", json!([signatures["signatures"][0], {"maxSupportedTransactionVersion": 0}])),
         ("getBlocks", json!([slot - 9, slot])),
         ("getEpochSchedule", json!([])),
     ]
