@@ -45,6 +45,7 @@ use tokio_util::task::TaskTracker;
 pub(crate) use charge::Debt;
 pub use charge::{Charge, Payer, Price};
 use entry::{Entry, EntryMeta, Payload};
+use fetched::SlotRequirement;
 use fetcher::Fetcher;
 pub use forms::Sizes;
 use freshness::{Limit, ServeRule};
@@ -204,9 +205,13 @@ impl Cache {
     ) -> Result<CacheAnswer, Error> {
         let is_of_epoch = matches!(query, Query::Plain(PlainQuery { life: Life::Epoch, .. }));
         if is_of_epoch && self.lookup.epoch_schedule().is_none() {
-            // Without the epochs, the answer lives for one slot only.
-            let epochs = Query::Plain(PlainQuery::epoch_schedule());
-            let _ = Box::pin(self.answer(&epochs, options.clone(), charge, conditions)).await;
+            // Until the epochs are known, answers live for one slot only. No caller waits for them, because a node may
+            // hang.
+            let epochs = self.lookup.plan(&Query::Plain(PlainQuery::epoch_schedule()));
+            let flight = self.fetcher.join_or_start_flight(&epochs, SlotRequirement::None, &options, false);
+            if flight.is_leader {
+                charge.share(&flight);
+            }
         }
         let plan = self.lookup.plan(query);
         let arrived_at = Instant::now();

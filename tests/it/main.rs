@@ -13,6 +13,7 @@ mod clusters;
 mod contract;
 mod dashboards;
 mod derive;
+mod epochs;
 mod fast_path;
 mod faults;
 mod follow;

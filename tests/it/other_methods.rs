@@ -274,38 +274,6 @@ async fn only_final_answers_at_finalized_serve_callers_at_confirmed() {
 }
 
 #[tokio::test]
-async fn answers_of_an_epoch_end_with_it() {
-    let gateway = TestGateway::builder().nodes(1).config(without_state).start().await;
-    let node = gateway.cluster.node(0);
-    let finalized = gateway.cluster.slot(Commitment::Finalized);
-    let length = finalized + 60;
-    let schedule = json!({
-        "firstNormalEpoch": 0, "firstNormalSlot": 0, "leaderScheduleSlotOffset": length, "slotsPerEpoch": length,
-        "warmup": false,
-    });
-    node.fault_on("getEpochSchedule", Fault::Result(schedule), None);
-    let rate = |epoch: u64| {
-        let rate = json!({ "epoch": epoch, "foundation": 0.0, "total": 0.1, "validator": 0.1 });
-        node.clear_faults();
-        node.fault_on("getInflationRate", Fault::Result(rate), None);
-    };
-    node.fault_on("getInflationRate", Fault::Result(json!({ "epoch": 0 })), None);
-    let call = gateway.call("getInflationRate", json!([]));
-    assert_eq!(call.send().await.result()["epoch"], 0);
-    gateway.step_by(3).await;
-    rate(7);
-    assert_eq!(call.send().await.result()["epoch"], 0, "still the same epoch");
-    assert_eq!(node.calls("getEpochSchedule"), 1);
-    gateway.step_by(60).await;
-    // At the border of two epochs a node may still show the last one, which does not stay.
-    rate(0);
-    assert_eq!(call.send().await.result()["epoch"], 0);
-    rate(1);
-    let reply = call.send().await;
-    assert_eq!(reply.result()["epoch"], 1, "{}", reply.cache_status());
-}
-
-#[tokio::test]
 async fn pool_answers_for_its_nodes() {
     let gateway = TestGateway::builder()
         .nodes(2)
