@@ -18,7 +18,7 @@ use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, Up
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
-use crate::methods::{AnyMethod, Commitment, Group, Life, Method, PlainQuery, Query, Slot};
+use crate::methods::{AnyMethod, Commitment, Group, Life, Method, PlainQuery, Query, ResultKind, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
 use crate::node::shape::{LONGEST_SKIP, fits, is_whole};
 use crate::node::{Contextual, Fault, NodeReply, code};
@@ -140,7 +140,7 @@ impl UpstreamCall for UpstreamRequest {
             if self.one_node { Meaning::Answer } else { Meaning::TryElsewhere(AttemptResult::Behind) };
         let (code, error) = match body {
             NodeReply::Result(result) if result.as_ref() == b"null" => {
-                return Ok(if reads_history(&self.query) {
+                return Ok(if may_be_unknown(&self.query) {
                     Meaning::NeedsSecondNode
                 } else {
                     Meaning::Answer
@@ -312,11 +312,11 @@ fn as_refusal((reply, context): ParsedReply, callers_minimum: Option<Slot>) -> P
     }
 }
 
-/// Returns true if `null` may only mean that the node lacks a part of history.
-fn reads_history(query: &Query) -> bool {
+/// Returns true if `null` may only mean that the node does not know what another one knows.
+fn may_be_unknown(query: &Query) -> bool {
     match query {
         Query::Block(_) => true,
-        Query::Plain(query) => matches!(query.life, Life::Block(_) | Life::Transaction { .. }),
+        Query::Plain(query) => matches!(query.result, ResultKind::ObjectOrNull | ResultKind::NumberOrNull),
         _ => false,
     }
 }

@@ -1,8 +1,8 @@
-//! The answers that are kept for an epoch or for ever, and how the epochs are learned.
+//! The answers that are kept for an epoch or for ever: how the epochs are learned, and which node knows a schedule.
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use slotfront::methods::{Commitment, PerCommitment};
 use slotfront_sim::{Fault, Node};
 use slotfront_testkit::TestGateway;
@@ -72,4 +72,26 @@ async fn no_caller_waits_for_the_epochs() {
     assert_eq!(call.send().await.cache_status(), "fwd=miss; stored");
     assert!(call.send().await.is_hit());
     assert_eq!(node.calls("getEpochSchedule"), 1);
+}
+
+#[tokio::test]
+async fn another_node_may_know_the_schedule() {
+    let gateway = TestGateway::builder().nodes(3).start().await;
+    let show = |node: usize, schedule: &Value| {
+        gateway.cluster.node(node).fault_on("getLeaderSchedule", Fault::Result(schedule.clone()), None);
+    };
+    let known = json!({ "8VjqqZcYo6drjcVUEnfvFkhy1bLrqFxzYpc5zpAANEjU": [0, 1, 2, 3] });
+    for (node, schedule) in [&Value::Null, &Value::Null, &known].into_iter().enumerate() {
+        show(node, schedule);
+    }
+    let ask = async |slot: u64| gateway.call("getLeaderSchedule", json!([slot])).send().await;
+    for slot in 0..4 {
+        assert_eq!(ask(slot).await.result(), known);
+    }
+    gateway.cluster.clear_faults();
+    gateway.cluster.fault_everywhere("getLeaderSchedule", &Fault::Result(Value::Null));
+    for _ in 0..2 {
+        let unknown = ask(9).await;
+        assert_eq!((unknown.result(), unknown.cache_status()), (Value::Null, "fwd=miss"));
+    }
 }
