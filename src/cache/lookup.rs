@@ -108,6 +108,9 @@ impl Lookup {
         plan: &LookupPlan,
         min_slot: Slot,
     ) -> Option<(Stored, Verdict)> {
+        if !self.may_reach(plan, min_slot) {
+            return None;
+        }
         let found = self.find_planned(plan, min_slot);
         if matches!(found, Some((_, Verdict::Fresh))) {
             return found;
@@ -117,6 +120,13 @@ impl Lookup {
         }
         let list = self.assemble(query, ServeRule::within(Limit::Fresh).at_least(min_slot));
         list.map(|list| (Stored::assembled(list), Verdict::Fresh)).or(found)
+    }
+
+    /// Returns true if stored answers to `plan` may serve a caller who asks for at least `slot`. What is final is kept for
+    /// all commitments, so its own slot may be one that only another commitment has reached.
+    fn may_reach(&self, plan: &LookupPlan, slot: Slot) -> bool {
+        let is_reached = |commitment| slot <= self.frontier.slot(commitment);
+        plan.class != Class::BlockFinal || plan.upstream.commitment().is_none_or(is_reached)
     }
 
     /// Returns a fresh entry of the account whose lamports `query` asks for, in a form that only these are read from.
@@ -230,6 +240,9 @@ impl Lookup {
         plan: &LookupPlan,
         rule: ServeRule,
     ) -> Option<Arc<Entry>> {
+        if !self.may_reach(plan, rule.min_slot) {
+            return None;
+        }
         let now = Instant::now();
         let stands_in = |stored: &Stored| self.is_usable(&plan.key, &stored.entry, &rule, now);
         if let Some(Stored { entry, .. }) = self.candidates(plan).find(stands_in) {

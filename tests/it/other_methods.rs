@@ -133,9 +133,13 @@ async fn minimum_slot_of_a_list_is_one_of_its_commitment() {
     for _ in 0..2 {
         let reply = list.clone().confirmed().min_context_slot(confirmed).send().await;
         assert_eq!(reply.result(), expected, "{}", reply.text);
+        let ahead = list.clone().min_context_slot(confirmed).send().await;
+        assert_eq!(ahead.code(), -32016, "{}", ahead.text);
     }
-    let ahead = gateway.call("getBlocks", json!([finalized - 8, finalized - 3])).min_context_slot(confirmed);
-    assert_eq!(ahead.send().await.code(), -32016);
+    let reached = list.clone().min_context_slot(finalized).send().await;
+    assert!(reached.is_hit(), "{}", reached.cache_status());
+    gateway.cluster.node(0).set_down(true);
+    assert_eq!(list.min_context_slot(confirmed).send().await.code(), -32095, "no node tells the slot");
 }
 
 #[tokio::test]
