@@ -56,6 +56,10 @@ pub enum Fault {
     GivenUp,
 }
 
+/// The fault of a call that is too long for the node. Its caller's own text may have been short enough, because
+/// defaults are written out.
+const CALL_TOO_LONG: Fault = Fault::Status(413);
+
 impl Fault {
     /// Returns the name of the fault in metrics, logs and `data.attempts`. A status from 500 to 599 counts as
     /// 5xx, and any other status except 429 as 4xx.
@@ -82,13 +86,18 @@ impl Fault {
     pub const fn counts_against_node(self) -> bool {
         !matches!(
             self,
-            Self::TooManyRequests(_) | Self::TooLarge | Self::BuffersFull | Self::Foreign | Self::GivenUp
+            Self::TooManyRequests(_)
+                | CALL_TOO_LONG
+                | Self::TooLarge
+                | Self::BuffersFull
+                | Self::Foreign
+                | Self::GivenUp
         )
     }
 
     /// Returns true if another node may give a better answer. No other node can help if the deadline has
-    /// passed, the answer is too long, or the buffers shared by all nodes are full.
+    /// passed, the call or the answer is too long, or the buffers shared by all nodes are full.
     pub const fn may_retry(self) -> bool {
-        !matches!(self, Self::TooLarge | Self::BuffersFull | Self::GivenUp)
+        !matches!(self, CALL_TOO_LONG | Self::TooLarge | Self::BuffersFull | Self::GivenUp)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use slotfront::breaker::BreakerState;
 use slotfront_sim::Fault;
 use slotfront_testkit::{TestGateway, upstream_request};
@@ -83,6 +84,31 @@ async fn refusals_by_rate_concern_their_method_alone() {
     }
     assert_eq!(gateway.get_accounts(&wallets[..2]).send().await.status, 200);
     assert_eq!(gateway.get_nodes().send().await.status, 200);
+}
+
+#[tokio::test]
+async fn calls_too_long_for_a_node_open_no_breaker() {
+    let gateway =
+        TestGateway::builder().nodes(2).breakers_open_at_once(Duration::from_hours(1)).start().await;
+    let body = |short: usize, long: usize| {
+        let short = vec!["11111111111111111111111111111111"; short];
+        let long = vec!["SysvarC1ock11111111111111111111111111111111"; long];
+        let params = json!([([short, long].concat())]);
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "getInflationReward", "params": params }).to_string()
+    };
+    let fits = |body: &String| body.len() <= 51_200;
+    // The caller's text is nearly as long as a node takes. With the default commitment, it is longer.
+    let short = (0..=51_200).take_while(|short| fits(&body(*short, 0))).last().unwrap();
+    let longest = (0..=short).map(|long| body(short - long, long)).take_while(fits).last().unwrap();
+    let refused = gateway.post(longest).send().await;
+    assert_eq!((refused.status, refused.code()), (502, -32095), "{}", refused.text);
+    let asked = gateway.cluster.nodes().iter().map(|node| node.calls("getInflationReward"));
+    assert_eq!(asked.sum::<u64>(), 0, "a node does not read it");
+    let attempts = refused.error()["data"]["attempts"].clone();
+    assert_eq!(attempts.as_array().unwrap().len(), 1, "another node would refuse it, too: {attempts}");
+    for member in &*gateway.front().pool.members() {
+        assert_eq!(member.breaker(Instant::now()), BreakerState::Closed, "{}", member.name);
+    }
 }
 
 #[tokio::test]
