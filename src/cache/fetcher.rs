@@ -54,10 +54,11 @@ pub(super) enum AnswerSource {
     Shared,
 }
 
-/// The key of a flight, that is, of a fetch that callers share. Callers share it if cache key, required slot
-/// and number of purges match. Because of the number of purges, a caller after a purge never joins a fetch
-/// from before the purge.
-type FlightKey = (Key, SlotRequirement, u64);
+/// The key of a flight, that is, of a fetch that callers share. Callers share it if cache key, commitment, required slot
+/// and number of purges match. The cache key of what is final has no commitment, but a node compares the required slot
+/// with its slot at one. Because of the number of purges, a caller after a purge never joins a fetch from before the
+/// purge.
+type FlightKey = (Key, Option<Commitment>, SlotRequirement, u64);
 
 /// Fetches answers that are not stored.
 pub(super) struct Fetcher {
@@ -118,7 +119,8 @@ impl Fetcher {
             }
             fetcher.fetch(&flight_plan, requirement, options, is_background).await
         };
-        let key = (plan.key.clone(), requirement, self.lookup.generation.number());
+        let (commitment, generation) = (plan.upstream.commitment(), self.lookup.generation.number());
+        let key = (plan.key.clone(), commitment, requirement, generation);
         self.flights.join(&key, fetch)
     }
 

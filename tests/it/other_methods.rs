@@ -143,6 +143,22 @@ async fn minimum_slot_of_a_list_is_one_of_its_commitment() {
 }
 
 #[tokio::test]
+async fn refusals_of_a_list_name_the_slot_of_its_commitment() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let slots = [Commitment::Finalized, Commitment::Confirmed].map(|c| gateway.cluster.slot(c));
+    let list =
+        gateway.call("getBlocks", json!([slots[0] - 9, slots[0] - 3])).min_context_slot(slots[1] + 1000);
+    let hold = gateway.cluster.node(0).hold("getBlocks");
+    let waits = async {
+        gateway.until("both are at the node", || hold.waiting() == 2).await;
+        hold.release();
+    };
+    let (finalized, confirmed, ()) = tokio::join!(list.clone().send(), list.confirmed().send(), waits);
+    let told = [finalized, confirmed].map(|refused| refused.error()["data"]["contextSlot"].clone());
+    assert_eq!(told, slots.map(|slot| json!(slot)));
+}
+
+#[tokio::test]
 async fn slot_of_the_largest_accounts_is_not_the_nodes() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let (node, frontier) = (gateway.cluster.node(0), &gateway.front().frontier);
