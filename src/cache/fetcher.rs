@@ -304,7 +304,7 @@ impl Fetcher {
         else {
             return;
         };
-        if shape.source().is_some() {
+        if !plan.key.has_places() {
             return;
         }
         let is_long = text.len() > OFF_WORKER_BYTES;

@@ -130,6 +130,11 @@ impl Key {
         }
     }
 
+    /// Returns true if it is noted where the block under this key has its transactions: other shapes are made from it.
+    pub fn has_places(&self) -> bool {
+        matches!(self, Self::Block(_, shape, _) if shape.source().is_none())
+    }
+
     /// Returns the slot of the block, or of the missing block, that this key is about. `None` for other keys.
     pub fn block_slot(&self) -> Option<Slot> {
         match self {

@@ -15,6 +15,7 @@ use moka::sync::SegmentedCache;
 
 use super::entry::{Entry, EntryMeta};
 use super::key::Key;
+use super::transaction_index::places_weight;
 use crate::low_priority;
 use crate::telemetry::{EvictionCause, Metrics};
 
@@ -161,7 +162,9 @@ fn segments(capacity: u64, max_entry: u64) -> usize {
 }
 
 fn weight(key: &Key, entry: &Entry) -> u32 {
-    let bytes = entry.body.weight() + entry.compressed.weight() + key.heap_bytes() + OVERHEAD_BYTES;
+    let text = entry.body.weight();
+    let places = if key.has_places() { places_weight(text) } else { 0 };
+    let bytes = text + places + entry.compressed.weight() + key.heap_bytes() + OVERHEAD_BYTES;
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 

@@ -10,9 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::derive::block::TransactionPlace;
 use crate::methods::{BlockEncoding, Signature};
 
-/// The bytes of cache for which one place is remembered. A transaction in base64 has one to five thousand bytes, and its
-/// place takes up to 75.
-const BYTES_PER_PLACE: u64 = 2048;
+/// The bytes of cache for which one place is remembered. A transaction in base64 has one to five thousand bytes.
+const BYTES_PER_PLACE: usize = 2048;
+/// The most memory that one place takes, in bytes.
+const PLACE_BYTES: usize = 75;
+
+/// Returns the memory of the places that are remembered for a block of this length, in bytes.
+pub(super) const fn places_weight(block_bytes: usize) -> usize {
+    block_bytes / BYTES_PER_PLACE * PLACE_BYTES
+}
 
 /// The places of transactions, a bounded number of them.
 pub(super) struct TransactionIndex {
@@ -31,7 +37,7 @@ struct Places {
 impl TransactionIndex {
     /// Creates an empty index for a cache of `capacity` bytes.
     pub(super) fn new(capacity: u64) -> Self {
-        let max_recent = usize::try_from(capacity / BYTES_PER_PLACE / 2).unwrap_or(usize::MAX);
+        let max_recent = usize::try_from(capacity).unwrap_or(usize::MAX) / BYTES_PER_PLACE / 2;
         Self { hasher: RandomState::new(), places: Mutex::default(), max_recent }
     }
 
@@ -66,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_bounded_number_of_places_is_remembered() {
-        let index = TransactionIndex::new(BYTES_PER_PLACE * 2 * 10);
+        let index = TransactionIndex::new(20 * BYTES_PER_PLACE as u64);
         let base64 = BlockEncoding::Base64;
         let signature = |n: u8| Signature([n; 64]);
         let place = |slot: u8| TransactionPlace { slot: slot.into(), span: (0, 1), index: 0 };

@@ -4,6 +4,8 @@ use tokio::time::Instant;
 
 use super::super::entry::{Class, CompressedForms, EntryBody, Payload, TextParts};
 use super::*;
+use crate::cache::derive::block::BlockShape;
+use crate::cache::key::Finality;
 use crate::coding::{Coding, CompressedText};
 
 fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
@@ -44,6 +46,18 @@ async fn keeps_the_higher_slot() {
         Insert::ReplacedNewer
     ));
     assert_eq!(stored(), Some((7, 5)));
+}
+
+#[tokio::test]
+async fn a_block_weighs_its_places() {
+    let bytes_of = |shape| {
+        let store = store(1 << 20, 1 << 20);
+        store.insert(Key::Block(7, shape, Finality::Final), &entry(7, 100 << 10), |_| true);
+        store.usage().0
+    };
+    let made = BlockShape { rewards: false, ..BlockShape::BASE64 };
+    // 100 KiB have the places of fifty transactions.
+    assert_eq!(bytes_of(BlockShape::BASE64) - bytes_of(made), 50 * 75);
 }
 
 #[tokio::test]
