@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::derive::block::BlockShape;
 use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::fetched::ParsedAnswer;
+use super::forms::SizeClass;
 use super::freshness::{Limit, ServeRule};
 use super::key::{Finality, Key, LookupPlan, class_until_final, is_final};
 use super::lookup::{Lookup, Stored};
@@ -174,7 +175,10 @@ impl Lookup {
                 true
             }
             (Query::Accounts(asked), Query::Accounts(sent)) if wider(asked.form, sent.form) => {
-                asked.pubkeys.iter().for_each(|pubkey| self.sizes.note_large(pubkey));
+                // An account that is known to be small is not the reason, unless all of them are.
+                let all = self.sizes.of_all(&asked.pubkeys) == SizeClass::Small;
+                let blamed = asked.pubkeys.iter().filter(|key| all || self.sizes.of(key) != SizeClass::Small);
+                blamed.for_each(|pubkey| self.sizes.note_large(pubkey));
                 true
             }
             _ => false,
@@ -394,7 +398,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::frontier::Frontier;
-    use crate::methods::Pubkey;
+    use crate::methods::{AccountEncoding, AccountsQuery, DataSlice, Pubkey};
     use crate::telemetry::Metrics;
 
     fn no_entries() -> Lookup {
@@ -441,6 +445,36 @@ mod tests {
         }
         assert_eq!(entries.purge_above(5), 2);
         assert_eq!([0, 1, 2, 3].map(|n| entries.store.get(&key(n)).is_some()), [true, false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_too_large_is_not_blamed_on_its_small_accounts() {
+        let entries = no_entries();
+        let form = AccountForm {
+            encoding: AccountEncoding::JsonParsed,
+            slice: Some(DataSlice { offset: 0, length: 1 }),
+        };
+        let list = |pubkeys: [Pubkey; 2]| {
+            let (commitment, min_context_slot) = (Commitment::Confirmed, None);
+            Query::Accounts(AccountsQuery { pubkeys: pubkeys.into(), form, commitment, min_context_slot })
+        };
+        // Each account has a cell of its own in the table of sizes.
+        let [one, two, unknown] = [1, 2, 3].map(|n| {
+            let mut bytes = [0; 32];
+            bytes[31] = n;
+            Pubkey(bytes)
+        });
+        let sizes = || [one, two, unknown].map(|key| entries.sizes.of(&key));
+        entries.sizes.note(&one, 165);
+        entries.sizes.note(&two, 165);
+        for (query, expected) in [
+            (list([one, unknown]), [SizeClass::Small, SizeClass::Small, SizeClass::Large]),
+            (list([one, two]), [SizeClass::Large; 3]),
+        ] {
+            assert!(entries.note_too_large(&query, &entries.plan(&query)));
+            assert_eq!(sizes(), expected);
+            assert_eq!(entries.plan(&query).upstream, query, "the next fetch is in the caller's form");
+        }
     }
 
     #[tokio::test]
