@@ -62,10 +62,11 @@ pub struct Pulse {
     pub slots: PerCommitment<Option<Slot>>,
 }
 
-/// Asks a node for its identity.
+/// Asks a node for its identity. A node may look for its oldest block in long-term storage, whose fault is none of the
+/// node.
 ///
 /// # Errors
-/// A request brings no JSON-RPC answer. The error is the fault of the first such request.
+/// A request for anything else brings no JSON-RPC answer. The error is the fault of the first such request.
 pub async fn identity(client: &Client) -> Result<Identity, Fault> {
     let text = |value: Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(bounded);
     let (version, genesis, first): (_, Result<Genesis, Fault>, _) = tokio::join!(
@@ -79,7 +80,7 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
         feature_set: version.as_ref().and_then(|version| version["feature-set"].as_u64()),
         version: version.and_then(|v| text(v, "/solana-core")),
         genesis: genesis?,
-        first_available: first?.ok().and_then(|v| v.as_u64()),
+        first_available: first.ok().and_then(Result::ok).and_then(|v| v.as_u64()),
     })
 }
 

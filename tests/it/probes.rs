@@ -55,6 +55,15 @@ async fn nodes_without_health_are_judged_by_slots() {
 }
 
 #[tokio::test]
+async fn a_fault_of_long_term_storage_is_not_the_nodes() {
+    let prepare = |cluster: &Cluster| {
+        cluster.node(0).fault_on("getFirstAvailableBlock", Fault::Status(504), None);
+    };
+    let gateway = TestGateway::builder().nodes(1).prepare(prepare).start().await;
+    assert_eq!(gateway.unusable(0), None);
+}
+
+#[tokio::test]
 async fn idle_nodes_are_rarely_identified() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let node = gateway.cluster.node(0);
