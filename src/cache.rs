@@ -114,9 +114,9 @@ pub struct CacheAnswer {
 /// The limits of one caller that may change while its call is under way: the lowest slot that it accepts, and the
 /// memory that it may use.
 pub trait Conditions: Send + Sync {
-    /// Returns the slot below which this caller gets no stored answer at present while a node can give a newer one.
-    /// If no node reaches that slot, the caller gets an answer below it, not an error.
-    fn monotonic_slot(&self) -> Option<Slot>;
+    /// Returns the slot that this caller knows of. It gets no stored answer below that while a node can give a newer one.
+    /// If no node reaches the slot, the caller gets an answer below it, not an error.
+    fn known_slot(&self) -> Option<Slot>;
 
     /// Reserves memory for `bytes` bytes that are written for this caller only. `None` if memory is short.
     fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit>;
@@ -129,7 +129,7 @@ pub type MemoryPermit = Box<dyn Send + Sync>;
 pub struct NoConditions;
 
 impl Conditions for NoConditions {
-    fn monotonic_slot(&self) -> Option<Slot> {
+    fn known_slot(&self) -> Option<Slot> {
         None
     }
 
@@ -154,7 +154,7 @@ impl PlannedCall<'_> {
     /// Returns the slot that a stored answer must reach to serve this caller at present: its minContextSlot or the
     /// slot that its key has seen, whichever is higher.
     fn min_slot(&self) -> Slot {
-        self.query.min_context_slot().max(self.conditions.monotonic_slot()).unwrap_or(0)
+        self.query.min_context_slot().max(self.conditions.known_slot()).unwrap_or(0)
     }
 
     /// Returns the rule for an entry that is served to this caller within `limit`.

@@ -8,9 +8,9 @@
 mod address;
 mod global_rate;
 pub mod keys;
+mod known_slots;
 mod lease;
 mod limit;
-mod monotonic_slot;
 mod plan;
 mod principal;
 mod quota;
@@ -50,7 +50,7 @@ use quota::{Ledger, Period};
 use snapshot::{AccessMode, KeySnapshot, PrincipalContext, read_keys, take_snapshot};
 
 pub(crate) use address::PerAddress;
-pub use monotonic_slot::MonotonicSlot;
+pub use known_slots::KnownSlots;
 pub use principal::Principal;
 pub use quota::UsageError;
 pub(crate) use quota::is_clock_set;
@@ -226,11 +226,7 @@ impl Gateway {
     /// Forgets the highest slots that each caller has seen in answers. Called when the upstreams belong to another
     /// Solana cluster than before.
     pub fn forget_shown_slots(&self) {
-        let forget = |principal: &Principal| {
-            if let Some(limits) = &principal.limits {
-                limits.forget_shown_slots();
-            }
-        };
+        let forget = |principal: &Principal| principal.shown.forget();
         match &self.snapshot.load().access {
             AccessMode::Keys(table) => table.principals().for_each(forget),
             AccessMode::Open(everybody) => forget(everybody),

@@ -121,7 +121,7 @@ async fn fetch(
     // The slot that the caller's key has seen is ignored while it is above the frontier, because no node is known
     // to have reached it.
     let is_reached = |slot: &Slot| commitment.is_some_and(|c| cache.lookup.frontier.slot(c) >= *slot);
-    let monotonic_slot = call.conditions.monotonic_slot().filter(is_reached);
+    let known_slot = call.conditions.known_slot().filter(is_reached);
     let shares = !call.options.bypass
         && match min_context_slot.zip(commitment) {
             Some((slot, commitment)) => cache.fetcher.await_frontier(&call.plan, slot, commitment).await,
@@ -133,7 +133,7 @@ async fn fetch(
         is_last |= number + 1 == flights;
         let (requirement, min_slot) = match (number, min_context_slot, commitment) {
             // Any answer serves the caller if it happens to reach the caller's slots.
-            (0, ..) => (SlotRequirement::None, min_context_slot.max(monotonic_slot)),
+            (0, ..) => (SlotRequirement::None, min_context_slot.max(known_slot)),
             // All callers for whom the slot of the first answer was too low share the second flight.
             (1, Some(_), Some(c)) if shares => {
                 (SlotRequirement::AtLeast(cache.lookup.frontier.slot(c)), min_context_slot)
@@ -141,7 +141,7 @@ async fn fetch(
             // The answer serves the caller at any slot, because no node gives a higher one, and a node that has not
             // reached minContextSlot refuses the call itself.
             (_, Some(slot), _) => (SlotRequirement::CallerMinimum(slot), None),
-            (_, None, _) => (SlotRequirement::at_least(monotonic_slot), None),
+            (_, None, _) => (SlotRequirement::at_least(known_slot), None),
         };
         let flight = start_flight(cache, call, requirement, false);
         let is_leader = flight.is_leader;

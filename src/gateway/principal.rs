@@ -12,14 +12,14 @@ use super::keys::KeyHash;
 use super::keys::scope::Scope;
 use super::lease::Lease;
 use super::limit::{Limiter, Rate, Remaining};
-use super::monotonic_slot::{MonotonicSlot, ShownSlots};
+use super::known_slots::{KnownSlots, ShownSlots};
 use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
-use crate::methods::{AnyMethod, Commitment, Group, PassthroughCall, Query};
+use crate::methods::{AnyMethod, Commitment, Group, PassthroughCall, Query, Slot};
 use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -34,6 +34,8 @@ pub struct Principal {
     pub(crate) validity: KeyValidity,
     /// The plan and the state of its limits. `None` in mode `open` without a plan.
     pub(crate) limits: Option<PlanLimits>,
+    /// What the caller was told, and with a `monotonic` plan all that it was shown.
+    pub(crate) shown: ShownSlots,
     pub(crate) context: Arc<PrincipalContext>,
     metrics: OnceLock<Arc<KeyMetrics>>,
 }
@@ -55,8 +57,6 @@ pub(crate) struct PlanLimits {
     /// The open WebSockets, and the subscriptions, of which the plan says how many there may be.
     connections: Share,
     subscriptions: Share,
-    /// The highest slots that answers have shown to this caller. Used only if the plan is `monotonic`.
-    shown: ShownSlots,
 }
 
 /// The secrets of a key, the times at which they expire, and the restrictions on the use of the key.
@@ -135,7 +135,6 @@ impl PlanLimits {
                 unsent: old.unsent.clone(),
                 connections: old.connections.clone(),
                 subscriptions: old.subscriptions.clone(),
-                shown: old.shown.clone(),
             };
         }
         Self {
@@ -148,12 +147,7 @@ impl PlanLimits {
             unsent: Share::default(),
             connections: Share::default(),
             subscriptions: Share::default(),
-            shown: ShownSlots::default(),
         }
-    }
-
-    pub(crate) fn forget_shown_slots(&self) {
-        self.shown.forget();
     }
 
     /// Takes one call from the shared rate, if there is one, and from this gateway's own rate. `steady` is the
@@ -195,14 +189,15 @@ impl Principal {
         id: Arc<str>,
         validity: KeyValidity,
         limits: Option<PlanLimits>,
+        shown: ShownSlots,
         context: &Arc<PrincipalContext>,
     ) -> Self {
-        Self { id, validity, limits, context: Arc::clone(context), metrics: OnceLock::new() }
+        Self { id, validity, limits, shown, context: Arc::clone(context), metrics: OnceLock::new() }
     }
 
     /// Creates the principal of a caller without a key.
     pub(crate) fn anonymous(limits: Option<PlanLimits>, context: &Arc<PrincipalContext>) -> Self {
-        Self::new(Arc::from(ANONYMOUS), KeyValidity::default(), limits, context)
+        Self::new(Arc::from(ANONYMOUS), KeyValidity::default(), limits, ShownSlots::default(), context)
     }
 
     /// Returns the key's id, for logs and metrics. It is not secret.
@@ -387,11 +382,22 @@ impl Principal {
         }
     }
 
-    /// Returns a handle to the highest slot that answers have shown to this caller. An answer to `query` must not
-    /// have a lower slot. `None` if the plan is not `monotonic`, or if the answer to `query` has no context slot.
-    pub fn monotonic_slot(&self, query: &Query) -> Option<MonotonicSlot> {
-        let limits = self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
-        query.commitment().filter(|_| query.has_context()).map(|commitment| limits.shown.at(commitment))
+    /// Returns the slots that the caller knows of, which a call raises by what it tells the caller.
+    pub fn known_slots(&self) -> Arc<KnownSlots> {
+        self.shown.of_call()
+    }
+
+    /// Returns the slot below which a stored answer to `query` would be older than what the caller knows. `None` if there
+    /// is none, or if the answer to `query` has no context slot.
+    pub fn known_slot(&self, query: &Query) -> Option<Slot> {
+        self.shown.highest(query.commitment().filter(|_| query.has_context())?)
+    }
+
+    /// Returns the slots that the answer to `query` raises, and its commitment. `None` if the plan is not `monotonic`, or if
+    /// the answer has no context slot.
+    pub fn monotonic_slots(&self, query: &Query) -> Option<(Arc<KnownSlots>, Commitment)> {
+        self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
+        query.commitment().filter(|_| query.has_context()).map(|commitment| (self.known_slots(), commitment))
     }
 
     fn limited(&self, reason: LimitReason, limit: String, retry_after: Duration) -> Error {

@@ -251,10 +251,12 @@ impl KeyTable {
         context: &Arc<PrincipalContext>,
     ) {
         let id: Arc<str> = Arc::from(id);
-        let before = old.by_id.get(&id).and_then(|principal| principal.limits.as_ref());
+        let before = old.by_id.get(&id);
+        let limits_before = before.and_then(|principal| principal.limits.as_ref());
         let used = context.ledger.of(&id);
-        let limits = Some(PlanLimits::new(Arc::clone(terms), before, used, &id, context));
-        let principal = Arc::new(Principal::new(Arc::clone(&id), validity, limits, context));
+        let limits = Some(PlanLimits::new(Arc::clone(terms), limits_before, used, &id, context));
+        let shown = before.map(|principal| principal.shown.clone()).unwrap_or_default();
+        let principal = Arc::new(Principal::new(Arc::clone(&id), validity, limits, shown, context));
         for hash in principal.validity.hashes() {
             self.by_hash.insert(hash, Arc::clone(&principal));
         }

@@ -271,10 +271,9 @@ async fn monotonic_plans_keep_slots_over_reloads() {
     );
     let block = query(Method::GetBlock, "[5]");
     let principal = authenticate(&gateway, &steady).unwrap();
-    let highest =
-        |principal: &Principal, query| principal.monotonic_slot(query).and_then(|slot| slot.highest());
+    let highest = |principal: &Principal, query| principal.known_slot(query);
     let show = |principal: &Principal, query, slot| {
-        principal.monotonic_slot(query).iter().for_each(|shown| shown.raise(slot));
+        principal.monotonic_slots(query).iter().for_each(|(slots, commitment)| slots.raise(*commitment, slot));
     };
     assert_eq!(highest(&principal, &account), None, "nothing has been shown yet");
     for slot in [10, 12, 11] {
@@ -295,9 +294,9 @@ async fn monotonic_plans_keep_slots_over_reloads() {
     show(&other, &account, 20);
     assert_eq!(highest(&other, &account), None, "not by this plan");
 
-    let under_way = successor.monotonic_slot(&account).unwrap();
+    let under_way = successor.known_slots();
     gateway.forget_shown_slots();
-    under_way.raise(99);
+    under_way.raise(crate::methods::Commitment::Finalized, 99);
     assert_eq!(
         [&account, &confirmed].map(|query| highest(&principal, query)),
         [None, None],

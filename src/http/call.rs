@@ -16,7 +16,7 @@ use crate::cache::entry::{Payload, TextParts};
 use crate::cache::{CacheAnswer, CacheStatus, CallOptions, Charge, Conditions, MemoryPermit};
 use crate::coding::{Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::error::Error;
-use crate::gateway::{MonotonicSlot, Principal};
+use crate::gateway::Principal;
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, Commitment, Method, Profile, Query, Slot};
 use crate::pool::CallContext;
@@ -146,7 +146,9 @@ async fn ask_cache(
     query: &Query,
     charge: &Charge,
 ) -> Result<CacheAnswer, Error> {
-    let conditions = CallConditions { request, monotonic_slot: request.principal.monotonic_slot(query) };
+    // Taken before the call, so that an answer of another cluster than the present one is not recorded.
+    let shown = request.principal.monotonic_slots(query);
+    let conditions = CallConditions { request, query };
     let options = CallOptions {
         bypass: request.bypass,
         deadline: request.started + request.front.config.server.request_timeout,
@@ -155,8 +157,8 @@ async fn ask_cache(
         trace: request.trace.clone(),
     };
     let answer = request.front.cache.answer(query, options, charge, &conditions).await?;
-    if let Some(slot) = &conditions.monotonic_slot {
-        slot.raise(answer.meta.slot);
+    if let Some((slots, commitment)) = shown {
+        slots.raise(commitment, answer.meta.slot);
     }
     Ok(answer)
 }
@@ -209,12 +211,12 @@ fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &Cache
 /// for answers. The cache asks for them again before it answers.
 struct CallConditions<'a> {
     request: &'a RequestContext<'a>,
-    monotonic_slot: Option<MonotonicSlot>,
+    query: &'a Query,
 }
 
 impl Conditions for CallConditions<'_> {
-    fn monotonic_slot(&self) -> Option<Slot> {
-        self.monotonic_slot.as_ref().and_then(MonotonicSlot::highest)
+    fn known_slot(&self) -> Option<Slot> {
+        self.request.principal.known_slot(self.query)
     }
 
     fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit> {

@@ -9,7 +9,7 @@ use super::passthrough::{charged, finish};
 use crate::cache::Debt;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
-use crate::methods::{AnyMethod, TipMethod, TipQuery};
+use crate::methods::{AnyMethod, Commitment, TipMethod, TipQuery};
 use crate::tip::TipAnswer;
 
 /// Answers a call of `method`, and counts it in the metrics.
@@ -25,7 +25,7 @@ pub(super) async fn answer(
         Ok(query) => (query.commitment(), read(request, query).await),
         Err(error) => (None, Err(error)),
     };
-    let answer = answer.map(|TipAnswer { reply, status }| (reply, status));
+    let answer = answer.map(|TipAnswer { reply, status, .. }| (reply, status));
     let response = finish(request, id, commitment, answer);
     let metrics = &request.front.metrics;
     metrics.tip_requests.at((method, response.outcome.outcome)).inc();
@@ -40,9 +40,13 @@ pub(super) async fn answer(
 async fn read(request: &RequestContext<'_>, query: TipQuery) -> Result<TipAnswer, Error> {
     let charge = request.principal.admit_other(AnyMethod::Tip(query.method()), query.commitment())?;
     let (tip, context) = (Arc::clone(&request.front.tip), request.call_context());
+    let known = request.principal.known_slots();
     let debt = |answer: &Result<TipAnswer, Error>| match answer {
         Ok(answer) if answer.status.is_hit() => Debt::Hit,
         other => Debt::of(other),
     };
-    charged(request, charge, async move { tip.answer(&query, &context).await }, debt).await
+    let answer = charged(request, charge, async move { tip.answer(&query, &context).await }, debt).await?;
+    // Whoever knows that a transaction has landed would take an older account for a fault.
+    Commitment::ALL.into_iter().zip(answer.landed).for_each(|(at, slot)| known.tell(at, slot));
+    Ok(answer)
 }

@@ -65,7 +65,7 @@ fn slot_of(query: &TipQuery, floors: [Slot; 3], result: &Bytes) -> Option<Slot> 
         TipQuery::State(..) => serde_json::from_slice(&value).ok().map(|_: LatestBlockhash| slot),
         TipQuery::BlockhashValid(..) => serde_json::from_slice(&value).ok().map(|_: bool| slot),
         TipQuery::Statuses { signatures, .. } => {
-            let statuses: Vec<Option<SignatureStatus<'_>>> = serde_json::from_slice(&value).ok()?;
+            let statuses = statuses(&value)?;
             let is_behind = |status: &SignatureStatus<'_>| {
                 let reached = status.confirmation_status;
                 let due = Commitment::ALL.into_iter().filter(|c| floors[c.index()] >= status.slot).max();
@@ -75,6 +75,10 @@ fn slot_of(query: &TipQuery, floors: [Slot; 3], result: &Bytes) -> Option<Slot> 
             (statuses.len() == signatures.len()).then_some(slot)
         }
     }
+}
+
+fn statuses(value: &Bytes) -> Option<Vec<Option<SignatureStatus<'_>>>> {
+    serde_json::from_slice(value).ok()
 }
 
 impl UpstreamCall for TipRequest {
@@ -169,6 +173,15 @@ impl UpstreamCall for TipRequest {
                 frontier.answered(sent.era, member.id, self.at(), *slot, now);
             }
             _ => {}
+        }
+        // Where the node has a transaction at a commitment, its chain is there, too. Accounts are then read from such nodes.
+        if let (TipQuery::Statuses { .. }, NodeReply::Result(result)) = (&self.query, body)
+            && let Some(Contextual { value, .. }) = Contextual::split(result)
+        {
+            for status in statuses(&value).into_iter().flatten().flatten() {
+                let reached = status.confirmation_status.into_iter();
+                reached.for_each(|at| frontier.answered(sent.era, member.id, at, status.slot, now));
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::fair::Held;
 use crate::gateway::{Gateway, Principal};
-use crate::methods::{AnyMethod, Subscription, SubscriptionMethod};
+use crate::methods::{AnyMethod, Commitment, Slot, Subscription, SubscriptionMethod};
 use crate::telemetry::{CloseReason, Metrics};
 
 /// The maximum number of bytes that wait for one client. A single longer notification may wait alone.
@@ -34,18 +34,35 @@ const FREE_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Notification {
     pub(super) method: SubscriptionMethod,
     pub(super) text: Bytes,
+    /// The slot of what has happened, and the commitment at which it has.
+    told: Option<(Commitment, Slot)>,
     /// The bytes of all notifications that wait, in which this one counts once.
     queued: Arc<AtomicUsize>,
 }
 
 impl Notification {
-    pub(super) fn new(method: SubscriptionMethod, result: &[u8], queued: &Arc<AtomicUsize>) -> Self {
+    /// Creates the notification with `result`, JSON text, which is the last one if `is_last` is true.
+    pub(super) fn new(
+        subscription: &Subscription,
+        result: &[u8],
+        is_last: bool,
+        queued: &Arc<AtomicUsize>,
+    ) -> Self {
+        let method = subscription.method();
         let head =
             format!(r#"{{"jsonrpc":"2.0","method":"{}Notification","params":{{"result":"#, method.kind());
         let text = Bytes::from([head.as_bytes(), result, br#","subscription":"#].concat());
         queued.fetch_add(text.len(), Ordering::Relaxed);
-        Self { method, text, queued: Arc::clone(queued) }
+        // That a transaction was received says nothing of the commitment that its subscription waits for.
+        let at = subscription.commitment().filter(|_| is_last || method != SubscriptionMethod::Signature);
+        Self { method, text, told: at.zip(context_slot(result)), queued: Arc::clone(queued) }
     }
+}
+
+/// Returns the slot of the context with which the results of most notifications begin.
+pub(super) fn context_slot(result: &[u8]) -> Option<Slot> {
+    let rest = str::from_utf8(result.strip_prefix(br#"{"context":{"slot":"#)?).ok()?;
+    rest.split_once(|next: char| !next.is_ascii_digit())?.0.parse().ok()
 }
 
 impl Drop for Notification {
@@ -174,6 +191,9 @@ impl SocketClient {
         }
         self.metrics.ws_notifications.at(notification.method).inc();
         state.principal.charge_notification();
+        if let Some((commitment, slot)) = notification.told {
+            state.principal.known_slots().tell(commitment, slot);
+        }
         match state.principal.hold_bytes(notification.text.len(), free) {
             Some(held) if free > 0 => {
                 let shared = Arc::clone(notification);

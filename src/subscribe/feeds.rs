@@ -97,7 +97,7 @@ impl Feeds {
     ) {
         let Some(feed) = table.feed(subscription).filter(|feed| !feed.subscribers.is_empty()) else { return };
         let before = self.queued_bytes();
-        let notification = Arc::new(Notification::new(subscription.method(), result, &self.queued));
+        let notification = Arc::new(Notification::new(subscription, result, is_last, &self.queued));
         // The first notification of an idle gateway may be longer than the bound.
         let free = if before == 0 { usize::MAX } else { self.max_queued.saturating_sub(self.queued_bytes()) };
         for (id, client) in &feed.subscribers {

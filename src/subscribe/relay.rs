@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 
+use super::client::context_slot;
 use super::{CHECK_INTERVAL, Hub};
 use crate::error::Error;
 use crate::jsonrpc::{Id, reply};
@@ -287,7 +288,14 @@ impl Relay {
                         self.hub.note_slot(slot, Some(parent));
                     }
                 }
-                Some(subscription) => self.hub.feeds.publish(subscription, result.get().as_bytes(), false),
+                Some(subscription) => {
+                    let result = result.get().as_bytes();
+                    if let Some((at, slot)) = subscription.commitment().zip(context_slot(result)) {
+                        let frontier = &self.hub.parts.frontier;
+                        frontier.answered(frontier.era(), self.node.id, at, slot, Instant::now());
+                    }
+                    self.hub.feeds.publish(subscription, result, false);
+                }
                 // A notification may be on its way when its subscription ends.
                 None => {}
             }

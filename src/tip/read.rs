@@ -24,7 +24,7 @@ use crate::pool::{CallContext, PoolReply};
 /// An answer from the followed chain, or from what a node said within the last slot.
 const HIT: CacheStatus = CacheStatus::Hit { ttl_s: 0, derived: false, stale: false };
 /// An answer that a node gave for this call alone.
-const ASKED: CacheStatus = CacheStatus::forwarded(ForwardReason::Miss, false);
+pub(super) const ASKED: CacheStatus = CacheStatus::forwarded(ForwardReason::Miss, false);
 /// The number of blocks that nodes remember. No blockhash is valid for longer.
 const LONGEST_WINDOW: u64 = 300;
 /// The slots for which a followed chain counts as current after a poll has named its newest block.
@@ -37,6 +37,14 @@ pub struct TipAnswer {
     pub reply: NodeReply,
     /// Where it comes from.
     pub status: CacheStatus,
+    /// The highest slot, at each commitment, at which a transaction has landed by this answer. 0 if none has.
+    pub landed: [Slot; 3],
+}
+
+impl TipAnswer {
+    pub(super) const fn new(reply: NodeReply, status: CacheStatus) -> Self {
+        Self { reply, status, landed: [0; 3] }
+    }
 }
 
 /// What nodes have said last, at each commitment.
@@ -100,8 +108,7 @@ impl Tip {
         let (state, at) = match query {
             TipQuery::State(_, at) | TipQuery::BlockhashValid(_, at) => (query, *at),
             TipQuery::Statuses { signatures, search_history } => {
-                let reply = self.statuses(Arc::clone(signatures), *search_history, context).await?;
-                return Ok(TipAnswer { reply, status: ASKED });
+                return self.statuses(Arc::clone(signatures), *search_history, context).await;
             }
         };
         loop {
@@ -111,7 +118,7 @@ impl Tip {
                 }
                 // A higher slot was shown meanwhile.
                 Ok(_) => {}
-                Err(Unread::Refused(reply)) => return Ok(TipAnswer { reply, status: ASKED }),
+                Err(Unread::Refused(refusal)) => return Ok(TipAnswer::new(refusal, ASKED)),
                 Err(Unread::Failed(error)) => return Err(error),
             }
         }
@@ -166,7 +173,7 @@ impl Tip {
         let (kept, status) =
             self.keep(&self.reads.hashes, TipMethod::GetLatestBlockhash, at, context).await?;
         self.learn_window(&kept.result);
-        Ok((kept.slot, TipAnswer { reply: NodeReply::Result(kept.result), status }))
+        Ok((kept.slot, TipAnswer::new(NodeReply::Result(kept.result), status)))
     }
 
     /// Answers isBlockhashValid from the chain well inside the hash's life. Near its end, and for a hash that the chain
@@ -186,7 +193,7 @@ impl Tip {
             }
         }
         let (slot, result) = self.ask_alone(query, context).await?;
-        Ok((slot, TipAnswer { reply: NodeReply::Result(result), status: ASKED }))
+        Ok((slot, TipAnswer::new(NodeReply::Result(result), ASKED)))
     }
 
     /// Returns the block of the followed chain that has this hash. `None` if it is not one of the newest.
@@ -292,7 +299,7 @@ impl Tip {
 }
 
 fn answer(result: String, status: CacheStatus) -> TipAnswer {
-    TipAnswer { reply: NodeReply::Result(result.into()), status }
+    TipAnswer::new(NodeReply::Result(result.into()), status)
 }
 
 fn in_context(slot: Slot, value: &str) -> String {

@@ -8,7 +8,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
-use super::Tip;
+use super::read::ASKED;
+use super::{Tip, TipAnswer};
 use crate::error::Error;
 use crate::methods::{Commitment, MAX_SIGNATURES, Signature, SignatureStatus, Slot, TipQuery};
 use crate::node::answer::elements;
@@ -61,32 +62,35 @@ impl Tip {
         signatures: Arc<[Signature]>,
         search_history: bool,
         context: &CallContext,
-    ) -> Result<NodeReply, Error> {
+    ) -> Result<TipAnswer, Error> {
         let reply = if search_history || signatures.is_empty() {
             self.ask_for_statuses(signatures, search_history, context).await?
         } else {
             self.merged_statuses(signatures, context).await?
         };
-        Ok(reply.map_or_else(|refusal| refusal, |statuses| NodeReply::Result(self.shown_statuses(&statuses))))
+        Ok(reply
+            .map_or_else(|refusal| TipAnswer::new(refusal, ASKED), |statuses| self.shown_statuses(&statuses)))
     }
 
-    /// Returns the result with these statuses, which count as shown.
-    fn shown_statuses(&self, Statuses { slot, context, each }: &Statuses) -> Bytes {
+    /// Returns the answer with these statuses, which count as shown.
+    fn shown_statuses(&self, Statuses { slot, context, each }: &Statuses) -> TipAnswer {
         self.raise(Commitment::Processed, *slot);
+        let mut landed = [0; 3];
         let mut result =
             BytesMut::with_capacity(64 + each.iter().map(|status| status.len() + 1).sum::<usize>());
         result.put_slice(b"{\"context\":");
         result.put_slice(context);
         result.put_slice(b",\"value\":[");
         for (at, text) in each.iter().enumerate() {
-            if let Some(status) = read_status(text) {
-                status.confirmation_status.iter().for_each(|reached| self.raise(*reached, status.slot));
+            if let Some(SignatureStatus { slot, confirmation_status: Some(reached), .. }) = read_status(text) {
+                self.raise(reached, slot);
+                landed[reached.index()] = slot.max(landed[reached.index()]);
             }
             result.put_slice(if at == 0 { b"" } else { b"," });
             result.put_slice(text);
         }
         result.put_slice(b"]}");
-        result.freeze()
+        TipAnswer { landed, ..TipAnswer::new(NodeReply::Result(result.freeze()), ASKED) }
     }
 
     async fn merged_statuses(

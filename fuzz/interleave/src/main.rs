@@ -20,8 +20,8 @@ mod chain;
 mod flight;
 #[path = "../../../src/follow/last_writes.rs"]
 mod last_writes;
-#[path = "../../../src/gateway/monotonic_slot.rs"]
-mod monotonic_slot;
+#[path = "../../../src/gateway/known_slots.rs"]
+mod known_slots;
 mod sync;
 
 /// The number of schedules of each kind for each scene.
@@ -33,6 +33,12 @@ pub mod methods {
     pub struct Pubkey(pub [u8; 32]);
     #[derive(Debug, Clone, Copy)]
     pub struct Commitment;
+    impl Commitment {
+        pub const ALL: [Self; 1] = [Self];
+        pub fn index(self) -> usize {
+            0
+        }
+    }
     #[derive(Debug, Default)]
     pub struct PerCommitment<T>(T);
     impl<T> PerCommitment<T> {
@@ -134,9 +140,9 @@ fn purge_leaves_no_earlier_answer() {
     tasks.finish();
 }
 
-/// Checks that a key's monotonic slot is the highest slot that any of several concurrent callers was shown.
-fn monotonic_slot_only_rises() {
-    let shown = monotonic_slot::ShownSlots::default();
+/// Checks that a key's known slot is the highest slot that any of several concurrent callers was shown.
+fn known_slots_only_rise() {
+    let shown = known_slots::ShownSlots::default();
     let callers: Vec<_> = [[3, 9], [7, 4], [5, 8]]
         .into_iter()
         .map(|slots| {
@@ -144,8 +150,8 @@ fn monotonic_slot_only_rises() {
             spawn(async move {
                 let mut last = 0;
                 for slot in slots {
-                    shown.at(methods::Commitment).raise(slot);
-                    let now = shown.at(methods::Commitment).highest().unwrap_or(0);
+                    shown.of_call().raise(methods::Commitment, slot);
+                    let now = shown.highest(methods::Commitment).unwrap_or(0);
                     assert!(now >= slot && now >= last, "{now} after {slot} and {last}");
                     last = now;
                 }
@@ -155,7 +161,7 @@ fn monotonic_slot_only_rises() {
     for caller in callers {
         block_on(caller).unwrap();
     }
-    assert_eq!(shown.at(methods::Commitment).highest(), Some(9));
+    assert_eq!(shown.highest(methods::Commitment), Some(9));
 }
 
 /// Checks that each callback of a flight runs exactly once.
@@ -224,7 +230,7 @@ fn main() {
     for (name, scene) in [
         ("one_flight_at_a_time", one_flight_at_a_time as fn()),
         ("purge_leaves_no_earlier_answer", purge_leaves_no_earlier_answer),
-        ("monotonic_slot_only_rises", monotonic_slot_only_rises),
+        ("known_slots_only_rise", known_slots_only_rise),
         ("callbacks_run_once", callbacks_run_once),
         ("carried_accounts_are_unchanged", carried_accounts_are_unchanged),
     ] {

@@ -298,7 +298,7 @@ pub(super) fn on_a_stepped_clock<T>(case: impl Future<Output = T>) -> T {
 pub(super) struct SeenSlot(Option<Slot>);
 
 impl Conditions for SeenSlot {
-    fn monotonic_slot(&self) -> Option<Slot> {
+    fn known_slot(&self) -> Option<Slot> {
         self.0
     }
 
@@ -308,8 +308,8 @@ impl Conditions for SeenSlot {
 }
 
 /// Returns the options of a call with the default deadline, and the slot that its key has seen.
-pub(super) fn options(bypass: bool, monotonic_slot: Option<Slot>) -> (CallOptions, SeenSlot) {
+pub(super) fn options(bypass: bool, known_slot: Option<Slot>) -> (CallOptions, SeenSlot) {
     let deadline = Instant::now() + bounds::request_timeout();
     let (caller, trace) = (crate::pool::CallerId::default(), Trace::default());
-    (CallOptions { bypass, deadline, coding: None, caller, trace }, SeenSlot(monotonic_slot))
+    (CallOptions { bypass, deadline, coding: None, caller, trace }, SeenSlot(known_slot))
 }

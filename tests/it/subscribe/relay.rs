@@ -8,8 +8,10 @@ use futures_util::future::join_all;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use slotfront::config::Secret;
+use slotfront::methods::Commitment::{Confirmed, Processed};
 use slotfront::node::websocket::accept_key;
-use slotfront_testkit::TestGateway;
+use slotfront_sim::probe_methods;
+use slotfront_testkit::{TestGateway, node_answer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
@@ -185,6 +187,34 @@ async fn one_subscription_at_a_node_serves_all() {
     one.subscribe("logsSubscribe", json!(["all", {"commitment": "confirmed", "x": 1}])).await;
     assert_eq!(node.calls("logsSubscribe"), 2);
     one.assert_quiet();
+}
+
+/// Whoever hears of a transaction reads what it has changed, although an older answer is still fresh, and although the first
+/// node is behind.
+#[tokio::test]
+async fn what_a_log_tells_of_is_in_the_next_balance() {
+    let (gateway, [node, _]) = start().await;
+    let wallet = gateway.cluster.examples().wallets[0].to_string();
+    let confirmed = json!({"commitment": "confirmed"});
+    let balance = gateway.call("getBalance", json!([wallet, confirmed]));
+    let mut socket = gateway.socket().await;
+    socket.subscribe("logsSubscribe", json!(["all", confirmed])).await;
+    node_answer(gateway.cluster.node(0), "requestAirdrop", &json!([wallet, 77]));
+    let landed = gateway.cluster.step_to_block();
+    gateway.step_by(0).await;
+    let before = balance.send().await.value().as_u64().unwrap();
+    gateway.cluster.node(0).stand_still_at(Some(gateway.cluster.slot(Processed)));
+    // No probe tells how far the nodes are.
+    let nodes = gateway.cluster.nodes();
+    let _held: Vec<_> =
+        nodes.iter().flat_map(|node| probe_methods().iter().map(|method| node.hold(method))).collect();
+    while gateway.cluster.slot(Confirmed) < landed {
+        gateway.cluster.step();
+    }
+    let value = json!({"err": null, "logs": [], "signature": "s"});
+    node.notify("logsSubscribe", "logsNotification", &json!({"context": {"slot": landed}, "value": value}));
+    socket.notification().await;
+    assert_eq!(balance.send().await.value(), before + 77);
 }
 
 #[tokio::test]
