@@ -355,15 +355,13 @@ fn follow_chain(
     }
 }
 
-/// Watches for a change of the cluster to which the pool's nodes belong. Each change purges the cache, and then
-/// removes the record of the newest slot that each API key has seen, and ends all subscriptions. In the other order, a hit on an entry of the
-/// old cluster could record a slot of that cluster again.
+/// Watches for a change of the cluster to which the pool's nodes belong. Each change purges the cache, and ends all
+/// subscriptions.
 fn purge_on_cluster_change(front: &Arc<Front>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (front, stop, mut clusters) = (Arc::clone(front), stop.clone(), front.pool.clusters());
     tasks.spawn(async move {
         while let Some(Ok(())) = stop.run_until_cancelled(clusters.changed()).await {
             front.cache.purger().purge_all_clusters();
-            front.gateway.forget_shown_slots();
             front.subscriptions.restart();
         }
     });

@@ -223,17 +223,6 @@ impl Gateway {
         self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
     }
 
-    /// Forgets the highest slots that each caller has seen in answers. Called when the upstreams belong to another
-    /// Solana cluster than before.
-    pub fn forget_shown_slots(&self) {
-        let forget = |principal: &Principal| principal.shown.forget();
-        match &self.snapshot.load().access {
-            AccessMode::Keys(table) => table.principals().for_each(forget),
-            AccessMode::Open(everybody) => forget(everybody),
-            AccessMode::OpenPlan(_, clients) => clients.for_each(forget),
-        }
-    }
-
     /// Returns the caller that `key` identifies. `client` is the caller's address. An unknown address (`None`) is on no
     /// list of allowed addresses. `origin` is the value of `Origin`, which only browsers send.
     ///

@@ -6,7 +6,6 @@
 
 pub(crate) use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
 
-pub(crate) use arc_swap::ArcSwap;
 pub(crate) use tokio::sync::watch;
 pub(crate) use tokio::time::Instant;
 pub(crate) use tokio_util::task::TaskTracker;

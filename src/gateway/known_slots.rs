@@ -6,49 +6,42 @@
 //!
 //! This module only stores the slots. The cache decides how to answer. At processed, a slot stays recorded even if
 //! its fork is dropped. That is harmless, because a recorded slot only makes the cache look for a newer answer and
-//! never causes an error. When the Solana cluster changes, all slots are forgotten. Calls that began earlier then
-//! no longer record their slots.
+//! never causes an error.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::methods::{Commitment, PerCommitment, Slot};
-use crate::sync::ArcSwap;
-use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The slots that one key knows of. Clones share the slots, so that the slots survive a reload.
+/// The highest slot, at each commitment, that one key knows of. 0 before the first. Clones share the slots, so that they
+/// survive a reload.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ShownSlots(Arc<ArcSwap<KnownSlots>>);
-
-impl ShownSlots {
-    /// Returns the slots, which a call takes before it asks a node, and raises afterwards.
-    pub(crate) fn of_call(&self) -> Arc<KnownSlots> {
-        self.0.load_full()
-    }
-
-    /// Returns the highest slot that the key knows of. `None` before the first.
-    pub(crate) fn highest(&self, commitment: Commitment) -> Option<Slot> {
-        let slot = self.0.load().0.get(commitment).load(Ordering::Relaxed);
-        (slot > 0).then_some(slot)
-    }
-
-    /// Forgets the slots, so that the next answers may have any slot.
-    pub(crate) fn forget(&self) {
-        self.0.store(Arc::default());
-    }
-}
-
-/// The highest slot, at each commitment, that a key knows of. 0 before the first.
-#[derive(Debug, Default)]
-pub struct KnownSlots(PerCommitment<AtomicU64>);
+pub struct KnownSlots(Arc<PerCommitment<AtomicU64>>);
 
 impl KnownSlots {
-    /// Records that the caller knows of `slot`. Has no effect if it knows of a higher one.
+    /// Records that the key knows of `slot`. Has no effect if it knows of a higher one.
     pub fn raise(&self, commitment: Commitment, slot: Slot) {
         self.0.get(commitment).fetch_max(slot, Ordering::Relaxed);
     }
 
-    /// Records that the caller was told of something at `slot`. What is confirmed is processed, too.
+    /// Records that the key was told of something at `slot`. What is confirmed is processed, too.
     pub fn tell(&self, commitment: Commitment, slot: Slot) {
         Commitment::ALL[..=commitment.index()].iter().for_each(|weaker| self.raise(*weaker, slot));
+    }
+
+    /// Returns the highest slot that the key knows of. `None` before the first. A slot that is not believed is forgotten: a
+    /// node has invented it, or the cluster goes on from a lower one.
+    pub(super) fn highest(
+        &self,
+        commitment: Commitment,
+        is_believed: impl FnOnce(Slot) -> bool,
+    ) -> Option<Slot> {
+        let known = self.0.get(commitment);
+        let slot = known.load(Ordering::Relaxed);
+        if slot > 0 && !is_believed(slot) {
+            let _ = known.compare_exchange(slot, 0, Ordering::Relaxed, Ordering::Relaxed);
+            return None;
+        }
+        (slot > 0).then_some(slot)
     }
 }

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::keys::KeyHash;
 use super::keys::scope::Scope;
+use super::known_slots::KnownSlots;
 use super::lease::Lease;
 use super::limit::{Limiter, Rate, Remaining};
-use super::known_slots::{KnownSlots, ShownSlots};
 use super::plan::{self, PlanTerms};
 use super::quota::{Period, Used};
 use super::snapshot::PrincipalContext;
@@ -35,7 +35,7 @@ pub struct Principal {
     /// The plan and the state of its limits. `None` in mode `open` without a plan.
     pub(crate) limits: Option<PlanLimits>,
     /// What the caller was told, and with a `monotonic` plan all that it was shown.
-    pub(crate) shown: ShownSlots,
+    known: KnownSlots,
     pub(crate) context: Arc<PrincipalContext>,
     metrics: OnceLock<Arc<KeyMetrics>>,
 }
@@ -189,15 +189,15 @@ impl Principal {
         id: Arc<str>,
         validity: KeyValidity,
         limits: Option<PlanLimits>,
-        shown: ShownSlots,
+        known: KnownSlots,
         context: &Arc<PrincipalContext>,
     ) -> Self {
-        Self { id, validity, limits, shown, context: Arc::clone(context), metrics: OnceLock::new() }
+        Self { id, validity, limits, known, context: Arc::clone(context), metrics: OnceLock::new() }
     }
 
     /// Creates the principal of a caller without a key.
     pub(crate) fn anonymous(limits: Option<PlanLimits>, context: &Arc<PrincipalContext>) -> Self {
-        Self::new(Arc::from(ANONYMOUS), KeyValidity::default(), limits, ShownSlots::default(), context)
+        Self::new(Arc::from(ANONYMOUS), KeyValidity::default(), limits, KnownSlots::default(), context)
     }
 
     /// Returns the key's id, for logs and metrics. It is not secret.
@@ -382,22 +382,25 @@ impl Principal {
         }
     }
 
-    /// Returns the slots that the caller knows of, which a call raises by what it tells the caller.
-    pub fn known_slots(&self) -> Arc<KnownSlots> {
-        self.shown.of_call()
+    /// Returns the slots that the caller knows of.
+    pub fn known_slots(&self) -> &KnownSlots {
+        &self.known
     }
 
     /// Returns the slot below which a stored answer to `query` would be older than what the caller knows. `None` if there
-    /// is none, or if the answer to `query` has no context slot.
-    pub fn known_slot(&self, query: &Query) -> Option<Slot> {
-        self.shown.highest(query.commitment().filter(|_| query.has_context())?)
+    /// is none, or if the answer to `query` has no context slot. `believes` says whether any node may be at a slot.
+    pub fn known_slot(&self, query: &Query, believes: impl FnOnce(Commitment, Slot) -> bool) -> Option<Slot> {
+        let commitment = query.commitment().filter(|_| query.has_context())?;
+        self.known.highest(commitment, |slot| believes(commitment, slot))
     }
 
-    /// Returns the slots that the answer to `query` raises, and its commitment. `None` if the plan is not `monotonic`, or if
-    /// the answer has no context slot.
-    pub fn monotonic_slots(&self, query: &Query) -> Option<(Arc<KnownSlots>, Commitment)> {
-        self.limits.as_ref().filter(|limits| limits.terms.plan.monotonic)?;
-        query.commitment().filter(|_| query.has_context()).map(|commitment| (self.known_slots(), commitment))
+    /// Records that the answer to `query` has shown `slot` to the caller, if its plan is `monotonic` and the answer has a
+    /// context slot.
+    pub fn note_shown(&self, query: &Query, slot: Slot) {
+        let is_monotonic = self.limits.as_ref().is_some_and(|limits| limits.terms.plan.monotonic);
+        if let Some(commitment) = query.commitment().filter(|_| is_monotonic && query.has_context()) {
+            self.known.raise(commitment, slot);
+        }
     }
 
     fn limited(&self, reason: LimitReason, limit: String, retry_after: Duration) -> Error {

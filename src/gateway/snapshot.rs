@@ -255,8 +255,8 @@ impl KeyTable {
         let limits_before = before.and_then(|principal| principal.limits.as_ref());
         let used = context.ledger.of(&id);
         let limits = Some(PlanLimits::new(Arc::clone(terms), limits_before, used, &id, context));
-        let shown = before.map(|principal| principal.shown.clone()).unwrap_or_default();
-        let principal = Arc::new(Principal::new(Arc::clone(&id), validity, limits, shown, context));
+        let known = before.map(|principal| principal.known_slots().clone()).unwrap_or_default();
+        let principal = Arc::new(Principal::new(Arc::clone(&id), validity, limits, known, context));
         for hash in principal.validity.hashes() {
             self.by_hash.insert(hash, Arc::clone(&principal));
         }

@@ -9,7 +9,7 @@ use super::keys::file::{KeyFile, NewKey};
 use super::*;
 use crate::cache::CacheStatus;
 use crate::config::{AuthMode, Plan, Secret, Upstream};
-use crate::methods::{Method, Query};
+use crate::methods::{Commitment, Method, Query};
 
 const CLIENT: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
 
@@ -271,10 +271,8 @@ async fn monotonic_plans_keep_slots_over_reloads() {
     );
     let block = query(Method::GetBlock, "[5]");
     let principal = authenticate(&gateway, &steady).unwrap();
-    let highest = |principal: &Principal, query| principal.known_slot(query);
-    let show = |principal: &Principal, query, slot| {
-        principal.monotonic_slots(query).iter().for_each(|(slots, commitment)| slots.raise(*commitment, slot));
-    };
+    let highest = |principal: &Principal, query| principal.known_slot(query, |_, slot| slot < 1_000);
+    let show = Principal::note_shown;
     assert_eq!(highest(&principal, &account), None, "nothing has been shown yet");
     for slot in [10, 12, 11] {
         show(&principal, &account, slot);
@@ -294,14 +292,14 @@ async fn monotonic_plans_keep_slots_over_reloads() {
     show(&other, &account, 20);
     assert_eq!(highest(&other, &account), None, "not by this plan");
 
-    let under_way = successor.known_slots();
-    gateway.forget_shown_slots();
-    under_way.raise(crate::methods::Commitment::Finalized, 99);
-    assert_eq!(
-        [&account, &confirmed].map(|query| highest(&principal, query)),
-        [None, None],
-        "another cluster"
-    );
+    show(&principal, &account, 2_000);
+    assert_eq!(highest(&successor, &account), None, "no node is near it");
+    show(&principal, &account, 5);
+    assert_eq!(highest(&successor, &account), Some(5), "another cluster");
+
+    let told = authenticate(&gateway, &plain).unwrap();
+    told.known_slots().tell(Commitment::Confirmed, 30);
+    assert_eq!([&account, &confirmed].map(|query| highest(&told, query)), [None, Some(30)], "by any plan");
 }
 
 #[tokio::test(start_paused = true)]

@@ -146,8 +146,6 @@ async fn ask_cache(
     query: &Query,
     charge: &Charge,
 ) -> Result<CacheAnswer, Error> {
-    // Taken before the call, so that an answer of another cluster than the present one is not recorded.
-    let shown = request.principal.monotonic_slots(query);
     let conditions = CallConditions { request, query };
     let options = CallOptions {
         bypass: request.bypass,
@@ -157,9 +155,7 @@ async fn ask_cache(
         trace: request.trace.clone(),
     };
     let answer = request.front.cache.answer(query, options, charge, &conditions).await?;
-    if let Some((slots, commitment)) = shown {
-        slots.raise(commitment, answer.meta.slot);
-    }
+    request.principal.note_shown(query, answer.meta.slot);
     Ok(answer)
 }
 
@@ -216,7 +212,8 @@ struct CallConditions<'a> {
 
 impl Conditions for CallConditions<'_> {
     fn known_slot(&self) -> Option<Slot> {
-        self.request.principal.known_slot(self.query)
+        let frontier = &self.request.front.frontier;
+        self.request.principal.known_slot(self.query, |commitment, slot| frontier.believes(commitment, slot))
     }
 
     fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit> {

@@ -40,13 +40,13 @@ pub(super) async fn answer(
 async fn read(request: &RequestContext<'_>, query: TipQuery) -> Result<TipAnswer, Error> {
     let charge = request.principal.admit_other(AnyMethod::Tip(query.method()), query.commitment())?;
     let (tip, context) = (Arc::clone(&request.front.tip), request.call_context());
-    let known = request.principal.known_slots();
     let debt = |answer: &Result<TipAnswer, Error>| match answer {
         Ok(answer) if answer.status.is_hit() => Debt::Hit,
         other => Debt::of(other),
     };
     let answer = charged(request, charge, async move { tip.answer(&query, &context).await }, debt).await?;
     // Whoever knows that a transaction has landed would take an older account for a fault.
+    let known = request.principal.known_slots();
     Commitment::ALL.into_iter().zip(answer.landed).for_each(|(at, slot)| known.tell(at, slot));
     Ok(answer)
 }

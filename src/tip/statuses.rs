@@ -82,7 +82,8 @@ impl Tip {
         result.put_slice(context);
         result.put_slice(b",\"value\":[");
         for (at, text) in each.iter().enumerate() {
-            if let Some(SignatureStatus { slot, confirmation_status: Some(reached), .. }) = read_status(text) {
+            if let Some(SignatureStatus { slot, confirmation_status: Some(reached), .. }) = read_status(text)
+            {
                 self.raise(reached, slot);
                 landed[reached.index()] = slot.max(landed[reached.index()]);
             }

@@ -60,7 +60,8 @@ async fn a_landed_transaction_is_in_the_next_balance() {
         let gateway = TestGateway::builder().config(|config| config.follow.mode = follow).start().await;
         let wallet = gateway.cluster.examples().wallets[0].to_string();
         let balance = gateway.call("getBalance", json!([wallet, at(commitment)]));
-        let sent = node_answer(gateway.cluster.node(0), "requestAirdrop", &json!([wallet, 77]))["result"].clone();
+        let sent =
+            node_answer(gateway.cluster.node(0), "requestAirdrop", &json!([wallet, 77]))["result"].clone();
         let landed = gateway.cluster.step_to_block();
         while gateway.cluster.slot(commitment) + 1 < landed {
             gateway.step_by(1).await;

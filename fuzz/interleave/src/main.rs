@@ -20,8 +20,6 @@ mod chain;
 mod flight;
 #[path = "../../../src/follow/last_writes.rs"]
 mod last_writes;
-#[path = "../../../src/gateway/known_slots.rs"]
-mod known_slots;
 mod sync;
 
 /// The number of schedules of each kind for each scene.
@@ -31,21 +29,6 @@ pub mod methods {
     pub type Slot = u64;
     #[derive(Debug, Clone, Copy)]
     pub struct Pubkey(pub [u8; 32]);
-    #[derive(Debug, Clone, Copy)]
-    pub struct Commitment;
-    impl Commitment {
-        pub const ALL: [Self; 1] = [Self];
-        pub fn index(self) -> usize {
-            0
-        }
-    }
-    #[derive(Debug, Default)]
-    pub struct PerCommitment<T>(T);
-    impl<T> PerCommitment<T> {
-        pub fn get(&self, _: Commitment) -> &T {
-            &self.0
-        }
-    }
 }
 
 pub mod telemetry {
@@ -140,30 +123,6 @@ fn purge_leaves_no_earlier_answer() {
     tasks.finish();
 }
 
-/// Checks that a key's known slot is the highest slot that any of several concurrent callers was shown.
-fn known_slots_only_rise() {
-    let shown = known_slots::ShownSlots::default();
-    let callers: Vec<_> = [[3, 9], [7, 4], [5, 8]]
-        .into_iter()
-        .map(|slots| {
-            let shown = shown.clone();
-            spawn(async move {
-                let mut last = 0;
-                for slot in slots {
-                    shown.of_call().raise(methods::Commitment, slot);
-                    let now = shown.highest(methods::Commitment).unwrap_or(0);
-                    assert!(now >= slot && now >= last, "{now} after {slot} and {last}");
-                    last = now;
-                }
-            })
-        })
-        .collect();
-    for caller in callers {
-        block_on(caller).unwrap();
-    }
-    assert_eq!(shown.highest(methods::Commitment), Some(9));
-}
-
 /// Checks that each callback of a flight runs exactly once.
 fn callbacks_run_once() {
     let tasks = TaskTracker::default();
@@ -230,7 +189,6 @@ fn main() {
     for (name, scene) in [
         ("one_flight_at_a_time", one_flight_at_a_time as fn()),
         ("purge_leaves_no_earlier_answer", purge_leaves_no_earlier_answer),
-        ("known_slots_only_rise", known_slots_only_rise),
         ("callbacks_run_once", callbacks_run_once),
         ("carried_accounts_are_unchanged", carried_accounts_are_unchanged),
     ] {

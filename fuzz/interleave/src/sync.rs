@@ -30,17 +30,3 @@ impl TaskTracker {
         }
     }
 }
-
-/// A replacement of `arc_swap`'s type, on a lock.
-#[derive(Debug, Default)]
-pub struct ArcSwap<T>(Mutex<Arc<T>>);
-
-impl<T> ArcSwap<T> {
-    pub fn load_full(&self) -> Arc<T> {
-        Arc::clone(&self.0.lock().unwrap())
-    }
-
-    pub fn store(&self, value: Arc<T>) {
-        *self.0.lock().unwrap() = value;
-    }
-}
