@@ -176,7 +176,7 @@ impl App {
             tasks.clone(),
             shared.as_ref(),
         );
-        let tip = Tip::new(Arc::clone(&pool), Arc::clone(&frontier), Arc::clone(&followed), tasks.clone());
+        let tip = Tip::new(Arc::clone(&pool), Arc::clone(&frontier), Arc::clone(&followed));
         let gateway = Arc::new(gateway);
         let tracer = tracer(&config, &metrics, &tasks, stop)?;
         tasks.spawn(telemetry::report_folds(stop.clone()));

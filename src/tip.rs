@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, FailedAttempt};
 use crate::follow::FollowedChain;
@@ -44,7 +43,6 @@ pub struct Tip {
     pool: Arc<Pool>,
     frontier: Arc<Frontier>,
     followed: Arc<FollowedChain>,
-    tasks: TaskTracker,
     /// The highest slot that was shown at each commitment, by [`Commitment::index`]. 0 before the first.
     shown: [AtomicU64; 3],
     /// The newest known slot at each commitment that the tip has seen. If it is lower now, no node reaches it any more.
@@ -56,17 +54,11 @@ pub struct Tip {
 
 impl Tip {
     /// Creates a tip that nobody was shown anything of.
-    pub fn new(
-        pool: Arc<Pool>,
-        frontier: Arc<Frontier>,
-        followed: Arc<FollowedChain>,
-        tasks: TaskTracker,
-    ) -> Arc<Self> {
+    pub fn new(pool: Arc<Pool>, frontier: Arc<Frontier>, followed: Arc<FollowedChain>) -> Arc<Self> {
         Arc::new(Self {
             pool,
             frontier,
             followed,
-            tasks,
             shown: Default::default(),
             known: Default::default(),
             reads: Reads::default(),
@@ -81,14 +73,10 @@ impl Tip {
         self.shown[commitment.index()].load(Ordering::Acquire)
     }
 
-    /// Notes that a caller is shown `slot`. A slot that is confirmed is processed, too, so the tip rises at all weaker
-    /// commitments. A slot that a single node invents would stop all answers, so it does not count.
-    pub fn raise(&self, commitment: Commitment, slot: Slot) {
-        self.raise_from(commitment, slot);
-    }
-
-    /// Raises the tip as [`Self::raise`] does, and returns the highest slot that was shown before.
-    fn raise_from(&self, commitment: Commitment, slot: Slot) -> Slot {
+    /// Notes that a caller is shown `slot`, and returns the highest slot that was shown before. A slot that is confirmed is
+    /// processed, too, so the tip rises at all weaker commitments. A slot that a single node invents would stop all answers,
+    /// so it does not count.
+    pub fn raise(&self, commitment: Commitment, slot: Slot) -> Slot {
         self.follow_falls();
         self.lift(commitment, slot)
     }
@@ -136,14 +124,9 @@ impl Tip {
     ///
     /// # Errors
     /// No node says in time how far the signatures are.
-    async fn show(
-        self: &Arc<Self>,
-        commitment: Commitment,
-        slot: Slot,
-        deadline: Instant,
-    ) -> Result<bool, Error> {
+    async fn show(&self, commitment: Commitment, slot: Slot, deadline: Instant) -> Result<bool, Error> {
         self.settle(commitment, slot, deadline).await?;
-        Ok(self.raise_from(commitment, slot) <= slot)
+        Ok(self.raise(commitment, slot) <= slot)
     }
 
     /// Asks nodes until one answers at or above the tip.
@@ -202,7 +185,7 @@ mod tests {
         let config = Config::dev(any, any, upstreams.into());
         let frontier = Arc::new(Frontier::new(2));
         let pool = Pool::new(&config, Arc::clone(&frontier), Metrics::new()).unwrap();
-        let tip = Tip::new(Arc::new(pool), Arc::clone(&frontier), Arc::default(), TaskTracker::new());
+        let tip = Tip::new(Arc::new(pool), Arc::clone(&frontier), Arc::default());
         (tip, frontier)
     }
 
@@ -245,10 +228,12 @@ mod tests {
         frontier.forget();
         let status = r#"{"slot":400,"confirmations":1,"err":null,"confirmationStatus":"confirmed"}"#;
         let statuses = statuses::Statuses { slot: 500, context: "{}".into(), each: vec![status.into()] };
+        // Sent after the fall, which nobody has noticed yet.
+        let sent_at = Instant::now() + PATIENCE;
         // A thread of its own, because it would wait for ever for a lock that it holds.
         let (done, noted) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
-            tip.note(&[Signature([7; 64])], &statuses);
+            tip.note(&[Signature([7; 64])], &statuses, sent_at);
             done.send(())
         });
         assert_eq!(tokio::time::timeout(PATIENCE, noted).await, Ok(Ok(())));

@@ -4,10 +4,8 @@
 //! of the followed chain, if there is one: `getBlock` then has the block of every slot that `getSlot` shows. Otherwise a
 //! node is asked once a slot, whoever asks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -56,14 +54,8 @@ pub(super) struct Reads {
     pub(super) window: AtomicU64,
 }
 
-/// What a node said last. Callers who find it too old share one fetch.
-#[derive(Debug, Default)]
-struct LastAnswer {
-    /// The answer, and when it came.
-    kept: ArcSwapOption<(Result<Kept, Unread>, Instant)>,
-    /// The turn to fetch.
-    fetching: Mutex<()>,
-}
+/// What a node said last, and when. Callers who find it too old wait for one fetch, which holds the lock.
+type LastAnswer = Mutex<Option<(Result<Kept, Unread>, Instant)>>;
 
 /// A node's result.
 #[derive(Debug, Clone)]
@@ -100,27 +92,34 @@ impl Tip {
     ///
     /// # Errors
     /// No node answers at or above the tip in time.
-    pub async fn answer(
-        self: &Arc<Self>,
-        query: &TipQuery,
-        context: &CallContext,
-    ) -> Result<TipAnswer, Error> {
-        let (state, at) = match query {
-            TipQuery::State(_, at) | TipQuery::BlockhashValid(_, at) => (query, *at),
+    pub async fn answer(&self, query: &TipQuery, context: &CallContext) -> Result<TipAnswer, Error> {
+        let answer = match query {
+            TipQuery::State(_, at) | TipQuery::BlockhashValid(_, at) => {
+                self.read_and_show(query, *at, context).await
+            }
             TipQuery::Statuses { signatures, search_history } => {
-                return self.statuses(Arc::clone(signatures), *search_history, context).await;
+                self.statuses(signatures, *search_history, context).await
             }
         };
+        match answer {
+            Err(Unread::Refused(refusal)) => Ok(TipAnswer::new(refusal, ASKED)),
+            Err(Unread::Failed(error)) => Err(error),
+            Ok(answer) => Ok(answer),
+        }
+    }
+
+    async fn read_and_show(
+        &self,
+        query: &TipQuery,
+        at: ReadAt,
+        context: &CallContext,
+    ) -> Result<TipAnswer, Unread> {
         loop {
-            match self.read(state, at, context).await {
-                Ok((slot, answer)) if self.show(at.commitment, slot, context.deadline).await? => {
-                    return Ok(answer);
-                }
-                // A higher slot was shown meanwhile.
-                Ok(_) => {}
-                Err(Unread::Refused(refusal)) => return Ok(TipAnswer::new(refusal, ASKED)),
-                Err(Unread::Failed(error)) => return Err(error),
+            let (slot, answer) = self.read(query, at, context).await?;
+            if self.show(at.commitment, slot, context.deadline).await? {
+                return Ok(answer);
             }
+            // A higher slot was shown meanwhile.
         }
     }
 
@@ -257,34 +256,30 @@ impl Tip {
             Ok(Kept { result, slot, era, sent_at })
         };
         let ReadAt { commitment, min_context_slot } = at;
-        let lowest = self.slot(commitment);
         // A refusal of one caller's minimum is not everybody's answer.
-        if min_context_slot > Some(lowest) {
+        if min_context_slot > Some(self.slot(commitment)) {
             return Ok((fetch(at).await?, ASKED));
         }
-        let serves = |kept: &Kept| kept.era == self.frontier.era() && kept.slot >= lowest;
-        let is_young = |kept: &Kept| kept.sent_at.elapsed() < self.frontier.slot_time();
-        let last = &last[commitment.index()];
-        if let Some((Ok(kept), _)) = last.kept.load().as_deref()
-            && serves(kept)
-            && is_young(kept)
-        {
-            return Ok((kept.clone(), HIT));
-        }
-        let began = Instant::now();
-        let _turn = last.fetching.lock().await;
-        if let Some((answer, came_at)) = last.kept.load().as_deref()
-            && *came_at >= began
-        {
+        let arrived = Instant::now();
+        let mut last = last[commitment.index()].lock().await;
+        if let Some((answer, came_at)) = &*last {
+            let is_shared = *came_at >= arrived;
             match answer {
-                Err(why) => return Err(why.clone()),
-                Ok(kept) if serves(kept) => return Ok((kept.clone(), CacheStatus::Collapsed)),
-                // That fetch began before the tip rose.
-                Ok(_) => {}
+                Err(why) if is_shared => return Err(why.clone()),
+                Ok(kept) if kept.era == self.frontier.era() && kept.slot >= self.slot(commitment) => {
+                    if is_shared {
+                        return Ok((kept.clone(), CacheStatus::Collapsed));
+                    }
+                    if kept.sent_at.elapsed() < self.frontier.slot_time() {
+                        return Ok((kept.clone(), HIT));
+                    }
+                }
+                // The fetch began before the tip rose, or failed before this caller came.
+                Ok(_) | Err(_) => {}
             }
         }
         let answer = fetch(ReadAt { commitment, min_context_slot: None }).await;
-        last.kept.store(Some(Arc::new((answer.clone(), Instant::now()))));
+        *last = Some((answer.clone(), Instant::now()));
         answer.map(|kept| (kept, CacheStatus::forwarded(ForwardReason::Miss, true)))
     }
 

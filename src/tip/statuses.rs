@@ -1,15 +1,15 @@
 //! The questions for the statuses of signatures, merged: while one call is under way, all callers who ask wait together
 //! for the next one.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use futures_util::future::join_all;
-use tokio::sync::oneshot;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
-use super::read::ASKED;
-use super::{Tip, TipAnswer};
+use super::read::{ASKED, Unread};
+use super::{PATIENCE, Tip, TipAnswer};
 use crate::error::Error;
 use crate::methods::{Commitment, MAX_SIGNATURES, Signature, SignatureStatus, Slot, TipQuery};
 use crate::node::answer::elements;
@@ -24,52 +24,40 @@ pub(super) struct Statuses {
     pub(super) each: Vec<Bytes>,
 }
 
-/// A node's answer: the statuses, or its error.
-pub(super) type StatusReply = Result<Result<Statuses, NodeReply>, Error>;
-
-/// The callers who wait for the next call.
+/// The questions that wait, and the turn to ask.
 #[derive(Default)]
-pub(super) struct Merger(Mutex<WaitingQuestions>);
-
-#[derive(Default)]
-struct WaitingQuestions {
-    questions: Vec<Question>,
-    /// True while a task asks nodes.
-    is_asking: bool,
+pub(super) struct Merger {
+    open: Mutex<Arc<Batch>>,
+    turn: tokio::sync::Mutex<()>,
 }
 
-struct Question {
-    signatures: Arc<[Signature]>,
-    context: CallContext,
-    answer: oneshot::Sender<StatusReply>,
-}
-
-/// Questions that one call answers.
+/// Questions that one call answers, which whoever gets the turn first sends for all.
 #[derive(Default)]
 struct Batch {
-    signatures: Vec<Signature>,
-    places: HashMap<Signature, usize>,
-    questions: Vec<Question>,
+    signatures: Mutex<BTreeSet<Signature>>,
+    answer: OnceCell<BatchAnswer>,
 }
+
+/// The signatures of a call in order, and their statuses.
+type BatchAnswer = (Arc<[Signature]>, Result<Statuses, Unread>);
 
 impl Tip {
     /// Answers getSignatureStatuses. A status that is not there yet is never kept.
     ///
     /// # Errors
-    /// No node answers at or above the tip in time.
+    /// No node answers at or above the tip in time, or a node refuses the call.
     pub(super) async fn statuses(
-        self: &Arc<Self>,
-        signatures: Arc<[Signature]>,
+        &self,
+        signatures: &Arc<[Signature]>,
         search_history: bool,
         context: &CallContext,
-    ) -> Result<TipAnswer, Error> {
-        let reply = if search_history || signatures.is_empty() {
-            self.ask_for_statuses(signatures, search_history, context).await?
+    ) -> Result<TipAnswer, Unread> {
+        let statuses = if search_history || signatures.is_empty() {
+            self.ask_for_statuses(Arc::clone(signatures), search_history, context).await
         } else {
-            self.merged_statuses(signatures, context).await?
+            self.merged_statuses(signatures, context).await
         };
-        Ok(reply
-            .map_or_else(|refusal| TipAnswer::new(refusal, ASKED), |statuses| self.shown_statuses(&statuses)))
+        Ok(self.shown_statuses(&statuses?))
     }
 
     /// Returns the answer with these statuses, which count as shown.
@@ -95,59 +83,34 @@ impl Tip {
     }
 
     async fn merged_statuses(
-        self: &Arc<Self>,
-        signatures: Arc<[Signature]>,
+        &self,
+        signatures: &[Signature],
         context: &CallContext,
-    ) -> StatusReply {
-        let (answer, answered) = oneshot::channel();
-        let starts = {
-            let mut waiting = self.merger.lock();
-            waiting.questions.push(Question { signatures, context: context.clone(), answer });
-            !std::mem::replace(&mut waiting.is_asking, true)
+    ) -> Result<Statuses, Unread> {
+        let batch = self.merger.join(signatures);
+        let ask = async || {
+            let _turn = self.merger.turn.lock().await;
+            let all: Arc<[_]> = self.merger.close(&batch).into();
+            // Those who came later have more time.
+            let context = CallContext { deadline: Instant::now() + PATIENCE, ..context.clone() };
+            let answer = self.ask_for_statuses(Arc::clone(&all), false, &context).await;
+            (all, answer)
         };
-        if starts {
-            let tip = Arc::clone(self);
-            self.tasks.spawn(async move {
-                while let Some(batches) = tip.merger.take() {
-                    join_all(batches.into_iter().map(|batch| tip.ask_batch(batch))).await;
-                }
-            });
-        }
-        // The task answers every question.
-        answered.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())))
-    }
-
-    async fn ask_batch(self: &Arc<Self>, Batch { signatures, places, questions }: Batch) {
-        let Some(first) = questions.first() else { return };
-        // Those who came later have more time.
-        let latest = questions.iter().map(|question| question.context.deadline).max();
-        let deadline = latest.unwrap_or(first.context.deadline);
-        let context = CallContext { deadline, ..first.context.clone() };
-        let reply = self.ask_for_statuses(signatures.into(), false, &context).await;
-        for Question { signatures, answer, .. } in questions {
-            let own = |statuses: &Statuses| {
-                let each =
-                    signatures.iter().filter_map(|signature| statuses.each.get(*places.get(signature)?));
-                Statuses { each: each.cloned().collect(), ..statuses.clone() }
-            };
-            let _ = answer.send(
-                reply
-                    .as_ref()
-                    .map(|reply| reply.as_ref().map(own).map_err(Clone::clone))
-                    .map_err(Clone::clone),
-            );
-        }
+        let (all, answer) = batch.answer.get_or_init(ask).await;
+        let statuses = answer.as_ref().map_err(Clone::clone)?;
+        let own = signatures.iter().filter_map(|own| statuses.each.get(all.binary_search(own).ok()?));
+        Ok(Statuses { each: own.cloned().collect(), context: statuses.context.clone(), ..*statuses })
     }
 
     /// Asks nodes for statuses until one answers at or above the tip.
     async fn ask_for_statuses(
-        self: &Arc<Self>,
+        &self,
         signatures: Arc<[Signature]>,
         search_history: bool,
         context: &CallContext,
-    ) -> StatusReply {
+    ) -> Result<Statuses, Unread> {
         let reply = self.ask(&TipQuery::Statuses { signatures, search_history }, context).await?;
-        Ok(split(reply.body))
+        split(reply.body)
     }
 }
 
@@ -160,81 +123,73 @@ pub(super) fn read_status(text: &[u8]) -> Option<SignatureStatus<'_>> {
 ///
 /// # Errors
 /// The reply is an error.
-pub(super) fn split(reply: NodeReply) -> Result<Statuses, NodeReply> {
-    let NodeReply::Result(result) = &reply else { return Err(reply) };
+pub(super) fn split(reply: NodeReply) -> Result<Statuses, Unread> {
+    let NodeReply::Result(result) = &reply else { return Err(Unread::Refused(reply)) };
     // The pool has checked the form.
-    let Some(Contextual { slot, context, value }) = Contextual::split(result) else { return Err(reply) };
+    let parts = Contextual::split(result).ok_or(Error::NoUpstream(Vec::new()))?;
+    let Contextual { slot, context, value } = parts;
     Ok(Statuses { slot, context, each: elements(&value).unwrap_or_default() })
 }
 
 impl Merger {
-    fn lock(&self) -> std::sync::MutexGuard<'_, WaitingQuestions> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Adds a question to the call that is sent next, or to a further one if that has no room.
+    fn join(&self, signatures: &[Signature]) -> Arc<Batch> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.lock().len() + signatures.len() > MAX_SIGNATURES {
+            *open = Arc::default();
+        }
+        open.lock().extend(signatures);
+        Arc::clone(&open)
     }
 
-    /// Takes all questions, in batches of the signatures that one call may have. `None` if nobody waits.
-    fn take(&self) -> Option<Vec<Batch>> {
-        let mut waiting = self.lock();
-        if waiting.questions.is_empty() {
-            waiting.is_asking = false;
-            return None;
+    /// Returns the signatures of a batch, to which no question is added any more.
+    fn close(&self, batch: &Arc<Batch>) -> Vec<Signature> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&open, batch) {
+            *open = Arc::default();
         }
-        let mut batches = vec![Batch::default()];
-        for question in std::mem::take(&mut waiting.questions) {
-            let full = |batch: &Batch| batch.signatures.len() + question.signatures.len() > MAX_SIGNATURES;
-            if batches.last().is_none_or(full) {
-                batches.push(Batch::default());
-            }
-            let Some(batch) = batches.last_mut() else { continue };
-            for signature in &*question.signatures {
-                batch.places.entry(*signature).or_insert_with(|| {
-                    batch.signatures.push(*signature);
-                    batch.signatures.len() - 1
-                });
-            }
-            batch.questions.push(question);
-        }
-        Some(batches)
+        batch.lock().iter().copied().collect()
+    }
+}
+
+impl Batch {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<Signature>> {
+        self.signatures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
-    fn question(numbers: std::ops::Range<u16>) -> Question {
-        let signature = |number: u16| {
-            let mut bytes = [0; 64];
-            bytes[..2].copy_from_slice(&number.to_be_bytes());
-            Signature(bytes)
+    #[test]
+    fn questions_share_calls_of_256_signatures() {
+        let signatures = |numbers: std::ops::Range<u16>| -> Vec<_> {
+            let signature = |number: u16| {
+                let mut bytes = [0; 64];
+                bytes[..2].copy_from_slice(&number.to_be_bytes());
+                Signature(bytes)
+            };
+            numbers.map(signature).collect()
         };
-        let (answer, _) = oneshot::channel();
-        let signatures = numbers.map(signature).collect();
-        Question { signatures, context: CallContext::own(Instant::now()), answer }
-    }
-
-    #[tokio::test]
-    async fn questions_share_calls_of_256_signatures() {
         for (questions, expected) in [
-            (vec![], None),
-            (vec![0..1, 0..1], Some(vec![(1, 2)])),
-            (vec![0..100, 50..150, 0..100], Some(vec![(150, 3)])),
-            (vec![0..200, 200..256, 256..257], Some(vec![(256, 2), (1, 1)])),
-            (vec![0..256, 0..256], Some(vec![(256, 1), (256, 1)])),
+            (vec![0..1, 0..1], vec![1, 1]),
+            (vec![0..100, 50..150, 0..100], vec![150, 150, 150]),
+            (vec![0..200, 200..256, 256..257], vec![256, 256, 1]),
+            (vec![0..256, 0..256], vec![256, 256]),
         ] {
             let merger = Merger::default();
-            merger.lock().questions = questions.into_iter().map(question).collect();
-            let batches = merger.take();
-            let sizes = batches.as_ref().map(|batches| {
-                let size = |batch: &Batch| (batch.signatures.len(), batch.questions.len());
-                batches.iter().map(size).collect::<Vec<_>>()
-            });
-            assert_eq!(sizes, expected);
-            for batch in batches.into_iter().flatten() {
-                let asked = batch.questions.iter().flat_map(|question| question.signatures.iter());
-                assert!(asked.into_iter().all(|asked| batch.signatures[batch.places[asked]] == *asked));
+            let joined = questions.iter().map(|numbers| merger.join(&signatures(numbers.clone())));
+            let batches: Vec<_> = joined.collect();
+            let asked: Vec<_> = batches.iter().map(|batch| merger.close(batch)).collect();
+            let late = merger.join(&signatures(999..1_000));
+            assert!(
+                !batches.iter().any(|batch| Arc::ptr_eq(batch, &late)),
+                "nobody joins a call that is sent"
+            );
+            assert_eq!(asked.iter().map(Vec::len).collect::<Vec<_>>(), expected);
+            for (asked, numbers) in asked.iter().zip(questions) {
+                assert!(signatures(numbers).iter().all(|own| asked.binary_search(own).is_ok()));
             }
         }
     }

@@ -62,6 +62,8 @@ pub(super) struct Watches {
 struct WatchTable {
     watched: HashMap<WatchKey, WatchedSignature>,
     last_number: u64,
+    /// The time of the last fall of the chain. `None` before the first.
+    fell_at: Option<Instant>,
 }
 
 /// One signature that is watched at one commitment, by any number of callers.
@@ -166,10 +168,20 @@ impl Watches {
         }
     }
 
-    /// Notes that the transactions of `signatures` were asked for, and ends those that have reached their commitments.
-    /// `tip` returns the slot that is shown for a transaction at a commitment.
-    fn note(&self, signatures: &[Signature], statuses: &Statuses, tip: impl Fn(Commitment, Slot) -> Slot) {
+    /// Notes that the transactions of `signatures` were asked for at `sent_at`, and ends those that have reached their
+    /// commitments. `tip` returns the slot that is shown for a transaction at a commitment.
+    fn note(
+        &self,
+        signatures: &[Signature],
+        statuses: &Statuses,
+        sent_at: Instant,
+        tip: impl Fn(Commitment, Slot) -> Slot,
+    ) {
         let mut table = self.lock();
+        // What was true of the chain before its fall says nothing of the blocks that it has now.
+        if table.fell_at.is_some_and(|fell_at| sent_at < fell_at) {
+            return;
+        }
         for (signature, text) in signatures.iter().zip(&statuses.each) {
             let status = read_status(text);
             for commitment in Commitment::ALL {
@@ -213,6 +225,7 @@ impl Watches {
     /// Forgets how far the signatures were asked for, because the chain goes on from a lower slot with other blocks.
     pub(super) fn ask_anew(&self, commitment: Commitment) {
         let mut table = self.lock();
+        table.fell_at = Some(Instant::now());
         for (_, watched) in table.watched.iter_mut().filter(|(key, _)| key.1 == commitment) {
             watched.asked = 0;
             self.settled[commitment.index()].store(0, Ordering::Release);
@@ -322,10 +335,10 @@ impl Tip {
         self.watches.note_settled();
     }
 
-    /// Notes statuses of signatures, which end those that have landed.
-    pub(super) fn note(&self, signatures: &[Signature], statuses: &Statuses) {
+    /// Notes statuses of signatures, asked for at `sent_at`, which end those that have landed.
+    pub(super) fn note(&self, signatures: &[Signature], statuses: &Statuses, sent_at: Instant) {
         self.follow_falls();
-        self.watches.note(signatures, statuses, |commitment, slot| {
+        self.watches.note(signatures, statuses, sent_at, |commitment, slot| {
             self.lift(commitment, slot);
             self.shown[commitment.index()].load(Ordering::Acquire).max(slot)
         });
@@ -345,7 +358,7 @@ impl Tip {
         let context = CallContext { is_background: false, ..CallContext::own(Instant::now() + PATIENCE) };
         let reply = self.pool.read_tip(&TipRequest { query, floors, context }).await?;
         if let Ok(statuses) = split(reply.body) {
-            self.note(signatures, &statuses);
+            self.note(signatures, &statuses, reply.sent_at);
         }
         Ok(())
     }
@@ -366,7 +379,7 @@ mod tests {
     }
 
     fn note(watches: &Watches, slot: Slot, status: Option<(Slot, Commitment)>) {
-        watches.note(&[SIGNATURE], &statuses(slot, status), |_, slot| slot);
+        watches.note(&[SIGNATURE], &statuses(slot, status), Instant::now(), |_, slot| slot);
     }
 
     #[tokio::test]
@@ -389,6 +402,19 @@ mod tests {
         note(&watches, 112, Some((112, Confirmed)));
         assert_eq!(watches.last_unsettled(Confirmed, 500), None, "it has landed");
         assert_eq!(watch.end.borrow().as_ref().map(|landed| landed.slot), Some(112));
+    }
+
+    #[tokio::test]
+    async fn an_answer_from_before_a_fall_says_nothing() {
+        let watches = Arc::<Watches>::default();
+        let watch = watches.add(SIGNATURE, Confirmed);
+        let sent_at = Instant::now();
+        watches.ask_anew(Confirmed);
+        for status in [None, Some((900, Confirmed))] {
+            watches.note(&[SIGNATURE], &statuses(1_000, status), sent_at, |_, slot| slot);
+        }
+        assert_eq!(watches.last_unsettled(Confirmed, 1), Some(1));
+        assert_eq!(*watch.end.borrow(), None);
     }
 
     #[tokio::test]
