@@ -95,6 +95,8 @@ struct LeaseState {
     cautious_until: Duration,
     /// The rate of the plan at the last call. `None` before the first call.
     rate: Option<Rate>,
+    /// The latest time of a call.
+    latest: Duration,
 }
 
 impl LeaseState {
@@ -109,12 +111,15 @@ impl LeaseState {
     }
 
     /// Notes the rate of the plan. If it has changed, the used calls carry over, but at most the new burst, as in the
-    /// gateway's own limiter and in the store.
-    fn follow(&mut self, rate: Rate, now: Duration) {
+    /// gateway's own limiter and in the store. Returns the time at which a call of the time `now` is judged, as that
+    /// limiter does: no earlier than another call.
+    fn follow(&mut self, rate: Rate, now: Duration) -> Duration {
+        self.latest = self.latest.max(now);
         if let Some(old) = self.rate.replace(rate).filter(|old| *old != rate && self.known.is_some()) {
             let used = i64::from(old.burst) - self.left(old, now);
             self.known = Some((i64::from(rate.burst) - used.min(rate.burst.into()), now));
         }
+        self.latest
     }
 
     /// Returns the number of further calls that may pass without being leased from the store.
@@ -193,7 +198,7 @@ impl Lease {
             return Ok(false);
         }
         let mut state = self.lock();
-        state.follow(rate, now);
+        let now = state.follow(rate, now);
         let taken = state.take(rate, now);
         if state.is_due(rate, now) {
             state.asking = true;
@@ -386,7 +391,7 @@ mod tests {
         ] {
             let known = Some((known, MS(1)));
             let mut state = LeaseState { known, rate: Some(old), ..LeaseState::default() };
-            state.follow(new, MS(1));
+            assert_eq!([MS(1), MS(0)].map(|now| state.follow(new, now)), [MS(1), MS(1)]);
             assert_eq!(state.left(new, MS(1)), left, "{old:?} with {known:?} left, then {new:?}");
         }
     }

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use governor::clock::Clock;
@@ -44,15 +44,24 @@ impl Rate {
     }
 }
 
-/// The state of a limiter: the time at which its whole burst is free again. Clones share one state.
+/// The state of a limiter. Clones share one state.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LimiterState(Arc<InMemoryState>);
+pub(crate) struct LimiterState(Arc<LimiterTimes>);
+
+#[derive(Debug, Default)]
+struct LimiterTimes {
+    /// The time at which the whole burst is free again.
+    rest: InMemoryState,
+    /// The latest time of a call, in nanoseconds.
+    latest: AtomicU64,
+}
 
 impl LimiterState {
     /// Returns the state of a limiter whose whole burst is free again at this time.
     fn resting_at(time: Duration) -> Self {
         let state = Self::default();
-        let Ok(()) = state.measure_and_replace(&NotKeyed::NonKey, |_| Ok::<_, Infallible>(((), time.into())));
+        let Ok(()) =
+            state.0.rest.measure_and_replace(&NotKeyed::NonKey, |_| Ok::<_, Infallible>(((), time.into())));
         state
     }
 
@@ -60,7 +69,7 @@ impl LimiterState {
     /// Zero before the first call.
     fn at_rest(&self) -> Duration {
         // The state is not changed, because the function that is passed to governor returns an `Err`.
-        let rest = self.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
+        let rest = self.0.rest.measure_and_replace(&NotKeyed::NonKey, Err::<((), Nanos), _>);
         rest.err().flatten().map_or(Duration::ZERO, Duration::from)
     }
 }
@@ -68,11 +77,24 @@ impl LimiterState {
 impl StateStore for LimiterState {
     type Key = NotKeyed;
 
+    /// Judges a call at the latest time of a call, if that is later than its own.
+    ///
+    /// A thread may be suspended between reading the clock and taking its call, for longer than a short burst lasts. What
+    /// others have taken meanwhile would lie in the future of its call, which would be refused although the rate is hardly
+    /// used.
     fn measure_and_replace<T, F, E>(&self, key: &Self::Key, f: F) -> Result<T, E>
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        self.0.measure_and_replace(key, f)
+        let LimiterTimes { rest, latest } = &*self.0;
+        let now = Nanos::from(NOW.get());
+        latest.fetch_max(now.as_u64(), Ordering::AcqRel);
+        rest.measure_and_replace(key, |rest| {
+            // Read after `rest`, so that no call that is part of it is later.
+            let late = Nanos::from(latest.load(Ordering::Acquire)).saturating_sub(now);
+            let (passed, rest) = f(rest.map(|rest| rest.saturating_sub(late)))?;
+            Ok((passed, rest + late))
+        })
     }
 }
 

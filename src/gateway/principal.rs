@@ -367,10 +367,8 @@ impl Principal {
     pub fn take(&self, now: Instant) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
         let per_second = limits.terms.plan.rps;
-        let take = |now| limits.take(self.context.clock.steady(now));
-        // The thread may have been suspended since `now`, while others took calls at later times.
-        take(now)
-            .or_else(|_| take(now.max(Instant::now())))
+        limits
+            .take(self.context.clock.steady(now))
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
     }
 
