@@ -85,6 +85,8 @@ named! {
         History = "history",
         /// The methods for which a node walks over many accounts.
         Scans = "scans",
+        /// The subscriptions over a WebSocket.
+        Subscriptions = "subscriptions",
     }
 }
 
@@ -92,7 +94,9 @@ impl Group {
     /// Returns the methods of the group.
     pub fn methods(self) -> impl Iterator<Item = AnyMethod> {
         let own = Method::ALL.into_iter().filter(move |method| method.group() == self).map(AnyMethod::Own);
-        own.chain(TipMethod::ALL.into_iter().filter(move |_| self == Self::Tip).map(AnyMethod::Tip))
+        let tip = TipMethod::ALL.into_iter().filter(move |_| self == Self::Tip).map(AnyMethod::Tip);
+        let subscriptions = SubscriptionMethod::ALL.into_iter().filter(move |_| self == Self::Subscriptions);
+        own.chain(tip).chain(subscriptions.map(AnyMethod::Subscription))
     }
 }
 

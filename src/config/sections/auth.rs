@@ -59,9 +59,9 @@ section! {
         daily_units: Option<u64> = optional_within(1_000_000, 1..=i64::MAX),
         /// Quota of units for a UTC month. Default: no quota.
         monthly_units: Option<u64> = optional_within(20_000_000, 1..=i64::MAX),
-        /// Allowed methods, or groups of methods: "core", "tip", "history" and "scans". Default: getBlock,
-        /// getMultipleAccounts, getAccountInfo, getVoteAccounts, getTokenAccountBalance, getFeeForMessage,
-        /// getRecentPerformanceSamples, getClusterNodes, "tip", subscriptions, and what `passthrough.methods` lists.
+        /// Allowed methods, or groups of methods: "core", "tip", "history", "scans" and "subscriptions". Default:
+        /// getBlock, getMultipleAccounts, getAccountInfo, getVoteAccounts, getTokenAccountBalance, getFeeForMessage,
+        /// getRecentPerformanceSamples, getClusterNodes, "tip", "subscriptions", and what `passthrough.methods` lists.
         methods: Option<Vec<AnyMethod>> = with(|f| f.methods(&["core", "tip", "history"])),
         /// Allowed commitments. Default: all.
         commitments: Option<Vec<Commitment>> = optional_list(&["confirmed", "finalized"]),

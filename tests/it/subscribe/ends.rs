@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 use slotfront::config::Plan;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
-use slotfront::methods::{AnyMethod, Commitment, SubscriptionMethod};
+use slotfront::methods::{AnyMethod, Commitment, Group, SubscriptionMethod};
 use slotfront_testkit::wire::read_until;
 use slotfront_testkit::{PATIENCE, TestGateway, TestSocket};
 use tokio::io::AsyncWriteExt;
@@ -138,6 +138,30 @@ async fn plans_and_keys_restrict_subscriptions() {
         assert_eq!(socket.call(method, params).await["error"], json!({"code": -32091, "message": expected}));
     }
     socket.subscribe("accountSubscribe", json!([CLOCK, {"commitment": "confirmed"}])).await;
+}
+
+#[tokio::test]
+async fn a_plan_opens_subscriptions_as_a_group() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            let group = Group::from_name("subscriptions").unwrap();
+            config.plans.get_mut("dev").unwrap().methods = Some(group.methods().collect());
+        })
+        .start()
+        .await;
+    let mut socket = gateway.socket().await;
+    for (method, params) in [
+        ("accountSubscribe", json!([CLOCK])),
+        ("signatureSubscribe", json!([signature(1)])),
+        ("slotSubscribe", json!([])),
+        ("rootSubscribe", json!([])),
+    ] {
+        socket.subscribe(method, params).await;
+    }
+    // No node has a WebSocket.
+    assert_eq!(socket.call("voteSubscribe", json!([])).await["error"]["code"], -32601);
+    assert_eq!(gateway.call("getClusterNodes", json!([])).send().await.code(), -32091);
 }
 
 /// Opens `count` sockets, each with a subscription of `method`. A busy machine opens so many one after another in less than
