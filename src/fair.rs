@@ -39,10 +39,6 @@ impl Share {
         let held = Held { of: Some(self.clone()), units: 1 };
         (before < limit).then_some(held)
     }
-
-    pub(crate) fn held(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// Units that count towards a share. Dropping the value gives them back.

@@ -288,13 +288,6 @@ impl Principal {
         limits.subscriptions.hold_one_of(limits.terms.plan.subscriptions)
     }
 
-    /// Returns true if the key has more WebSockets or subscriptions than its plan allows, as after a reload.
-    pub fn is_over_plan(&self) -> bool {
-        self.limits.as_ref().is_some_and(|PlanLimits { terms, connections, subscriptions, .. }| {
-            connections.held() > terms.plan.connections || subscriptions.held() > terms.plan.subscriptions
-        })
-    }
-
     /// Checks that the plan and the key allow a method.
     ///
     /// # Errors

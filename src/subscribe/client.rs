@@ -282,7 +282,7 @@ impl SocketClient {
         let may_stay = known.is_some_and(|principal| {
             let is_new = !Arc::ptr_eq(&principal, &state.principal);
             state.principal = principal;
-            !is_new || state.is_allowed()
+            !is_new || state.count_anew()
         });
         if !may_stay {
             return self.end(&mut state, CloseReason::Policy);
@@ -299,13 +299,20 @@ impl SocketClient {
 }
 
 impl ClientState {
-    /// Returns true if the plan in force allows what the client has.
-    fn is_allowed(&self) -> bool {
-        let allows = |(subscription, _): &(Arc<Subscription>, Option<Held>)| {
+    /// Counts what the client has towards the plan in force, which may not be the one under which it came. Returns false if
+    /// the plan does not allow it.
+    fn count_anew(&mut self) -> bool {
+        let principal = &self.principal;
+        // Given back first, because both plans may count in one place.
+        self.connection = None;
+        self.connection = principal.hold_connection().ok();
+        let mut count = |(subscription, held): &mut (Arc<Subscription>, Option<Held>)| {
+            *held = None;
+            *held = principal.hold_subscription();
             let method = AnyMethod::Subscription(subscription.method());
-            self.principal.allows(method, subscription.commitment()).is_ok()
+            held.is_some() && principal.allows(method, subscription.commitment()).is_ok()
         };
-        !self.principal.is_over_plan() && self.subscriptions.values().all(allows)
+        self.connection.is_some() && self.subscriptions.values_mut().all(&mut count)
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::json;
-use slotfront::config::Plan;
+use slotfront::config::{AuthMode, Plan};
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{AnyMethod, Commitment, Group, SubscriptionMethod};
 use slotfront_testkit::wire::read_until;
@@ -219,6 +219,33 @@ async fn a_lowered_plan_ends_what_it_does_not_allow() {
     lower(&|plan| plan.methods = Some(only_roots.clone()), closed).await;
     assert_eq!(open(&mut sockets, &mut roots).await, (0, of_roots));
     assert_eq!(gateway.metric(CLOSED_BY_POLICY), closed);
+}
+
+#[tokio::test]
+async fn a_changed_plan_of_addresses_counts_their_open_sockets() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.auth.mode = AuthMode::Open;
+            config.auth.open_plan = Some("dev".to_owned());
+        })
+        .start()
+        .await;
+    let mut sockets = open_many(&gateway, "x", 50, "slotSubscribe").await;
+    let mut config = (*gateway.front().config).clone();
+    let mut lower = async |change: &dyn Fn(&mut Plan), closed: u64| {
+        change(config.plans.get_mut("dev").unwrap());
+        gateway.app.reload(&config).unwrap();
+        gateway.until_metric(CLOSED_BY_POLICY, closed).await;
+    };
+    lower(&|plan| plan.connections = 20, 30).await;
+    assert_eq!(keep_open(&mut sockets).await, 20);
+    let refused = gateway.try_socket("/v3/x", "").await;
+    assert!(refused.is_err_and(|refused| refused.status == 429));
+    lower(&|plan| plan.subscriptions = 5, 45).await;
+    assert_eq!(keep_open(&mut sockets).await, 5);
+    lower(&|plan| plan.connections = 0, 50).await;
+    assert_eq!((keep_open(&mut sockets).await, gateway.metric(CLOSED_BY_POLICY)), (0, 50));
 }
 
 #[tokio::test]
