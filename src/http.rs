@@ -111,8 +111,8 @@ async fn serve(
         (Wants::Call { key, .. }, Ok(body)) => {
             request::serve(front, &client, &key, &body, started).await.into_response()
         }
-        (Wants::Call { .. }, Err(refusal)) => refusal.into_response(),
-        (Wants::Socket(handshake), _) => handshake.answer(front, &client),
+        (Wants::Call { .. } | Wants::Socket(_), Err(refusal)) => refusal.into_response(),
+        (Wants::Socket(handshake), Ok(_)) => handshake.answer(front, &client),
         (Wants::Fixed(response), _) => response(),
         (Wants::Route(mut request), _) => {
             request.extensions_mut().insert(client.clone());

@@ -30,10 +30,14 @@ pub(super) struct Handshake {
 impl Handshake {
     /// Reads the handshake with the API key `key`. `None` for any other request, in which `Upgrade` is ignored.
     pub(super) fn of(head: &Parts, key: &str) -> Option<Self> {
-        let mut protocols = head.headers.all("upgrade").flat_map(elements);
+        let lists = |field, element: &[u8]| {
+            head.headers.all(field).flat_map(elements).any(|listed| listed.eq_ignore_ascii_case(element))
+        };
+        // `Upgrade` concerns one connection. A proxy that does not know it passes it on without the wish in `Connection`.
         let is_websocket = head.method == Verb::GET
             && head.version == Version::HTTP_11
-            && protocols.any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
+            && lists("connection", b"upgrade")
+            && lists("upgrade", b"websocket");
         let is_known = head.headers.get(SEC_WEBSOCKET_VERSION).is_some_and(|version| version == VERSION);
         let nonce = head.headers.get(SEC_WEBSOCKET_KEY).filter(|nonce| is_known && nonce.len() == 24);
         let accept = nonce.map(|nonce| accept_key(nonce.as_bytes()));

@@ -197,6 +197,32 @@ async fn handshakes_are_refused_like_calls() {
 }
 
 #[tokio::test]
+async fn a_handshake_is_whole_or_none() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut open = Vec::new();
+    for (name, connection, rest, expected) in [
+        ("as browsers send it", "keep-alive, Upgrade", "\r\n", "101"),
+        ("in lower case", "upgrade", "\r\n", "101"),
+        // A proxy that knows no upgrades may pass on `Upgrade`, and would take what follows for HTTP.
+        ("no wish of the connection", "keep-alive", "\r\n", "405"),
+        ("a body", "Upgrade", "content-length: 2\r\n\r\n{}", "101"),
+        ("a body that is too long", "Upgrade", &format!("content-length: 60000\r\n\r\n{:60000}", ""), "413"),
+        ("a body that ends early", "Upgrade", "transfer-encoding: chunked\r\n\r\nx\r\n", "400"),
+    ] {
+        let head = format!(
+            "GET /v3/dev HTTP/1.1\r\nhost: x\r\nconnection: {connection}\r\nupgrade: WebSocket\r\n\
+             sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n{rest}"
+        );
+        let mut socket = gateway.connect().await;
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let answer = read_until(&mut socket, |seen| seen.contains("\r\n\r\n")).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {expected} ")), "{name}: {answer}");
+        open.push(socket);
+    }
+    gateway.until("three are open", || gateway.metric("slotfront_ws_connections") == 3).await;
+}
+
+#[tokio::test]
 async fn a_call_in_the_packet_of_the_handshake_is_answered() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"slotSubscribe"}"#;
