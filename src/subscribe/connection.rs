@@ -1,6 +1,7 @@
 //! One WebSocket connection: one task, which reads the client's calls and writes what waits for the client.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -13,6 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
+use tokio_util::io::InspectReader;
 
 use super::client::{NextMessage, Queued, SocketClient};
 use super::{Hub, protocol};
@@ -20,6 +22,9 @@ use crate::telemetry::CloseReason;
 
 /// The maximum length of a client's message, as on a node.
 const MAX_MESSAGE: usize = 4_096;
+/// The maximum number of bytes that arrive without ending a message: those of the longest, sent in frames of one byte. A
+/// client could send frames without any byte for ever, and none of them would be a call.
+const MAX_UNENDED: usize = 8 * MAX_MESSAGE;
 /// The memory in which messages arrive. An idle connection keeps it.
 const READ_BYTES: usize = 4_096;
 /// The number of bytes that are collected before they are written.
@@ -45,9 +50,19 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         .max_write_buffer_size(WRITE_BYTES + 4 * FRAME_BYTES)
         .max_message_size(Some(MAX_MESSAGE))
         .max_frame_size(Some(MAX_MESSAGE));
+    let unended = Arc::new(AtomicUsize::new(0));
+    let socket = InspectReader::new(socket, {
+        let (client, unended) = (Arc::clone(&client), Arc::clone(&unended));
+        move |bytes: &[u8]| {
+            if unended.fetch_add(bytes.len(), Ordering::Relaxed) > MAX_UNENDED {
+                client.close(CloseReason::TooLong);
+            }
+        }
+    });
     let socket = WebSocketStream::from_partially_read(socket, read, Role::Server, Some(config)).await;
     let _connected = Connected::new(&hub, &client);
-    let (mut sink, mut source) = socket.split();
+    let (mut sink, source) = socket.split();
+    let mut source = source.inspect(|_| unended.store(0, Ordering::Relaxed));
     let reason = tokio::select! {
         reason = read_calls(&hub, &client, &mut source) => reason,
         reason = write_messages(&client, &mut sink) => reason,
@@ -57,7 +72,9 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     client.close(reason);
     hub.parts.metrics.ws_closes.at(reason).inc();
     // Both halves are of one socket, so this never fails.
-    let Ok(mut socket) = source.reunite(sink) else { unreachable!("both halves are of one socket") };
+    let Ok(mut socket) = source.into_inner().reunite(sink) else {
+        unreachable!("both halves are of one socket")
+    };
     if let Some(frame) = frame_of(reason) {
         let closing = async {
             let _ = socket.close(Some(frame)).await;
@@ -65,7 +82,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         };
         let _ = timeout(CLOSE_TIMEOUT, closing).await;
     }
-    socket.into_inner()
+    socket.into_inner().into_inner()
 }
 
 /// A client that is listed at the hub. Dropping the value ends its subscriptions, also if the connection's task is cut.

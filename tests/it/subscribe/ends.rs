@@ -48,6 +48,28 @@ async fn a_message_that_is_none_ends_the_connection() {
 }
 
 #[tokio::test]
+async fn frames_that_end_no_message_end_the_connection() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let frame = |text: &str, opcode, is_last| {
+        Message::Frame(Frame::message(text.as_bytes().to_vec(), OpCode::Data(opcode), is_last))
+    };
+    // The longest message in the shortest frames is one, with nothing in some of them.
+    let mut socket = gateway.socket().await;
+    let call = format!("{:4096}", r#"{"jsonrpc":"2.0","id":1,"method":"slotSubscribe"}"#);
+    socket.send(frame("", Data::Text, false)).await;
+    for at in 0..call.len() {
+        socket.send(frame(&call[at..=at], Data::Continue, false)).await;
+    }
+    socket.send(frame("", Data::Continue, true)).await;
+    assert!(socket.next().await.unwrap()["result"].is_u64());
+    socket.send(frame("", Data::Text, false)).await;
+    for _ in 0..10_000 {
+        socket.send(frame("", Data::Continue, false)).await;
+    }
+    assert_eq!(socket.closed().await, 1009);
+}
+
+#[tokio::test]
 async fn calls_above_the_rate_end_the_connection() {
     let limit = |burst| {
         TestGateway::builder().nodes(1).config(move |config| {
