@@ -1,7 +1,8 @@
 //! A client: one open WebSocket with its subscriptions, and the messages that wait to be sent.
 //!
 //! The queue is bounded in bytes for each client, for each key by its fair share, and in all. A client beyond a bound is
-//! closed, so that it connects anew: a notification that is left out would be a silent gap.
+//! closed, so that it connects anew: a notification that is left out would be a silent gap. The bounds are those of
+//! notifications. Answers stay few, because a client that does not read them is not heard.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -21,6 +22,8 @@ use crate::telemetry::{CloseReason, Metrics};
 
 /// The maximum number of bytes that wait for one client. A single longer notification may wait alone.
 pub(super) const MAX_QUEUED: usize = 1 << 20;
+/// The number of bytes of answers that wait for a client, from which on its next call is not read.
+const MANY_ANSWERS: usize = 16 << 10;
 /// The maximum number of signatures that one connection waits for. A signature that never lands is waited for until the
 /// connection ends.
 const MAX_SIGNATURES: usize = 1_000;
@@ -110,6 +113,8 @@ pub struct SocketClient {
     state: Mutex<ClientState>,
     /// Wakes the writer of the connection.
     wake: Notify,
+    /// Wakes the reader of the connection once few answers wait.
+    answered: Notify,
 }
 
 pub(super) struct ClientState {
@@ -123,6 +128,8 @@ pub(super) struct ClientState {
     signatures: usize,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
+    /// The bytes of the answers that wait.
+    answer_bytes: usize,
     closed: Option<CloseReason>,
     pinged_at: Instant,
     unanswered_pings: u8,
@@ -153,13 +160,22 @@ impl SocketClient {
             signatures: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            answer_bytes: 0,
             closed: None,
             pinged_at: now,
             unanswered_pings: 0,
             free_since: now,
         };
-        let (state, wake) = (Mutex::new(state), Notify::new());
-        Ok(Self { id, key: key.into(), address, origin: origin.map(Into::into), metrics, state, wake })
+        Ok(Self {
+            id,
+            key: key.into(),
+            address,
+            origin: origin.map(Into::into),
+            metrics,
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            answered: Notify::new(),
+        })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, ClientState> {
@@ -177,7 +193,15 @@ impl SocketClient {
 
     /// Queues an answer.
     pub(super) fn answer(&self, state: &mut ClientState, text: Bytes) {
+        state.answer_bytes += text.len();
         self.push(state, Queued::Answer(text));
+    }
+
+    /// Waits while many answers wait for the client, so that it is not heard before it has read them.
+    pub(super) async fn few_answers(&self) {
+        while self.state().answer_bytes >= MANY_ANSWERS {
+            self.answered.notified().await;
+        }
     }
 
     /// Queues a notification. `free` is the number of bytes that are left for all clients.
@@ -240,6 +264,10 @@ impl SocketClient {
                 }
                 if let Some(message) = state.queue.pop_front() {
                     state.queued_bytes -= message.len();
+                    if let Queued::Answer(text) = &message {
+                        state.answer_bytes -= text.len();
+                        self.answered.notify_one();
+                    }
                     return NextMessage::Send(message);
                 }
             }

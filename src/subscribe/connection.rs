@@ -152,6 +152,7 @@ async fn read_calls(
         if let Err(reason) = protocol::answer(hub, client, &body).await {
             return reason;
         }
+        client.few_answers().await;
     }
     CloseReason::Client
 }

@@ -91,6 +91,11 @@ impl TestSocket {
         Ok(Self { socket, last_id: 0, notified: VecDeque::new() })
     }
 
+    /// Returns the connection, on which a test then writes frames itself.
+    pub fn into_stream(self) -> TcpStream {
+        self.socket.into_inner()
+    }
+
     /// Sends a message.
     pub async fn send(&mut self, message: impl Into<Message>) {
         // A closed connection shows when the test reads.

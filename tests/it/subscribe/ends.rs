@@ -1,5 +1,7 @@
 //! The ends of connections: each has a code from which client libraries connect again, or know that they may not.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -9,7 +11,7 @@ use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{AnyMethod, Commitment, Group, SubscriptionMethod};
 use slotfront_testkit::wire::read_until;
 use slotfront_testkit::{PATIENCE, TestGateway, TestSocket};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
@@ -99,6 +101,47 @@ async fn calls_above_the_rate_end_the_connection() {
         socket.send(r#"{"method":"ping"}"#).await;
     }
     assert_eq!(socket.closed().await, 1013);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_its_answers_is_not_heard() {
+    const CALLS: usize = 4_000;
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (reading, mut writing) = gateway.narrow_socket().await.into_stream().into_split();
+    // A masked frame, with a mask of zeros. The answer repeats the id.
+    let call = json!({"jsonrpc": "2.0", "id": "x".repeat(4_000), "method": "getSlot"}).to_string();
+    let length = u16::try_from(call.len()).unwrap().to_be_bytes();
+    let frame = [&[0x81, 0xfe][..], &length, &[0; 4], call.as_bytes()].concat();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&sent);
+    let sending = async {
+        for _ in 0..CALLS {
+            writing.write_all(&frame).await.unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let answering = async {
+        // The client begins to read once it can send no more.
+        let mut before = usize::MAX;
+        while before != sent.load(Ordering::Relaxed) {
+            before = sent.load(Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let (mut reading, mut answers) = (BufReader::new(reading), 0);
+        while answers < CALLS {
+            match timeout(PATIENCE, reading.read_u16()).await.expect("an answer in time").unwrap() {
+                // A text of more than 125 bytes, and a ping.
+                0x817e => {
+                    let length = reading.read_u16().await.unwrap();
+                    reading.read_exact(&mut vec![0; length.into()]).await.unwrap();
+                    answers += 1;
+                }
+                0x8900 => {}
+                other => panic!("{other:x} after {answers} of {CALLS} answers"),
+            }
+        }
+    };
+    tokio::join!(sending, answering);
 }
 
 #[tokio::test]
