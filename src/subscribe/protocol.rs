@@ -113,7 +113,10 @@ async fn prepare(
     };
     let mut seen = None;
     match *subscription {
-        Subscription::Account { .. } if !hub.feeds.has(&subscription) => {
+        // No node works for a call that will be refused. The place is taken when the call takes effect.
+        Subscription::Account { .. }
+            if principal.hold_subscription().is_some() && !hub.feeds.has(&subscription) =>
+        {
             seen = accounts::first_look(hub, &subscription, principal.caller()).await;
         }
         Subscription::Relayed { .. } => {

@@ -174,6 +174,8 @@ async fn subscriptions_have_limits() {
         other.subscribe("signatureSubscribe", json!([signature(at)])).await;
     }
     assert_eq!(other.call("slotSubscribe", json!([])).await["error"], refused);
+    assert_eq!(other.call("accountSubscribe", json!([CLOCK])).await["error"], refused);
+    assert_eq!(gateway.cluster.node(0).calls("getAccountInfo"), 0, "no node works for a refused call");
     drop(socket);
     let series = "slotfront_ws_subscriptions{method=\"signatureSubscribe\"}";
     gateway.until("the subscriptions of a closed connection end", || gateway.metric(series) == 500).await;
