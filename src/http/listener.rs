@@ -104,7 +104,7 @@ async fn unless_aborted<F: Future>(abort: Wait, work: F) -> Option<F::Output> {
 /// connection is a task on `tasks` and may outlive the call.
 pub async fn run(
     front: Arc<Front>,
-    listeners: Vec<TcpListener>,
+    mut listeners: Vec<TcpListener>,
     tls: Option<Arc<Tls>>,
     tasks: TaskTracker,
     phases: Phases,
@@ -131,7 +131,7 @@ pub async fn run(
     loop {
         let accepted = tokio::select! {
             () = server.phases.stop.wait() => break,
-            accepted = accept(&listeners, &server.permits) => accepted,
+            accepted = accept(&mut listeners, &server.permits) => accepted,
         };
         match accepted {
             Ok((socket, peer, permit)) => server.spawn(&tasks, socket, peer, permit),
@@ -398,12 +398,14 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Waits for a free permit, then accepts the next connection. Connections above the limit wait in the kernel's queue.
+/// Waits for a free permit, then accepts the next connection. Connections above the limit wait in the kernel's queue. Each
+/// listener is the first in turn, so that connections without end at one leave some for the other.
 async fn accept(
-    listeners: &[TcpListener],
+    listeners: &mut [TcpListener],
     permits: &ConnectionPermits,
 ) -> io::Result<(TcpStream, SocketAddr, ConnectionPermit)> {
     let permit = permits.acquire().await?;
+    listeners.rotate_left(1);
     let (stream, peer) = poll_fn(|cx| {
         let mut accepted = listeners.iter().map(|listener| listener.poll_accept(cx));
         accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
@@ -439,6 +441,23 @@ mod tests {
     /// Returns the size in bytes of the future that a function returns. The function is not called.
     fn size<A, F: Future>(_: impl Fn(A) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[tokio::test]
+    async fn connections_at_one_listener_leave_some_for_the_other() {
+        let listen = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut listeners = [listen().await, listen().await];
+        let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+        let mut clients = Vec::new();
+        for address in addresses.iter().cycle().take(8) {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        let permits = ConnectionPermits::new(8);
+        let mut accepted = Vec::new();
+        for _ in 0..4 {
+            accepted.push(accept(&mut listeners, &permits).await.unwrap().0.local_addr().unwrap());
+        }
+        assert!(addresses.iter().all(|address| accepted.iter().filter(|at| *at == address).count() == 2));
     }
 
     /// An idle connection takes the memory of three parts: a socket, a timer, and the future of
