@@ -6,6 +6,7 @@
 
 pub mod file;
 pub mod scope;
+pub(super) mod validity;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;

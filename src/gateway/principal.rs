@@ -1,15 +1,11 @@
 //! The caller of requests: a key with its plan, limits and usage. All requests of a key share one principal.
 
-use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ipnet::IpNet;
-use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::keys::KeyHash;
-use super::keys::scope::Scope;
+use super::keys::validity::KeyValidity;
 use super::known_slots::KnownSlots;
 use super::lease::Lease;
 use super::limit::{Limiter, Rate, Remaining};
@@ -20,7 +16,7 @@ use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
 use crate::methods::{AnyMethod, Commitment, Group, PassthroughCall, Query, Slot};
-use crate::telemetry::{AuthFailure, KeyMetrics, LimitReason, Outcome};
+use crate::telemetry::{KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
 const CALLS_END: Duration = Duration::from_secs(1);
@@ -57,58 +53,6 @@ pub(crate) struct PlanLimits {
     /// The open WebSockets, and the subscriptions, of which the plan says how many there may be.
     connections: Share,
     subscriptions: Share,
-}
-
-/// The secrets of a key, the times at which they expire, and the restrictions on the use of the key.
-#[derive(Debug, Default)]
-pub(crate) struct KeyValidity {
-    pub(crate) hash: KeyHash,
-    /// The replaced secrets, each with the time at which it ceases to be valid.
-    pub(crate) previous: Vec<(KeyHash, Timestamp)>,
-    pub(crate) expires: Option<Timestamp>,
-    pub(crate) revoked: bool,
-    pub(crate) scope: Scope,
-}
-
-impl KeyValidity {
-    /// Returns the hashes of all secrets, replaced ones included.
-    pub(crate) fn hashes(&self) -> impl Iterator<Item = KeyHash> {
-        self.previous.iter().map(|(hash, _)| *hash).chain([self.hash])
-    }
-
-    /// Checks that the secret with the hash `hash` may be used now, from the address `client` and the origin `origin`.
-    ///
-    /// # Errors
-    /// The secret may not be used. The error is the reason.
-    pub(crate) fn check(
-        &self,
-        hash: &KeyHash,
-        client: Option<IpAddr>,
-        origin: Option<&str>,
-        wall: impl Fn() -> Timestamp,
-    ) -> Result<(), AuthFailure> {
-        let replaced = self.previous.iter().find(|(previous, _)| previous == hash);
-        let ended = |end: Option<Timestamp>| end.is_some_and(|end| end <= wall());
-        if self.revoked {
-            return Err(AuthFailure::Revoked);
-        }
-        if ended(self.expires) || ended(replaced.map(|(_, until)| *until)) {
-            return Err(AuthFailure::Expired);
-        }
-        let client = client.map(|client| client.to_canonical());
-        let is_in =
-            |list: &Vec<IpNet>| client.is_some_and(|ip| list.iter().any(|network| network.contains(&ip)));
-        if self.scope.addresses.as_ref().is_some_and(|list| !is_in(list)) {
-            return Err(AuthFailure::Address);
-        }
-        // Browsers always send an origin, so a request without one does not come from a web page.
-        if let (Some(allowed), Some(origin)) = (&self.scope.origins, origin)
-            && !allowed.iter().any(|known| known == origin)
-        {
-            return Err(AuthFailure::Origin);
-        }
-        Ok(())
-    }
 }
 
 impl PlanLimits {

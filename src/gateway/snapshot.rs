@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use super::GatewayError;
 use super::address::PerAddress;
+use super::keys::validity::KeyValidity;
 use super::keys::{self, ApiKey, KeyFileError, KeyHash, Revocations};
 use super::lease::LeaseClient;
 use super::limit::Limiter;
 use super::limit::WallClock;
 use super::plan::{self, PlanTerms, Plans};
-use super::principal::{KeyValidity, PlanLimits, Principal};
+use super::principal::{PlanLimits, Principal};
 use super::quota::Ledger;
 use crate::config::watch::Watched;
 use crate::config::{AuthMode, Config, Units, io_fault};
