@@ -24,6 +24,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -179,11 +180,18 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 /// connections.
 const TASKS_PER_POLL: u32 = 61;
 
+/// The longest wait for threads that still block once a command is done. One may look up the address of a node, or wait for
+/// a lock on the key file, for longer than a stop may take.
+const THREADS_GRACE: Duration = Duration::from_secs(1);
+
 fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .event_interval(TASKS_PER_POLL)
         .max_io_events_per_tick(TASKS_PER_POLL as usize)
         .enable_all()
         .build();
-    runtime.map_err(|e| Failure::Runtime(format!("cannot start the async runtime: {e}")))?.block_on(work)
+    let runtime = runtime.map_err(|e| Failure::Runtime(format!("cannot start the async runtime: {e}")))?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_timeout(THREADS_GRACE);
+    done
 }

@@ -1,5 +1,9 @@
 //! Tests of the command line, with arguments as a user types them.
 
+use std::sync::mpsc;
+
+use tokio::sync::oneshot;
+
 use super::*;
 
 /// Runs the command line `args`. Returns its standard output, and on failure the exit code and the message.
@@ -309,4 +313,23 @@ fn openrpc_and_completions_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(typed(&["completions", shell]).0.contains("slotfront"), "{shell}");
     }
+}
+
+#[test]
+fn a_blocked_thread_does_not_hold_up_the_end() {
+    let (done, ended) = mpsc::channel();
+    let (release, blocked) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        let work = async move {
+            let (start, running) = oneshot::channel();
+            tokio::task::spawn_blocking(move || {
+                let _ = start.send(());
+                let _ = blocked.recv();
+            });
+            running.await.map_err(Failure::runtime)
+        };
+        done.send(in_runtime(work).is_ok())
+    });
+    assert_eq!(ended.recv_timeout(Duration::from_mins(1)), Ok(true));
+    drop(release);
 }
