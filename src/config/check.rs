@@ -12,7 +12,7 @@ use super::problem::Problem;
 use super::reader::Findings;
 use super::sections::pool::has_default_timeout;
 use super::value::ByteSize;
-use super::{AuthMode, Config, KEYS_FILE, Plan, Upstream};
+use super::{AuthMode, Config, KEYS_FILE, Plan, Upstream, is_name};
 
 /// Checks the rules that several settings must fulfil together. If a default conflicts with a setting, the
 /// default is adjusted, and nothing is reported.
@@ -252,7 +252,8 @@ fn names_of_upstreams(config: &Config, rules: &mut CrossChecks<'_>) {
         rules.report(
             path,
             "upstream",
-            format!("{name:?}"),
+            // What is no name may be a URL.
+            if is_name(name) { format!("{name:?}") } else { "***".to_owned() },
             "is not the name of an upstream",
             format!("name some of {}, or remove {path} to allow all", names.join(", ")),
         );

@@ -209,10 +209,11 @@ impl<'a> TableReader<'a> {
         let table = match self.table.and_then(|table| table.get(key)) {
             None => None,
             Some(RawValue { raw: Raw::Table(table), .. }) => Some(table),
-            Some(RawValue { raw, origin }) => {
+            Some(RawValue { origin, .. }) => {
                 self.set_origin(key, origin.clone());
                 let fix = format!("write [{path}], or {key} = {{ name = value }}");
-                self.problem(key, Some(raw.show()), "expected a table", fix);
+                // The value may be the secret of a header, or a URL with a password.
+                self.problem(key, None, "expected a table", fix);
                 None
             }
         };
