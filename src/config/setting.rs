@@ -252,8 +252,13 @@ impl Field<'_, '_> {
                 .filter(|word| !word.is_empty())
                 .map(|word| Raw::Word(word.to_owned()))
                 .collect(),
-            other => {
-                self.problem(Some(other.show()), "expected a list", format!("write [{}]", T::EXAMPLE));
+            _ => {
+                // The value may be a URL in the place of names.
+                self.problem(
+                    None,
+                    "expected a list",
+                    format!("write [{}]", T::EXAMPLE.replace(" or ", ", ")),
+                );
                 return None;
             }
         };

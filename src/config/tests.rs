@@ -394,6 +394,7 @@ fn no_secret_is_shown() {
         format!("shared = \"redis://:{secret}@a\""),
         format!("[[upstream]]\nurl = \"http://a\"\nheaders = \"authorization: {secret}\""),
         format!("[[upstream]]\nurl = \"http://a\"\n[follow]\nupstreams = [\"https://{secret}\"]"),
+        format!("[[upstream]]\nurl = \"http://a\"\n[send]\nupstreams = \"https://{secret}\""),
         format!("[telemetry]\notlp = \"http://{secret}@a\""),
         format!("[auth]\ntoken = \"{secret}\""),
         format!("[auth]\nadmin_token = \"{secret}"),
