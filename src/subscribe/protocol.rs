@@ -118,6 +118,9 @@ async fn prepare(
             if principal.hold_subscription().is_some() && !hub.feeds.has(&subscription) =>
         {
             seen = accounts::first_look(hub, &subscription, principal.caller()).await;
+            if seen.is_some() {
+                charge.owe(Debt::Miss);
+            }
         }
         Subscription::Relayed { .. } => {
             if let Err(refusal) = relay::ready(hub, &subscription).await {

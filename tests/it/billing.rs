@@ -8,7 +8,7 @@ use serde_json::json;
 use slotfront::cache::{CallOptions, Charge, NoConditions, Payer, Price};
 use slotfront::config::{AuthMode, Config};
 use slotfront::error::Error;
-use slotfront::methods::{AnyMethod, Commitment};
+use slotfront::methods::{AnyMethod, Commitment, SubscriptionMethod};
 use slotfront::pool::CallerId;
 use slotfront::telemetry::Trace;
 use slotfront_sim::Fault;
@@ -112,6 +112,33 @@ async fn a_caller_who_hangs_up_has_paid() {
         let alone = gateway.get_account(gateway.cluster.examples().wallets[0]).min_context_slot(ahead);
         hang_up(&gateway, way, ("getAccountInfo", 1), alone.request(), 1).await;
     }
+}
+
+#[tokio::test]
+async fn subscribers_pay_for_every_look_at_a_node() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            prices(config);
+            let method = AnyMethod::Subscription(SubscriptionMethod::Account);
+            config.units.by_method[method.index()] = 3;
+            config.plans.get_mut("dev").unwrap().subscriptions = 1;
+        })
+        .start()
+        .await;
+    let mut socket = gateway.socket().await;
+    let wallets = gateway.cluster.examples().wallets;
+    let calls: Vec<_> = wallets[..3]
+        .iter()
+        .map(ToString::to_string)
+        .map(|key| json!({"jsonrpc": "2.0", "id": 1, "method": "accountSubscribe", "params": [key]}))
+        .collect();
+    socket.send(json!(calls).to_string()).await;
+    let answers = socket.next().await.unwrap();
+    let accepted = answers.as_array().unwrap().iter().filter(|answer| answer["result"].is_u64()).count();
+    // All three were looked at before one of them took the only place.
+    assert_eq!((accepted, gateway.cluster.node(0).calls("getAccountInfo")), (1, 3), "{answers}");
+    assert_eq!(charged(&gateway), 9);
 }
 
 #[tokio::test]
