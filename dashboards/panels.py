@@ -7,8 +7,6 @@ from grafana import choice, dashboard, heat, lines, row, share, shares, stack, s
 
 HIT = 'outcome=~"hit|carried|stale|derived"'
 ANSWER = 'outcome=~"hit|carried|stale|derived|collapsed|miss|bypass"'
-# Attempts of cached methods. Passthrough calls have the method other, and probes are not counted.
-CALL = 'method!="other"'
 
 USABLE = words(("not usable", "red"), ("usable", "green"))
 FOLLOWING = words(("off", "gray"), ("starting", "blue"), ("following", "green"), ("parked", "gray"), ("paused", "red"))
@@ -47,7 +45,7 @@ def lag(quantile, by="commitment"):
     return f"histogram_quantile({quantile}, sum by (le, {by}) (rate(slotfront_cache_served_lag_slots_bucket{{@}}[~])))"
 
 
-ASKED = f"sum(rate({of('slotfront_upstream_requests_total', CALL)}[~]))"
+ASKED = f"sum(rate({of('slotfront_upstream_requests_total')}[~]))"
 SAVED = f"clamp_min(1 - {ASKED} / {calls(ANSWER)}, 0)"
 
 OVERVIEW = dashboard(
@@ -71,8 +69,8 @@ OVERVIEW = dashboard(
         row("Traffic",
             stack("Calls by outcome", "reqps", "Calls by outcome: answered from the cache or by a node, refused, or failed.",
                   ("{{outcome}}", calls(by="outcome"))),
-            stack("Calls by method", "reqps", "Calls by method. Method `other` stands for passthrough and "
-                  "unsupported methods.",
+            stack("Calls by method", "reqps", "Calls by method. Method `other` stands for what confirms payments, "
+                  "such as getSlot, and for forwarded and unsupported methods.",
                   ("{{method}}", calls(by="method"))),
             shares("Hit ratio by method", "Share of each method's answers from the cache: hit, carried, stale or derived.",
                    ("{{method}}", ratio(HIT, ANSWER, by="method"))),
@@ -237,8 +235,8 @@ def worst(metric, *labels):
 
 
 def attempts(by, *labels):
-    """Returns the attempts a second on the chosen upstreams, without passthrough calls and probes."""
-    return f"sum by ({by}) (rate({of('slotfront_upstream_requests_total', UP, CALL, *labels)}[~]))"
+    """Returns the attempts a second on the chosen upstreams, without probes."""
+    return f"sum by ({by}) (rate({of('slotfront_upstream_requests_total', UP, *labels)}[~]))"
 
 
 def behind(commitment):
@@ -249,8 +247,8 @@ def behind(commitment):
 
 
 def upstream_latency(quantile, by="upstream"):
-    """Returns a quantile of the durations of attempts, without passthrough calls and probes."""
-    series = of("slotfront_upstream_request_duration_seconds_bucket", UP, CALL)
+    """Returns a quantile of the durations of attempts, without probes."""
+    series = of("slotfront_upstream_request_duration_seconds_bucket", UP)
     return f"histogram_quantile({quantile}, sum by (le, {by}) (rate({series}[~])))"
 
 
@@ -292,9 +290,9 @@ UPSTREAMS = dashboard(
             lines("Latency by method, p95", "s", "95th percentile of the durations of attempts by method, on a "
                   "logarithmic scale.",
                   ("{{method}}", upstream_latency(0.95, "method")), log=True),
-            stack("Attempts by upstream", "reqps", "Attempts on each upstream, without passthrough calls and probes.",
+            stack("Attempts by upstream", "reqps", "Attempts on each upstream, without probes.",
                   ("{{upstream}}", attempts("upstream"))),
-            stack("Attempts by result", "reqps", "Attempts by result, without passthrough calls and probes.",
+            stack("Attempts by result", "reqps", "Attempts by result, without probes.",
                   ("{{result}}", attempts("result"))),
             stack("Failed attempts", "reqps", "Attempts without a usable answer, by upstream and result.",
                   ("{{upstream}}: {{result}}", attempts("upstream, result", 'result!~"ok|node_error|cancelled"'))),

@@ -24,8 +24,8 @@ impl Label for Option<Method> {
         self.map_or(Method::ALL.len(), Method::index)
     }
 
-    /// Returns the method's name. The last position is `other`, for passthrough methods, unsupported methods and
-    /// requests without a method.
+    /// Returns the method's name. The last position is `other`: the reads of the tip, what is sent or forwarded,
+    /// unsupported methods, and requests without a method.
     fn text(position: usize) -> &'static str {
         Method::ALL.get(position).map_or("other", |method| method.as_str())
     }

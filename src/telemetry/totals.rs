@@ -14,7 +14,8 @@ pub(crate) struct Totals {
     /// The number of calls, by method and outcome.
     pub calls: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     pub durations: Durations,
-    /// The number of attempts on upstreams, without passthrough calls and probes.
+    /// The number of attempts on upstreams, without probes. The reads of the tip and forwarded calls are among them, as
+    /// their answers are among `calls`.
     pub upstream_calls: u64,
     /// The number of answers served at a newer slot than they were fetched at. If `follow.mode` is `shadow`, the
     /// number of upstream calls that `on` would have saved.
@@ -56,8 +57,7 @@ impl Totals {
         }
         totals.carried = metrics.follow_carried.used().map(|(_, counter)| counter.get()).sum();
         metrics.each_upstream(|upstream| {
-            let calls = upstream.requests.used().filter(|(labels, _)| labels[0] != "other");
-            totals.upstream_calls += calls.map(|(_, counter)| counter.get()).sum::<u64>();
+            totals.upstream_calls += upstream.requests.used().map(|(_, counter)| counter.get()).sum::<u64>();
         });
         metrics.each_key(|id, key| {
             let calls = key.requests.used().map(|(_, counter)| counter.get()).sum();
@@ -91,7 +91,7 @@ mod tests {
         let totals = Totals::read(&metrics);
         assert_eq!(totals.calls["getBlock"], BTreeMap::from([("hit", 2)]));
         assert_eq!(totals.calls["other"], BTreeMap::from([("invalid", 1)]));
-        assert_eq!(totals.upstream_calls, 1, "passthrough attempts are excluded");
+        assert_eq!(totals.upstream_calls, 2, "of every method, because the answers of every method are counted");
         assert_eq!(totals.keys["k1"], KeyTotals { calls: 1, limited: 0 });
         let Durations { bounds_s, counts } = totals.durations;
         assert_eq!((bounds_s[1], bounds_s[2], &counts["hit"][..4]), (0.000_1, 0.000_15, &[0, 1, 1, 0][..]));
