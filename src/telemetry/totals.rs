@@ -91,7 +91,7 @@ mod tests {
         let totals = Totals::read(&metrics);
         assert_eq!(totals.calls["getBlock"], BTreeMap::from([("hit", 2)]));
         assert_eq!(totals.calls["other"], BTreeMap::from([("invalid", 1)]));
-        assert_eq!(totals.upstream_calls, 2, "of every method, because the answers of every method are counted");
+        assert_eq!(totals.upstream_calls, 2, "answers of every method are counted, too");
         assert_eq!(totals.keys["k1"], KeyTotals { calls: 1, limited: 0 });
         let Durations { bounds_s, counts } = totals.durations;
         assert_eq!((bounds_s[1], bounds_s[2], &counts["hit"][..4]), (0.000_1, 0.000_15, &[0, 1, 1, 0][..]));
