@@ -1,4 +1,4 @@
-//! Writes responses: a JSON text inside of the envelope with the caller's id.
+//! Writes responses: a JSON text inside the envelope with the caller's id.
 //!
 //! The text is copied unchanged. The order of members is that of a node: `jsonrpc`, `result` or `error`, `id`. The HTTP
 //! layer adds the newline at the end of the body.

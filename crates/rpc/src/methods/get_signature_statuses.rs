@@ -1,4 +1,4 @@
-//! `getSignatureStatuses [[signature…], config?]`: how far the transactions of these signatures are.
+//! `getSignatureStatuses [[signature…], config?]`: how far the transactions of these signatures have come.
 
 use std::sync::Arc;
 
