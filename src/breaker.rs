@@ -1,8 +1,8 @@
-//! A circuit breaker. A closed breaker lets all calls pass. An open breaker rejects them. A half-open breaker lets
-//! a single call through as a trial.
+//! A circuit breaker. While it is closed, all calls pass; while it is open, none does; half-open, it lets a single call
+//! through as a trial.
 //!
-//! The pool has one breaker for each node, and the shared store has one. Functions that depend on the time take the
-//! present time as `now`.
+//! The pool has one for each node, and the shared store has one. Functions that depend on the time take the present
+//! time as `now`.
 
 use std::collections::VecDeque;
 

@@ -1,14 +1,18 @@
 //! The read-through cache.
 //!
-//! A call is looked up first. If nothing stored may serve it, the call joins a fetch or starts one. The fetch
-//! makes the answer from another stored answer, or asks the shared store or a node. Unless the caller requires a
-//! slot, the fetch begins with one more look-up. A node's answer is checked and stored before it is returned.
+//! A call is looked up first. If nothing stored may serve it, the call joins a fetch or starts one, which makes the
+//! answer from another stored answer, or asks the shared store or a node. The fetch looks up once more before that,
+//! because another one may just have ended, unless the caller requires a slot. A node's answer is checked and stored
+//! before it is returned.
 //!
-//! Four rules hold throughout. Callers share one fetch if they have the same key, need the same slot, and no purge
-//! came between them. A stored answer is replaced by an older one only if the stored one may not be served any
-//! more. An answer never comes from a weaker commitment than the caller's, unless the followed blocks prove that
-//! both commitments have the same answer (`cache/carry.rs`). The [`CacheStatus`] of an answer
-//! that was stored before the call says if the answer is past its limits of age and lag.
+//! Four rules hold throughout:
+//!
+//! - Callers share one fetch if they have the same key, need the same slot, and no purge came between them.
+//! - An older answer replaces a stored one only if that one may not be served any more.
+//! - An answer never comes from a weaker commitment than the caller's, unless the followed blocks prove that both
+//!   commitments have the same answer (`cache/carry.rs`).
+//! - The [`CacheStatus`] of an answer that was stored before the call says if the answer is past its limits of age and
+//!   lag.
 
 mod answer;
 mod carry;

@@ -1,10 +1,9 @@
-//! Fair shares of a limited supply, such as permits: no single holder can take everything. A holder is an
-//! API key, a client address or a caller.
+//! Fair shares of a limited supply, such as permits: no single holder can take everything. A holder is an API key, a
+//! client address or a caller.
 //!
-//! The rule is that of the dynamic threshold (Choudhury and Hahne, 1998). Each holder may have up to
-//! [`WEIGHT`] times as much as is free. No list of active holders is needed. A single holder gets slightly
-//! less than the whole. With more holders less is free, and a holder above its share gets nothing until
-//! enough is given back.
+//! The rule is that of the dynamic threshold (Choudhury and Hahne, 1998): each holder may have up to [`WEIGHT`] times
+//! as much as is free. So a single holder gets slightly less than the whole, and the more of them there are, the less
+//! is free for each, without a list of who is active. A holder above its share gets nothing until enough is given back.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,15 +1,15 @@
 //! Following the chain, to know which accounts did not change since they were read.
 //!
-//! A block lists every account that its transactions may write. The follower reads each confirmed block. An
-//! account that no block has written since it was read is the same at the newest slot, and needs no fetch.
-//! This module knows blocks and slots, and no cache entries. The cache asks this module one question: up to
-//! which slot is an account unchanged, after it was read at a slot of a chain? ([`Chain::unchanged_until`])
+//! A block lists every account that its transactions may write. So an account that no block has written since it was
+//! read is the same at the newest slot, and needs no fetch, if the follower has read each confirmed block meanwhile.
+//! This module knows blocks and slots, and no cache entries. The cache asks it one question: up to which slot is an
+//! account unchanged, after it was read at a slot of a chain? ([`Chain::unchanged_until`])
 //!
-//! `follower` is the task that follows one chain after another. `reader` polls the nodes for new blocks, and
-//! `fetch` asks for them. `block` reads the accounts that a block may write. `chain` joins blocks by their
-//! hashes and keeps the last writes (`last_writes`). `excluded` lists the accounts that may change without
-//! being listed in a block. `shared_blocks` lets one replica read a block for all, in the form of `record`. A
-//! chain that cannot go on is replaced by a new one, and every account is then fetched once more.
+//! `follower` is the task that follows one chain after another. `reader` polls the nodes for new blocks, and `fetch`
+//! asks for them. `block` reads the accounts that a block may write. `chain` joins blocks by their hashes and keeps the
+//! last writes (`last_writes`). `excluded` lists the accounts that may change without being listed in a block.
+//! `shared_blocks` lets one replica read a block for all, in the form of `record`. A chain that cannot go on is
+//! replaced by a new one, and every account is then fetched once more.
 
 mod block;
 mod chain;

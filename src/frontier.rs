@@ -1,11 +1,14 @@
 //! The frontier: the newest slot at each commitment, for each node and for the pool.
 //!
-//! Probes and answers report slots here, and every freshness decision reads the frontier. Not every report is
-//! believed. A node far ahead of all others is believed once a second node is close to it. Such a node is also
-//! believed once it has kept advancing for some time, while no two others advanced together. While no slot is
-//! believed, a node that advances while all others stand still is believed sooner. A node stays believed while each of
-//! its reports is close above the last. A frontier that no node reaches any more falls back to a slot that nodes
-//! report. Nodes may join and leave, and their ids are never reused.
+//! Probes and answers report slots here, and every freshness decision reads the frontier, so one node that invents a
+//! slot could make all answers look old. A node far ahead of all others is therefore believed only
+//!
+//! - once a second node is close to it, or
+//! - once it has kept advancing for some time while no two others advanced together, or sooner, as long as no slot is
+//!   believed yet and all others stand still.
+//!
+//! It stays believed while each of its reports is close above the last. A frontier that no node reaches any more falls
+//! back to a slot that nodes report. Nodes may join and leave, and their ids are never reused.
 
 mod commitment_state;
 mod pace;

@@ -1,9 +1,9 @@
-//! API keys, plans, rate limits and quotas. The lookup of an API key gives a [`Principal`], which authorizes,
-//! limits and charges the calls of its caller.
+//! API keys, plans, rate limits and quotas. The lookup of an API key gives a [`Principal`], which authorizes, limits
+//! and charges the calls of its caller.
 //!
-//! The gateway knows neither HTTP routes nor nodes. A request keeps the principal that it got at its start. A reload
-//! replaces the whole key table. The new principal of a key shares the limiter state of the old one. Keys are looked up
-//! by their SHA-256, so the time of a lookup reveals nothing about a key.
+//! The gateway knows neither HTTP routes nor nodes. A request keeps the principal that it got at its start, so a
+//! reload, which replaces the whole key table, changes nothing under it; the new principal of a key shares the limiter
+//! state of the old one. Keys are looked up by their SHA-256, so the time of a lookup reveals nothing about a key.
 
 mod address;
 mod global_rate;

@@ -1,6 +1,7 @@
-//! Detects that the machine was suspended, and then empties the cache. The ages of answers are measured by the steady
-//! clock, which stops during a suspension. Afterwards the ages would be too low. A suspension shows when another
-//! clock has advanced more than the steady clock.
+//! Detects that the machine was suspended, and then empties the cache.
+//!
+//! The ages of answers are measured by the steady clock, which stands still during a suspension, so afterwards every
+//! answer would look younger than it is. The suspension shows in another clock, which has advanced more meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,8 +1,8 @@
 //! A chain: the blocks that the follower has read without a gap, each joined to the one before.
 //!
-//! [`Chain`] is read by every cache hit and written by the follower alone, through [`ChainWriter`]. The follower
-//! stores a block's writes and its slot first. Only then does it publish the block as the newest one. A reader
-//! loads the newest slot first. The reader therefore sees every write up to that slot. It may also see later
+//! [`Chain`] is read by every cache hit and written by the follower alone, through [`ChainWriter`]. The order makes
+//! that safe without a lock: the follower stores a block's writes and its slot before it publishes the block as the
+//! newest one, and a reader loads the newest slot first, so it sees every write up to that slot. It may also see later
 //! writes, which cost a fetch, never a wrong answer. The newest final slot is published in the same way.
 
 use std::collections::VecDeque;

@@ -1,11 +1,9 @@
-//! The last slot at which each account was written: by any block of the chain, and by a block known to be
-//! final.
+//! The last slot at which each account was written: by any block of the chain, and by a block known to be final.
 //!
-//! The table has a fixed number of buckets and is indexed by a hash of the address. Two addresses in one
-//! bucket cost a needless fetch, never a wrong answer. The key of the hash is drawn at start, so that nobody
-//! can choose addresses that share a bucket. Addresses with the same [`Fingerprint`] always share a bucket.
-//! Choosing such addresses gains nothing: whoever wants to force fetches of an account can name the account
-//! itself in a transaction.
+//! The table has a fixed number of buckets and is indexed by a hash of the address, so two addresses may share a
+//! bucket, which costs a needless fetch, never a wrong answer. The key of the hash is drawn at start, so that nobody
+//! can choose addresses that share one. Only addresses with the same [`Fingerprint`] always do, and to choose these
+//! gains nothing: whoever wants to force fetches of an account can name the account itself in a transaction.
 
 use std::hash::BuildHasher;
 

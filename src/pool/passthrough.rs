@@ -1,9 +1,9 @@
 //! Passthrough methods as upstream calls: sent as they came, and answered by any usable node.
 //!
-//! These calls use the same nodes and limits as typed queries. The gateway does not interpret their answers. An error is
-//! the answer, unless it means that the node cannot serve the call or is unhealthy. Neither hangs nor faults of these
-//! calls count against a node: a single call of getProgramAccounts may take a minute, or end at a balancer's timeout. If
-//! that counted, any caller could open breakers. For the same reason their retries have a budget of their own.
+//! These calls use the same nodes and limits as typed queries, but the gateway does not interpret their answers: an
+//! error is the answer, unless it means that the node cannot serve the call or is unhealthy. Neither hangs nor faults
+//! of these calls count against a node, because how much work one of them makes is up to the caller, and any caller
+//! could open breakers. For the same reason their retries have a budget of their own.
 
 use std::time::Duration;
 
