@@ -93,7 +93,13 @@ pub(crate) async fn run(node: Arc<Node>, stream: TcpStream, read: Vec<u8>) {
         let message = match message {
             Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => message.into_data(),
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
-            // The library has answered a close. A message that is too long ends the connection without one.
+            // The library has an answer to a close, and sends it with the next flush. Without it, client libraries take
+            // the connection for lost and open another.
+            Some(Ok(Message::Close(_))) => {
+                let _ = socket.flush().await;
+                return;
+            }
+            // A message that is too long ends the connection without a close.
             _ => return,
         };
         let request = envelope::parse(&message);

@@ -338,6 +338,16 @@ async fn sockets_meet_the_faults_of_their_node() {
 }
 
 #[tokio::test]
+async fn a_close_is_answered() {
+    let served = Served::start(1).await;
+    let mut socket = served.connect(0).await;
+    socket.0.close(None).await.unwrap();
+    let answer = socket.0.next().await;
+    assert!(matches!(answer, Some(Ok(Message::Close(_)))), "{answer:?}");
+    socket.ended().await;
+}
+
+#[tokio::test]
 async fn slots_updates_tell_the_life_of_a_block() {
     let served = Served::start(1).await;
     let mut socket = served.connect(0).await;
