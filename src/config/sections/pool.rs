@@ -15,7 +15,8 @@ section! {
         /// Interval between two probes of a node.
         // Two to three slots. A stopped node is noticed before clients notice it.
         probe_interval: Duration = within("1s", "10ms"..="1m"),
-        /// Maximum lag of a usable node behind the newest slot of the pool at processed, in slots.
+        /// Maximum lag of a node behind the newest slot of the pool at processed, in slots. A node further behind gets no
+        /// calls while another is usable.
         // Five seconds at 250 ms a slot. Busy nodes lag less, and clients hardly notice a state of this age.
         max_slot_lag: u64 = within(20, 0..=432_000),
         /// Maximum time to open a connection.
@@ -29,7 +30,7 @@ section! {
         /// Maximum retries on other nodes after a failure.
         // A call is tried on three nodes in all. If all three fail, a single node is rarely the cause.
         retries: usize = within(2, 0..=10),
-        /// Maximum retries, as a share of all calls.
+        /// Maximum retries, as a share of all calls, so that nodes that are down get no flood of them.
         // While a node fails, retries add about a fifth to the load. Ten retries a second are allowed in any case.
         retry_budget: f64 = within(0.2, SHARE),
         /// Maximum answer of a node, after decompression.
