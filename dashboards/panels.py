@@ -55,8 +55,8 @@ OVERVIEW = dashboard(
             stat("Calls", "reqps", "Calls a second with all outcomes. Each element of a batch is a call.", calls()),
             share("Hit ratio", "Share of answers from the cache: hit, carried, stale or derived.",
                   ratio(HIT, ANSWER)),
-            share("Upstream calls saved", "Share of answers that cost no upstream call. Retries and refreshes lower it, "
-                  "probes do not.", SAVED),
+            share("Upstream calls saved", "Share of answers that cost no upstream call. Retries, refreshes and "
+                  "subscriptions lower it, probes do not.", SAVED),
             stat("Hit latency, p99", "s", "One hit in a hundred takes longer, from the arrival of its request "
                  "until the answer is ready.",
                  latency(0.99, 'outcome="hit"')),
