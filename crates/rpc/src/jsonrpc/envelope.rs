@@ -1,8 +1,11 @@
 //! Parsing of a request body into calls, with the same result as paritytech/jsonrpc 18 for every fault.
 //!
-//! This module looks up no method and reads no params. Two rules are surprising. A node parses the body as one value,
-//! so one invalid id, or one batch element that is not a call, makes the *whole* body a parse error. A node's call is a
-//! derived struct, so an array can be a call with its members by position: `["2.0", method, params, id]`.
+//! This module looks up no method and reads no params. Two of its rules surprise everybody, and both follow from how a
+//! node is written:
+//!
+//! - A node parses the body as one value, so one invalid id, or one batch element that is not a call, makes the *whole*
+//!   body a parse error.
+//! - A node's call is a derived struct, so an array of its members is a call, too: `["2.0", method, params, id]`.
 
 use bytes::Bytes;
 use serde::Deserialize;

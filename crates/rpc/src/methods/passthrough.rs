@@ -1,8 +1,8 @@
-//! The read methods that `[passthrough] methods` may list, and the write methods, which are never forwarded.
+//! The read methods that `[passthrough] methods` may list, and the write methods, which it may not.
 //!
-//! The node checks the params. The choice of a node and the rules of plans need only the commitment and
-//! `minContextSlot`. This module reads these two members as a node does: the last of several members of the same
-//! name wins, and any param may be the configuration. No setting adds a method to those in this module.
+//! The node checks the params. So this module reads only what the choice of a node and the rules of plans need, the
+//! commitment and `minContextSlot`, and reads them as a node does: the last of several members of the same name wins,
+//! and any param may be the configuration. No setting adds a method to those in this module.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -21,7 +21,7 @@ pub fn write_method(name: &str) -> Option<&'static str> {
 }
 
 named! {
-    /// A method that slotfront neither caches nor knows, and forwards to a node if `[passthrough] methods` lists it. All
+    /// A method that slotfront does not answer itself, and forwards to a node if `[passthrough] methods` lists it. All
     /// of them have a commitment.
     pub enum PassthroughMethod {
         /// Nodes before Agave 2 have it.

@@ -19,7 +19,7 @@ use crate::jsonrpc::Params;
 pub struct PlainQuery {
     /// The method.
     pub method: Method,
-    /// The canonical params as JSON text, without the commitment and `minContextSlot`. They belong into the last param
+    /// The canonical params as JSON text, without the commitment and `minContextSlot`. They go into the last param
     /// if the method has a commitment.
     pub params: Arc<str>,
     /// The commitment. `None` if the method has none.
