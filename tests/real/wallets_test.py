@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from gateway import ROOT, TARGET, Dev
 CLIENTS = Path(__file__).parent / "clients"
 JAVASCRIPT = CLIENTS / "javascript"
 PATIENCE_S = 120
+PAYEE = "7pQFpb2d353JDTYf533Q6ppzxKZw9e1KyymhAzQF9ssY"
+UNKNOWN = "5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW"
 
 
 def run(*command, source=None, **environment):
@@ -67,6 +70,29 @@ class Wallets(unittest.TestCase):
         self.assertLess(paid.pop("account"), 1_000_000_000 - 5_000_000)
         self.assertGreater(min(paid.pop("slot"), paid.pop("transaction")), 0)
         self.assertEqual(paid, {"signature": {"err": None}, "logs": True, "program": True, "balance": 5_000_000})
+
+    def test_commands_of_solana(self):
+        with Dev() as dev, tempfile.TemporaryDirectory() as home:
+            dev.ready()
+            key = Path(home, "key.json")
+            key.write_text(dev.wait_for(r"^(\[[\d,]+\])$").group(1))
+            command = [TARGET / "clients" / "cli" / "bin" / "solana", "--url", dev.url, "--ws", addresses(dev)["ws"], "--keypair", key]
+            solana = lambda *words: run(*command, *words, HOME=home)
+            self.assertEqual(solana("balance"), "1000 SOL\n")
+            # It reads the balance once more as soon as the airdrop is confirmed.
+            self.assertIn("\n1005 SOL\n", solana("airdrop", "5"))
+            with subprocess.Popen([*command, "logs"], env={**os.environ, "HOME": home}, stdout=subprocess.PIPE, text=True) as logs:
+                try:
+                    told = (line.strip() for line in logs.stdout)
+                    next(line for line in told if line.startswith("Transaction executed in slot"))
+                    paid = solana("transfer", "--allow-unfunded-recipient", PAYEE, "1")
+                    signature = re.search(r"^Signature: (\w+)$", paid, re.M).group(1)
+                    self.assertEqual(next(line for line in told if signature in line), f"Signature: {signature}")
+                finally:
+                    logs.kill()
+            self.assertEqual(solana("balance", PAYEE), "1 SOL\n")
+            self.assertRegex(solana("confirm", "--verbose", signature), r"(?s)Status: Ok.*Account 1 balance: ◎0 -> ◎1\n.*\nConfirmed\n")
+            self.assertEqual(solana("confirm", UNKNOWN), "Not found\n")
 
 
 def addresses(dev):
