@@ -1,5 +1,6 @@
 //! The questions for the statuses of signatures, merged: while one call is under way, all callers who ask wait together
-//! for the next one.
+//! for the next one. If that has no room for another question, it is sent at once, so that nobody makes the others wait
+//! for many calls by asking for many signatures.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::read::{ASKED, Unread};
 use super::{PATIENCE, Tip, TipAnswer};
@@ -35,6 +37,8 @@ pub(super) struct Merger {
 #[derive(Default)]
 struct Batch {
     signatures: Mutex<BTreeSet<Signature>>,
+    /// Cancelled once there was no room for another question, so that waiting would gather none.
+    full: CancellationToken,
     answer: OnceCell<BatchAnswer>,
 }
 
@@ -89,7 +93,10 @@ impl Tip {
     ) -> Result<Statuses, Unread> {
         let batch = self.merger.join(signatures);
         let ask = async || {
-            let _turn = self.merger.turn.lock().await;
+            let _turn = tokio::select! {
+                turn = self.merger.turn.lock() => Some(turn),
+                () = batch.full.cancelled() => None,
+            };
             let all: Arc<[_]> = self.merger.close(&batch).into();
             // Those who came later have more time.
             let context = CallContext { deadline: Instant::now() + PATIENCE, ..context.clone() };
@@ -136,7 +143,7 @@ impl Merger {
     fn join(&self, signatures: &[Signature]) -> Arc<Batch> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.lock().len() + signatures.len() > MAX_SIGNATURES {
-            *open = Arc::default();
+            std::mem::take(&mut *open).full.cancel();
         }
         open.lock().extend(signatures);
         Arc::clone(&open)

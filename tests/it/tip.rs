@@ -267,6 +267,26 @@ async fn questions_for_statuses_are_merged() {
 }
 
 #[tokio::test]
+async fn many_signatures_of_one_caller_make_nobody_wait_for_many_calls() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let hold = gateway.cluster.node(0).hold("getSignatureStatuses");
+    let ask = |signatures: Vec<String>| {
+        TaskTracker::new().spawn(gateway.call("getSignatureStatuses", json!([signatures])).send())
+    };
+    let first = ask(vec![SIGNATURE.to_owned()]);
+    hold.arrived(1).await;
+    let many =
+        |of: u8| (0..=255).map(move |n| Signature([[of, n]; 32].concat().try_into().unwrap()).to_string());
+    let others = [1, 2].map(|of| ask(many(of).collect()));
+    // Whichever came first has no room for the other one.
+    timeout(PATIENCE, hold.arrived(2)).await.expect("a full call waits for no other");
+    hold.release();
+    for reply in join_all(others.into_iter().chain([first])).await {
+        assert!(reply.unwrap().value()[0].is_null());
+    }
+}
+
+#[tokio::test]
 async fn statuses_behind_the_tip_are_asked_elsewhere() {
     let gateway = TestGateway::builder().nodes(2).in_tiers().start().await;
     let newest = gateway.cluster.slot(Commitment::Processed);
