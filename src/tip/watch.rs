@@ -115,6 +115,12 @@ impl Default for Watches {
     }
 }
 
+impl WatchTable {
+    fn fell_after(&self, time: Instant) -> bool {
+        self.fell_at.is_some_and(|fell_at| time < fell_at)
+    }
+}
+
 impl Watches {
     pub(super) fn add(self: &Arc<Self>, signature: Signature, commitment: Commitment) -> Watch {
         let key = (signature, commitment);
@@ -158,9 +164,13 @@ impl Watches {
         due.map(|(key, _)| key.0).collect()
     }
 
-    /// Notes that the transactions of `signatures` were looked for in the history.
-    fn note_searched(&self, signatures: &[Signature]) {
+    /// Notes that the transactions of `signatures` were looked for in the history, by a call that was sent at `sent_at`.
+    fn note_searched(&self, signatures: &[Signature], sent_at: Instant) {
         let mut table = self.lock();
+        // What was found was not noted.
+        if table.fell_after(sent_at) {
+            return;
+        }
         for key in signatures.iter().flat_map(|of| Commitment::ALL.map(|commitment| (*of, commitment))) {
             if let Some(watched) = table.watched.get_mut(&key) {
                 watched.is_searched = true;
@@ -179,7 +189,7 @@ impl Watches {
     ) {
         let mut table = self.lock();
         // What was true of the chain before its fall says nothing of the blocks that it has now.
-        if table.fell_at.is_some_and(|fell_at| sent_at < fell_at) {
+        if table.fell_after(sent_at) {
             return;
         }
         for (signature, text) in signatures.iter().zip(&statuses.each) {
@@ -283,10 +293,9 @@ impl Tip {
             }
             let signatures: Arc<[_]> = unsearched.into_iter().take(MAX_SIGNATURES).collect();
             // A refusal says that no node of the pool keeps history.
-            if self.ask_for_some(&signatures, true, self.floors()).await.is_ok() {
-                self.watches.note_searched(&signatures);
-            } else {
-                sleep(PATIENCE).await;
+            match self.ask_for_some(&signatures, true, self.floors()).await {
+                Ok(sent_at) => self.watches.note_searched(&signatures, sent_at),
+                Err(_) => sleep(PATIENCE).await,
             }
         }
     }
@@ -344,7 +353,7 @@ impl Tip {
         });
     }
 
-    /// Asks for signatures, and notes the statuses unless a node refuses the call.
+    /// Asks for signatures, and notes the statuses unless a node refuses the call. Returns the time of the call.
     ///
     /// # Errors
     /// No node answers at or above `floors` in time.
@@ -353,14 +362,14 @@ impl Tip {
         signatures: &Arc<[Signature]>,
         search_history: bool,
         floors: [Slot; 3],
-    ) -> Result<(), Error> {
+    ) -> Result<Instant, Error> {
         let query = TipQuery::Statuses { signatures: Arc::clone(signatures), search_history };
         let context = CallContext { is_background: false, ..CallContext::own(Instant::now() + PATIENCE) };
         let reply = self.pool.read_tip(&TipRequest { query, floors, context }).await?;
         if let Ok(statuses) = split(reply.body) {
             self.note(signatures, &statuses, reply.sent_at);
         }
-        Ok(())
+        Ok(reply.sent_at)
     }
 }
 
@@ -413,8 +422,14 @@ mod tests {
         for status in [None, Some((900, Confirmed))] {
             watches.note(&[SIGNATURE], &statuses(1_000, status), sent_at, |_, slot| slot);
         }
+        watches.note_searched(&[SIGNATURE], sent_at);
         assert_eq!(watches.last_unsettled(Confirmed, 1), Some(1));
         assert_eq!(*watch.end.borrow(), None);
+        assert_eq!(
+            watches.due(|_, watched| !watched.is_searched).len(),
+            1,
+            "its history is looked for once more"
+        );
     }
 
     #[tokio::test]
@@ -443,7 +458,7 @@ mod tests {
         let unsearched = || watches.due(|_, watched| !watched.is_searched).len();
         assert_eq!(unsearched(), 1);
         note(&watches, 1_000, None);
-        watches.note_searched(&[SIGNATURE]);
+        watches.note_searched(&[SIGNATURE], Instant::now());
         for (asked, expected) in [(1_001, 0), (1_101, 0), (1_202, 1)] {
             note(&watches, asked, None);
             assert_eq!(unsearched(), expected, "{asked}");
