@@ -5,15 +5,16 @@ use std::time::Duration;
 use super::member::InFlight;
 use super::passthrough::PassthroughRequest;
 use super::probe::Genesis;
-use super::upstream_call::UpstreamCall as _;
+use super::upstream_call::{SentRequest, UpstreamCall as _};
 use super::*;
 use crate::breaker::BreakerState;
 use crate::config::{Config, GenesisCheck, Secret, Upstream};
 use crate::jsonrpc::Params;
 use crate::methods::{
-    AnyMethod, Commitment, Method, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query, Slot,
+    AnyMethod, Commitment, Method, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query, Signature,
+    Slot, TipQuery,
 };
-use crate::node::Fault;
+use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
 use health::Health;
 
@@ -376,6 +377,32 @@ async fn reload_puts_new_nodes_in_force() {
     assert_eq!(names, ["node-0", "node-2"]);
     assert!(Arc::ptr_eq(&members[0], &kept));
     assert_eq!(*members[1].health(), Health::Unprobed);
+}
+
+#[tokio::test]
+async fn an_old_transaction_is_no_nodes_first_slot() {
+    let pool = pool(1, |_| {});
+    let (members, frontier, now) = (pool.members(), &pool.nodes.frontier, Instant::now());
+    let query = TipQuery::Statuses { signatures: [Signature([7; 64])].into(), search_history: true };
+    let request = TipRequest { query, floors: [0; 3], context: CallContext::own(now + SECOND) };
+    let learn = |landed: Slot| {
+        let status = format!(r#"{{"slot":{landed},"err":null,"confirmationStatus":"finalized"}}"#);
+        let result = format!(r#"{{"context":{{"slot":900}},"value":[{status}]}}"#);
+        let sent = SentRequest {
+            id: 0,
+            at: now,
+            era: frontier.era(),
+            min_context_slot: None,
+            slot_before: 0,
+            newest_before: 0,
+            max_slot_lag: 20,
+        };
+        request.learn(frontier, &members[0], &(NodeReply::Result(result.into()), Some(900)), &sent, now);
+        Commitment::ALL.map(|commitment| frontier.slot(commitment))
+    };
+    assert_eq!(learn(5), [900, 0, 0]);
+    frontier.probed(frontier.era(), 0, Commitment::Finalized, 868, now);
+    assert_eq!([learn(5), learn(869)], [[900, 0, 868], [900, 0, 869]]);
 }
 
 #[tokio::test]

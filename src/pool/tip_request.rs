@@ -174,13 +174,18 @@ impl UpstreamCall for TipRequest {
             }
             _ => {}
         }
-        // Where the node has a transaction at a commitment, its chain is there, too. Accounts are then read from such nodes.
+        // Where the node has a transaction at a commitment, its chain is there, too. Accounts are then read from such nodes. Its
+        // first slot is not that of a transaction, which may be years old.
         if let (TipQuery::Statuses { .. }, NodeReply::Result(result)) = (&self.query, body)
             && let Some(Contextual { value, .. }) = Contextual::split(result)
         {
-            for status in statuses(&value).into_iter().flatten().flatten() {
-                let reached = status.confirmation_status.into_iter();
-                reached.for_each(|at| frontier.answered(sent.era, member.id, at, status.slot, now));
+            for SignatureStatus { slot, confirmation_status, .. } in
+                statuses(&value).into_iter().flatten().flatten()
+            {
+                let is_newer = |at: &Commitment| member.slot(*at).is_some_and(|known| known < slot);
+                if let Some(at) = confirmation_status.filter(is_newer) {
+                    frontier.answered(sent.era, member.id, at, slot, now);
+                }
             }
         }
     }
