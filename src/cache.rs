@@ -154,11 +154,15 @@ struct PlannedCall<'a> {
     arrived_at: Instant,
 }
 
+fn min_slot(query: &Query, conditions: &dyn Conditions) -> Slot {
+    query.min_context_slot().max(conditions.known_slot()).unwrap_or(0)
+}
+
 impl PlannedCall<'_> {
     /// Returns the slot that a stored answer must reach to serve this caller at present: its minContextSlot or the
     /// slot that its key has seen, whichever is higher.
     fn min_slot(&self) -> Slot {
-        self.query.min_context_slot().max(self.conditions.known_slot()).unwrap_or(0)
+        min_slot(self.query, self.conditions)
     }
 
     /// Returns the rule for an entry that is served to this caller within `limit`.
@@ -224,9 +228,8 @@ impl Cache {
     }
 
     /// Returns true if a call of `query` would be answered now without asking a node.
-    pub fn holds(&self, query: &Query) -> bool {
-        let min_slot = query.min_context_slot().unwrap_or(0);
-        let found = self.lookup.look_up(query, &self.lookup.plan(query), min_slot);
+    pub fn holds(&self, query: &Query, conditions: &dyn Conditions) -> bool {
+        let found = self.lookup.look_up(query, &self.lookup.plan(query), min_slot(query, conditions));
         found.is_some_and(|(_, verdict)| verdict.is_yes())
     }
 

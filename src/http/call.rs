@@ -101,7 +101,8 @@ impl Admission {
 
     /// Returns true if the cache holds an answer that needs no node.
     pub(super) fn is_held(&self, request: &RequestContext<'_>) -> bool {
-        matches!(self, Self::Admitted(call) if !request.bypass && request.front.cache.holds(&call.query))
+        let Self::Admitted(AdmittedCall { query, .. }) = self else { return false };
+        !request.bypass && request.front.cache.holds(query, &CallConditions { request, query })
     }
 
     pub(super) async fn answer(self, request: &RequestContext<'_>) -> CallResponse {

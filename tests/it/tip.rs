@@ -114,6 +114,28 @@ async fn the_next_balance_comes_from_a_node_with_the_transaction() {
     }
 }
 
+/// What is too old for a key is fetched together with what is not there.
+#[tokio::test]
+async fn a_batch_of_a_told_key_is_fetched_at_once() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let node = gateway.cluster.node(0);
+    let wallets = gateway.cluster.examples().wallets;
+    let [one, other] = [0, 1].map(|of: usize| {
+        gateway.call("getAccountInfo", json!([wallets[of].to_string(), at(Commitment::Confirmed)]))
+    });
+    one.send().await;
+    gateway.step_by(1).await;
+    let [newest, confirmed] = [Commitment::Processed, Commitment::Confirmed].map(|c| gateway.cluster.slot(c));
+    node.fault_on("getSignatureStatuses", status(newest, &landed(confirmed, Commitment::Confirmed)), None);
+    gateway.call("getSignatureStatuses", json!([[SIGNATURE]])).send().await;
+    let hold = node.hold("getAccountInfo");
+    let batch = TaskTracker::new().spawn(gateway.batch([one, other]).send());
+    timeout(PATIENCE, hold.arrived(2)).await.expect("neither waits for the other");
+    hold.release();
+    let answers = batch.await.unwrap().json();
+    assert!(answers.as_array().unwrap().iter().all(|answer| answer["error"].is_null()), "{answers}");
+}
+
 #[tokio::test]
 async fn reads_of_one_commitment_agree_with_a_node() {
     let gateway = TestGateway::start().await;
