@@ -15,7 +15,7 @@ use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
-use crate::methods::{AnyMethod, Commitment, Group, PassthroughCall, Query, Slot};
+use crate::methods::{AnyMethod, Commitment, Group, Life, PassthroughCall, PlainQuery, Query, Slot};
 use crate::telemetry::{KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -323,17 +323,23 @@ impl Principal {
     }
 
     /// Returns the slot below which a stored answer to `query` would be older than what the caller knows. `None` if there
-    /// is none, or if the answer to `query` has no context slot. `believes` says whether any node may be at a slot.
+    /// is none, or if the answer to `query` has no context slot. A scan costs a node seconds, so it is made anew for a
+    /// `monotonic` plan only. `believes` says whether any node may be at a slot.
     pub fn known_slot(&self, query: &Query, believes: impl FnOnce(Commitment, Slot) -> bool) -> Option<Slot> {
-        let commitment = query.commitment().filter(|_| query.has_context())?;
+        let is_scan = matches!(query, Query::Plain(PlainQuery { life: Life::Scan, .. }));
+        let counts = query.has_context() && (!is_scan || self.is_monotonic());
+        let commitment = query.commitment().filter(|_| counts)?;
         self.known.highest(commitment, |slot| believes(commitment, slot))
+    }
+
+    fn is_monotonic(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| limits.terms.plan.monotonic)
     }
 
     /// Records that the answer to `query` has shown `slot` to the caller, if its plan is `monotonic` and the answer has a
     /// context slot.
     pub fn note_shown(&self, query: &Query, slot: Slot) {
-        let is_monotonic = self.limits.as_ref().is_some_and(|limits| limits.terms.plan.monotonic);
-        if let Some(commitment) = query.commitment().filter(|_| is_monotonic && query.has_context()) {
+        if let Some(commitment) = query.commitment().filter(|_| self.is_monotonic() && query.has_context()) {
             self.known.raise(commitment, slot);
         }
     }

@@ -300,6 +300,9 @@ async fn monotonic_plans_keep_slots_over_reloads() {
     let told = authenticate(&gateway, &plain).unwrap();
     told.known_slots().tell(Commitment::Confirmed, 30);
     assert_eq!([&account, &confirmed].map(|query| highest(&told, query)), [None, Some(30)], "by any plan");
+    let supply = query(Method::GetSupply, r#"[{"commitment":"confirmed"}]"#);
+    show(&successor, &supply, 40);
+    assert_eq!([&successor, &told].map(|principal| highest(principal, &supply)), [Some(40), None], "a scan");
 }
 
 #[tokio::test(start_paused = true)]
