@@ -122,17 +122,19 @@ impl Subscription {
             SubscriptionMethod::Slot => params::none(params).map(|()| Self::Slot)?,
             SubscriptionMethod::Root => params::none(params).map(|()| Self::Root)?,
             SubscriptionMethod::Logs | SubscriptionMethod::Program | SubscriptionMethod::Block => {
-                let (first, config) = params::one_or_two::<Value, Value>(params)?;
-                let named =
-                    config.as_ref().and_then(|config| passthrough::commitment(config.get("commitment")?));
-                let params = config.map_or_else(
-                    || Value::from(vec![first.clone()]),
-                    |config| Value::from(vec![first.clone(), config]),
-                );
+                let (first, mut config) = params::one_or_two::<Value, Value>(params)?;
+                let written = config.as_mut().and_then(|config| config.get_mut("commitment"));
+                let commitment = written.map_or_else(Commitment::default, |written| {
+                    let commitment = passthrough::commitment(written).unwrap_or_default();
+                    // So that no node reads another one, whose slots would count for this one.
+                    *written = commitment.as_str().into();
+                    commitment
+                });
+                let params: Vec<_> = [first].into_iter().chain(config).collect();
                 Self::Relayed {
                     method,
-                    params: params.to_string(),
-                    commitment: Some(named.unwrap_or_default()),
+                    params: Value::from(params).to_string(),
+                    commitment: Some(commitment),
                 }
             }
             SubscriptionMethod::SlotsUpdates | SubscriptionMethod::Vote => {
@@ -213,6 +215,11 @@ mod tests {
                 Logs,
                 "[\"all\", {\"commitment\":\"confirmed\",\"a\":1}]".into(),
                 "[\"all\",{\"a\":1,\"commitment\":\"confirmed\"}]".into(),
+            ),
+            (
+                Logs,
+                "[\"all\",{\"commitment\":\"recent\"}]".into(),
+                "[\"all\",{\"commitment\":\"finalized\"}]".into(),
             ),
         ] {
             assert_eq!(parse(method, &one).unwrap(), parse(method, &other).unwrap(), "{one} {other}");
