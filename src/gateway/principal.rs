@@ -327,8 +327,7 @@ impl Principal {
     /// `monotonic` plan only. `believes` says whether any node may be at a slot.
     pub fn known_slot(&self, query: &Query, believes: impl FnOnce(Commitment, Slot) -> bool) -> Option<Slot> {
         let is_scan = matches!(query, Query::Plain(PlainQuery { life: Life::Scan, .. }));
-        let counts = query.has_context() && (!is_scan || self.is_monotonic());
-        let commitment = query.commitment().filter(|_| counts)?;
+        let commitment = commitment_of_context(query).filter(|_| !is_scan || self.is_monotonic())?;
         self.known.highest(commitment, |slot| believes(commitment, slot))
     }
 
@@ -339,7 +338,7 @@ impl Principal {
     /// Records that the answer to `query` has shown `slot` to the caller, if its plan is `monotonic` and the answer has a
     /// context slot.
     pub fn note_shown(&self, query: &Query, slot: Slot) {
-        if let Some(commitment) = query.commitment().filter(|_| self.is_monotonic() && query.has_context()) {
+        if let Some(commitment) = commitment_of_context(query).filter(|_| self.is_monotonic()) {
             self.known.raise(commitment, slot);
         }
     }
@@ -398,6 +397,11 @@ impl Principal {
             }
         }
     }
+}
+
+/// Returns the commitment of the slot in the context of an answer. `None` if the answer has no context.
+fn commitment_of_context(query: &Query) -> Option<Commitment> {
+    query.commitment().filter(|_| query.has_context())
 }
 
 impl std::fmt::Debug for Principal {

@@ -274,7 +274,7 @@ impl Tip {
                         return Ok((kept.clone(), HIT));
                     }
                 }
-                // The fetch began before the tip rose, or failed before this caller came.
+                // It is too old, its fetch began before the tip rose, or it failed before this caller came.
                 Ok(_) | Err(_) => {}
             }
         }

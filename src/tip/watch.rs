@@ -375,6 +375,8 @@ impl Tip {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use Commitment::{Confirmed, Finalized, Processed};
 
@@ -417,7 +419,7 @@ mod tests {
     async fn an_answer_from_before_a_fall_says_nothing() {
         let watches = Arc::<Watches>::default();
         let watch = watches.add(SIGNATURE, Confirmed);
-        let sent_at = Instant::now();
+        let sent_at = Instant::now().checked_sub(Duration::from_millis(1)).unwrap();
         watches.ask_anew(Confirmed);
         for status in [None, Some((900, Confirmed))] {
             watches.note(&[SIGNATURE], &statuses(1_000, status), sent_at, |_, slot| slot);

@@ -45,6 +45,7 @@ mod tidy;
 mod tip;
 mod tls;
 mod todays_nodes;
+mod told;
 mod traces;
 mod transactions;
 mod upstreams;
