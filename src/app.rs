@@ -59,6 +59,8 @@ pub struct Listeners {
     pub socket: Option<TcpListener>,
     /// The listener for metrics, health and the status page.
     pub admin: TcpListener,
+    /// Whether the fast path reads plain requests. Tests turn it off, so that hyper serves every request.
+    pub fast_path: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +85,7 @@ impl Listeners {
                 None => None,
             },
             admin: bind("server.admin_listen", config.server.admin_listen).await?,
+            fast_path: true,
         })
     }
 }
@@ -231,6 +234,7 @@ impl App {
             Arc::clone(&front),
             std::iter::once(listeners.public).chain(listeners.socket).collect(),
             tls,
+            listeners.fast_path,
             connections.clone(),
             ending.public.clone(),
         ));

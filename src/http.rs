@@ -14,7 +14,6 @@ mod client_ip;
 mod connection_activity;
 mod connection_service;
 mod cors;
-#[cfg(feature = "h1-fast-path")]
 mod h1;
 mod in_flight;
 pub mod listener;

@@ -1,8 +1,8 @@
 //! The fast path: serves plain HTTP/1.1 requests to the hot route without hyper.
 //!
 //! Most requests are alike: a POST of a few hundred bytes with a Content-Length, on a keep-alive connection. Such
-//! requests are called plain here. The listener uses this module through [`serve`] only, and works without it: the
-//! feature `h1-fast-path` may be off (`docs/decisions/0010-the-fast-path-stays-behind-one-seam.md`).
+//! requests are called plain here. The listener uses this module through [`serve`] only, and works without it: tests turn
+//! it off (`docs/decisions/0010-the-fast-path-stays-behind-one-seam.md`).
 //!
 //! Five invariants hold:
 //!

@@ -28,7 +28,6 @@ use super::client_ip;
 use super::connection_activity::{ConnectionActivity, IdleAction, PacedBody};
 use super::connection_service::ConnectionService;
 use super::connection_service::{ConnectionPermit, ConnectionPermits, ShareExhausted};
-#[cfg(feature = "h1-fast-path")]
 use super::h1;
 use super::proxy_protocol::{self, NamedClient};
 use super::shutdown::{IDLE_TIMEOUT, Phases, Signal, Wait};
@@ -68,6 +67,7 @@ struct Listener {
     front: Arc<Front>,
     routes: axum::Router,
     tls: Option<Arc<Tls>>,
+    fast_path: bool,
     permits: ConnectionPermits,
     /// As many as there may be requests over HTTP/1.1: those in flight, and on each connection one whose body is still
     /// arriving.
@@ -100,12 +100,13 @@ async fn unless_aborted<F: Future>(abort: Wait, work: F) -> Option<F::Output> {
     }
 }
 
-/// Accepts connections at `listeners` and serves them until the shutdown triggers `phases.stop`, over TLS if `tls` is given. Each
-/// connection is a task on `tasks` and may outlive the call.
+/// Accepts connections at `listeners` and serves them until the shutdown triggers `phases.stop`, over TLS if `tls` is
+/// given, and by hyper alone unless `fast_path`. Each connection is a task on `tasks` and may outlive the call.
 pub async fn run(
     front: Arc<Front>,
     mut listeners: Vec<TcpListener>,
     tls: Option<Arc<Tls>>,
+    fast_path: bool,
     tasks: TaskTracker,
     phases: Phases,
 ) {
@@ -127,7 +128,8 @@ pub async fn run(
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     let (routes, phases) = (routes::router(Arc::clone(&front)), Arc::new(phases));
-    let server = Arc::new(Listener { front, routes, tls, permits, http2_permits, http1, http2, phases });
+    let server =
+        Arc::new(Listener { front, routes, tls, fast_path, permits, http2_permits, http1, http2, phases });
     loop {
         let accepted = tokio::select! {
             () = server.phases.stop.wait() => break,
@@ -236,8 +238,7 @@ impl Listener {
         client: Option<IpAddr>,
         is_http2: Option<bool>,
     ) -> Result<(), BoxError> {
-        #[cfg(feature = "h1-fast-path")]
-        if is_http2 != Some(true) {
+        if self.fast_path && is_http2 != Some(true) {
             let left = h1::serve(&self.front, socket, client, &self.phases).await?;
             let Some((socket, h1::Left { read, is_first })) = left else { return Ok(()) };
             let is_http2 = is_http2.or((!is_first).then_some(false));

@@ -194,7 +194,6 @@ impl BodyParts {
         self.left
     }
 
-    #[cfg(feature = "h1-fast-path")]
     pub(super) fn is_empty(&self) -> bool {
         self.left == 0
     }
@@ -230,7 +229,6 @@ impl BodyParts {
     ///
     /// # Panics
     /// Fewer than `bytes` bytes remain.
-    #[cfg(feature = "h1-fast-path")]
     pub(super) fn advance(&mut self, mut bytes: usize) {
         self.left -= bytes;
         while bytes > 0 {

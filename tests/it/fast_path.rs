@@ -266,7 +266,6 @@ async fn stop_during_a_write_closes_after_it() {
 
 /// Checks that a client that closes its sending half gets all answers. Only the fast path sends them: hyper
 /// cannot distinguish such a client from one that has gone, and cancels its calls.
-#[cfg(feature = "h1-fast-path")]
 #[tokio::test]
 async fn half_closed_client_gets_all_answers() {
     let gateway = TestGateway::builder().nodes(1).start().await;
@@ -298,4 +297,15 @@ async fn truncated_body_is_answered_as_by_hyper() {
         );
     }
     assert_eq!(answers[0], answers[1]);
+}
+
+again_by_hyper! {
+    both_ways_answer_alike,
+    requests_may_be_split_and_pipelined,
+    handover_to_hyper_loses_nothing,
+    leaving_client_releases_its_permit,
+    long_answer_is_in_flight_until_taken,
+    the_last_answer_says_so,
+    stop_during_a_write_closes_after_it,
+    truncated_body_is_answered_as_by_hyper,
 }

@@ -144,3 +144,10 @@ async fn a_lingering_connection_counts_until_the_drain_ends() {
     let stopped = tokio::time::timeout(PATIENCE, gateway.app.stop()).await;
     assert!(stopped.is_ok() && connections.get() == 0, "{stopped:?}");
 }
+
+again_by_hyper! {
+    client_that_keeps_sending_gets_last_answer,
+    draining_gateway_reads_past_the_last_answer,
+    tls_client_that_keeps_sending_gets_answer,
+    a_lingering_connection_counts_until_the_drain_ends,
+}

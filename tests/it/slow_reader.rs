@@ -119,3 +119,8 @@ async fn a_client_that_takes_nothing_is_cut() {
     gateway.until("both are cut", || gateway.connections() == 0).await;
     drop(open);
 }
+
+again_by_hyper! {
+    slow_reader_gets_the_whole_answer,
+    a_client_that_takes_nothing_is_cut,
+}

@@ -199,3 +199,14 @@ async fn drain_timeout_cuts_hung_calls() {
     assert_eq!(gateway.in_flight(), 0);
     assert_eq!(gateway.connections(), 0);
 }
+
+again_by_hyper! {
+    readiness_fails_while_calls_are_served,
+    calls_finish_before_the_admin_listener_ends,
+    during_the_notice_every_answer_says_close,
+    a_stop_without_clients_gives_notice,
+    an_idle_connection_is_heard_after_the_notice,
+    silent_connections_end_after_the_last_moment,
+    a_connection_in_the_queue_is_served,
+    drain_timeout_cuts_hung_calls,
+}

@@ -1,5 +1,6 @@
 //! A gateway in front of a simulated cluster, with an HTTP client.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -41,6 +42,16 @@ pub struct TestGateway {
     pub client: reqwest::Client,
 }
 
+thread_local! {
+    static BY_HYPER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a test whose gateways all have the fast path turned off. `#[tokio::test]` starts them on the test's own thread.
+pub fn by_hyper(test: fn()) {
+    BY_HYPER.set(true);
+    test();
+}
+
 /// A function that changes the settings of a test gateway before it starts.
 type Change<'a, T> = Box<dyn FnOnce(&mut T) + 'a>;
 /// A function that sets up the nodes of a new cluster.
@@ -57,6 +68,7 @@ pub struct TestGatewayBuilder<'a> {
     periods: Option<Change<'a, GracePeriods>>,
     tap: Option<&'a LoopbackTap>,
     secured: bool,
+    by_hyper: bool,
 }
 
 impl<'a> TestGatewayBuilder<'a> {
@@ -111,6 +123,12 @@ impl<'a> TestGatewayBuilder<'a> {
         self
     }
 
+    /// Turns the fast path off, so that hyper serves every request.
+    pub fn by_hyper(mut self) -> Self {
+        self.by_hyper = true;
+        self
+    }
+
     /// Serves the public listener over TLS with this certificate.
     pub fn tls(self, certificate: &TestCertificate) -> Self {
         let files = certificate.files();
@@ -146,7 +164,8 @@ impl<'a> TestGatewayBuilder<'a> {
             change(&mut periods);
         }
         let gateway = Gateway::new(&config, Metrics::new()).expect("a gateway");
-        let listeners = Listeners::bind(&config).await.expect("free ports");
+        let mut listeners = Listeners::bind(&config).await.expect("free ports");
+        listeners.fast_path = !self.by_hyper;
         let app = App::start_with(config, gateway, listeners, periods).expect("an app");
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let url = if self.secured {
@@ -172,6 +191,7 @@ impl TestGateway {
             periods: None,
             tap: None,
             secured: false,
+            by_hyper: BY_HYPER.get(),
         }
     }
 
