@@ -172,6 +172,11 @@ impl Client {
                 reqwest::Certificate::from_pem_bundle(&pem).map_err(|_| bad("no PEM certificates"))?
             }
         };
+        // Every client would read all certificates of the system, some 20 ms each, and no redirect is followed from here.
+        let is_plain = [Some(&upstream.url), upstream.ws_url.as_ref()]
+            .into_iter()
+            .flatten()
+            .all(|url| url.expose().starts_with("http:") || url.expose().starts_with("ws:"));
         let build = |http2: bool| {
             let http = reqwest::Client::builder()
                 .default_headers(headers.clone())
@@ -181,7 +186,11 @@ impl Client {
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy();
             let http = if http2 { http.http2_prior_knowledge() } else { http.http1_only() };
-            let http = if roots.is_empty() { http } else { http.tls_certs_merge(roots.clone()) };
+            let http = match (is_plain, roots.is_empty()) {
+                (true, _) => http.tls_certs_only([]),
+                (false, true) => http,
+                (false, false) => http.tls_certs_merge(roots.clone()),
+            };
             http.build().map_err(|e| wrong(kind_of(&e).to_owned()))
         };
         // A WebSocket begins as HTTP/1.1, with the scheme of HTTP.

@@ -1,4 +1,4 @@
-//! The tests that docs/guarantees.md and SECURITY.md name exist.
+//! The tests that docs/guarantees.md and SECURITY.md name exist, and the README names the commands.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -53,6 +53,16 @@ fn every_test_that_a_page_names_is_there() {
         assert!(named.len() >= 15, "{page} names {}", named.len());
         let gone: Vec<_> = named.iter().filter(|name| !declared.contains(*name)).collect();
         assert!(gone.is_empty(), "{page}: {gone:?}");
+    }
+}
+
+/// The README is read from the top, so both commands stand on its first screen.
+#[test]
+fn the_readme_begins_with_both_commands() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let first_screen: Vec<_> = text.lines().take(24).collect();
+    for command in ["cargo run -- dev ", "tests/run "] {
+        assert!(first_screen.iter().any(|line| line.starts_with(command)), "{command}: {first_screen:?}");
     }
 }
 

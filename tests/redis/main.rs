@@ -2,7 +2,7 @@
 //!
 //! The tests are a target of their own, because they need redis-server, which `tests/run` installs:
 //!
-//! `cargo test --workspace --features redis-tests --test redis`
+//! `cargo test --test redis`
 
 #![expect(clippy::unwrap_used, reason = "a panic in a test shows its line")]
 

@@ -167,7 +167,8 @@ impl<'a> TestGatewayBuilder<'a> {
         let mut listeners = Listeners::bind(&config).await.expect("free ports");
         listeners.fast_path = !self.by_hyper;
         let app = App::start_with(config, gateway, listeners, periods).expect("an app");
-        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        // Without the system's certificates, which take longer to read than the gateway takes to start.
+        let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().expect("a client");
         let url = if self.secured {
             // The certificate is valid for this name only.
             format!("https://localhost:{}/v3/dev", app.public.port())

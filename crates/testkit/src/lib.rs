@@ -34,7 +34,6 @@ mod certificate;
 mod cluster;
 mod gateway;
 mod loopback_tap;
-#[cfg(feature = "redis-tests")]
 pub mod redis_server;
 mod reply;
 mod request;

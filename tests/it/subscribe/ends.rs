@@ -402,7 +402,3 @@ async fn the_second_listener_serves_the_same() {
     let health = gateway.client.get(format!("http://{address}/health")).send().await.unwrap();
     assert_eq!(health.text().await.unwrap(), "ok");
 }
-
-again_by_hyper! {
-    a_client_that_ends_its_half_is_gone,
-}
