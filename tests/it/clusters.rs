@@ -19,7 +19,7 @@ fn genesis_of(cluster: &Cluster) -> String {
 }
 
 fn ours() -> String {
-    genesis_of(&Cluster::new(TestCluster::settings(3)))
+    genesis_of(&TestCluster::unserved(3))
 }
 
 /// Creates another simulated cluster of one node, with the same slots and other contents. No socket serves it yet.
@@ -29,7 +29,7 @@ fn another_cluster() -> Arc<Cluster> {
 
 /// A slot in which both clusters have a block.
 static SLOT: LazyLock<Slot> = LazyLock::new(|| {
-    let (one, other) = (Cluster::new(TestCluster::settings(3)), another_cluster());
+    let (one, other) = (TestCluster::unserved(3), another_cluster());
     let first = Settings::default().first_slot;
     (first + 10..first + 60).find(|slot| one.has_block(*slot) && other.has_block(*slot)).unwrap()
 });

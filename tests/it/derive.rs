@@ -21,7 +21,7 @@ impl Truth {
     }
 
     fn of(nodes: usize) -> Self {
-        Self(Cluster::new(TestCluster::settings(nodes)))
+        Self(TestCluster::unserved(nodes))
     }
 
     /// Returns the answer of a node at which `slot` is the newest slot of `commitment`. `None` is the present

@@ -298,7 +298,7 @@ async fn incomplete_records_replace_no_complete_ones() {
 /// of the first one.
 async fn over_another_cluster(shared: SharedSettings, prepare: impl FnOnce(&Cluster)) -> TestGateway {
     // Each seed skips other slots, so the confirmed slots of two clusters may differ.
-    let slot = Cluster::new(TestCluster::settings(1)).slot(Commitment::Confirmed);
+    let slot = TestCluster::unserved(1).slot(Commitment::Confirmed);
     let clusters = (90..).map(|seed| Cluster::new(Settings { seed, ..TestCluster::settings(1) }));
     let mut equal = clusters.filter(|cluster| cluster.slot(Commitment::Confirmed) == slot);
     let cluster = equal.next().unwrap();

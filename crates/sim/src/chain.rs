@@ -71,9 +71,10 @@ pub(crate) struct GenesisConfig {
 }
 
 /// A simulated chain: its blocks, and the accounts after each recent slot.
+#[derive(Clone)]
 pub(crate) struct Chain {
     pub(crate) genesis: GenesisConfig,
-    pub(crate) addresses: ClusterAddresses,
+    pub(crate) addresses: Arc<ClusterAddresses>,
     accounts: AccountHistory,
     blocks: VecDeque<Arc<Block>>,
     /// The newest slot, with or without a block.
@@ -90,7 +91,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// Creates a chain with only its first block.
     pub(crate) fn new(genesis: GenesisConfig) -> Self {
-        let addresses = ClusterAddresses::new(genesis.seed, genesis.nodes, &genesis.paced);
+        let addresses = Arc::new(ClusterAddresses::new(genesis.seed, genesis.nodes, &genesis.paced));
         let slots_per_period = (samples::PERIOD_S * 1_000).div_ceil(genesis.slot_ms.max(1));
         let (seed, first) = (genesis.seed, genesis.first_slot);
         let mut chain = Self {

@@ -1,8 +1,9 @@
 //! A simulated cluster whose nodes listen on loopback ports.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -41,9 +42,18 @@ impl TestCluster {
         Settings { nodes, slot_time: None, ..Settings::default() }
     }
 
+    /// Creates a cluster of `nodes` nodes with [`Self::settings`]. Its history is made once in a process, and then copied,
+    /// because a test would spend a third of its time on it.
+    #[must_use]
+    pub fn unserved(nodes: usize) -> Arc<Cluster> {
+        static HISTORIES: Mutex<BTreeMap<usize, Arc<Cluster>>> = Mutex::new(BTreeMap::new());
+        let mut histories = HISTORIES.lock().unwrap_or_else(PoisonError::into_inner);
+        histories.entry(nodes).or_insert_with(|| Cluster::new(Self::settings(nodes))).fork()
+    }
+
     /// Creates a cluster of `nodes` nodes, and serves it at free ports.
     pub async fn start(nodes: usize) -> Self {
-        Self::serve(Cluster::new(Self::settings(nodes))).await
+        Self::serve(Self::unserved(nodes)).await
     }
 
     /// Serves each node of `cluster` at a free port of 127.0.0.1.

@@ -149,7 +149,7 @@ impl<'a> TestGatewayBuilder<'a> {
         let cluster = if let Some(cluster) = self.cluster {
             cluster
         } else {
-            let cluster = Cluster::new(TestCluster::settings(self.nodes));
+            let cluster = TestCluster::unserved(self.nodes);
             self.prepare.into_iter().for_each(|prepare| prepare(&cluster));
             TestCluster::serve(cluster).await
         };

@@ -44,7 +44,7 @@ impl Account {
 type AccountVersion = (Slot, Option<Arc<Account>>);
 
 /// The recent versions of every account, oldest first.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct AccountHistory {
     versions: BTreeMap<Pubkey, VecDeque<AccountVersion>>,
 }

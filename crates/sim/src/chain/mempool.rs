@@ -36,7 +36,7 @@ pub(crate) struct Mempool {
     landed: HashMap<[u8; 64], Slot>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct WaitingTransaction {
     queue: VecDeque<SignedTransaction>,
     /// The number of airdrops, which makes equal airdrops different transactions.
@@ -53,6 +53,13 @@ pub(crate) struct Full;
 impl Default for Mempool {
     fn default() -> Self {
         Self { waiting: Mutex::default(), most_landed: MAX_LANDED, landed: HashMap::new() }
+    }
+}
+
+impl Clone for Mempool {
+    fn clone(&self) -> Self {
+        let waiting = Mutex::new(self.waiting().clone());
+        Self { waiting, most_landed: self.most_landed, landed: self.landed.clone() }
     }
 }
 

@@ -25,6 +25,7 @@ pub(crate) struct Sample {
 }
 
 /// The samples of every node, newest first.
+#[derive(Clone)]
 pub(crate) struct Samples {
     slots_per_period: u64,
     nodes: Vec<VecDeque<Sample>>,
