@@ -10,7 +10,6 @@ mod problem;
 mod raw;
 mod reader;
 pub mod reload;
-mod removed;
 mod schema;
 mod secret;
 mod sections;

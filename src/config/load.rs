@@ -6,7 +6,7 @@ use std::path::Path;
 use super::problem::{Problem, Problems, ValueOrigin, io_fault};
 use super::raw::{self, Raw, RawTable};
 use super::reader::{ConfigLayers, Findings, PREFIX, Section, variable};
-use super::{Config, check, removed};
+use super::{Config, check};
 
 /// The maximum number of edits between an unknown name and the known name that is suggested for it.
 const MAX_EDITS: usize = 3;
@@ -51,7 +51,6 @@ pub(super) fn parse(
     let layers = ConfigLayers::new(&table, env, base);
     let root = layers.root();
     let mut config = Config::read(&root);
-    config.warnings = removed::read(&root);
     let mut found = layers.finish();
     unknown_names(&table, "", &mut found);
     unknown_variables(env, &mut found);

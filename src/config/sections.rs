@@ -58,8 +58,7 @@ section! {
     }
 }
 
-/// Reads the methods to forward. Those that slotfront answers itself stay open to plans that name no methods, and
-/// [`super::removed`] warns of them.
+/// Reads the methods to forward.
 fn forwarded(f: &Field<'_, '_>) -> Vec<AnyMethod> {
     f.list::<Forwardable>(&[]).into_iter().map(|Forwardable(method)| method).collect()
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::reader::Findings;
 use super::*;
-use crate::methods::{AnyMethod, Method, TipMethod};
+use crate::methods::{AnyMethod, Method};
 
 const EXAMPLE: &str = include_str!("../../config/example.toml");
 const ONE: &str = "[[upstream]]\nurl = \"http://node.example\"\n";
@@ -176,67 +176,6 @@ fn misspelt_names_get_a_suggestion() {
 }
 
 #[test]
-fn removed_settings_warn_or_say_what_to_do() {
-    let paths = |config: Config| config.warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>();
-    for (text, env, path) in [
-        ("[pool]\nmerge = false\n", &[][..], "pool.merge"),
-        ("", &[("SLOTFRONT_POOL__MERGE", "false")][..], "pool.merge"),
-        ("[pool]\nhedge = \"off\"\n", &[][..], "pool.hedge"),
-        ("", &[("SLOTFRONT_POOL__HEDGE", "off")][..], "pool.hedge"),
-        ("[server]\nclient_ip_header = \"x-forwarded-for\"\n", &[][..], "server.client_ip_header"),
-    ] {
-        assert_eq!(paths(valid(&format!("{ONE}{text}"), env)), [path], "{text} {env:?}");
-    }
-    for (text, env, value, fix) in [
-        ("[pool]\nmerge = true\n", &[][..], "pool.merge = true", "fix: remove it: each miss"),
-        ("[pool]\nhedge = { quantile = 0.95 }\n", &[][..], "pool.hedge", "fix: remove it: pool.breaker.slow"),
-        ("[pool.hedge]\nbudget = 0.05\n", &[][..], "pool.hedge", "fix: remove it: pool.breaker.slow"),
-        (
-            "[server]\nclient_ip_header = \"forwarded\"\n",
-            &[][..],
-            "server.client_ip_header = \"forwarded\"",
-            "write X-Forwarded-For",
-        ),
-        (
-            "",
-            &[("SLOTFRONT_POOL__HEDGE", "on")][..],
-            "pool.hedge = \"on\"",
-            "fix: remove it: pool.breaker.slow",
-        ),
-    ] {
-        let problem = report(&format!("{ONE}{text}"), env);
-        assert!(problem.contains(value) && problem.contains("is no longer a setting"), "{problem}");
-        assert!(problem.contains(fix), "{problem}");
-    }
-}
-
-#[test]
-fn built_in_methods_may_still_be_listed() {
-    let list = r#"["getSlot", "getBalance", "getSignatureStatuses"]"#;
-    for (text, env) in [
-        (format!("{ONE}[passthrough]\nmethods = {list}\n"), &[][..]),
-        (
-            ONE.to_owned(),
-            &[("SLOTFRONT_PASSTHROUGH__METHODS", "getSlot, getBalance, getSignatureStatuses")][..],
-        ),
-    ] {
-        let config = valid(&text, env);
-        let names: Vec<_> = config.passthrough.iter().map(|method| method.as_str()).collect();
-        assert_eq!(names, ["getSlot", "getBalance", "getSignatureStatuses"]);
-        let [warning] = &config.warnings[..] else { panic!("{:?}", config.warnings) };
-        assert_eq!(warning.path, "passthrough.methods");
-        assert!(warning.rule.ends_with("any more: getSlot, getBalance, getSignatureStatuses"), "{warning}");
-    }
-    let plain = valid(&format!("{ONE}[passthrough]\nmethods = [\"simulateTransaction\"]\n"), &[]);
-    assert_eq!(plain.warnings, []);
-    let units = valid(&format!("{ONE}[units]\ngetSlot = 7\nsendTransaction = 9\n"), &[]).units;
-    assert_eq!(
-        [AnyMethod::Tip(TipMethod::GetSlot), AnyMethod::Send].map(|m| units.by_method[m.index()]),
-        [7, 9]
-    );
-}
-
-#[test]
 fn repeated_urls_give_warnings() {
     let upstream = |name: &str, url: &str, more: &str| {
         format!("[[upstream]]\nname = \"{name}\"\nurl = \"{url}\"\n{more}")
@@ -331,10 +270,14 @@ fn rules_between_settings() {
             with("[server]\nws_listen = \"127.0.0.1:8080\""),
             "server.ws_listen: is also the address of server.listen (\"0.0.0.0:8080\")",
         ),
-        (with("[passthrough]\nmethods = [\"getSlot\", \"simulateTransaction\"]"), ""),
+        (with("[passthrough]\nmethods = [\"simulateTransaction\"]"), ""),
         (
-            with("[passthrough]\nmethods = [\"getSlot\", \"sendTransaction\"]"),
-            "passthrough.methods: element 1: expected the exact name of a read method that slotfront does not cache; methods that write are never forwarded",
+            with("[passthrough]\nmethods = [\"simulateTransaction\", \"sendTransaction\"]"),
+            "passthrough.methods: element 1: expected the exact name of a read method that slotfront does not answer itself; methods that write are never forwarded",
+        ),
+        (
+            with("[passthrough]\nmethods = [\"getBalance\"]"),
+            "passthrough.methods: element 0: expected the exact name of a read method that slotfront does not answer itself; methods that write are never forwarded",
         ),
         (with("[plans.a]\nmax_batch = 101"), "plans.a.max_batch: exceeds server.max_batch (100)"),
         (with("[plans.a]\nmonotonic = true"), ""),
@@ -358,13 +301,11 @@ fn defaults_adapt_to_settings() {
     let config = valid(&(ONE.to_owned() + "[pool]\nattempt_timeout = { default = \"3s\" }"), &[]);
     let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
     assert_eq!(seconds, Method::ALL.map(|method| if method == Method::GetBlock { 25 } else { 3 }));
-    let config = valid(&(ONE.to_owned() + "[units]\ndefault = 2"), &[]);
-    let price = |method: Method| config.units.by_method[AnyMethod::Own(method).index()];
-    let (own, scan) = (price(Method::GetAccountInfo), price(Method::GetSupply));
-    assert_eq!(
-        (price(Method::GetBlock), own, scan, price(Method::GetTokenAccountsByOwner)),
-        (10, 2, 100, 10)
-    );
+    let config = valid(&(ONE.to_owned() + "[units]\ndefault = 2\ngetSlot = 7\nsendTransaction = 9"), &[]);
+    let prices =
+        ["getBlock", "getAccountInfo", "getSupply", "getTokenAccountsByOwner", "getSlot", "sendTransaction"]
+            .map(|name| config.units.by_method[AnyMethod::from_name(name).expect("a method").index()]);
+    assert_eq!(prices, [10, 2, 100, 10, 7, 9]);
     let config = valid(&(ONE.to_owned() + "[cache]\ncapacity = \"8MiB\""), &[]);
     assert_eq!(config.cache.max_entry, 8 << 20);
     let config = valid(&(ONE.to_owned() + "[cache.ttl]\ncluster_nodes = \"off\""), &[]);

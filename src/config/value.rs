@@ -162,21 +162,17 @@ impl Setting for MethodOrGroup {
     }
 }
 
-/// A method that `passthrough.methods` may list. Those that slotfront answers itself by now are among them.
+/// A method that `passthrough.methods` may list.
 pub(super) struct Forwardable(pub(super) AnyMethod);
 
 impl Forwardable {
     fn is_one(method: AnyMethod) -> bool {
-        match method {
-            AnyMethod::Passthrough(_) | AnyMethod::Tip(_) => true,
-            AnyMethod::Own(_) => !method.is_usual(),
-            AnyMethod::Subscription(_) | AnyMethod::Send => false,
-        }
+        matches!(method, AnyMethod::Passthrough(_))
     }
 }
 
 impl Setting for Forwardable {
-    const EXPECTED: &'static str = "the exact name of a read method that slotfront does not cache; methods that write are never forwarded";
+    const EXPECTED: &'static str = "the exact name of a read method that slotfront does not answer itself; methods that write are never forwarded";
     const EXAMPLE: &'static str = r#""simulateTransaction""#;
 
     fn read(raw: &Raw) -> Option<Self> {

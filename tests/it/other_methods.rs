@@ -350,21 +350,6 @@ async fn plans_open_methods_by_group() {
 }
 
 #[tokio::test]
-async fn a_method_that_was_forwarded_stays_open() {
-    let listed = AnyMethod::Own(Method::GetHealth);
-    let gateway = TestGateway::builder()
-        .nodes(1)
-        .config(|config| {
-            config.passthrough = vec![listed];
-            plan(None)(config);
-        })
-        .start()
-        .await;
-    assert_eq!(gateway.call("getHealth", json!([])).send().await.result(), json!("ok"));
-    assert_eq!(gateway.call("getVersion", json!([])).send().await.code(), -32091);
-}
-
-#[tokio::test]
 async fn scans_are_kept_shared_and_limited() {
     let gateway = TestGateway::builder()
         .nodes(2)

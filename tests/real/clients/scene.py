@@ -14,9 +14,7 @@ from pathlib import Path
 
 from gateway import Nodes, Serve, call, eventually, get, keys, upstreams
 
-# The methods beside the eight that wallets and the libraries call.
-PASSTHROUGH = ["getBalance", "getVersion", "getHealth"]
-
+# Wallets and the libraries call more than a plan allows that names no methods.
 CONFIGURATION = """
 [server]
 listen = "127.0.0.1:0"
@@ -24,14 +22,13 @@ admin_listen = "127.0.0.1:0"
 
 [plans.standard]
 rps = 10000
+methods = ["core", "tip", "subscriptions"]
 
 # Two calls per second. Four calls at once exceed the limit.
 [plans.slow]
 rps = 2
 burst = 2
-
-[passthrough]
-methods = {passthrough}
+methods = ["core", "tip", "subscriptions"]
 """
 NODES = 3
 
@@ -51,7 +48,7 @@ class Scene:
 @contextlib.contextmanager
 def scene():
     with tempfile.TemporaryDirectory() as folder, Nodes(NODES) as nodes:
-        config = CONFIGURATION.format(passthrough=json.dumps(PASSTHROUGH)) + "\n" + upstreams(nodes.ports)
+        config = CONFIGURATION + upstreams(nodes.ports)
         Path(folder, "slotfront.toml").write_text(config)
         with Serve(Path(folder, "slotfront.toml")) as serve:
             key = lambda name, plan: keys(Path(folder, "keys.toml"), "create", "--name", name, "--plan", plan)
