@@ -21,8 +21,6 @@ end
 if number > before then du, mu = du + tonumber(ARGV[3]), mu + tonumber(ARGV[4]) end
 local text = function(n) return string.format('%.0f', n) end
 table.insert(last, 1, who .. '=' .. text(math.max(number, before)))
--- Earlier versions had a field for each process. Those fields are removed here.
-if not stored[5] then redis.call('DEL', KEYS[1]) end
 redis.call('HSET', KEYS[1], 'day', text(d), 'day_units', text(du), 'month', text(m), 'month_units', text(mu),
   'last', table.concat(last, ','))
 -- A month and some days.

@@ -367,12 +367,15 @@ mod tests {
         let made = file.create(&NewKey { scope: scope.clone(), ..new("narrow") }, now).unwrap();
         file.create(&new("wide"), now).unwrap();
         let scopes = || file.list().unwrap().into_iter().map(|key| key.scope).collect::<Vec<_>>();
+        let text = || std::fs::read_to_string(file.path()).unwrap();
+        let other = text().split("[[key]]").nth(2).unwrap().to_owned();
         let expected = [scope, Scope::default()];
         assert_eq!(scopes(), expected);
         file.rotate(&made.id, at("2026-11-22T00:00:00Z"), now).unwrap();
         assert_eq!(scopes(), expected, "rotated");
         file.revoke(&made.id, now).unwrap();
         assert_eq!(scopes(), expected, "revoked");
+        assert!(text().ends_with(&other), "the other key is as it was, letter by letter");
     }
 
     #[test]
@@ -391,12 +394,15 @@ mod tests {
     fn invalid_files_are_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let file = KeyFile::new(dir.path().join("keys.toml"));
-        std::fs::write(file.path(), "[[key]]\nid = \"a\"\n").unwrap();
-        assert!(matches!(file.create(&new("b"), at("2026-11-21T00:00:00Z")), Err(ChangeError::File(_))));
-        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "[[key]]\nid = \"a\"\n");
         std::fs::write(file.path(), "key = []\n").unwrap();
         file.create(&new("b"), at("2026-11-21T00:00:00Z")).unwrap();
         assert_eq!(file.list().unwrap().len(), 1);
+        let unknown_member = std::fs::read_to_string(file.path()).unwrap() + "tier = \"gold\"\n";
+        for invalid in ["[[key]]\nid = \"a\"\n", &unknown_member] {
+            std::fs::write(file.path(), invalid).unwrap();
+            assert!(matches!(file.create(&new("b"), at("2026-11-21T00:00:00Z")), Err(ChangeError::File(_))));
+            assert_eq!(std::fs::read_to_string(file.path()).unwrap(), invalid);
+        }
     }
 
     #[test]

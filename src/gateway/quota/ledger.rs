@@ -281,9 +281,15 @@ mod tests {
         ledger.save(wall).unwrap();
         assert!(!path.exists(), "nothing new, nothing written");
 
-        std::fs::write(&path, "{}").unwrap();
-        let error = Ledger::open(Some(&path)).unwrap_err().to_string();
-        assert!(error.ends_with("repair it, or remove it to count from zero"), "{error}");
+        // A file that cannot be read whole stops the start, and would otherwise be overwritten without a part of it.
+        for (wrong, named) in
+            [("{}".to_owned(), "`date`"), (text.replace("5.5}", "5.5,\"hour_units\":1.0}"), "`hour_units`")]
+        {
+            std::fs::write(&path, wrong).unwrap();
+            let error = Ledger::open(Some(&path)).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+            assert!(error.ends_with("repair it, or remove it to count from zero"), "{error}");
+        }
     }
 
     #[test]
