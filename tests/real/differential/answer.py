@@ -132,6 +132,8 @@ def source(status):
         return None
     if "stale-if-error" in status:
         return "stale-if-error"
+    if "detail=carried" in status:
+        return "carried"
     if "; hit" in status:
         if re.search(r"ttl=-|ttl=0", status) and re.search(r"ttl=-\d*[1-9]", status):
             return "stale derived" if "detail=derived" in status else "stale"

@@ -13,8 +13,8 @@ def report(seconds):
     print(f"\n{seconds:.0f} s, a slot took {run.slots['processed'].step_s():.2f} s")
     asked = sum(counts["front"].values())
     print(f"requests through slotfront: {asked}, to the node: {sum(counts['direct'].values())}")
-    columns = ["hit", "derived", "stale", "stale derived", "collapsed", "fetched", "fetched, had expired", "none"]
-    short = ["hit", "derived", "stale", "st.der.", "joined", "miss", "expired", "none"]
+    columns = ["hit", "carried", "derived", "stale", "stale derived", "collapsed", "fetched", "fetched, had expired", "none"]
+    short = ["hit", "carried", "derived", "stale", "st.der.", "joined", "miss", "expired", "none"]
     print(f"{'':30}{'asked':>8}" + "".join(f"{c:>9}" for c in short))
     rows = sorted({method for method, _ in counts["outcomes"]})
     for method in rows:
@@ -27,7 +27,7 @@ def report(seconds):
         print(f"  {n:8} {row}")
     print("\nlag behind the node at the time of the call (by commitment and outcome: slots x answers):")
     for commitment in COMMITMENTS:
-        for outcome in ("hit", "derived", "stale", "stale derived", "collapsed", "fetched"):
+        for outcome in ("hit", "carried", "derived", "stale", "stale derived", "collapsed", "fetched"):
             lags = {lag: n for (c, o, lag), n in counts["lag"].items() if (c, o) == (commitment, outcome)}
             if lags:
                 print(f"  {commitment:10}{outcome:14}" + "  ".join(f"{lag}x{lags[lag]}" for lag in sorted(lags)))
