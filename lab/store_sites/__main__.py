@@ -1,6 +1,6 @@
 """Lists every place of a node's source that stores an account, and compares it with the checked list.
 
-usage: python3 tests/real/store_sites VERSION|FOLDER ... [--list]
+usage: python3 lab/store_sites VERSION|FOLDER ... [--list]
 
 VERSION is one of the solana-runtime crate. Cargo downloads it from crates.io. FOLDER is an unpacked crate, for versions
 that are not there. sites.toml, beside this file, names the rule of docs/following.md that covers each place. --list
