@@ -1,4 +1,6 @@
-//! Tests of simulated nodes: their answers, the shapes of their answers, and their faults on a real socket.
+//! Tests of simulated nodes: their answers, and their faults on a real socket. `tests/real/oracle` compares their
+//! accounts and blocks with what the node's own crates write, and `tests/real/judges` all answers with the public
+//! specifications.
 //!
 //! The cargo package leaves these tests out, because some of them read `tests/fixtures` of the repository.
 
@@ -8,7 +10,6 @@ mod answers;
 mod contract;
 mod http;
 mod sending;
-mod shape;
 mod small;
 mod socket;
 

@@ -1,4 +1,4 @@
-//! Small answers whose shape depends on the chain: votes on a block, snapshots, rewards.
+//! Small answers whose shape depends on the chain: votes on a block, snapshots, rewards; and what every answer has.
 
 use serde_json::{Value, json};
 use slotfront_rpc::methods::Commitment;
@@ -49,4 +49,38 @@ fn stakes_are_paid_in_the_block_after_the_votes() {
         paid_at.push(reward["effectiveSlot"].as_u64().unwrap());
     }
     assert!(paid_at[0] < paid_at[1], "{paid_at:?}");
+}
+
+/// Checks the members that the specifications leave open, and that Agave 4.0 always writes.
+#[test]
+fn optional_members_of_agave_4_are_there() {
+    let cluster = cluster();
+    let node = cluster.node(0);
+    let versions = json!({ "maxSupportedTransactionVersion": 0 });
+    let block = result(node, "getBlock", &json!([cluster.examples().block_with_v0, versions]));
+    for transaction in block["transactions"].as_array().unwrap() {
+        let meta = transaction["meta"].as_object().unwrap();
+        for name in ["computeUnitsConsumed", "costUnits", "loadedAddresses"] {
+            assert!(meta.contains_key(name), "{name}: {transaction}");
+        }
+    }
+    for peer in result(node, "getClusterNodes", &json!([])).as_array().unwrap() {
+        assert_eq!(peer["clientId"], "Agave");
+    }
+}
+
+/// Checks that members are sorted and no whitespace is added: parsing into sorted maps and writing again changes
+/// nothing.
+#[test]
+fn answers_are_sorted_and_compact() {
+    let cluster = cluster();
+    let slot = cluster.examples().block_with_v0;
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "getBlock",
+        "params": [slot, { "encoding": "jsonParsed", "maxSupportedTransactionVersion": 0 }] });
+    let answer = String::from_utf8(cluster.node(0).answer(body.to_string().as_bytes())).unwrap();
+    let result = answer.strip_prefix(r#"{"jsonrpc":"2.0","result":"#).unwrap();
+    let result = result.strip_suffix(",\"id\":1}\n").unwrap();
+    let mut value: Value = serde_json::from_str(result).unwrap();
+    value.sort_all_objects();
+    assert_eq!(value.to_string(), result);
 }
