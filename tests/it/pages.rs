@@ -2,7 +2,7 @@
 //!
 //! `tests/real/guides_test.py` runs the guides as written. `promises.rs` checks the names of tests.
 
-mod markdown;
+pub(crate) mod markdown;
 
 use std::collections::BTreeMap;
 use std::fs;

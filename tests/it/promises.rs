@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::pages::markdown::Page;
+
 /// The files that name tests.
 const PAGES: [&str; 2] = ["docs/guarantees.md", "SECURITY.md"];
 
@@ -35,13 +37,12 @@ fn collect(folder: &Path, names: &mut BTreeSet<String>) {
 
 /// Returns the names of tests on a page: inline code of at least four words that are joined by underscores.
 fn named(page: &str) -> Vec<String> {
-    let code = page.split('`').skip(1).step_by(2);
-    let is_name = |code: &&str| {
+    let is_name = |code: &String| {
         let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         // Names of metrics have the same form as names of tests.
         code.split('_').count() >= 4 && code.chars().all(word) && !code.starts_with("slotfront_")
     };
-    code.filter(is_name).map(str::to_owned).collect()
+    Page::parse(page).code.into_iter().filter(is_name).collect()
 }
 
 #[test]

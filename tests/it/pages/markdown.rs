@@ -3,6 +3,8 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+
 /// The text that replaces a shell substitution such as `$(cat readers.key)`.
 pub(super) const SUBSTITUTION: &str = "substituted";
 
@@ -11,51 +13,55 @@ const DOCUMENT_END: &str = "END";
 
 /// The parts of a Markdown page that the tests check.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub(crate) struct Page {
     /// The targets of links and images, in order.
     pub(super) links: Vec<String>,
     /// The anchors of the headings.
     pub(super) anchors: Vec<String>,
     /// The inline code.
-    pub(super) code: Vec<String>,
+    pub(crate) code: Vec<String>,
     /// The fenced blocks with their languages.
     pub(super) blocks: Vec<(String, String)>,
 }
 
 impl Page {
-    pub(super) fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut page = Self::default();
-        let mut block: Option<(String, String)> = None;
-        for line in text.lines() {
-            if let Some(language) = line.trim_start().strip_prefix("```") {
-                match block.take() {
-                    Some(ended) => page.blocks.push(ended),
-                    None => block = Some((language.to_owned(), String::new())),
+        let (mut heading, mut block) = (None::<String>, None::<(String, String)>);
+        for (event, place) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+            match event {
+                Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+                Event::End(TagEnd::Heading(_)) => page.add_anchor(&heading.take().unwrap_or_default()),
+                Event::Start(Tag::CodeBlock(kind)) => {
+                    let CodeBlockKind::Fenced(language) = kind else { panic!("no fence: {}", &text[place]) };
+                    assert!(text[place].trim_end().ends_with("```"), "a block has no end");
+                    block = Some((language.into_string(), String::new()));
                 }
-            } else if let Some((_, code)) = &mut block {
-                code.push_str(line);
-                code.push('\n');
-            } else {
-                page.read_line(line);
+                Event::End(TagEnd::CodeBlock) => page.blocks.extend(block.take()),
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    page.links.push(dest_url.into_string());
+                }
+                Event::Text(text) => {
+                    if let Some(part) = block.as_mut().map(|(_, code)| code).or(heading.as_mut()) {
+                        part.push_str(&text);
+                    }
+                }
+                Event::Code(code) => {
+                    if let Some(heading) = &mut heading {
+                        heading.push_str(&code);
+                    }
+                    page.code.push(code.into_string());
+                }
+                Event::Html(html) | Event::InlineHtml(html) => {
+                    for attribute in ["src=\"", "srcset=\""] {
+                        let targets = html.split(attribute).skip(1).filter_map(|rest| rest.split('"').next());
+                        page.links.extend(targets.map(str::to_owned));
+                    }
+                }
+                _ => {}
             }
         }
-        assert!(block.is_none(), "a block has no end");
         page
-    }
-
-    fn read_line(&mut self, line: &str) {
-        if line.starts_with('#') {
-            self.add_anchor(line.trim_start_matches('#').trim());
-        }
-        let parts: Vec<_> = line.split('`').collect();
-        self.code.extend(parts.iter().skip(1).step_by(2).map(|code| (*code).to_owned()));
-        // The text of a link may be inline code. Inline code is removed and the rest joined, so that each link's
-        // target still follows its brackets.
-        let text: String = parts.into_iter().step_by(2).collect();
-        for (begin, end) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {
-            let targets = text.split(begin).skip(1).filter_map(|rest| rest.split_once(end));
-            self.links.extend(targets.map(|(target, _)| target.to_owned()));
-        }
     }
 
     /// Adds the anchor that GitHub gives to a heading.
