@@ -184,11 +184,6 @@ impl Node {
         self.is_down.send_replace(down);
     }
 
-    /// Returns true while the node is down.
-    pub fn is_down(&self) -> bool {
-        *self.is_down.borrow()
-    }
-
     /// Waits until the node is down if `down` is true, otherwise until it is up.
     pub(crate) async fn becomes(&self, down: bool) {
         // The wait cannot fail, because `self` keeps the sender alive.

@@ -9,8 +9,8 @@ use slotfront_sim::{Cluster, Settings};
 
 use crate::phases::ACCOUNT;
 
-/// The method that the nodes refuse in some phases. Its answers are not cached, so each call meets the refusal.
-pub(crate) const FORWARDED: &str = "getTokenAccountsByDelegate";
+/// The method that the nodes refuse in some phases. No refusal is cached, so each call meets it.
+pub(crate) const REFUSED: &str = "getTokenAccountsByDelegate";
 /// The token program.
 const TOKEN: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
 /// A node's error for a `minContextSlot` that it has not reached.
@@ -24,7 +24,7 @@ const AROUND: Slot = 10;
 /// Calls that a phase makes beside the account calls.
 #[derive(Clone, Copy)]
 pub(crate) enum Beside {
-    /// Calls of [`FORWARDED`], which every node refuses. An error is right, with `Retry-After` if the nodes' own has it.
+    /// Calls of [`REFUSED`], which every node refuses. An error is right, with `Retry-After` if the nodes' own has it.
     Refused { retry_after: bool },
     /// getAccountInfo with the cluster's newest slot as `minContextSlot`. An answer from this slot or a later one is
     /// right, and so is a node's refusal.
@@ -62,9 +62,7 @@ impl Beside {
     pub(crate) fn call(self, cluster: &Cluster, number: u64, address: &Pubkey) -> BesideCall {
         let newest = cluster.slot(Commitment::Processed);
         let (method, slot, params) = match self {
-            Self::Refused { .. } => {
-                (FORWARDED, newest, format!(r#"["{address}",{{"programId":"{TOKEN}"}}]"#))
-            }
+            Self::Refused { .. } => (REFUSED, newest, format!(r#"["{address}",{{"programId":"{TOKEN}"}}]"#)),
             Self::NewestSlot => {
                 let config =
                     format!(r#"{{"encoding":"base64","commitment":"processed","minContextSlot":{newest}}}"#);

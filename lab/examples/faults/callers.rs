@@ -183,11 +183,6 @@ impl Callers {
         &self.addresses
     }
 
-    /// Returns the number of completed calls of the row at this position.
-    pub(crate) fn ended(&self, row: usize) -> u64 {
-        self.tallies().get(row).map_or(0, Tally::calls)
-    }
-
     /// Returns true if all calls that began during a fault have ended.
     pub(crate) fn are_done_with_faults(&self) -> bool {
         self.tallies().iter().skip(1).all(|tally| tally.under_way == 0)

@@ -1,10 +1,10 @@
 //! Three simulated nodes with injected faults, and the callers of the gateway in front of them.
 //!
-//! The program serves the nodes and says so with the line `serving`. The gateway must be started after that line, because
-//! one of the faults is there from the start. Once the gateway is ready, the program wants a line of input, or its end.
-//! The other faults are injected one after the other. Each further line of the output is for one phase, or for the calls that a phase makes beside those for
-//! accounts. The first phase is the time before and between the faults. Every other phase is a fault or a recovery. The
-//! fields of a line are separated by tabs:
+//! The program serves the nodes and says so with the line `serving`. The gateway must be started after that line,
+//! because one of the faults is there from the start. Once the gateway is ready, the program wants a line of input, or
+//! its end. The other faults are injected one after the other. Each further line of the output is for one phase, or for
+//! the calls that a phase makes beside those for accounts. The first phase is the time before and between the faults.
+//! Every other phase is a fault or a recovery. The fields of a line are separated by tabs:
 //!
 //! - The name of the phase.
 //! - The numbers of calls, of failed calls and of answers more than 60 slots old.
@@ -37,7 +37,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::callers::{Callers, Pace};
-use crate::phases::PhaseEnd;
 
 /// The duration of a slot, about that of mainnet.
 const SLOT_TIME: Duration = Duration::from_millis(400);
@@ -56,10 +55,6 @@ struct Options {
     /// The duration of each fault in seconds
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Ends each fault after this number of calls instead of after `--seconds`, but not before the gateway has
-    /// sent some requests to the faulty node
-    #[arg(long)]
-    calls: Option<u64>,
     #[arg(long, default_value_t = 16)]
     callers: usize,
     /// The pause of a caller between two calls, in milliseconds
@@ -100,20 +95,17 @@ async fn main() -> Result<(), BoxError> {
     Arc::clone(&cluster).serve(listeners, &tasks, stop.clone()).await;
     println!("serving");
     tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
-    let end = match options.calls {
-        Some(calls) => PhaseEnd::Calls(calls),
-        None => PhaseEnd::Time(Duration::from_secs_f64(options.seconds)),
-    };
     let pace = Pace {
         callers: options.callers,
         pause: Duration::from_millis(options.pause_ms),
         give_up: Duration::from_secs(options.give_up_s),
         equal_ids: options.peers,
     };
+    let time = Duration::from_secs_f64(options.seconds);
     let phases = if options.peers { phases::of_peers() } else { phases::all() };
     let callers =
         Callers::new(options.target, options.commitments, Arc::clone(&cluster), phases::rows(&phases));
-    tokio::join!(phases::play(phases, &cluster, &callers, end), callers.ask(pace));
+    tokio::join!(phases::play(phases, &cluster, &callers, time), callers.ask(pace));
     for line in callers.lines() {
         println!("{line}");
     }

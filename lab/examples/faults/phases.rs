@@ -8,7 +8,7 @@ use slotfront_rpc::methods::Commitment;
 use slotfront_sim::{Cluster, Fault, Node};
 use tokio::time::Instant;
 
-use crate::beside::{self, Beside, FORWARDED};
+use crate::beside::{self, Beside, REFUSED};
 use crate::callers::Callers;
 
 pub(crate) const NODES: usize = 3;
@@ -21,30 +21,14 @@ const SLOW: usize = 1;
 const HEALTH: &str = "getHealth";
 /// The node that stands still from the start is this many slots behind.
 const STILL: u64 = 100;
-/// In a phase with a second caller, [`PhaseEnd::Calls`] also waits for this many calls of that caller.
-const BESIDE: u64 = 60;
 /// After this many calls to a node, the gateway counts as using it.
 const IN_USE: u64 = 10;
-/// The number of requests to the faulty node, including probes, after which the gateway is taken to know the
-/// fault.
-const SEEN: u64 = 10;
-/// The longest wait for a condition: for the gateway's first answers, for the use of a recovered node, or for the
-/// calls of [`PhaseEnd::Calls`].
+/// The longest wait for a condition: for the gateway's first answers, or for the use of a recovered node.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The interval between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(2);
 /// The name of the phase before and between the faults.
 const REST: &str = "none, before and between the faults";
-
-/// The condition for the end of a phase.
-#[derive(Clone, Copy)]
-pub(crate) enum PhaseEnd {
-    /// This duration has passed since the phase began.
-    Time(Duration),
-    /// This number of calls has ended, and the faulty node is down or has received [`SEEN`] requests since the
-    /// fault began.
-    Calls(u64),
-}
 
 /// A phase of the run: one fault of the nodes, and the rule for its duration.
 pub(crate) struct Phase {
@@ -52,7 +36,7 @@ pub(crate) struct Phase {
     play: fn(&Cluster),
     /// True if the phase begins only after all nodes have recovered and the gateway uses each of them again.
     rests_before: bool,
-    /// The factor by which the duration in [`PhaseEnd::Time`] is multiplied for this phase.
+    /// The factor by which the duration of the phases is multiplied for this one.
     part: f64,
     /// The calls that the phase makes beside those for accounts.
     beside: Option<Beside>,
@@ -196,12 +180,12 @@ pub(crate) fn all() -> Vec<Phase> {
         })
         .beside(Beside::Blocks),
         Phase::new("HTTP 504 from all to one method, one 200 slots behind", |cluster| {
-            fault_everywhere(cluster, FORWARDED, &Fault::Status(504));
+            fault_everywhere(cluster, REFUSED, &Fault::Status(504));
             faulty(cluster).set_lag(200);
         })
         .beside(Beside::Refused { retry_after: false }),
         Phase::new("HTTP 429 from all to one method", |cluster| {
-            fault_everywhere(cluster, FORWARDED, &Fault::Status429 { retry_after_s: 60 });
+            fault_everywhere(cluster, REFUSED, &Fault::Status429 { retry_after_s: 60 });
         })
         .beside(Beside::Refused { retry_after: true }),
     ]
@@ -213,8 +197,8 @@ pub(crate) fn rows(phases: &[Phase]) -> Vec<Row> {
     std::iter::once(rest).chain(phases.iter().flat_map(Phase::rows)).collect()
 }
 
-/// Injects every fault in turn, then stops the callers.
-pub(crate) async fn play(phases: Vec<Phase>, cluster: &Cluster, callers: &Callers, end: PhaseEnd) {
+/// Injects every fault in turn, each for this time, then stops the callers.
+pub(crate) async fn play(phases: Vec<Phase>, cluster: &Cluster, callers: &Callers, time: Duration) {
     let mut next = 1;
     for phase in phases {
         let position = next;
@@ -235,26 +219,9 @@ pub(crate) async fn play(phases: Vec<Phase>, cluster: &Cluster, callers: &Caller
         }
         callers.enter(position);
         (phase.play)(cluster);
-        match end {
-            PhaseEnd::Time(time) => tokio::time::sleep(time.mul_f64(phase.part)).await,
-            PhaseEnd::Calls(calls) => {
-                let is_seen = is_seen(cluster);
-                let is_beside_over = || phase.beside.is_none() || callers.ended(position + 1) >= BESIDE;
-                let is_over = || callers.ended(position) >= calls && is_beside_over() && is_seen(cluster);
-                if !until(is_over).await {
-                    callers.remark(format!("{}: too few calls, or the faulty node was not used", phase.name));
-                }
-            }
-        }
+        tokio::time::sleep(time.mul_f64(phase.part)).await;
     }
     callers.end();
-}
-
-/// Returns a condition that holds once the gateway must have noticed the fault that begins now, because the faulty
-/// node is down or has received [`SEEN`] requests.
-fn is_seen(cluster: &Cluster) -> impl Fn(&Cluster) -> bool + use<> {
-    let before = faulty(cluster).calls_total();
-    move |cluster| faulty(cluster).is_down() || faulty(cluster).calls_total() >= before + SEEN
 }
 
 /// Waits until `holds` returns true. Returns false after [`PATIENCE`].
