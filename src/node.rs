@@ -35,7 +35,7 @@ pub enum Fault {
     /// [means the same](code::is_too_many_requests). Holds the waiting time of `Retry-After`, at most an hour; `None` if
     /// that header is missing or invalid. Does not count against the node.
     TooManyRequests(Option<Duration>),
-    /// The status was neither 2xx nor 429.
+    /// The status was neither 2xx nor 429, and the body is no JSON-RPC error.
     Status(u16),
     /// The body is not a JSON-RPC response, or its result does not fit the call.
     BadJson,

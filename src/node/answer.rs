@@ -14,30 +14,27 @@ use crate::methods::{AccountEncoding, Slot};
 pub struct RawAnswer {
     /// The text of the body, not checked yet.
     pub body: Bytes,
-    /// True for HTTP 501: the node does not serve the method. The body is ignored.
-    not_implemented: bool,
+    /// The HTTP status.
+    status: u16,
 }
 
 impl RawAnswer {
-    /// Creates an answer from a body with a 2xx status.
-    pub fn new(body: Bytes) -> Self {
-        Self { body, not_implemented: false }
+    /// Creates an answer from the status and the body of a response.
+    pub fn new(status: u16, body: Bytes) -> Self {
+        Self { body, status }
     }
 
-    /// Creates an answer from HTTP 501, which means the same as the JSON-RPC error -32601.
-    pub fn not_implemented() -> Self {
-        Self { body: Bytes::new(), not_implemented: true }
-    }
-
-    /// Parses the body as the response to the request `id`.
+    /// Parses the body as the response to the request `id`. An error is what the node said, also with a status that is not
+    /// 2xx, because gateways in front of nodes choose statuses by their own rules. HTTP 501 without one means -32601.
     ///
     /// # Errors
-    /// As for [`NodeReply::parse`].
+    /// As for [`NodeReply::parse`], and [`Fault::Status`] for a status that is not 2xx with any other body.
     pub fn reply(&self, id: u64) -> Result<NodeReply, Fault> {
-        if self.not_implemented {
-            Ok(NodeReply::method_not_found())
-        } else {
-            NodeReply::parse(&self.body, id)
+        match (self.status, NodeReply::parse(&self.body, id)) {
+            (200..=299, parsed) => parsed,
+            (_, said @ (Ok(NodeReply::Error { .. }) | Err(Fault::TooManyRequests(_)))) => said,
+            (501, _) => Ok(NodeReply::method_not_found()),
+            (status, _) => Err(Fault::Status(status)),
         }
     }
 
@@ -61,8 +58,9 @@ impl RawAnswer {
     }
 }
 
-fn is_number(text: &[u8], id: u64) -> bool {
-    str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(id))
+/// Returns the number of an id, which some providers write as a string. `None` for any other id.
+pub fn id_number(id: &RawValue) -> Option<u64> {
+    id.get().trim_matches('"').parse().ok()
 }
 
 /// A node's answer: either the result or the error of a JSON-RPC response.
@@ -89,7 +87,8 @@ struct Envelope<'a> {
     jsonrpc: &'a str,
     #[serde(borrow, default, deserialize_with = "present")]
     result: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    /// `None` also if the member is `null`, as some providers write it beside a result.
+    #[serde(borrow, default)]
     error: Option<&'a RawValue>,
     #[serde(borrow)]
     id: &'a RawValue,
@@ -129,13 +128,14 @@ impl NodeReply {
     pub fn parse(body: &Bytes, id: u64) -> Result<Self, Fault> {
         let text = std::str::from_utf8(body).map_err(|_| Fault::BadJson)?;
         let envelope: Envelope = serde_json::from_str(text).map_err(|_| Fault::BadJson)?;
-        if envelope.jsonrpc != "2.0" {
+        // serde reads an array as a struct, too.
+        if envelope.jsonrpc != "2.0" || !text.trim_start().starts_with('{') {
             return Err(Fault::BadJson);
         }
         let error = envelope.error.map(|error| Ok((serde_json::from_str::<Code>(error.get())?.code, error)));
         let error: Option<(i32, &RawValue)> =
             error.transpose().map_err(|_: serde_json::Error| Fault::BadJson)?;
-        let is_own_id = is_number(envelope.id.get().as_bytes(), id);
+        let is_own_id = id_number(envelope.id) == Some(id);
         match error {
             // The limiter of a provider may not have read the call's id.
             Some((code, _))
@@ -152,7 +152,9 @@ impl NodeReply {
             let is_all = body.len() - part.len() <= ENVELOPE_BYTES;
             if is_all { body.slice_ref(part) } else { Bytes::copy_from_slice(part) }
         };
-        match (envelope.result, error) {
+        // A result that is `null` is one only if there is no error.
+        let result = envelope.result.filter(|result| error.is_none() || result.get() != "null");
+        match (result, error) {
             (Some(result), None) => Ok(Self::Result(slice(result))),
             (None, Some((code, error))) => Ok(Self::Error { code, body: slice(error) }),
             _ => Err(Fault::BadJson),
@@ -271,7 +273,8 @@ mod tests {
             (r#"{"jsonrpc":"2.0","result":{"a": [1]},"id":7}"#, result(r#"{"a": [1]}"#)),
             (r#"{"id":7,"result":null,"jsonrpc":"2.0"}"#, result("null")),
             (r#"{"jsonrpc":"2.0","result":1,"id":8}"#, Err(Fault::WrongId)),
-            (r#"{"jsonrpc":"2.0","result":1,"id":"7"}"#, Err(Fault::WrongId)),
+            (r#"{"jsonrpc":"2.0","result":1,"id":"8"}"#, Err(Fault::WrongId)),
+            (r#"{"jsonrpc":"2.0","result":1,"id":null}"#, Err(Fault::WrongId)),
             (r#"{"jsonrpc":"2.0","result":1}"#, Err(Fault::BadJson)),
             (r#"{"jsonrpc":"1.0","result":1,"id":7}"#, Err(Fault::BadJson)),
             (r#"{"jsonrpc":"2.0","id":7}"#, Err(Fault::BadJson)),
@@ -291,6 +294,52 @@ mod tests {
     }
 
     #[test]
+    fn null_members_are_absent_and_ids_may_be_strings() {
+        let body = Bytes::from_static(br#"{"code":-32602,"message":"no"}"#);
+        let (result, error) = (
+            |text| Ok(NodeReply::Result(Bytes::from_static(text))),
+            Ok(NodeReply::Error { code: -32602, body }),
+        );
+        for (text, expected) in [
+            (r#"{"jsonrpc":"2.0","result":{"a":null},"error":null,"id":7}"#, result(br#"{"a":null}"#)),
+            (r#"{"error": null, "jsonrpc":"2.0","id":"7","result":1}"#, result(b"1")),
+            (r#"{"jsonrpc":"2.0","result":null,"error":null,"id":"7"}"#, result(b"null")),
+            (
+                r#"{"jsonrpc":"2.0","result":null,"error":{"code":-32602,"message":"no"},"id":"7"}"#,
+                error.clone(),
+            ),
+            (r#"{"jsonrpc":"2.0","error":{"code":-32602,"message":"no"},"result": null,"id":7}"#, error),
+            (
+                r#"{"jsonrpc":"2.0","result":null,"error":{"code":-32429},"id":null}"#,
+                Err(Fault::TooManyRequests(None)),
+            ),
+        ] {
+            assert_eq!(parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_an_error_with_any_status() {
+        let reply =
+            |status, text: &'static str| RawAnswer::new(status, Bytes::from_static(text.as_bytes())).reply(7);
+        let error = r#"{"jsonrpc":"2.0","error":{"code":-32602,"message":"no"},"id":7}"#;
+        for status in [200, 301, 400, 403, 404, 410, 413, 422, 500, 501, 503] {
+            let reply = reply(status, error);
+            assert!(matches!(reply, Ok(NodeReply::Error { code: -32602, .. })), "{status}: {reply:?}");
+        }
+        let others = ["", "<html>", r#"{"jsonrpc":"2.0","result":1,"id":7}"#, &error.replace(":7}", ":8}")];
+        for status in [400, 404, 500, 503] {
+            let limited = reply(status, r#"{"jsonrpc":"2.0","error":{"code":429,"message":"no"},"id":null}"#);
+            assert_eq!(limited, Err(Fault::TooManyRequests(None)), "{status}");
+            for other in others {
+                let answer = RawAnswer::new(status, Bytes::copy_from_slice(other.as_bytes()));
+                assert_eq!(answer.reply(7), Err(Fault::Status(status)), "{other}");
+            }
+        }
+        assert_eq!(reply(501, ""), Ok(NodeReply::method_not_found()));
+    }
+
+    #[test]
     fn envelope_is_read_by_one_rule() {
         let read = Ok(NodeReply::Result(Bytes::from_static(b"1")));
         for (text, expected) in [
@@ -302,7 +351,7 @@ mod tests {
             (r#"{"jsonrpc":"2.0","result":1,"r\u0065sult":1,"id":7}"#, Err(Fault::BadJson)),
             (r#"{"jsonrpc":"2.0","jsonrpc":"2.0","result":1,"id":7}"#, Err(Fault::BadJson)),
             (r#"{"jsonrpc":"2.0","result":1,"id":7,"id":7}"#, Err(Fault::BadJson)),
-            (r#"{"jsonrpc":"2.0","result":1,"error":null,"id":7}"#, Err(Fault::BadJson)),
+            (r#"{"jsonrpc":"2.0","error":null,"id":7}"#, Err(Fault::BadJson)),
             (r#"{"jsonrpc":"2.0","result":1,"id":7}}"#, Err(Fault::BadJson)),
             (r#"{"jsonrpc":"2.0","result":1,"id":7}1"#, Err(Fault::BadJson)),
             (r#"{"jsonrpc":"2.0","result":1,"id":7"#, Err(Fault::BadJson)),

@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hyper_util::client::legacy::connect::HttpInfo;
-use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::{Fault, RawAnswer};
@@ -23,9 +22,11 @@ use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 /// The time after which idle connections are closed. Most servers close idle connections later, and nodes never close
 /// them.
 const IDLE: Duration = Duration::from_secs(50);
-/// The maximum length, in bytes, of a 501 response's body that is read to its end. Only after the whole body was
-/// read can the connection be reused.
-const MAX_REFUSAL_BYTES: usize = 16 * 1024;
+/// The maximum length, in bytes, of the body of a response that is not 2xx. It may hold the error of a node. Only after the
+/// whole body was read can the connection be reused.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// The longest wait for such a body.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The maximum length, in bytes, of a block that the gateway requests for itself. The largest main-net blocks are
 /// several times shorter.
@@ -218,8 +219,8 @@ impl Client {
     /// gets the trace context of `span`. `heard` is set once the answer begins to arrive.
     ///
     /// # Errors
-    /// The request failed or took longer than `timeout`, or the status is neither 2xx nor 501. The body is
-    /// incomplete or exceeds a limit. The content of the body is not checked here.
+    /// The request failed or took longer than `timeout`, or the status is 401, 402 or 429. The body is incomplete or
+    /// exceeds a limit. The content of the body is not checked here, and a body without 2xx may be missing.
     pub async fn post(
         &self,
         caller: CallerId,
@@ -270,27 +271,29 @@ impl Client {
         heard: &AtomicBool,
     ) -> Result<RawAnswer, Fault> {
         let mut response = self.send(request).await?;
-        if response.status() == StatusCode::NOT_IMPLEMENTED {
-            // The body is read to its end, so that the connection can be used again.
-            let _ = Self::read(&mut response, MAX_REFUSAL_BYTES, buffered).await;
-            return Ok(RawAnswer::not_implemented());
-        }
-        heard.store(true, Ordering::Relaxed);
-        Self::read(&mut response, limit, buffered).await
+        let status = response.status();
+        let body = if status.is_success() {
+            heard.store(true, Ordering::Relaxed);
+            Self::read(&mut response, limit, buffered).await?
+        } else {
+            let reading = Self::read(&mut response, MAX_REFUSAL_BYTES, buffered);
+            // The status says enough without the body.
+            tokio::time::timeout(REFUSAL_TIMEOUT, reading).await.ok().and_then(Result::ok).unwrap_or_default()
+        };
+        Ok(RawAnswer::new(status.as_u16(), body))
     }
 
-    /// Sends a request, and returns the response if its status is 2xx or 501.
+    /// Sends a request, and returns the response, unless its status speaks for itself, whatever the body may be.
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Fault> {
         let sent = request.send().await;
         let response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
         if let Some(connection) = response.extensions().get::<HttpInfo>() {
             self.connections.note(connection);
         }
-        // The status is checked before the body: a body without 2xx is never a node's JSON-RPC error.
         match response.status().as_u16() {
-            200..=299 | 501 => Ok(response),
             429 => Err(Fault::TooManyRequests(retry_after(response.headers(), SystemTime::now()))),
-            status => Err(Fault::Status(status)),
+            status @ (401 | 402) => Err(Fault::Status(status)),
+            _ => Ok(response),
         }
     }
 
@@ -299,7 +302,7 @@ impl Client {
         response: &mut reqwest::Response,
         limit: usize,
         mut buffered: Buffered<'_>,
-    ) -> Result<RawAnswer, Fault> {
+    ) -> Result<Bytes, Fault> {
         let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
         let mut body = BodyBuffer::with_expected_length(announced.unwrap_or(0), limit);
         // Bytes are counted after decompression, so that a small body cannot grow without bound.
@@ -309,7 +312,7 @@ impl Client {
             }
             body.push(chunk).map_err(|OverLimit| Fault::TooLarge)?;
         }
-        Ok(RawAnswer::new(body.finish_compact()))
+        Ok(body.finish_compact())
     }
 }
 

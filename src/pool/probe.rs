@@ -167,7 +167,7 @@ pub async fn question(client: &Client, method: &str, params: &Value) -> Result<N
 /// Returns a node's time: the header `date` of its answer to `getSlot`. `None` if the answer has no such header.
 ///
 /// # Errors
-/// The request brought no answer with a 2xx status.
+/// The request brought no answer.
 pub async fn date(client: &Client) -> Result<Option<String>, Fault> {
     client.date(body("getSlot", &json!([])), TIMEOUT).await
 }

@@ -21,6 +21,7 @@ use super::{CHECK_INTERVAL, Hub};
 use crate::error::Error;
 use crate::jsonrpc::{Id, reply};
 use crate::methods::{Commitment, Slot, Subscription, SubscriptionMethod};
+use crate::node::answer::id_number;
 use crate::node::websocket::NodeSocket;
 use crate::pool::member::Member;
 
@@ -154,7 +155,8 @@ type Loss = &'static str;
 /// A message of a node.
 #[derive(Deserialize)]
 struct NodeMessage<'a> {
-    id: Option<u64>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -301,13 +303,13 @@ impl Relay {
             }
             return Ok(());
         }
-        let id = message.result.and_then(|result| serde_json::from_str::<u64>(result.get()).ok());
-        if message.id == Some(SLOTS_CALL) {
+        let (call, id) = (message.id.and_then(id_number), message.result.and_then(id_number));
+        if call == Some(SLOTS_CALL) {
             let id = id.ok_or("it announces no slots")?;
             self.subscriptions.insert(id, Arc::new(Subscription::Slot));
             return Ok(());
         }
-        let Some((subscription, replies)) = message.id.and_then(|call| self.asked.remove(&call)) else {
+        let Some((subscription, replies)) = call.and_then(|call| self.asked.remove(&call)) else {
             return Ok(());
         };
         let taken = match (id, message.error) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
-use slotfront::methods::{AnyMethod, Commitment, Method};
+use slotfront::methods::{AnyMethod, Commitment, Method, Pubkey};
 use slotfront::pool::select::Unusable;
 use slotfront_sim::Fault;
 use slotfront_testkit::{FORWARDED, TestGateway, forwarded_params};
@@ -41,7 +41,7 @@ async fn firedancer_beside_agave_has_no_fault() {
             TestGateway::builder().nodes(2).config(configure).prepare(prepare).start_unprobed().await;
         gateway.settled().await;
         let calls = calls(&gateway);
-        assert_eq!(calls.len(), Method::USUAL);
+        assert_eq!(calls.len(), 8);
         for round in 0..3 {
             for (method, params) in &calls {
                 let reply = gateway.call(method, params.clone()).send().await;
@@ -100,6 +100,37 @@ async fn status_405_is_a_fault_and_501_not() {
     assert_eq!(answered.status, 200, "{}", answered.text);
     let member = &gateway.front().pool.members()[0];
     assert_eq!((member.counts().1, member.breaker(Instant::now())), (1, BreakerState::Closed));
+}
+
+/// Providers write the absent one of result and error as null, ids as strings, and errors with statuses of their own.
+#[tokio::test]
+async fn what_a_provider_says_is_what_the_node_said() {
+    for status in [200, 400, 403, 404, 410, 422, 500, 501, 503] {
+        let prepare = |cluster: &slotfront_sim::Cluster| {
+            cluster.nodes().iter().for_each(|node| node.fault(Fault::Provider(status)));
+        };
+        let gateway = TestGateway::builder().nodes(2).prepare(prepare).start().await;
+        let there = gateway.cluster.examples();
+        assert!(gateway.get_account(there.wallets[0]).send().await.value()["lamports"].is_u64());
+        assert!(gateway.get_account(Pubkey([1; 32])).send().await.value().is_null());
+        for unknown in 1..=40 {
+            let reply = gateway.get_token_balance(Pubkey([unknown; 32])).send().await;
+            let (code, message) = (-32602, "Invalid param: could not find account");
+            assert_eq!(reply.error(), json!({"code": code, "message": message}), "{status}: {}", reply.text);
+        }
+        assert_no_fault(&gateway);
+    }
+}
+
+#[tokio::test]
+async fn some_statuses_speak_for_themselves() {
+    for (status, expected) in [(401, "status_4xx"), (402, "status_4xx"), (429, "status_429")] {
+        let gateway = TestGateway::builder().nodes(1).start().await;
+        gateway.cluster.node(0).fault_on("getTokenAccountBalance", Fault::Provider(status), None);
+        let reply = gateway.get_token_balance(Pubkey([1; 32])).send().await;
+        assert_eq!(reply.code(), -32095, "{}", reply.text);
+        assert_eq!(reply.error()["data"]["attempts"][0]["reason"], expected, "{}", reply.text);
+    }
 }
 
 #[tokio::test]

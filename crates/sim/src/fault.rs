@@ -64,6 +64,9 @@ pub enum Fault {
     /// Sends the right answer, but adds these members to its result or replaces members of the same names. A block may
     /// thus lack its rewards, or be a block of another fork.
     With(serde_json::Value),
+    /// Sends the right answer as some providers write it: the absent one of result and error as `null`, the id as a
+    /// string, and an error with this HTTP status.
+    Provider(u16),
     /// Answers like an address behind which two machines are asked in turn, the second a slot behind the first. Both
     /// ignore `minContextSlot`.
     TwoMachines,

@@ -309,11 +309,14 @@ impl Node {
         let id = match (fault, &call.id) {
             (Some(Fault::WrongId), Id::Number(n)) => &Id::Number(n.wrapping_add(1)),
             (Some(Fault::WrongId), _) => &Id::Number(u64::MAX),
+            (Some(Fault::Provider(_)), Id::Number(n)) => &Id::Text(format!("\"{n}\"").into()),
             (_, id) => id,
         };
+        let nulls = matches!(fault, Some(Fault::Provider(_)));
+        let and = |member| if nulls { format!(",\"{member}\":null") } else { String::new() };
         match answer {
-            Ok(result) => reply::result(out, id, result.to_string().as_bytes()),
-            Err(refusal) => reply::node_error(out, id, refusal.to_json().as_bytes()),
+            Ok(result) => reply::result(out, id, (result.to_string() + &and("error")).as_bytes()),
+            Err(refusal) => reply::node_error(out, id, (refusal.to_json() + &and("result")).as_bytes()),
         }
     }
 }

@@ -196,12 +196,18 @@ async fn respond(
         return Ok(upgrade);
     }
     let answer = node.reply(&request, fault.as_ref());
-    Ok(json(match fault {
+    let status = match fault {
+        Some(Fault::Provider(status)) if !answer.starts_with(br#"{"jsonrpc":"2.0","result":"#) => status,
+        _ => 200,
+    };
+    let mut response = json(match fault {
         Some(Fault::Truncated) => ResponseBody::truncated(answer),
         Some(Fault::Half) => answer[..answer.len() / 2].to_vec().into(),
         Some(Fault::Trickle(pause)) => ResponseBody::trickle(answer, pause),
         _ => answer.into(),
-    }))
+    });
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
+    Ok(response)
 }
 
 /// Reads the body of a call, or refuses the request as a node does. The error is boxed because a response is large.

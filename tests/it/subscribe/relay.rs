@@ -34,6 +34,8 @@ struct NodeState {
     ids: Mutex<Vec<(u64, String)>>,
     last_id: AtomicU64,
     is_silent: AtomicBool,
+    /// True if answers have null members, and ids as strings, as some providers write them.
+    is_provider: AtomicBool,
     /// Texts for all open sockets. An empty one closes them.
     send: broadcast::Sender<String>,
 }
@@ -47,6 +49,7 @@ impl NodeSocket {
             ids: Mutex::default(),
             last_id: AtomicU64::new(100),
             is_silent: AtomicBool::new(false),
+            is_provider: AtomicBool::new(false),
             send: broadcast::channel(4_096).0,
         });
         let (tasks, shared) = (TaskTracker::new(), Arc::clone(&state));
@@ -115,14 +118,20 @@ impl NodeState {
                             slots_id = Some(id);
                         }
                         self.calls.lock().unwrap().push(name.clone());
-                        if name.contains("refuse") {
-                            json!({"jsonrpc": "2.0", "error": {"code": -32602, "message": "no"}, "id": call["id"]}).to_string()
+                        let mut answer = if name.contains("refuse") {
+                            json!({"jsonrpc": "2.0", "error": {"code": -32602, "message": "no"}, "id": call["id"]})
                         } else if name.contains("Unsubscribe") {
-                            json!({"jsonrpc": "2.0", "result": true, "id": call["id"]}).to_string()
+                            json!({"jsonrpc": "2.0", "result": true, "id": call["id"]})
                         } else {
                             self.ids.lock().unwrap().push((id, name));
-                            json!({"jsonrpc": "2.0", "result": id, "id": call["id"]}).to_string()
+                            json!({"jsonrpc": "2.0", "result": id, "id": call["id"]})
+                        };
+                        if self.is_provider.load(Ordering::Relaxed) {
+                            answer["id"] = answer["id"].to_string().into();
+                            let absent = if answer.get("result").is_some() { "error" } else { "result" };
+                            answer[absent] = Value::Null;
                         }
+                        answer.to_string()
                     }
                     Some(Ok(_)) => continue,
                     Some(Err(_)) | None => return,
@@ -187,6 +196,19 @@ async fn one_subscription_at_a_node_serves_all() {
     one.subscribe("logsSubscribe", json!(["all", {"commitment": "confirmed", "x": 1}])).await;
     assert_eq!(node.calls("logsSubscribe"), 2);
     one.assert_quiet();
+}
+
+#[tokio::test]
+async fn null_members_and_ids_as_strings_are_read() {
+    let (gateway, [node, reserve]) = start().await;
+    node.state.is_provider.store(true, Ordering::Relaxed);
+    let mut socket = gateway.socket().await;
+    let ours = socket.subscribe("logsSubscribe", json!(["all"])).await;
+    node.notify("logsSubscribe", "logsNotification", &json!(7));
+    assert_eq!(socket.notification().await, json!({"result": 7, "subscription": ours}));
+    let refused = socket.call("programSubscribe", json!(["refuse"])).await;
+    assert_eq!(refused["error"], json!({"code": -32602, "message": "no"}));
+    assert_eq!(reserve.calls(""), 0, "the first node is well");
 }
 
 /// Whoever hears of a transaction reads what it has changed, although an older answer is still fresh, and although the first
