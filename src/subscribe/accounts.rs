@@ -32,6 +32,8 @@ use crate::telemetry::{AttemptResult, Trace};
 const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
 /// The text that a node's notification has instead of data that is too long for base58.
 const TOO_LONG: &str = "error: data too large for bs58 encoding";
+/// The empty frame of zstd in base64, as a node sends it for an account without data.
+const EMPTY_FRAME: &str = "KLUv/SAAAQAA";
 /// The maximum time for reading accounts at one slot. After a longer one, the next slot is worth more.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The number of slots for which an account may stay unread before its subscribers are closed: about a minute.
@@ -197,7 +199,8 @@ fn shown(form: AccountForm, account: &str) -> Bytes {
         return Bytes::copy_from_slice(account.as_bytes());
     }
     let owner = Pubkey([0; 32]).to_string();
-    let empty = json!({ "lamports": 0, "data": data(form, ""), "owner": owner, "executable": false, "rentEpoch": 0, "space": 0 });
+    let nothing = if form.encoding == AccountEncoding::Base64Zstd { EMPTY_FRAME } else { "" };
+    let empty = json!({ "lamports": 0, "data": data(form, nothing), "owner": owner, "executable": false, "rentEpoch": 0, "space": 0 });
     empty.to_string().into()
 }
 

@@ -10,6 +10,7 @@ mod transports;
 use serde_json::json;
 use slotfront::methods::{Commitment, Signature};
 use slotfront_testkit::wire::read_until;
+use slotfront_sim::Fault;
 use slotfront_testkit::{TestGateway, TestSocket};
 use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::Message;
@@ -129,6 +130,52 @@ async fn accounts_are_notified_of_when_they_change() {
 }
 
 #[tokio::test]
+#[tokio::test]
+async fn a_deleted_account_is_shown_as_a_node_shows_it() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut socket = gateway.socket().await;
+    let expected = [
+        ("binary", json!("")),
+        ("base58", json!(["", "base58"])),
+        ("base64", json!(["", "base64"])),
+        ("base64+zstd", json!(["KLUv/SAAAQAA", "base64+zstd"])),
+        ("jsonParsed", json!(["", "base64"])),
+    ];
+    let mut ids = Vec::new();
+    for (encoding, _) in &expected {
+        let config = json!({"commitment": "confirmed", "encoding": encoding});
+        ids.push(socket.subscribe("accountSubscribe", json!([CLOCK, config])).await);
+    }
+    let node = gateway.cluster.node(0);
+    node.fault_on("getMultipleAccounts", Fault::With(json!({"value": [null]})), None);
+    node.fault_on("getAccountInfo", Fault::With(json!({"value": null})), None);
+    gateway.cluster.step_to_block();
+    for _ in &ids {
+        let params = socket.notification().await;
+        let at = ids.iter().position(|id| params["subscription"] == *id).unwrap();
+        let (encoding, data) = &expected[at];
+        let shown = json!({"lamports": 0, "data": data, "owner": "11111111111111111111111111111111", "executable": false, "rentEpoch": 0, "space": 0});
+        assert_eq!(params["result"]["value"], shown, "{encoding}");
+    }
+    // Nothing is the same frame wherever it is made: of an account without data, and of a slice without bytes.
+    node.clear_faults();
+    let wallet = gateway.cluster.examples().wallets[0].to_string();
+    for (key, slice) in
+        [(&*wallet, None), (&*wallet, Some((0, 8))), (CLOCK, Some((3, 0))), (CLOCK, Some((99, 8)))]
+    {
+        let slice = slice.map(|(offset, length)| json!({"offset": offset, "length": length}));
+        let ask = async |encoding: &str| {
+            let config = json!({"encoding": encoding, "dataSlice": slice});
+            gateway.call("getAccountInfo", json!([key, config])).send().await.value()["data"].clone()
+        };
+        let packed = json!(["KLUv/SAAAQAA", "base64+zstd"]);
+        assert_eq!(ask("base64+zstd").await, packed, "{key} {slice:?}, from the node");
+        gateway.front().cache.purger().clear();
+        ask("base64").await;
+        assert_eq!(ask("base64+zstd").await, packed, "{key} {slice:?}, made of base64");
+    }
+}
+
 async fn slow_reads_of_accounts_do_not_wait_for_each_other() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let mut socket = gateway.socket().await;
