@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::keys::validity::KeyValidity;
@@ -10,7 +11,7 @@ use super::known_slots::KnownSlots;
 use super::lease::Lease;
 use super::limit::{Limiter, Rate, Remaining};
 use super::plan::{self, PlanTerms};
-use super::quota::{Period, Used};
+use super::quota::{OverQuota, Period, Used};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
@@ -282,19 +283,39 @@ impl Principal {
     /// # Errors
     /// [`Error::Limited`] if too little is left of a quota. The error names the quota and the time to wait.
     fn reserve(self: &Arc<Self>, price: Price) -> Result<Charge, Error> {
-        if let Some(limits) = &self.limits
-            && let Some(quotas) = limits.quotas()
-        {
+        if let Some((limits, quotas)) = self.quotas() {
             let wall = self.context.clock.wall(Instant::now());
-            limits.used.reserve(Period::of(wall), price.miss, quotas).map_err(|over| {
-                let reason = if over.is_monthly { LimitReason::Month } else { LimitReason::Day };
-                let at = usize::from(over.is_monthly);
-                let (quota, ends_in) = (quotas[at].unwrap_or_default(), Period::ends_in(wall)[at]);
-                let wait = if over.may_pass_soon { CALLS_END } else { ends_in };
-                self.limited(reason, format!("{quota} units a {}", reason.as_str()), wait)
-            })?;
+            let reserved = limits.used.reserve(Period::of(wall), price.miss, quotas);
+            reserved.map_err(|over| self.over_quota(over, quotas, wall))?;
         }
         Ok(Charge::new(Arc::clone(self) as _, price))
+    }
+
+    /// Checks that something is left of each quota, apart from what calls in flight may use. Whoever stays connected does not
+    /// book at each gateway, so the shared store is asked for the totals.
+    ///
+    /// # Errors
+    /// [`Error::Limited`] if a quota is used up.
+    pub fn check_quotas(&self, now: Instant) -> Result<(), Error> {
+        let Some((limits, quotas)) = self.quotas() else { return Ok(()) };
+        limits.used.request_totals();
+        let wall = self.context.clock.wall(now);
+        let used_up = limits.used.used_up(Period::of(wall), quotas);
+        used_up.map_or(Ok(()), |over| Err(self.over_quota(over, quotas, wall)))
+    }
+
+    /// Returns the limits and the quotas of the day and the month. `None` if there is neither.
+    fn quotas(&self) -> Option<(&PlanLimits, [Option<u64>; 2])> {
+        let limits = self.limits.as_ref()?;
+        Some((limits, limits.quotas()?))
+    }
+
+    fn over_quota(&self, over: OverQuota, quotas: [Option<u64>; 2], wall: Timestamp) -> Error {
+        let reason = if over.is_monthly { LimitReason::Month } else { LimitReason::Day };
+        let at = usize::from(over.is_monthly);
+        let (quota, ends_in) = (quotas[at].unwrap_or_default(), Period::ends_in(wall)[at]);
+        let wait = if over.may_pass_soon { CALLS_END } else { ends_in };
+        self.limited(reason, format!("{quota} units a {}", reason.as_str()), wait)
     }
 
     /// Takes one call from the rate.
@@ -434,9 +455,7 @@ impl Payer for Principal {
         if units > 0.0 {
             self.book(units);
         }
-        if let Some(limits) = &self.limits
-            && limits.quotas().is_some()
-        {
+        if let Some((limits, _)) = self.quotas() {
             limits.used.release(price.miss);
         }
     }

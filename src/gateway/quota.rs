@@ -240,6 +240,15 @@ impl Used {
         Err(OverQuota { is_monthly: at == 1, may_pass_soon: !exceeds(at, 0) })
     }
 
+    /// Returns the quota that is used up: that of the month, if it is both. `None` if something is left of each.
+    pub(crate) fn used_up(&self, period: Period, quotas: [Option<u64>; 2]) -> Option<OverQuota> {
+        let used = self.usage.used(period);
+        let is_used_up =
+            |at: &usize| quotas[*at].is_some_and(|quota| used[*at] >= quota.saturating_mul(1000));
+        let at = [1, 0].into_iter().find(is_used_up)?;
+        Some(OverQuota { is_monthly: at == 1, may_pass_soon: false })
+    }
+
     pub(crate) fn release(&self, units: f64) {
         self.reserved.fetch_sub(thousandths(units), Ordering::AcqRel);
     }

@@ -140,8 +140,7 @@ impl SocketClient {
     /// Creates the client of a connection that `key` may open from `address` and `origin`.
     ///
     /// # Errors
-    /// The errors of [`Gateway::authenticate`], and [`Principal::hold_connection`]'s if the plan does not allow the
-    /// connection.
+    /// The errors of [`Gateway::authenticate`], and the limit of the plan that does not allow the connection.
     pub(super) fn new(
         id: u64,
         (key, address, origin): (&str, Option<IpAddr>, Option<&str>),
@@ -155,6 +154,7 @@ impl SocketClient {
         let state = ClientState {
             principal,
             connection,
+        principal.check_quotas(now)?;
             subscriptions: HashMap::new(),
             ids: HashMap::new(),
             signatures: 0,
@@ -303,7 +303,7 @@ impl SocketClient {
         state.principal.take(now).is_ok()
     }
 
-    /// Checks that the client may stay: its key, its plan, and that it answers pings. Called each second.
+    /// Checks that the client may stay: its key, its plan, its quotas, and that it answers pings. Called each second.
     pub(super) fn check(&self, gateway: &Gateway, now: Instant) {
         let known = gateway.authenticate_again(&self.key, self.address, self.origin.as_deref(), now);
         let mut state = self.state();
@@ -344,6 +344,9 @@ impl ClientState {
     }
 
     pub(super) fn is_closed(&self) -> bool {
+        if state.principal.check_quotas(now).is_err() {
+            return self.end(&mut state, CloseReason::Rate);
+        }
         self.closed.is_some()
     }
 

@@ -116,7 +116,7 @@ fn frame_of(reason: CloseReason) -> Option<CloseFrame> {
         CloseReason::Policy => (CloseCode::Policy, "the API key does not allow this connection any more"),
         CloseReason::Restart => (CloseCode::Restart, "notifications may be missing; subscribe again"),
         CloseReason::Lagged => (CloseCode::Again, "notifications are read too slowly"),
-        CloseReason::Rate => (CloseCode::Again, "too many calls"),
+        CloseReason::Rate => (CloseCode::Again, "too many calls, or a quota is used up"),
     };
     Some(CloseFrame { code, reason: text.into() })
 }

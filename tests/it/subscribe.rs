@@ -1,6 +1,7 @@
 //! Subscriptions over WebSockets: the protocol, the sources of notifications, and the ends of connections.
 
 mod ends;
+mod limits;
 mod model;
 mod relay;
 mod restarts;

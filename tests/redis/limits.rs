@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use serde_json::json;
 use slotfront::config::{Config, SharedSettings};
 use slotfront::gateway::Usage;
 use slotfront::telemetry::SharedOperation;
@@ -102,6 +103,19 @@ async fn shared_burst_is_whole_and_unused_is_returned() {
     // both know that nothing is left.
     let after = batch(1, 50).await;
     assert_eq!(passed(&after), 0, "{}", after.text);
+}
+
+/// A key that only listens here books nothing here.
+#[tokio::test]
+async fn a_quota_that_is_used_up_elsewhere_ends_the_connection() {
+    let store = Redis::start(&[]);
+    let gateways = gateways(2, limited(store.settings(), 1_000, 1_000, Some(20))).await;
+    let mut socket = gateways[1].socket().await;
+    socket.subscribe("rootSubscribe", json!([])).await;
+    while gateways[0].get_nodes().send().await.status == 200 {}
+    assert_eq!(socket.closed().await, 1013);
+    let refused = gateways[1].try_socket("/v3/dev", "").await.err().expect("no unit is left");
+    assert_eq!((refused.status, &*refused.body), (429, "Too many requests: 20 units a month\n"));
 }
 
 #[tokio::test]
