@@ -1,6 +1,7 @@
 //! Subscriptions over WebSockets (`PubSub`), as a node has them, shared by all clients.
 //!
-//! A client's connection (`connection`) reads calls (`protocol`), which join feeds (`feeds`). A feed is one question, such
+//! A client's connection (`connection`) reads calls (`protocol`), which join feeds (`feeds`); one that is refused and comes
+//! again has to wait (`pauses`). A feed is one question, such
 //! as the changes of an account, for all clients that ask it. Four sources answer: the tip for signatures
 //! (`signatures`), the frontier for slots and roots (`slots`), the cache for accounts (`accounts`), and the WebSocket of a
 //! node for what only a node knows (`relay`). A change becomes one text for all subscribers, in the queue of each client
@@ -13,6 +14,7 @@ mod accounts;
 mod client;
 mod connection;
 mod feeds;
+mod pauses;
 mod protocol;
 mod relay;
 mod signatures;

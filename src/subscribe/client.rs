@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
+use super::pauses::Pauses;
 use crate::error::Error;
 use crate::fair::Held;
 use crate::gateway::{Gateway, Principal};
@@ -113,8 +114,10 @@ pub struct SocketClient {
     state: Mutex<ClientState>,
     /// Wakes the writer of the connection.
     wake: Notify,
-    /// Wakes the reader of the connection once few answers wait.
+    /// Wakes those who answer the client's calls once few answers wait.
     answered: Notify,
+    /// Wakes whoever answers the calls that have waited, once another one waits.
+    paused: Notify,
 }
 
 pub(super) struct ClientState {
@@ -126,6 +129,7 @@ pub(super) struct ClientState {
     /// The ids of the subscriptions. Equal params are one subscription.
     ids: HashMap<Arc<Subscription>, u64>,
     signatures: usize,
+    pub(super) pauses: Pauses,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     /// The bytes of the answers that wait.
@@ -150,14 +154,15 @@ impl SocketClient {
     ) -> Result<Self, Error> {
         let principal = gateway.authenticate(key, address, origin, now)?;
         principal.take(now)?;
+        principal.check_quotas(now)?;
         let connection = Some(principal.hold_connection()?);
         let state = ClientState {
             principal,
             connection,
-        principal.check_quotas(now)?;
             subscriptions: HashMap::new(),
             ids: HashMap::new(),
             signatures: 0,
+            pauses: Pauses::default(),
             queue: VecDeque::new(),
             queued_bytes: 0,
             answer_bytes: 0,
@@ -175,6 +180,7 @@ impl SocketClient {
             state: Mutex::new(state),
             wake: Notify::new(),
             answered: Notify::new(),
+            paused: Notify::new(),
         })
     }
 
@@ -201,6 +207,28 @@ impl SocketClient {
     pub(super) async fn few_answers(&self) {
         while self.state().answer_bytes >= MANY_ANSWERS {
             self.answered.notified().await;
+        }
+    }
+
+    /// Returns true if the message with the hash `asked` has to wait. [`Self::next_late`] then returns it in time.
+    ///
+    /// # Errors
+    /// Too many messages wait.
+    pub(super) fn has_to_wait(&self, asked: u64, message: &Bytes, now: Instant) -> Result<bool, CloseReason> {
+        let has_to_wait = self.state().pauses.wait(asked, message, now).ok_or(CloseReason::Rate)?;
+        self.paused.notify_one();
+        Ok(has_to_wait)
+    }
+
+    /// Waits for the next message whose pause is over. Only one task may call this.
+    pub(super) async fn next_late(&self) -> Bytes {
+        loop {
+            let next = self.state().pauses.next(Instant::now());
+            match next {
+                Ok(message) => return message,
+                Err(None) => self.paused.notified().await,
+                Err(Some(due)) => drop(timeout_at(due, self.paused.notified()).await),
+            }
         }
     }
 
@@ -250,6 +278,7 @@ impl SocketClient {
             state.connection = None;
             state.subscriptions.values_mut().for_each(|(_, held)| *held = None);
             (state.queue, state.queued_bytes) = (VecDeque::new(), 0);
+            state.pauses = Pauses::default();
             self.wake.notify_one();
         }
     }
@@ -266,7 +295,7 @@ impl SocketClient {
                     state.queued_bytes -= message.len();
                     if let Queued::Answer(text) = &message {
                         state.answer_bytes -= text.len();
-                        self.answered.notify_one();
+                        self.answered.notify_waiters();
                     }
                     return NextMessage::Send(message);
                 }
@@ -315,6 +344,9 @@ impl SocketClient {
         if !may_stay {
             return self.end(&mut state, CloseReason::Policy);
         }
+        if state.principal.check_quotas(now).is_err() {
+            return self.end(&mut state, CloseReason::Rate);
+        }
         if now.saturating_duration_since(state.pinged_at) >= PING {
             if state.unanswered_pings == 2 {
                 return self.end(&mut state, CloseReason::Dead);
@@ -344,9 +376,6 @@ impl ClientState {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        if state.principal.check_quotas(now).is_err() {
-            return self.end(&mut state, CloseReason::Rate);
-        }
         self.closed.is_some()
     }
 

@@ -65,6 +65,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let mut source = source.inspect(|_| unended.store(0, Ordering::Relaxed));
     let reason = tokio::select! {
         reason = read_calls(&hub, &client, &mut source) => reason,
+        reason = protocol::answer_late(&hub, &client) => reason,
         reason = write_messages(&client, &mut sink) => reason,
         () = stop => CloseReason::Away,
     };
@@ -149,7 +150,7 @@ async fn read_calls(
             }
             Err(_) => return CloseReason::Client,
         };
-        if let Err(reason) = protocol::answer(hub, client, &body).await {
+        if let Err(reason) = protocol::answer(hub, client, &body, false).await {
             return reason;
         }
         client.few_answers().await;

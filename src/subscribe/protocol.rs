@@ -3,6 +3,8 @@
 //! A message is prepared first, which may wait for a node. Then all its calls take effect at once, under the lock of the
 //! feeds, and the answer is queued under the same lock.
 
+use std::convert::identity;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -24,7 +26,7 @@ use crate::telemetry::CloseReason;
 
 /// A call that is ready to take effect.
 enum Step {
-    Answer(Vec<u8>),
+    Refuse(Vec<u8>),
     Subscribe {
         id: Id,
         subscription: Arc<Subscription>,
@@ -38,14 +40,28 @@ enum Step {
     },
 }
 
-/// Answers a message of the client.
+/// Answers the messages of the client that have waited, until the client is to be closed.
+pub(super) async fn answer_late(hub: &Arc<Hub>, client: &Arc<SocketClient>) -> CloseReason {
+    loop {
+        let body = client.next_late().await;
+        // In a box, because few connections need its memory.
+        if let Err(reason) = Box::pin(answer(hub, client, &body, true)).await {
+            return reason;
+        }
+        client.few_answers().await;
+    }
+}
+
+/// Answers a message of the client. One that was refused just now has to wait before it is answered again. If it
+/// `has_waited`, it takes nothing from the key's rate.
 ///
 /// # Errors
-/// The client sends more than it may. It is closed then, because some client libraries repeat a refused call at once.
+/// The client sends more than it may.
 pub(super) async fn answer(
     hub: &Arc<Hub>,
     client: &Arc<SocketClient>,
     body: &Bytes,
+    has_waited: bool,
 ) -> Result<(), CloseReason> {
     let principal = client.principal();
     let limit = hub.parts.config.server.max_batch;
@@ -54,27 +70,42 @@ pub(super) async fn answer(
         Ok(Request::One(element)) => (vec![element], false),
         Ok(Request::Batch(elements)) => (elements, true),
         Ok(Request::ParseError) => {
-            let step = refuse(client, &Id::Null, &EnvelopeError::Parse.into())?;
+            let step = refuse(client, false, &Id::Null, &EnvelopeError::Parse.into())?;
             commit(hub, client, vec![step], false);
             return Ok(());
         }
         Err(TooMany(calls)) => {
-            let step = refuse(client, &Id::Null, &Error::BatchTooLarge { calls, limit })?;
+            let step = refuse(client, false, &Id::Null, &Error::BatchTooLarge { calls, limit })?;
             commit(hub, client, vec![step], false);
             return Ok(());
         }
     };
     let is_call = elements.iter().any(|element| !matches!(element, Element::Notification));
-    if !client.heard(is_call, Instant::now()) {
-        return Err(CloseReason::Rate);
+    let asked = hash(&elements);
+    if !has_waited {
+        if !client.heard(is_call, Instant::now()) {
+            return Err(CloseReason::Rate);
+        }
+        if !is_call || client.has_to_wait(asked, body, Instant::now())? {
+            return Ok(());
+        }
     }
-    if !is_call {
-        return Ok(());
-    }
-    let steps = join_all(elements.into_iter().map(|element| prepare(hub, client, element))).await;
+    let steps = join_all(elements.into_iter().map(|element| prepare(hub, client, element, has_waited))).await;
     let steps = steps.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
-    commit(hub, client, steps, is_batch);
+    let is_refused = commit(hub, client, steps, is_batch);
+    client.state().pauses.note(asked, is_refused, Instant::now());
     Ok(())
+}
+
+/// Returns a hash by which a message is known again: that of its calls, whatever their ids.
+fn hash(elements: &[Element]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for element in elements {
+        if let Element::Call(Call { method, params, .. }) = element {
+            (method, params).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
 }
 
 /// Prepares a call. `None` for a message without id.
@@ -82,10 +113,11 @@ async fn prepare(
     hub: &Arc<Hub>,
     client: &SocketClient,
     element: Element,
+    has_waited: bool,
 ) -> Result<Option<Step>, CloseReason> {
     let Call { id, method, params } = match element {
         Element::Notification => return Ok(None),
-        Element::Refused { id, error } => return refuse(client, &id, &error.into()).map(Some),
+        Element::Refused { id, error } => return refuse(client, has_waited, &id, &error.into()).map(Some),
         Element::Call(call) => call,
     };
     let name = str::from_utf8(&method).unwrap_or_default();
@@ -93,23 +125,23 @@ async fn prepare(
         return match unsubscribed_id(&params) {
             // Whoever has paid for a subscription ends it for nothing.
             Ok(subscription) if client.has(subscription) => Ok(Some(Step::Unsubscribe { id, subscription })),
-            Ok(_) => refuse(client, &id, &Error::Params(invalid_subscription_id())).map(Some),
-            Err(error) => refuse(client, &id, &Error::Params(error)).map(Some),
+            Ok(_) => refuse(client, has_waited, &id, &Error::Params(invalid_subscription_id())).map(Some),
+            Err(error) => refuse(client, has_waited, &id, &Error::Params(error)).map(Some),
         };
     }
     let Some(method) = SubscriptionMethod::from_name(name) else {
-        return refuse(client, &id, &Error::MethodNotFound).map(Some);
+        return refuse(client, has_waited, &id, &Error::MethodNotFound).map(Some);
     };
     let subscription = match Subscription::parse(method, &params) {
         Ok(subscription) => Arc::new(subscription),
-        Err(error) => return refuse(client, &id, &Error::Params(error)).map(Some),
+        Err(error) => return refuse(client, has_waited, &id, &Error::Params(error)).map(Some),
     };
     let principal = client.principal();
-    principal.take(Instant::now()).map_err(|_| CloseReason::Rate)?;
+    take(client, has_waited)?;
     let charge = match principal.admit_other(AnyMethod::Subscription(method), subscription.commitment()) {
         Ok(charge) => charge,
         Err(Error::Limited { .. }) => return Err(CloseReason::Rate),
-        Err(error) => return Ok(Some(Step::Answer(text(&id, &error)))),
+        Err(error) => return Ok(Some(Step::Refuse(text(&id, &error)))),
     };
     let mut seen = None;
     match *subscription {
@@ -124,7 +156,7 @@ async fn prepare(
         }
         Subscription::Relayed { .. } => {
             if let Err(refusal) = relay::ready(hub, &subscription).await {
-                return Ok(Some(Step::Answer(refusal.write(&id))));
+                return Ok(Some(Step::Refuse(refusal.write(&id))));
             }
         }
         _ => {}
@@ -132,10 +164,16 @@ async fn prepare(
     Ok(Some(Step::Subscribe { id, subscription, charge, seen }))
 }
 
-/// Takes a call of the key's rate, and refuses the call.
-fn refuse(client: &SocketClient, id: &Id, error: &Error) -> Result<Step, CloseReason> {
-    client.principal().take(Instant::now()).map_err(|_| CloseReason::Rate)?;
-    Ok(Step::Answer(text(id, error)))
+/// Takes a call of the key's rate, unless the call has waited instead.
+fn take(client: &SocketClient, has_waited: bool) -> Result<(), CloseReason> {
+    let taken = if has_waited { Ok(()) } else { client.principal().take(Instant::now()) };
+    taken.map_err(|_| CloseReason::Rate)
+}
+
+/// Refuses a call, which takes one of the key's rate as well.
+fn refuse(client: &SocketClient, has_waited: bool, id: &Id, error: &Error) -> Result<Step, CloseReason> {
+    take(client, has_waited)?;
+    Ok(Step::Refuse(text(id, error)))
 }
 
 fn text(id: &Id, error: &Error) -> Vec<u8> {
@@ -150,42 +188,53 @@ fn result(id: &Id, result: &str) -> Vec<u8> {
     text
 }
 
-/// Lets the calls of a message take effect, and queues the answer.
-fn commit(hub: &Arc<Hub>, client: &Arc<SocketClient>, steps: Vec<Step>, is_batch: bool) {
+/// Lets the calls of a message take effect, and queues the answer. Returns true if one of them was refused.
+fn commit(hub: &Arc<Hub>, client: &Arc<SocketClient>, steps: Vec<Step>, is_batch: bool) -> bool {
     if steps.is_empty() {
-        return;
+        return false;
     }
     let mut table = hub.feeds.lock();
-    let texts: Vec<_> = steps.into_iter().map(|step| take_effect(hub, client, &mut table, step)).collect();
+    let effects: Vec<_> = steps.into_iter().map(|step| take_effect(hub, client, &mut table, step)).collect();
+    let is_refused = effects.iter().any(Result::is_err);
+    let texts: Vec<_> = effects.into_iter().map(|effect| effect.unwrap_or_else(identity)).collect();
     let text = texts.join(&b","[..]);
     let text = if is_batch { [b"[", &text[..], b"]"].concat() } else { text };
     client.answer(&mut client.state(), text.into());
+    is_refused
 }
 
-fn take_effect(hub: &Arc<Hub>, client: &Arc<SocketClient>, table: &mut FeedTable, step: Step) -> Vec<u8> {
+/// Lets a call take effect, and returns its answer.
+///
+/// # Errors
+/// The call is refused. The error is the answer that says so.
+fn take_effect(
+    hub: &Arc<Hub>,
+    client: &Arc<SocketClient>,
+    table: &mut FeedTable,
+    step: Step,
+) -> Result<Vec<u8>, Vec<u8>> {
     let params = |id: &Id, error: ParamError| text(id, &Error::Params(error));
     match step {
-        Step::Answer(text) => text,
+        Step::Refuse(text) => Err(text),
         Step::Unsubscribe { id, subscription } => {
             let removed = ClientState::remove(&mut client.state(), subscription);
-            let Some(removed) = removed else { return params(&id, invalid_subscription_id()) };
+            let removed = removed.ok_or_else(|| params(&id, invalid_subscription_id()))?;
             hub.feeds.leave(table, &removed, subscription);
-            result(&id, "true")
+            Ok(result(&id, "true"))
         }
         Step::Subscribe { id, subscription, charge, seen } => {
             let is_relayed = matches!(*subscription, Subscription::Relayed { .. });
             if is_relayed && table.feed(&subscription).is_none() {
-                return text(&id, &Error::NoUpstream(Vec::new()));
+                return Err(text(&id, &Error::NoUpstream(Vec::new())));
             }
-            let Some((number, new)) = hub.feeds.join(table, client, &subscription) else {
-                return params(&id, subscription_limit_reached());
-            };
+            let joined = hub.feeds.join(table, client, &subscription);
+            let (number, new) = joined.ok_or_else(|| params(&id, subscription_limit_reached()))?;
             charge.owe(Debt::Miss);
             if let Some(feed) = new {
                 feed.seen = seen.unwrap_or_default();
                 hub.begin(&subscription, feed);
             }
-            result(&id, itoa::Buffer::new().format(number))
+            Ok(result(&id, itoa::Buffer::new().format(number)))
         }
     }
 }

@@ -20,7 +20,7 @@ pub enum Id {
 }
 
 /// The `params` member as raw JSON text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Params {
     /// Absent or `null`.
     None,

@@ -79,14 +79,14 @@ async fn calls_above_the_rate_end_the_connection() {
             (plan.rps, plan.burst) = (1, burst);
         })
     };
-    for (method, params) in
-        [("accountSubscribe", json!([CLOCK])), ("getSlot", json!([])), ("accountUnsubscribe", json!([1]))]
-    {
+    // Each refused call is another one. One that comes again has to wait instead.
+    for method in ["accountSubscribe", "getSlot", "accountUnsubscribe"] {
         let gateway = limit(5).start().await;
         let mut socket = gateway.socket().await;
         let mut answers = 0;
         let code = loop {
-            match socket.try_call(method, params.clone()).await {
+            let params = if method == "accountSubscribe" { json!([CLOCK]) } else { json!([answers]) };
+            match socket.try_call(method, params).await {
                 Ok(_) => answers += 1,
                 Err(code) => break code,
             }
@@ -109,7 +109,7 @@ async fn a_client_that_leaves_its_answers_is_not_heard() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let (reading, mut writing) = gateway.narrow_socket().await.into_stream().into_split();
     // A masked frame, with a mask of zeros. The answer repeats the id.
-    let call = json!({"jsonrpc": "2.0", "id": "x".repeat(4_000), "method": "getSlot"}).to_string();
+    let call = json!({"jsonrpc": "2.0", "id": "x".repeat(4_000), "method": "slotSubscribe"}).to_string();
     let length = u16::try_from(call.len()).unwrap().to_be_bytes();
     let frame = [&[0x81, 0xfe][..], &length, &[0; 4], call.as_bytes()].concat();
     let sent = Arc::new(AtomicUsize::new(0));

@@ -1,13 +1,120 @@
-//! Quotas that are used up.
+//! Refused calls that come again, and quotas that are used up.
 
 use std::time::Duration;
 
-use serde_json::json;
+use futures_util::future::join_all;
+use serde_json::{Value, json};
 use slotfront::config::Config;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
+use slotfront::methods::{AnyMethod, Commitment, Group, SubscriptionMethod};
 use slotfront_testkit::{TestGateway, TestSocket};
+use tokio::time::Instant;
 
 use super::CLOCK;
+
+/// Calls that are refused here: each with the code.
+fn refused() -> [(&'static str, Value, i64); 7] {
+    [
+        ("logsSubscribe", json!(["all"]), -32601),
+        ("fooSubscribe", json!([]), -32601),
+        ("getSlot", json!([]), -32601),
+        ("accountSubscribe", json!(["x"]), -32602),
+        ("accountUnsubscribe", json!([7]), -32602),
+        ("accountSubscribe", json!([CLOCK]), -32603),
+        ("rootSubscribe", json!([]), -32091),
+    ]
+}
+
+/// Every client has a subscription to slots and a call that is refused, which it repeats at once, as web3.js does.
+#[tokio::test]
+async fn a_repeated_refusal_costs_time_and_not_the_connection() {
+    let clients = refused().len();
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            let plan = config.plans.get_mut("dev").unwrap();
+            // A handshake, a subscription and a refusal each, and nothing is left for a repetition.
+            (plan.rps, plan.burst, plan.subscriptions) = (1, u32::try_from(3 * clients).unwrap(), clients);
+            let mut methods: Vec<_> = Group::Subscriptions.methods().collect();
+            methods.retain(|method| *method != AnyMethod::Subscription(SubscriptionMethod::Root));
+            plan.methods = Some(methods);
+        })
+        .start()
+        .await;
+    let mut sockets = Vec::new();
+    for _ in 0..clients {
+        let mut socket = gateway.socket().await;
+        socket.subscribe("slotSubscribe", json!([])).await;
+        sockets.push(socket);
+    }
+    let began = Instant::now();
+    let repeat = async |(socket, (method, params, code)): (&mut TestSocket, (&str, Value, i64))| {
+        for at in 0..6 {
+            let answer = socket.try_call(method, params.clone()).await;
+            let answer = answer.unwrap_or_else(|closed| panic!("{method}: {closed} at the {at}th call"));
+            assert_eq!(answer["error"]["code"], code, "{method}: {answer}");
+        }
+    };
+    join_all(sockets.iter_mut().zip(refused()).map(repeat)).await;
+    assert!(began.elapsed() >= Duration::from_millis(3_100), "{:?}", began.elapsed());
+    gateway.step_by(1).await;
+    let newest = gateway.cluster.slot(Commitment::Processed);
+    for socket in &mut sockets {
+        while socket.notification().await["result"]["slot"] != newest {}
+    }
+}
+
+#[tokio::test]
+async fn other_calls_pass_those_that_wait() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut socket = gateway.socket().await;
+    let call = |id: u64, method: &str| {
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": ["all"]}).to_string()
+    };
+    // The last of them waits for five seconds.
+    for id in 0..8 {
+        socket.send(call(id, "logsSubscribe")).await;
+    }
+    assert_eq!(socket.next().await.unwrap()["id"], 0);
+    let subscribe = json!({"jsonrpc": "2.0", "id": 100, "method": "rootSubscribe"});
+    socket.send(subscribe.to_string()).await;
+    let mut order = Vec::new();
+    while order.len() < 8 {
+        let message = socket.next().await.unwrap();
+        order.extend(message["id"].as_u64());
+    }
+    let at = |id| order.iter().position(|one| *one == id).unwrap();
+    assert!(at(100) < at(7), "{order:?}");
+    assert_eq!(order.last(), Some(&7), "{order:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_waits_is_accepted_once_it_may_be() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.plans.get_mut("dev").unwrap().subscriptions = 1)
+        .start()
+        .await;
+    let (mut holder, mut socket) = (gateway.socket().await, gateway.socket().await);
+    let held = holder.subscribe("rootSubscribe", json!([])).await;
+    assert_eq!(socket.call("slotSubscribe", json!([])).await["error"]["code"], -32603);
+    assert_eq!(holder.call("rootUnsubscribe", json!([held])).await["result"], true);
+    socket.subscribe("slotSubscribe", json!([])).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_refused_calls_ends_the_connection_of_the_flood() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (mut flood, mut other) = (gateway.socket().await, gateway.socket().await);
+    let slots = other.subscribe("slotSubscribe", json!([])).await;
+    for id in 0..2_000 {
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "logsSubscribe", "params": ["all"]});
+        flood.send(call.to_string()).await;
+    }
+    assert_eq!(flood.closed().await, 1013);
+    gateway.step_by(1).await;
+    assert_eq!(other.notification().await["subscription"], slots);
+}
 
 /// Returns a change of the plan `dev` to this quota of the day, with this price of a notification.
 fn quota(units: u64, notification: u64) -> impl FnOnce(&mut Config) {
