@@ -41,71 +41,18 @@ use crate::redis_store::{SharedError, Store};
 use crate::subscribe::{Hub, HubParts};
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use crate::tip::Tip;
+pub use listeners::{BindError, Listeners, bind, bind_next};
 use signals::{HangupSignal, Signals};
 
 mod clock;
 mod gauges;
+mod listeners;
 pub mod signals;
 
 /// The longest wait for background tasks once all connections are closed. The tasks may be writing the usage file or
 /// serving open status pages.
 const TASKS_GRACE: Duration = Duration::from_secs(1);
 const CONFIG_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-#[derive(Debug)]
-pub struct Listeners {
-    pub public: TcpListener,
-    /// The second public listener of `server.ws_listen`, if there is one.
-    pub socket: Option<TcpListener>,
-    /// The listener for metrics, health and the status page.
-    pub admin: TcpListener,
-    /// Whether the fast path reads plain requests. Tests turn it off, so that hyper serves every request.
-    pub fast_path: bool,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("{setting}: cannot listen on {address}: {cause}{hint}")]
-pub struct BindError {
-    setting: &'static str,
-    address: SocketAddr,
-    cause: std::io::Error,
-    hint: &'static str,
-}
-
-impl Listeners {
-    /// Binds the listeners of `config`.
-    ///
-    /// # Errors
-    /// An address cannot be bound. The error names the first such address and its setting.
-    pub async fn bind(config: &Config) -> Result<Self, BindError> {
-        Ok(Self {
-            public: bind("server.listen", config.server.listen).await?,
-            socket: match config.server.ws_listen {
-                Some(address) => Some(bind("server.ws_listen", address).await?),
-                None => None,
-            },
-            admin: bind("server.admin_listen", config.server.admin_listen).await?,
-            fast_path: true,
-        })
-    }
-}
-
-/// Binds one listener.
-///
-/// # Errors
-/// The address cannot be bound. The error names the setting and the address. If the port is in use, the error also
-/// says what to do.
-pub async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address).await.map_err(|cause| {
-        let in_use = cause.kind() == std::io::ErrorKind::AddrInUse;
-        let hint = if in_use {
-            "; stop the process that uses it, or choose another port (0 for any free port)"
-        } else {
-            ""
-        };
-        BindError { setting, address, cause, hint }
-    })
-}
 
 pub struct App {
     pub public: SocketAddr,
@@ -422,7 +369,8 @@ pub async fn run(
 ) -> Result<(), StartError> {
     let Signals { mut stop, mut hangup } = signals;
     let app = Arc::new(App::start(config, gateway, listeners)?);
-    tracing::info!(server.listen = %app.public, server.admin_listen = %app.admin, "slotfront is running");
+    let ws_listen = app.socket.map(tracing::field::display);
+    tracing::info!(server.listen = %app.public, server.ws_listen = ws_listen, server.admin_listen = %app.admin, "slotfront is running");
     tokio::select! {
         () = stop.received() => {}
         () = serve_reloads(&app, &mut source, &mut hangup) => {}

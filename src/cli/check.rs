@@ -10,11 +10,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 use super::table::TextTable;
 use super::{Failure, World};
-use crate::config::{self, AuthMode, Config, Upstream};
+use crate::app::bind_next;
+use crate::config::{self, AuthMode, Config, Upstream, WsListen};
 use crate::gateway::Gateway;
 use crate::gateway::keys::file::KeyFile;
 use crate::http::tls::Tls;
@@ -25,6 +27,10 @@ use crate::telemetry::Metrics;
 pub(super) use doctor::Finding;
 use doctor::ProbeResult;
 pub(super) use machine::of_process;
+
+/// What to do if the port after that of `server.listen` is not free.
+pub(super) const FREE_NEXT_PORT: &str =
+    "free the port, or set server.ws_listen to another address and tell it to your callers, or to \"off\"";
 
 /// Check a configuration; with --probe also nodes, files and limits
 #[derive(Debug, clap::Args)]
@@ -67,6 +73,15 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let store = config.shared.as_ref().map(store).transpose().map_err(Failure::usage)?;
     writeln!(world.out, "{}", summary(&config))?;
     let mut findings = doctor::of_settings(&config);
+    let listen = config.server.listen;
+    // If this port is taken, too, slotfront is probably running, and has both.
+    if config.server.ws_listen == WsListen::Next
+        && listen.port() != 0
+        && let Ok(_held) = TcpListener::bind(listen).await
+        && let Err(why) = bind_next(listen).await
+    {
+        findings.push(Finding::warning(why, FREE_NEXT_PORT));
+    }
     if let (AuthMode::Keys, Some(path)) = (config.auth.mode, &config.auth.keys_file) {
         let keys = KeyFile::new(path).list().map_err(Failure::usage)?;
         findings.extend(files::of_keys(path, &keys, &config.server.trusted_proxies));

@@ -51,6 +51,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let gateway = Gateway::new(&config, Metrics::new()).map_err(Failure::usage)?;
     let scheme = Tls::of(&config).map_err(Failure::usage)?.map_or("http", |_| "https");
     let listeners = Listeners::bind(&config).await.map_err(Failure::runtime)?;
+    if let Some(why) = &listeners.no_socket {
+        tracing::warn!(setting = "server.ws_listen", fix = check::FREE_NEXT_PORT, "{why}");
+    }
     let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
     writeln!(
         world.out,

@@ -56,7 +56,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     for listener in &listeners {
         addresses.push(listener.local_addr()?);
     }
-    listeners.extend(bind_next(addresses.last().copied(), world).await?);
+    if let Some(last) = addresses.last() {
+        listeners.extend(bind_next(*last, world).await?);
+    }
     let settings = Settings {
         seed: args.seed,
         nodes: addresses.len(),
@@ -85,23 +87,14 @@ pub(super) fn wallet(cluster: &Cluster) -> String {
     format!("The wallet {address} has 1,000 SOL; its secret key is\n[{}]", bytes.join(","))
 }
 
-/// Binds the port after `address`, at which client libraries look for the WebSocket that belongs to an HTTP address. If
-/// the port is taken, says so on standard error, and how to do without it.
+/// Binds the port after `address`. If it cannot be had, says so on standard error.
 pub(super) async fn bind_next(
-    address: Option<SocketAddr>,
+    address: SocketAddr,
     world: &mut World<'_>,
 ) -> Result<Option<TcpListener>, Failure> {
-    let next =
-        address.and_then(|address| Some(SocketAddr::new(address.ip(), address.port().checked_add(1)?)));
-    let (Some(address), Some(next)) = (address, next) else { return Ok(None) };
-    let bound = TcpListener::bind(next).await;
-    if bound.is_err() {
-        let words = "is taken, so client libraries do not find the WebSocket of";
-        writeln!(
-            world.err,
-            "port {} {words} http://{address}, which is also at ws://{address}",
-            next.port()
-        )?;
+    let bound = app::bind_next(address).await;
+    if let Err(why) = &bound {
+        writeln!(world.err, "{why}")?;
     }
     Ok(bound.ok())
 }
@@ -141,9 +134,9 @@ mod tests {
         let held = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let taken = held.local_addr().unwrap();
         let before = SocketAddr::new(taken.ip(), taken.port() - 1);
-        assert!(bind_next(Some(before), &mut world).await.unwrap().is_none());
+        assert!(bind_next(before, &mut world).await.unwrap().is_none());
         let last = SocketAddr::new(taken.ip(), u16::MAX);
-        assert!(bind_next(Some(last), &mut world).await.unwrap().is_none());
+        assert!(bind_next(last, &mut world).await.unwrap().is_none());
         let said = String::from_utf8(err).unwrap();
         let expected = format!("port {} is taken, so client libraries do not find", taken.port());
         assert!(said.starts_with(&expected) && said.contains(&format!("ws://{before}")), "{said}");

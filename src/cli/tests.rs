@@ -200,12 +200,13 @@ fn check_prints_summary_warnings_and_problems() {
         std::fs::write(&file, text).unwrap();
         typed(&["check", "--config", file.to_str().unwrap()])
     };
-    let (out, result) =
-        check("[auth]\nmode = \"open\"\n[[upstream]]\nname = \"a\"\nurl = \"http://a.example/secret\"");
+    let any =
+        "[server]\nlisten = \"127.0.0.1:0\"\n[[upstream]]\nname = \"a\"\nurl = \"http://a.example/secret\"\n";
+    let (out, result) = check(&format!("{any}[auth]\nmode = \"open\""));
     assert_eq!(result, Ok(()));
     insta::assert_snapshot!(out, @r"
     valid
-      listen     0.0.0.0:8080 (admin 127.0.0.1:9899)
+      listen     127.0.0.1:0 (admin 127.0.0.1:9899)
       upstreams  a
       plans      standard
       callers    everyone, without limits
@@ -228,6 +229,30 @@ fn check_prints_summary_warnings_and_problems() {
         code == 2 && message.contains("upstream[0].url = ***") && !message.contains("secret"),
         "{message}"
     );
+}
+
+#[test]
+fn check_says_that_the_next_port_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slotfront.toml");
+    // Until the port before one that is taken is free.
+    let out = loop {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:{}\"\nadmin_listen = \"127.0.0.1:0\"\n[[upstream]]\nurl = \"http://a.example\"",
+            port - 1
+        );
+        std::fs::write(&file, text).unwrap();
+        let (out, result) = typed(&["check", "--config", file.to_str().unwrap()]);
+        assert_eq!(result, Ok(()), "a warning is no failure");
+        if out.contains("warning") {
+            break out.replace(&port.to_string(), "NEXT").replace(&(port - 1).to_string(), "PORT");
+        }
+    };
+    let expected = "\nwarning  port NEXT is taken, so client libraries do not find the WebSocket of http://127.0.0.1:PORT, \
+                    which is also at ws://127.0.0.1:PORT\n         fix: free the port, or set server.ws_listen";
+    assert!(out.contains(expected), "{out}");
 }
 
 #[test]

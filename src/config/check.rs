@@ -4,7 +4,7 @@
 //! that one mistake is reported once.
 
 use std::cmp::Reverse;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use crate::methods::{AnyMethod, Method};
 
@@ -12,13 +12,13 @@ use super::problem::Problem;
 use super::reader::Findings;
 use super::sections::pool::has_default_timeout;
 use super::value::ByteSize;
-use super::{AuthMode, Config, KEYS_FILE, Plan, Upstream, is_name};
+use super::{AuthMode, Config, KEYS_FILE, Plan, Secret, Server, Upstream, WsListen, is_name, next_address};
 
 /// Checks the rules that several settings must fulfil together. If a default conflicts with a setting, the
 /// default is adjusted, and nothing is reported.
 pub(super) fn check(config: &mut Config, found: &mut Findings) {
-    let warnings = repeated_urls(config, found);
-    config.warnings.extend(warnings);
+    let warnings = repeated_urls(config, found).into_iter().chain(next_port(config, found));
+    config.warnings.extend(warnings.collect::<Vec<_>>());
     let mut rules = CrossChecks { found, problems: Vec::new() };
     listeners(config, &mut rules);
     proxy_protocol(config, &mut rules);
@@ -86,24 +86,56 @@ fn repeated_urls(config: &Config, found: &Findings) -> Vec<Problem> {
     config.upstreams.iter().enumerate().filter_map(repeats).collect()
 }
 
+/// Gives up the port after that of `server.listen` if another setting names it, and warns of that. The port may be free only
+/// because whoever owns it starts later.
+fn next_port(config: &mut Config, found: &Findings) -> Option<Problem> {
+    let Server { listen, ws_listen, .. } = &config.server;
+    let next = next_address(*listen).filter(|_| *ws_listen == WsListen::Next && listen.port() != 0)?;
+    let is_next = |url: &Secret| {
+        let Ok(url) = url::Url::parse(url.expose()) else { return false };
+        let is_here = reaches(&url, next) || is_of_this_machine(&url);
+        url.port_or_known_default() == Some(next.port()) && is_here
+    };
+    let owner = |(i, upstream): (usize, &Upstream)| {
+        let is_socket = upstream.ws_url.as_ref().is_some_and(is_next);
+        let key = if is_next(&upstream.url) { "url" } else { "ws_url" };
+        (is_socket || key == "url").then(|| format!("upstream[{i}].{key}"))
+    };
+    let of_admin = share_port(config.server.admin_listen, next).then(|| "server.admin_listen".to_owned());
+    let owner = of_admin.or_else(|| config.upstreams.iter().enumerate().find_map(owner))?;
+    config.server.ws_listen = WsListen::Off;
+    let rule = format!(
+        "is off, because the next port ({}) is that of {owner}: web3.js and Solana's command line look for the WebSocket there",
+        next.port()
+    );
+    let fix = "set server.listen so that the next port is free, or server.ws_listen = \"off\"";
+    Some(Problem::new("server.ws_listen", found.origin("server.listen"), rule, fix))
+}
+
 /// Returns the listeners with their settings, in the order in which they are bound.
 fn listen_addresses(config: &Config) -> impl Iterator<Item = (&'static str, SocketAddr)> + Clone {
     let server = &config.server;
+    let socket = if let WsListen::At(address) = server.ws_listen { Some(address) } else { None };
     [
         ("server.listen", Some(server.listen)),
-        ("server.ws_listen", server.ws_listen),
+        ("server.ws_listen", socket),
         ("server.admin_listen", Some(server.admin_listen)),
     ]
     .into_iter()
     .filter_map(|(setting, address)| Some((setting, address?)))
 }
 
+/// Returns true if two listeners cannot have both addresses.
+fn share_port(one: SocketAddr, other: SocketAddr) -> bool {
+    let any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (any || one.ip() == other.ip())
+}
+
 fn listeners(config: &Config, rules: &mut CrossChecks<'_>) {
     let all = listen_addresses(config);
     for (at, (path, later)) in all.clone().enumerate() {
         for (other, first) in all.clone().take(at) {
-            let any = first.ip().is_unspecified() || later.ip().is_unspecified();
-            if first.port() != 0 && first.port() == later.port() && (any || first.ip() == later.ip()) {
+            if share_port(first, later) {
                 rules.report(
                     path,
                     other,
@@ -144,6 +176,12 @@ fn upstreams(config: &Config, rules: &mut CrossChecks<'_>) {
             }
         }
     }
+}
+
+/// Returns true if the host of `url` is an IP address of this machine, because no other can be bound.
+fn is_of_this_machine(url: &url::Url) -> bool {
+    let ip = url.host_str().and_then(|host| host.trim_matches(['[', ']']).parse::<IpAddr>().ok());
+    ip.is_some_and(|ip| UdpSocket::bind((ip, 0)).is_ok())
 }
 
 /// Returns true if a connection to the host of `url` and the listener's port reaches `listener`.

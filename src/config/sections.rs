@@ -26,7 +26,7 @@ pub use cache::{Assemble, CacheSettings, StaleIfError, Ttl};
 pub use follow::{FollowMode, FollowSettings, Verify};
 pub use pool::{BreakerSettings, PoolSettings};
 pub use send::SendSettings;
-pub use server::{Server, TlsFiles};
+pub use server::{Server, TlsFiles, WsListen, next_address};
 pub use shared::SharedSettings;
 pub use telemetry::{LogFormat, Telemetry};
 pub use upstreams::{GenesisCheck, Upstream};

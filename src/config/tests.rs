@@ -267,6 +267,10 @@ fn rules_between_settings() {
         ),
         (with("[server]\nws_listen = \"0.0.0.0:8081\""), ""),
         (
+            with("[server]\nws_listen = \"8081\""),
+            "server.ws_listen: expected \"next\", \"off\", or an IP address and a port",
+        ),
+        (
             with("[server]\nws_listen = \"127.0.0.1:8080\""),
             "server.ws_listen: is also the address of server.listen (\"0.0.0.0:8080\")",
         ),
@@ -287,6 +291,39 @@ fn rules_between_settings() {
     ];
     for (text, expected) in rows {
         assert_eq!(faults(&text, &[]).join("\n"), expected, "{text}");
+    }
+}
+
+#[test]
+fn the_next_port_is_left_to_whoever_has_it() {
+    let url = |url: &str| format!("[[upstream]]\nurl = \"{url}\"\n");
+    let socket = |url: &str| format!("{ONE}ws_url = \"{url}\"\n");
+    let server = |text: &str| format!("{ONE}[server]\n{text}\n");
+    for (text, owner) in [
+        (url("http://127.0.0.1:8081"), Some("upstream[0].url")),
+        (url("http://localhost:8081/x"), Some("upstream[0].url")),
+        (socket("ws://127.0.0.1:8081"), Some("upstream[0].ws_url")),
+        (server("admin_listen = \"127.0.0.1:8081\""), Some("server.admin_listen")),
+        (ONE.to_owned(), None),
+        (url("http://192.0.2.1:8081"), None),
+        (url("http://node.example:8081"), None),
+        (server("listen = \"127.0.0.1:65535\""), None),
+        (server("listen = \"127.0.0.1:0\""), None),
+    ] {
+        let config = valid(&text, &[]);
+        let rules: Vec<_> = config.warnings.iter().map(|warning| &*warning.rule).collect();
+        match owner {
+            None => assert_eq!((rules.len(), config.server.ws_listen), (0, WsListen::Next), "{text}"),
+            Some(owner) => {
+                let rule = format!("is off, because the next port (8081) is that of {owner}: ");
+                assert!(rules.len() == 1 && rules[0].starts_with(&rule), "{text}: {rules:?}");
+                assert_eq!(config.server.ws_listen, WsListen::Off, "{text}");
+            }
+        }
+    }
+    for text in ["ws_listen = \"off\"", "ws_listen = \"0.0.0.0:8082\""] {
+        let config = valid(&format!("{}[server]\n{text}", url("http://127.0.0.1:8081")), &[]);
+        assert_eq!(config.warnings, [], "{text}");
     }
 }
 

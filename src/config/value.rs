@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::methods::{AnyMethod, Commitment, Group, Profile};
 
 use super::raw::Raw;
-use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat, network};
+use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat, WsListen, network};
 
 /// A type that settings can have.
 pub(super) trait Setting: Sized {
@@ -131,6 +131,19 @@ impl Setting for SocketAddr {
 
     fn read(raw: &Raw) -> Option<Self> {
         raw.text()?.parse().ok()
+    }
+}
+
+impl Setting for WsListen {
+    const EXPECTED: &'static str = "\"next\", \"off\", or an IP address and a port";
+    const EXAMPLE: &'static str = r#""next" or "0.0.0.0:8081""#;
+
+    fn read(raw: &Raw) -> Option<Self> {
+        match raw.text()? {
+            "next" => Some(Self::Next),
+            "off" => Some(Self::Off),
+            address => address.parse().ok().map(Self::At),
+        }
     }
 }
 

@@ -14,11 +14,12 @@ def free_port():
     """Returns a port of 127.0.0.1 on which nothing listens, and which this process did not get before.
 
     The port lies below the ephemeral ports where there is room. The system gives those to outgoing connections, which could
-    take the port before its server starts, or while its server restarts.
+    take the port before its server starts, or while its server restarts. It is even there, because slotfront also listens
+    on the port after its own.
     """
     end = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 32_768
     while True:
-        port = random.SystemRandom().randrange(FIRST, end) if end - FIRST > 5_000 else 0
+        port = random.SystemRandom().randrange(FIRST, end, 2) if end - FIRST > 5_000 else 0
         with socket.socket() as listener:
             try:
                 listener.bind(("127.0.0.1", port))

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slotfront::config::{Config, Secret, Upstream};
+use slotfront::config::{Config, Secret, Upstream, WsListen};
 use slotfront::methods::PerCommitment;
 use slotfront_sim::{Cluster, Fault, Node, Settings};
 use tokio::net::TcpListener;
@@ -127,6 +127,8 @@ impl TestCluster {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let upstreams = (0..self.addresses.len()).map(|node| self.upstream(node)).collect();
         let mut config = Config::dev(any, any, upstreams);
+        // The next port may be one that another test has just left, to be found closed.
+        config.server.ws_listen = WsListen::Off;
         // Probes are frequent, so that the gateway soon learns of a new slot. Tests wait for the frontier, never
         // for a time.
         config.pool.probe_interval = Duration::from_millis(20);

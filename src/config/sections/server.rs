@@ -17,9 +17,10 @@ section! {
         // because callers need a key.
         listen: SocketAddr = get("0.0.0.0:8080"),
         /// Address of a second public listener, for clients that derive the address of the WebSocket: web3.js and Solana's
-        /// command line take the port after that of the RPC URL. It serves what `server.listen` serves.
-        // Off, because an open port should be wanted. Without a port in the RPC URL, clients use the same address.
-        ws_listen: Option<SocketAddr> = optional("0.0.0.0:8081"),
+        /// command line take the port after that of the RPC URL. It serves what `server.listen` serves. "next" is the port
+        /// after that of `server.listen`, unless it is taken; "off" opens none.
+        // Without it, wallets would not work with nothing but slotfront's address. It opens no more than `listen` does.
+        ws_listen: WsListen = get("next"),
         /// Address of the admin listener: metrics, health and the status page. Keep it off the public network.
         admin_listen: SocketAddr = get("127.0.0.1:9899"),
         /// Maximum request body. The default is that of a node.
@@ -72,6 +73,20 @@ section! {
         /// first, and the key is not encrypted.
         tls: Option<TlsFiles> = with(tls),
     }
+}
+
+/// Where the second public listener is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WsListen {
+    /// At the port after that of `server.listen`, if nobody has it.
+    Next,
+    Off,
+    At(SocketAddr),
+}
+
+/// Returns the address with the port after that of `address`. `None` after the last port.
+pub fn next_address(address: SocketAddr) -> Option<SocketAddr> {
+    Some(SocketAddr::new(address.ip(), address.port().checked_add(1)?))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,17 +1,20 @@
 //! The ends of connections: each has a code from which client libraries connect again, or know that they may not.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::json;
-use slotfront::config::{AuthMode, Plan};
+use slotfront::app::Listeners;
+use slotfront::config::{AuthMode, Plan, WsListen};
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{AnyMethod, Commitment, Group, SubscriptionMethod};
 use slotfront_testkit::wire::read_until;
 use slotfront_testkit::{PATIENCE, TestGateway, TestSocket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
@@ -389,11 +392,8 @@ async fn sockets_count_as_connections() {
     drop(other);
 }
 
-#[tokio::test]
-async fn the_second_listener_serves_the_same() {
-    let any = "127.0.0.1:0".parse().unwrap();
-    let gateway =
-        TestGateway::builder().nodes(1).config(|config| config.server.ws_listen = Some(any)).start().await;
+/// Asserts that the gateway serves WebSockets and calls at its second listener, and returns its address.
+async fn second_listener(gateway: &TestGateway) -> SocketAddr {
     let address = gateway.app.socket.unwrap();
     assert_ne!(address, gateway.app.public);
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -401,4 +401,42 @@ async fn the_second_listener_serves_the_same() {
     socket.subscribe("slotSubscribe", json!([])).await;
     let health = gateway.client.get(format!("http://{address}/health")).send().await.unwrap();
     assert_eq!(health.text().await.unwrap(), "ok");
+    address
+}
+
+#[tokio::test]
+async fn the_second_listener_serves_the_same() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let at = |place| TestGateway::builder().nodes(1).config(move |config| config.server.ws_listen = place);
+    second_listener(&at(WsListen::At(any)).start().await).await;
+    // Usually the next port is free.
+    let next = loop {
+        let gateway = at(WsListen::Next).start().await;
+        if gateway.app.socket.is_some() {
+            break gateway;
+        }
+    };
+    assert_eq!(second_listener(&next).await.port(), next.app.public.port() + 1);
+    // If it is not, the start goes on without it, because nobody has named it.
+    let mut config = (*next.front().config).clone();
+    let (public, taken) = loop {
+        let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = one.local_addr().unwrap();
+        let port = address.port().wrapping_add(1);
+        if let Ok(after) = TcpListener::bind(SocketAddr::new(address.ip(), port)).await {
+            break (one, after);
+        }
+    };
+    config.server.listen = public.local_addr().unwrap();
+    drop(public);
+    let bound = Listeners::bind(&config).await.unwrap();
+    assert!(bound.socket.is_none());
+    let why = bound.no_socket.unwrap();
+    let port = taken.local_addr().unwrap().port();
+    assert!(why.starts_with(&format!("port {port} is taken, so client libraries do not find")), "{why}");
+    // Whoever names the port gets it, or an error.
+    drop(bound.public);
+    config.server.ws_listen = WsListen::At(taken.local_addr().unwrap());
+    let error = Listeners::bind(&config).await.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("server.ws_listen: cannot listen on 127.0.0.1:{port}: ")), "{error}");
 }

@@ -114,7 +114,7 @@ class Compose(ComposeTest):
         self.assertEqual((listed.ended(), "wallet" in listed.printed()), (0, True), listed.printed())
         # Published ports are those on which the containers listen.
         ports = [port.rsplit(":", 1) for port in self.services["slotfront"]["ports"]]
-        self.assertEqual([inside for _, inside in ports], ["8080", "9899"])
+        self.assertEqual([inside for _, inside in ports], ["8080", "8081", "9899"])
         eventually(lambda: self.call(key)[0] == 200, serve.printed)
         # An answer that lives for two seconds or more is in the store.
         eventually(lambda: self.call(key, "getVoteAccounts")[0] == 200 and self.stored() > 0, "the store stays empty")

@@ -17,7 +17,7 @@ class Contents(ImageTest):
     def test_image_has_the_program_its_papers_and_no_shell(self):
         config = IMAGE.config
         self.assertEqual((config["User"], config["StopSignal"], config["WorkingDir"]), ("65532:65532", "SIGTERM", "/var/lib/slotfront"))
-        self.assertEqual(set(config["ExposedPorts"]), {"8080/tcp", "9899/tcp"})
+        self.assertEqual(set(config["ExposedPorts"]), {"8080/tcp", "8081/tcp", "9899/tcp"})
         self.assertEqual(self.ended(["--version"], mounts=[]), (0, f"slotfront 0.1.0 ({build.REVISION})\n"))
         labels = config["Labels"]
         self.assertEqual(labels["org.opencontainers.image.revision"], build.REVISION)
