@@ -47,8 +47,8 @@ section! {
         cache: CacheSettings = section(),
         follow: FollowSettings = section(),
         shared: Option<SharedSettings> = with(shared::shared),
-        /// Further read methods, such as "simulateTransaction", that pass through to a node without caching. Methods that
-        /// write are refused. `[units]` sets their prices by name; plans and keys can be restricted to them.
+        /// Further read methods that pass through to a node without caching, for plans that name no methods as well. Methods
+        /// that write are refused. `[units]` sets their prices by name; plans and keys can be restricted to them.
         passthrough["passthrough.methods"]: Vec<AnyMethod> = with(forwarded),
         send: SendSettings = section(),
         verify: Verify = section(),

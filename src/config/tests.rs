@@ -258,7 +258,7 @@ fn rules_between_settings() {
         (with("[plans.a]\ndaily_units = 10"), ""),
         (
             with("[plans.a]\ndaily_units = 10\nmethods = [\"scans\"]"),
-            "plans.a.daily_units: is less than the price of one getTokenAccountsByDelegate (100 units)",
+            "plans.a.daily_units: is less than the price of one getProgramAccounts (100 units)",
         ),
         (with("ws_url = \"wss://node.example/path?key=1\""), ""),
         (
@@ -339,10 +339,14 @@ fn defaults_adapt_to_settings() {
     let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
     assert_eq!(seconds, Method::ALL.map(|method| if method == Method::GetBlock { 25 } else { 3 }));
     let config = valid(&(ONE.to_owned() + "[units]\ndefault = 2\ngetSlot = 7\nsendTransaction = 9"), &[]);
-    let prices =
-        ["getBlock", "getAccountInfo", "getSupply", "getTokenAccountsByOwner", "getSlot", "sendTransaction"]
-            .map(|name| config.units.by_method[AnyMethod::from_name(name).expect("a method").index()]);
-    assert_eq!(prices, [10, 2, 100, 10, 7, 9]);
+    let price = |method: Method| config.units.by_method[AnyMethod::Own(method).index()];
+    let (own, scan) = (price(Method::GetAccountInfo), price(Method::GetSupply));
+    let owners = [Method::GetTokenAccountsByOwner, Method::GetTokenAccountsByDelegate].map(price);
+    assert_eq!((price(Method::GetBlock), own, scan, owners), (10, 2, 100, [10, 10]));
+    let simulation = AnyMethod::from_name("simulateTransaction").unwrap();
+    assert_eq!(config.units.by_method[simulation.index()], 5);
+    let named = ["getSlot", "sendTransaction"].map(|name| AnyMethod::from_name(name).expect("a method").index());
+    assert_eq!(named.map(|index| config.units.by_method[index]), [7, 9]);
     let config = valid(&(ONE.to_owned() + "[cache]\ncapacity = \"8MiB\""), &[]);
     assert_eq!(config.cache.max_entry, 8 << 20);
     let config = valid(&(ONE.to_owned() + "[cache.ttl]\ncluster_nodes = \"off\""), &[]);

@@ -151,7 +151,7 @@ mod tests {
             (&narrow, Some(own), accounts(2, Commitment::Finalized), Some("getMultipleAccounts")),
             (&narrow, Some(own), SAMPLES, None),
             (&unnamed, None, SAMPLES, None),
-            (&unnamed, None, Query::Plain(PlainQuery::epoch_schedule()), Some("getEpochSchedule")),
+            (&unnamed, None, Query::Plain(PlainQuery::epoch_schedule()), None),
         ];
         for (plan, methods, query, refused) in rows {
             let expected = refused.map_or(Ok(()), |what| Err(Error::Forbidden(what.to_owned())));

@@ -16,7 +16,7 @@ use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
-use crate::methods::{AnyMethod, Commitment, Group, Life, PassthroughCall, PlainQuery, Query, Slot};
+use crate::methods::{AnyMethod, Commitment, Life, PassthroughCall, PlainQuery, Query, Slot};
 use crate::telemetry::{KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -185,13 +185,9 @@ impl Principal {
     /// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method, the
     /// commitment or the number of accounts. [`Error::Limited`] if too little is left of a quota.
     pub fn admit(self: &Arc<Self>, query: &Query) -> Result<Charge, Error> {
-        if let Some(limits) = &self.limits {
-            plan::admit(&limits.terms, self.validity.scope.methods.as_deref(), query)?;
-        } else if query.method().group() == Group::Scans
-            && !self.context.listed.contains(&AnyMethod::Own(query.method()))
-        {
-            // Only a plan opens scans.
-            return Err(Error::Forbidden(query.method().as_str().to_owned()));
+        match &self.limits {
+            Some(limits) => plan::admit(&limits.terms, self.validity.scope.methods.as_deref(), query)?,
+            None => self.allows(AnyMethod::Own(query.method()), query.commitment())?,
         }
         self.reserve(plan::price(&self.context.units, query))
     }
@@ -238,7 +234,11 @@ impl Principal {
     /// # Errors
     /// [`Error::Forbidden`], which names the method or the commitment.
     pub fn allows(&self, method: AnyMethod, commitment: Option<Commitment>) -> Result<(), Error> {
-        let Some(limits) = &self.limits else { return Ok(()) };
+        let Some(limits) = &self.limits else {
+            // Without a plan, what a plan opens that names no methods.
+            let is_open = method.is_usual() || self.context.listed.contains(&method);
+            return if is_open { Ok(()) } else { Err(Error::Forbidden(method.as_str().to_owned())) };
+        };
         plan::admit_method(&limits.terms, self.validity.scope.methods.as_deref(), method, commitment)
     }
 

@@ -1,5 +1,5 @@
-//! Answers calls of methods that are not cached. A call is forwarded to a node if `passthrough.methods` lists its
-//! method. Otherwise the call is refused.
+//! Answers calls of methods that are not cached. A call is forwarded to a node if `passthrough.methods` lists its method, or
+//! if the method has a group, which plans open. Otherwise the call is refused.
 
 use std::sync::Arc;
 
@@ -33,9 +33,11 @@ pub(super) async fn answer(
     }
     let limited = request.principal.take(Instant::now()).err();
     let allowed = &request.front.config.passthrough;
-    let listed = PassthroughMethod::from_name(name)
-        .filter(|method| allowed.contains(&AnyMethod::Passthrough(*method)));
-    let Some(method) = listed else {
+    let is_forwarded = |method: &PassthroughMethod| {
+        let method = AnyMethod::Passthrough(*method);
+        method.group().is_some() || allowed.contains(&method)
+    };
+    let Some(method) = PassthroughMethod::from_name(name).filter(is_forwarded) else {
         let unknown = || write_method(name).map_or(Error::MethodNotFound, Error::Write);
         return request.refuse(id, None, None, limited.unwrap_or_else(unknown));
     };

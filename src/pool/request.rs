@@ -253,9 +253,9 @@ impl UpstreamCall for UpstreamRequest {
 }
 
 impl UpstreamRequest {
-    /// Returns true if nodes walk over many accounts for the call.
+    /// Returns true if nodes walk over many accounts for the call, as some nodes do for the accounts of an owner.
     pub(super) fn is_scan(&self) -> bool {
-        self.query.method().group() == Group::Scans
+        matches!(self.query.method().group(), Group::Scans | Group::Owners)
     }
 
     /// Returns true if `slot` is so far above the newest known slot that one node's answer is not believed. The

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slotfront::config::Config;
+use slotfront::config::{AuthMode, Config};
+use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{AnyMethod, Commitment, Group, Method, PerCommitment, Pubkey};
 use slotfront_sim::Fault;
-use slotfront_testkit::TestGateway;
+use slotfront_testkit::{FORWARDED, TestGateway, forwarded_params};
 
 /// Sets the methods that the plan of the key names. `None` is a plan that names none.
 fn plan(methods: Option<Vec<AnyMethod>>) -> impl FnOnce(&mut Config) {
@@ -84,7 +85,7 @@ async fn answers_equal_a_nodes() {
         met.push(Method::from_name(method).unwrap());
     }
     let missing: Vec<_> =
-        Method::ALL[Method::USUAL..].iter().filter(|method| !met.contains(method)).collect();
+        Method::ALL[Method::GetBalance.index()..].iter().filter(|method| !met.contains(method)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
@@ -328,24 +329,82 @@ async fn pool_answers_for_its_nodes() {
 async fn plans_open_methods_by_group() {
     let groups = |groups: &[Group]| Some(groups.iter().flat_map(|group| group.methods()).collect());
     for (methods, allowed) in [
-        (None, ["getAccountInfo", "getSlot"].as_slice()),
+        (None, ["getAccountInfo", "getHealth", "getSlot", "getBlocks", "getTokenAccountsByOwner"].as_slice()),
         (groups(&[Group::Core]), &["getAccountInfo", "getHealth"]),
         (groups(&[Group::Core, Group::History]), &["getAccountInfo", "getHealth", "getBlocks"]),
+        (groups(&[Group::Owners]), &["getTokenAccountsByOwner"]),
         (groups(&[Group::Tip, Group::Scans]), &["getSlot", "getSupply"]),
+        (groups(&[Group::Simulation]), &[FORWARDED]),
     ] {
         let gateway = TestGateway::builder().nodes(1).config(plan(methods)).start().await;
         let key = json!(gateway.cluster.examples().wallets[0].to_string());
+        let mint = json!({"programId": "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA"});
         for (method, params) in [
             ("getAccountInfo", json!([key])),
             ("getHealth", json!([])),
             ("getSlot", json!([])),
             ("getBlocks", json!([1, 2])),
+            ("getTokenAccountsByOwner", json!([key, mint])),
             ("getSupply", json!([])),
+            (FORWARDED, forwarded_params()),
         ] {
             let reply = gateway.call(method, params).send().await;
             let expected = if allowed.contains(&method) { 200 } else { 403 };
             assert_eq!(reply.status, expected, "{method} with {allowed:?}: {}", reply.text);
         }
+    }
+}
+
+/// Whoever may send a transaction may try it first.
+#[tokio::test]
+async fn senders_may_simulate() {
+    for (send, own, expected) in [
+        (false, None, 403),
+        (true, None, 200),
+        (true, Some(vec![AnyMethod::Send]), 403),
+        (true, Some(vec![AnyMethod::Send, AnyMethod::from_name(FORWARDED).unwrap()]), 200),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = KeyFile::new(dir.path().join("keys.toml"));
+        let mut new = NewKey::of("a", "dev");
+        new.scope.methods = own;
+        let key = file.create(&new, jiff::Timestamp::now()).unwrap();
+        let path = file.path().to_owned();
+        let gateway = TestGateway::builder()
+            .nodes(1)
+            .config(|config| {
+                plan(Some(vec![AnyMethod::Own(Method::GetHealth)]))(config);
+                config.plans.get_mut("dev").unwrap().send = send;
+                config.plans.get_mut("dev").unwrap().daily_units = Some(100);
+                config.auth.keys_file = Some(path);
+            })
+            .start()
+            .await;
+        let call = gateway.call(FORWARDED, forwarded_params()).key(key.key.expose());
+        let reply = call.send().await;
+        assert_eq!(reply.status, expected, "{send}: {}", reply.text);
+        let left = if expected == 200 { "\"day\";r=95" } else { "\"day\";r=100" };
+        assert!(reply.header("ratelimit").contains(left), "{:?}", reply.headers);
+    }
+}
+
+/// Without a plan, everybody may what a plan opens that names no methods.
+#[tokio::test]
+async fn nobody_needs_a_plan_for_usual_methods() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| (config.auth.mode, config.auth.open_plan) = (AuthMode::Open, None))
+        .start()
+        .await;
+    let key = json!(gateway.cluster.examples().wallets[0].to_string());
+    for (method, params, expected) in [
+        ("getBlocks", json!([1, 2]), 200),
+        ("getTokenAccountsByDelegate", json!([key, {"mint": key}]), 200),
+        ("getSupply", json!([]), 403),
+        (FORWARDED, forwarded_params(), 403),
+    ] {
+        let reply = gateway.call(method, params).send().await;
+        assert_eq!(reply.status, expected, "{method}: {}", reply.text);
     }
 }
 

@@ -10,8 +10,8 @@ mod transports;
 
 use serde_json::json;
 use slotfront::methods::{Commitment, Signature};
-use slotfront_testkit::wire::read_until;
 use slotfront_sim::Fault;
+use slotfront_testkit::wire::read_until;
 use slotfront_testkit::{TestGateway, TestSocket};
 use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::Message;
@@ -131,7 +131,6 @@ async fn accounts_are_notified_of_when_they_change() {
 }
 
 #[tokio::test]
-#[tokio::test]
 async fn a_deleted_account_is_shown_as_a_node_shows_it() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let mut socket = gateway.socket().await;
@@ -177,6 +176,7 @@ async fn a_deleted_account_is_shown_as_a_node_shows_it() {
     }
 }
 
+#[tokio::test]
 async fn slow_reads_of_accounts_do_not_wait_for_each_other() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let mut socket = gateway.socket().await;

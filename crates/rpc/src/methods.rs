@@ -83,20 +83,21 @@ named! {
         Tip = "tip",
         /// The methods about past blocks and transactions.
         History = "history",
+        /// The methods that find the token accounts of an owner or a delegate, as every wallet asks for them.
+        Owners = "owners",
         /// The methods for which a node walks over many accounts.
         Scans = "scans",
         /// The subscriptions over a WebSocket.
         Subscriptions = "subscriptions",
+        /// The simulation of transactions.
+        Simulation = "simulation",
     }
 }
 
 impl Group {
     /// Returns the methods of the group.
     pub fn methods(self) -> impl Iterator<Item = AnyMethod> {
-        let own = Method::ALL.into_iter().filter(move |method| method.group() == self).map(AnyMethod::Own);
-        let tip = TipMethod::ALL.into_iter().filter(move |_| self == Self::Tip).map(AnyMethod::Tip);
-        let subscriptions = SubscriptionMethod::ALL.into_iter().filter(move |_| self == Self::Subscriptions);
-        own.chain(tip).chain(subscriptions.map(AnyMethod::Subscription))
+        AnyMethod::all().filter(move |method| method.group() == Some(self))
     }
 }
 
@@ -159,8 +160,8 @@ methods! {
     GetTransaction, "getTransaction", History, |p, _| history::transaction(p), history::describe_transaction;
     GetSignaturesForAddress, "getSignaturesForAddress", History, |p, _| history::signatures(p), history::describe_signatures;
     GetInflationReward, "getInflationReward", History, |p, _| constants::inflation_reward(p), constants::describe_inflation_reward;
-    GetTokenAccountsByOwner, "getTokenAccountsByOwner", Scans, |p, _| scans::by_owner(p), scans::describe_by_owner;
-    GetTokenAccountsByDelegate, "getTokenAccountsByDelegate", Scans, |p, _| scans::by_delegate(p), scans::describe_by_delegate;
+    GetTokenAccountsByOwner, "getTokenAccountsByOwner", Owners, |p, _| scans::by_owner(p), scans::describe_by_owner;
+    GetTokenAccountsByDelegate, "getTokenAccountsByDelegate", Owners, |p, _| scans::by_delegate(p), scans::describe_by_delegate;
     GetProgramAccounts, "getProgramAccounts", Scans, |p, _| scans::program_accounts(p), scans::describe_program_accounts;
     GetTokenLargestAccounts, "getTokenLargestAccounts", Scans, |p, _| scans::token_largest(p), scans::describe_token_largest;
     GetLargestAccounts, "getLargestAccounts", Scans, |p, _| scans::largest(p), scans::describe_largest;
@@ -168,9 +169,6 @@ methods! {
 }
 
 impl Method {
-    /// The first methods of [`Method::ALL`], which a plan opens that names none.
-    pub const USUAL: usize = 8;
-
     /// Returns the group by which a plan opens the method.
     pub const fn group(self) -> Group {
         ROWS[self.index()].group

@@ -59,9 +59,8 @@ section! {
         daily_units: Option<u64> = optional_within(1_000_000, 1..=i64::MAX),
         /// Quota of units for a UTC month. Default: no quota.
         monthly_units: Option<u64> = optional_within(20_000_000, 1..=i64::MAX),
-        /// Allowed methods, or groups of methods: "core", "tip", "history", "scans" and "subscriptions". Default:
-        /// getBlock, getMultipleAccounts, getAccountInfo, getVoteAccounts, getTokenAccountBalance, getFeeForMessage,
-        /// getRecentPerformanceSamples, getClusterNodes, "tip", "subscriptions", and what `passthrough.methods` lists.
+        /// Allowed methods, or groups of methods: "core", "tip", "history", "owners", "scans", "subscriptions" and
+        /// "simulation". Default: all groups but "scans" and "simulation", and what `passthrough.methods` lists.
         methods: Option<Vec<AnyMethod>> = with(|f| f.methods(&["core", "tip", "history"])),
         /// Allowed commitments. Default: all.
         commitments: Option<Vec<Commitment>> = optional_list(&["confirmed", "finalized"]),
@@ -82,7 +81,7 @@ section! {
         /// misses.
         // It costs callers that read many accounts cache hits. Even without it, the slot of one account never decreases.
         monotonic: bool = get(false),
-        /// True if a key may send transactions, if `send.enabled` is true, too.
+        /// True if a key may send transactions, if `send.enabled` is true, too. It may then simulate them as well.
         send: bool = get(false),
     }
 }
@@ -92,7 +91,8 @@ impl Plan {
     pub fn allowed(&self, listed: &[AnyMethod]) -> impl Iterator<Item = AnyMethod> {
         let named = self.methods.iter().flatten().copied();
         let usual = AnyMethod::all().filter(|method| method.is_usual()).chain(listed.iter().copied());
-        named.chain(usual.filter(|_| self.methods.is_none()))
+        let of_senders = Group::Simulation.methods().chain([AnyMethod::Send]);
+        named.chain(usual.filter(|_| self.methods.is_none())).chain(of_senders.filter(|_| self.send))
     }
 }
 
@@ -143,12 +143,9 @@ fn prices(f: &Field<'_, '_>, default: u64) -> Box<[u64; AnyMethod::COUNT]> {
             ),
             AnyMethod::Own(Method::GetVoteAccounts) => own(5, "The full list of validators."),
             AnyMethod::Own(Method::GetLeaderSchedule) => own(5, "The leaders of all slots of an epoch."),
-            AnyMethod::Own(Method::GetTokenAccountsByOwner) => {
-                own(10, "Nodes with an index find these accounts.")
-            }
-            AnyMethod::Own(scan) if scan.group() == Group::Scans => {
-                own(100, "A node walks over many accounts.")
-            }
+            _ if method.group() == Some(Group::Owners) => own(10, "Nodes with an index find these accounts."),
+            _ if method.group() == Some(Group::Scans) => own(100, "A node walks over many accounts."),
+            _ if method.group() == Some(Group::Simulation) => own(5, "A node executes the transaction."),
             AnyMethod::Send => own(10, "The price of a transaction, whatever becomes of it at the node."),
             _ => f.r.field(method.as_str(), "").optional_within((), 0..=1_000_000).unwrap_or(default),
         };

@@ -1,4 +1,4 @@
-//! The read methods that `[passthrough] methods` may list, and the write methods, which it may not.
+//! The read methods that are forwarded, and the write methods, which are not.
 //!
 //! The node checks the params. So this module reads only what the choice of a node and the rules of plans need, the
 //! commitment and `minContextSlot`, and reads them as a node does: the last of several members of the same name wins,
@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::{Commitment, Method, Slot, SubscriptionMethod, TipMethod};
+use super::{Commitment, Group, Method, Slot, SubscriptionMethod, TipMethod};
 use crate::jsonrpc::Params;
 
 const SEND: &str = "sendTransaction";
@@ -21,8 +21,8 @@ pub fn write_method(name: &str) -> Option<&'static str> {
 }
 
 named! {
-    /// A method that slotfront does not answer itself, and forwards to a node if `[passthrough] methods` lists it. All
-    /// of them have a commitment.
+    /// A method that slotfront does not answer itself, and forwards to a node: if `[passthrough] methods` lists it, or if it
+    /// has a group and the caller's plan opens that. All of them have a commitment.
     pub enum PassthroughMethod {
         /// Nodes before Agave 2 have it.
         GetStakeActivation = "getStakeActivation",
@@ -40,7 +40,7 @@ pub enum AnyMethod {
     Own(Method),
     /// One of the six methods whose answers never go back.
     Tip(TipMethod),
-    /// A method that is forwarded if `[passthrough] methods` lists it.
+    /// A method that is forwarded.
     Passthrough(PassthroughMethod),
     /// A subscription over a WebSocket.
     Subscription(SubscriptionMethod),
@@ -90,9 +90,21 @@ impl AnyMethod {
         Self::all().filter(|method| *method != Self::Passthrough(PassthroughMethod::RequestAirdrop))
     }
 
-    /// Returns true if a plan allows the method that names none.
-    pub const fn is_usual(self) -> bool {
-        !matches!(self, Self::Own(method) if method.index() >= Method::USUAL)
+    /// Returns the group by which a plan opens the method. `None` if it has to be named, or needs a setting of its own.
+    pub const fn group(self) -> Option<Group> {
+        match self {
+            Self::Own(method) => Some(method.group()),
+            Self::Tip(_) => Some(Group::Tip),
+            Self::Passthrough(PassthroughMethod::SimulateTransaction) => Some(Group::Simulation),
+            Self::Subscription(_) => Some(Group::Subscriptions),
+            Self::Passthrough(_) | Self::Send => None,
+        }
+    }
+
+    /// Returns true if a plan that names no methods allows the method: what a wallet or an explorer reads, and nothing for
+    /// which a node works for long.
+    pub fn is_usual(self) -> bool {
+        self.group().is_some_and(|group| !matches!(group, Group::Scans | Group::Simulation))
     }
 
     /// Returns the method of this exact name, if a setting can name it.
