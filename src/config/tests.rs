@@ -345,7 +345,8 @@ fn defaults_adapt_to_settings() {
     assert_eq!((price(Method::GetBlock), own, scan, owners), (10, 2, 100, [10, 10]));
     let simulation = AnyMethod::from_name("simulateTransaction").unwrap();
     assert_eq!(config.units.by_method[simulation.index()], 5);
-    let named = ["getSlot", "sendTransaction"].map(|name| AnyMethod::from_name(name).expect("a method").index());
+    let named =
+        ["getSlot", "sendTransaction"].map(|name| AnyMethod::from_name(name).expect("a method").index());
     assert_eq!(named.map(|index| config.units.by_method[index]), [7, 9]);
     let config = valid(&(ONE.to_owned() + "[cache]\ncapacity = \"8MiB\""), &[]);
     assert_eq!(config.cache.max_entry, 8 << 20);

@@ -1,9 +1,10 @@
-"""The three guides of `deploy/guides.md`, run as written.
+"""The three guides of `deploy/guides.md` and the quick start of a first key in the README, run as written.
 
 The test runs every block of shell in an empty folder with copies of `deploy/` and `dashboards/`. It replaces the
 addresses of nodes by those of simulated ones, and the ports by free ones.
 """
 
+import json
 import os
 import re
 import shutil
@@ -17,13 +18,26 @@ from pathlib import Path
 from gateway import BINARY, PATIENCE_S, ROOT, Nodes, Program, eventually, free_port, get
 
 GUIDES = ROOT / "deploy" / "guides.md"
+README = ROOT / "README.md"
+JAVASCRIPT = Path(__file__).parent / "clients" / "javascript"
+# A page that follows slots and logs with nothing but the URL. Without a WebSocket of a node, each subscription to logs is
+# refused, and the library repeats it at once and for ever.
+FOLLOWS = """
+import { Connection } from '@solana/web3.js';
+const connection = new Connection(process.env.URL, 'confirmed');
+const slots = [];
+connection.onLogs('all', () => {});
+connection.onSlotChange(({ slot }) => {
+  if (slots.push(slot) === 8) { console.log(JSON.stringify(slots)); process.exit(); }
+});
+"""
 # The programs that a reader leaves running in another terminal, with a path that answers once they run.
 STAYS = {"slotfront": "/livez", "prometheus": "/-/ready"}
 
 
-def blocks(title):
+def blocks(title, page=GUIDES):
     """Returns the blocks of shell of the guide with this title."""
-    text = re.search(rf"^## {title}$(.*?)(?=^## |\Z)", GUIDES.read_text(), re.M | re.S).group(1)
+    text = re.search(rf"^## {title}$(.*?)(?=^## |\Z)", page.read_text(), re.M | re.S).group(1)
     return re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
 
 
@@ -60,9 +74,14 @@ class Guides(unittest.TestCase):
             if program:
                 self.leave_running(self.here(block), program.group(1).split()[0])
                 continue
-            ran = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", self.here(block)], cwd=self.folder, env=self.environment(),
-                                 capture_output=True, text=True, timeout=PATIENCE_S * 3)
-            self.assertEqual(ran.returncode, 0, f"{block}\n{ran.stdout}{ran.stderr}")
+            self.run_block(block)
+
+    def run_block(self, block, **environment):
+        """Runs commands to their end, and returns what they print."""
+        ran = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", self.here(block)], cwd=self.folder,
+                             env=self.environment() | environment, capture_output=True, text=True, timeout=PATIENCE_S * 3)
+        self.assertEqual(ran.returncode, 0, f"{block}\n{ran.stdout}{ran.stderr}")
+        return ran.stdout
 
     def leave_running(self, block, program):
         process = Program("-c", f"exec {block}", program="bash", cwd=self.folder, env=self.environment())
@@ -78,6 +97,20 @@ class Guides(unittest.TestCase):
                 return False
 
         eventually(answers, lambda: f"{block}\n{process.printed()}")
+
+    def test_first_key_of_the_readme(self):
+        five, sixth = blocks("In production", README)[:2]
+        build, *before, serve = five.splitlines()
+        self.assertTrue(build.startswith("cargo install "), build)
+        self.run_block("\n".join(before))
+        self.leave_running(self.here(serve), "slotfront")
+        (self.folder / "node_modules").symlink_to(JAVASCRIPT / "node_modules")
+        self.assertRegex(self.run_block(sixth), r"\A\d+\n\Z")
+        url = f"http://127.0.0.1:{self.ports['8080']}/v3/{(self.folder / 'wallet.key').read_text().strip()}"
+        slots = json.loads(self.run_block('node --input-type=module -e "$FOLLOWS"', URL=url, FOLLOWS=FOLLOWS))
+        self.assertEqual(slots, sorted(set(slots)))
+        closed = re.findall(r'^slotfront_ws_closes_total\{reason="(?!client)(\w+)"\} [1-9]', get(f"http://127.0.0.1:{self.ports['9899']}/metrics")[1], re.M)
+        self.assertEqual(closed, [], "a refusal closes no connection")
 
     def test_in_front_of_your_validators(self):
         self.follow("In front of your validators")
