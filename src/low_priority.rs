@@ -51,7 +51,14 @@ pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()>
 pub fn lower_priority() {
     // Only Linux has a priority for each thread. Elsewhere the work competes with the calls.
     #[cfg(target_os = "linux")]
-    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+    {
+        use rustix::process::{getpriority_process, setpriority_process};
+        let thread = Some(rustix::thread::gettid());
+        // Root may have started slotfront at a lower one, and could raise it.
+        if getpriority_process(thread).is_ok_and(|nice| nice < NICE) {
+            let _ = setpriority_process(thread, NICE);
+        }
+    }
 }
 
 #[cfg(test)]

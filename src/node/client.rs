@@ -22,6 +22,8 @@ use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 /// The time after which idle connections are closed. Most servers close idle connections later, and nodes never close
 /// them.
 const IDLE: Duration = Duration::from_secs(50);
+/// The longest time for the answer to a probe, beside the time to open a connection.
+const PROBE_ANSWER: Duration = Duration::from_secs(1);
 /// The maximum length, in bytes, of the body of a response that is not 2xx. It may hold the error of a node. Only after the
 /// whole body was read can the connection be reused.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
@@ -140,6 +142,7 @@ pub struct Client {
     /// The client for a WebSocket and its address. `None` if the node has none.
     pub(super) socket: Option<(reqwest::Client, Secret)>,
     max_response: usize,
+    probe_timeout: Duration,
     budget: Arc<BufferBudget>,
     connections: Connections,
 }
@@ -205,6 +208,7 @@ impl Client {
             socket,
             url: upstream.url.clone(),
             max_response: pool.max_response,
+            probe_timeout: pool.connect_timeout + PROBE_ANSWER,
             budget,
             connections: Connections::default(),
         })
@@ -213,6 +217,11 @@ impl Client {
     /// Returns the number of connections that have brought an answer so far.
     pub fn connections(&self) -> u64 {
         self.connections.opened.load(Ordering::SeqCst)
+    }
+
+    /// Returns the longest time for a request of a probe. A slower node counts as unreachable.
+    pub fn probe_timeout(&self) -> Duration {
+        self.probe_timeout
     }
 
     /// Sends one call of `caller` and reads its answer to the end, within `timeout`. If the call is traced, the node

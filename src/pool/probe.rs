@@ -9,8 +9,6 @@ use crate::methods::{Commitment, PerCommitment, Slot};
 use crate::node::version::NodeVersion;
 use crate::node::{Client, Fault, NodeReply, code};
 
-/// The longest time for one request. A slower node counts as unreachable.
-const TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum length of an answer to a probe, in bytes. Such answers are numbers and short texts.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// The number of performance samples from which the length of a slot is computed. Each sample covers one minute.
@@ -161,7 +159,7 @@ fn time_of_samples(samples: &Value) -> Option<Duration> {
 /// # Errors
 /// The request brought no JSON-RPC answer.
 pub async fn question(client: &Client, method: &str, params: &Value) -> Result<NodeReply, Fault> {
-    client.ask(body(method, params), TIMEOUT, MAX_ANSWER_BYTES).await?.reply(0)
+    client.ask(body(method, params), client.probe_timeout(), MAX_ANSWER_BYTES).await?.reply(0)
 }
 
 /// Returns a node's time: the header `date` of its answer to `getSlot`. `None` if the answer has no such header.
@@ -169,7 +167,7 @@ pub async fn question(client: &Client, method: &str, params: &Value) -> Result<N
 /// # Errors
 /// The request brought no answer.
 pub async fn date(client: &Client) -> Result<Option<String>, Fault> {
-    client.date(body("getSlot", &json!([])), TIMEOUT).await
+    client.date(body("getSlot", &json!([])), client.probe_timeout()).await
 }
 
 fn body(method: &str, params: &Value) -> Bytes {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -22,13 +23,15 @@ const IDENTITY_EVERY: u64 = 30;
 /// The divisor of the probe interval that gives the time over which the first probes are spread: 100 ms by
 /// default.
 const FIRST_PART: u32 = 10;
+/// The longest time over which the first probes are spread, so that a start is quick with rare probes, too.
+const LONGEST_FIRST: Duration = Duration::from_millis(100);
 /// The difference between a probe's slot and the node's slot known before, in either direction. If the difference
 /// is larger than this, the node is asked for its genesis hash again.
 const JUMP_SLOTS: u64 = 64;
 
 pub(super) async fn probe_node(nodes: &Nodes, id: usize) {
     // Many gateways that start together, in front of many nodes, must not all ask at once.
-    let first = nodes.load().settings.probe_interval / FIRST_PART;
+    let first = (nodes.load().settings.probe_interval / FIRST_PART).min(LONGEST_FIRST);
     tokio::time::sleep(first.mul_f64(per_mille(nodes) / 1000.0)).await;
     for round in 0u64.. {
         let members = nodes.snapshot();

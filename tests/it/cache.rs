@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::methods::{Commitment, PerCommitment};
 use slotfront_sim::Fault;
-use slotfront_testkit::{Reply, TestGateway};
+use slotfront_testkit::{PATIENCE, Reply, TestGateway};
 use tokio::time::Instant;
 
 #[tokio::test]
@@ -53,12 +53,11 @@ async fn what_means_the_same_is_one_entry() {
 
 #[tokio::test]
 async fn five_hundred_at_once_are_one_upstream_call() {
-    let patient = Duration::from_secs(20);
     let gateway = TestGateway::builder()
         .config(|config| {
             // Five hundred connections take long on a busy machine, and the call at the node must not time out.
-            config.pool.attempt_timeout.fill(patient);
-            config.server.request_timeout = patient;
+            config.pool.attempt_timeout.fill(PATIENCE);
+            config.server.request_timeout = PATIENCE;
         })
         .start()
         .await;

@@ -9,7 +9,7 @@ use slotfront::methods::{Commitment, Slot};
 use slotfront::pool::health::Health;
 use slotfront::pool::select::Unusable;
 use slotfront_sim::{Cluster, Fault, Settings};
-use slotfront_testkit::{Reply, TestCluster, TestGateway, node_answer};
+use slotfront_testkit::{PATIENCE, Reply, TestCluster, TestGateway, node_answer};
 use tokio::time::Instant;
 
 const GENESIS: &str = "getGenesisHash";
@@ -115,7 +115,7 @@ async fn upstreams_that_disagree_get_no_calls() {
         let configure = |config: &mut Config| config.upstreams[0].url = other.url(0);
         let gateway = TestGateway::builder().config(configure).start_unprobed().await;
         let until_readyz = async |what: &str, status: u16, part: &str| {
-            let deadline = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + PATIENCE;
             loop {
                 let readiness = gateway.admin("/readyz").await;
                 if readiness.status == status && readiness.text.contains(part) {
@@ -223,7 +223,7 @@ async fn answers_of_foreign_nodes_are_purged() {
     // Another node has the address now. Its genesis hash has not been requested yet.
     let wrong = blockhash(&other);
     assert_ne!(wrong, blockhash(&gateway.cluster));
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     let mut reply = block(&gateway).await;
     while reply.status != 200 {
         assert!(Instant::now() < deadline, "the new node is never asked: {}", reply.text);

@@ -62,7 +62,7 @@ async fn no_caller_waits_for_the_epochs() {
     let hold = node.hold("getEpochSchedule");
     let call = gateway.call("getInflationRate", json!([]));
     assert_eq!(call.send().await.result()["epoch"], 0);
-    gateway.until("a node is asked for the epochs", || hold.waiting() == 1).await;
+    hold.arrived(1).await;
     show_rate(node, 0);
     assert_eq!(call.send().await.cache_status(), "fwd=stale; stored", "it lives for a slot only");
     assert_eq!((hold.waiting(), node.calls("getEpochSchedule")), (1, 1));

@@ -86,12 +86,13 @@ async fn requests_may_be_split_and_pipelined() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let request = post("/v3/dev", "", &call("getClusterNodes", &json!([])));
     let whole = exchange(&mut gateway.connect().await, request.as_bytes()).await;
-    let mut socket = gateway.connect().await;
+    let (mut socket, mut other) = (gateway.connect().await, gateway.connect().await);
     socket.set_nodelay(true).unwrap();
     for cut in 1..request.len() {
         let (begin, end) = request.as_bytes().split_at(cut);
         socket.write_all(begin).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        // Once a later request is answered, the beginning has been read.
+        exchange(&mut other, request.as_bytes()).await;
         assert_eq!(exchange(&mut socket, end).await.2, whole.2, "cut at {cut}");
     }
     let many = request.repeat(100);
@@ -179,7 +180,7 @@ async fn long_answer_is_in_flight_until_taken() {
     };
     let reads = async {
         gateway.until("the gateway waits for the client", || in_flight() == 1).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        gateway.round_trips().await;
         assert_eq!((in_flight(), gateway.front().outgoing.used() > 0), (1, true));
         let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
         while read < count * one {
@@ -246,12 +247,12 @@ async fn stop_during_a_write_closes_after_it() {
     let app = &gateway.app;
     // The connection waits for requests before and after a short exchange, so it already watches for a stop when
     // the long request comes.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    gateway.round_trips().await;
     exchange(&mut socket, post("/v3/dev", "", &call("getClusterNodes", &json!([]))).as_bytes()).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    gateway.round_trips().await;
     socket.write_all(request.as_bytes()).await.unwrap();
     gateway.until("the gateway waits for the client", || gateway.in_flight() == 1).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    gateway.round_trips().await;
     let taken = async {
         gateway.until_closed().await;
         let mut all = Vec::new();

@@ -6,7 +6,7 @@ use slotfront::config::AuthMode;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{AnyMethod, Commitment, Method};
 use slotfront_sim::{Cluster, Settings};
-use slotfront_testkit::{TestCluster, TestGateway};
+use slotfront_testkit::{PATIENCE, TestCluster, TestGateway};
 
 #[tokio::test]
 async fn unknown_key_is_401_with_callers_id() {
@@ -250,7 +250,7 @@ async fn restarted_cluster_resets_monotonic_keys() {
         .until("the other cluster is known", || gateway.front().frontier.slot(Commitment::Processed) == slot)
         .await;
     // The floors fall a moment after the frontier does.
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         ask(&other).await;
         let again = ask(&other).await;

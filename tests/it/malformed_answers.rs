@@ -4,7 +4,7 @@
 use serde_json::json;
 use slotfront::methods::{Commitment, Pubkey};
 use slotfront_sim::Fault;
-use slotfront_testkit::TestGateway;
+use slotfront_testkit::{PATIENCE, TestGateway};
 
 #[tokio::test]
 async fn late_answer_does_not_replace_a_newer_one() {
@@ -166,7 +166,7 @@ async fn dropped_fork_disappears_with_processed_ttl() {
     assert_eq!((on_fork.slot(), on_fork.value()["lamports"].as_u64()), (tip + 2, Some(1)));
     gateway.cluster.nodes().iter().for_each(|node| node.clear_faults());
     // At processed there is no floor, so the slots of a dropped fork do not hide later answers.
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let now = ask(Commitment::Processed).await;
         if now.slot() == tip {

@@ -151,7 +151,7 @@ async fn refusals_of_a_list_name_the_slot_of_its_commitment() {
         gateway.call("getBlocks", json!([slots[0] - 9, slots[0] - 3])).min_context_slot(slots[1] + 1000);
     let hold = gateway.cluster.node(0).hold("getBlocks");
     let waits = async {
-        gateway.until("both are at the node", || hold.waiting() == 2).await;
+        hold.arrived(2).await;
         hold.release();
     };
     let (finalized, confirmed, ()) = tokio::join!(list.clone().send(), list.confirmed().send(), waits);
@@ -432,7 +432,7 @@ async fn scans_are_kept_shared_and_limited() {
     let node = gateway.cluster.node(1);
     let hold = node.hold("getProgramAccounts");
     let waits = async {
-        gateway.until("one scan is at the node", || hold.waiting() == 1).await;
+        hold.arrived(1).await;
         gateway.until_in_flight(2).await;
         assert_eq!(node.calls("getProgramAccounts"), 2, "the second one waits");
         hold.release();

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use slotfront::breaker::BreakerState;
+use slotfront::pool::{CallContext, UpstreamRequest};
 use slotfront_sim::Fault;
-use slotfront_testkit::{TestGateway, upstream_request};
-use tokio::time::Instant;
+use slotfront_testkit::{PATIENCE, TestGateway, upstream_request};
+use tokio::time::{Instant, timeout};
 
 #[tokio::test]
 async fn half_open_breaker_gets_a_trial() {
@@ -26,12 +27,15 @@ async fn half_open_breaker_gets_a_trial() {
     let breaker = || gateway.front().pool.members()[0].breaker(Instant::now());
     gateway.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
     // Its latency of some seconds is from before the failure, and keeps no call away.
+    let mut asked_at = Instant::now();
     while node.calls("getAccountInfo") == 1 {
+        asked_at = Instant::now();
         calls.next().expect("one of the calls asks the node").send().await;
     }
+    let took = asked_at.elapsed();
     assert_eq!((node.calls("getAccountInfo"), breaker()), (2, BreakerState::Closed));
     let latency = gateway.front().pool.members()[0].latency();
-    assert!(latency < Duration::from_millis(1500), "{latency:?} is from before the failure");
+    assert!(latency <= took, "{latency:?} is from before the failure, not {took:?}");
 }
 
 #[tokio::test]
@@ -39,12 +43,14 @@ async fn hanging_trial_is_answered_by_another_node() {
     let gateway = TestGateway::builder()
         .nodes(2)
         .breakers_open_at_once(Duration::from_millis(1))
+        .config(|config| config.pool.attempt_timeout.fill(10 * PATIENCE))
         .in_tiers()
         .start()
         .await;
     let (wallet, node) = (gateway.cluster.examples().wallets[0], gateway.cluster.node(0));
     let query = gateway.get_account(wallet).query();
-    let (front, request) = (gateway.front(), upstream_request(query));
+    let context = CallContext::own(Instant::now() + 10 * PATIENCE);
+    let (front, request) = (gateway.front(), UpstreamRequest { context, ..upstream_request(query) });
     // From now on the pool knows how long a call usually takes.
     for _ in 0..32 {
         front.pool.call(&request).await.unwrap();
@@ -54,10 +60,10 @@ async fn hanging_trial_is_answered_by_another_node() {
     let breaker = || front.pool.members()[0].breaker(Instant::now());
     gateway.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
     node.fault_on("getAccountInfo", Fault::Hang, Some(1));
-    let (asked_at, calls) = (Instant::now(), node.calls("getAccountInfo"));
-    let reply = front.pool.call(&request).await.unwrap();
+    let calls = node.calls("getAccountInfo");
+    let answered = timeout(PATIENCE, front.pool.call(&request)).await;
+    let reply = answered.expect("an attempt may take ten minutes, and a hanging trial takes less").unwrap();
     assert_eq!((reply.node, node.calls("getAccountInfo")), (1, calls + 1));
-    assert!(asked_at.elapsed() < Duration::from_secs(5), "an attempt may take ten seconds");
 }
 
 #[tokio::test]

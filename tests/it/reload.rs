@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use reqwest::Client;
 use serde_json::{Value, json};
 use slotfront::app::signals::Signals;
 use slotfront::app::{self, Listeners};
@@ -90,9 +91,8 @@ async fn call_on(socket: &mut TcpStream, key: &str) -> u16 {
     answer["HTTP/1.1 ".len()..][..3].parse().unwrap()
 }
 
-async fn ask(admin: &str, verb: &str, path: &str) -> (u16, String) {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let request = client.request(verb.parse().unwrap(), format!("{admin}{path}")).bearer_auth(TOKEN);
+async fn ask(client: &Client, verb: &str, url: &str) -> (u16, String) {
+    let request = client.request(verb.parse().unwrap(), url).bearer_auth(TOKEN);
     let response = request.send().await.unwrap();
     (response.status().as_u16(), response.text().await.unwrap())
 }
@@ -120,6 +120,7 @@ async fn open_connections_survive_reloads() {
         (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
     let public = listeners.public.local_addr().unwrap();
     let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
+    let (reload_url, metrics_url) = (format!("{admin}/api/reload"), format!("{admin}/metrics"));
     let running = app::run(config, gateway, listeners, source, Signals::catch().unwrap());
 
     let (over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -137,9 +138,9 @@ async fn open_connections_survive_reloads() {
             assert_eq!(call_on(&mut limited, &small).await, expected);
         }
         let reload = |expected: u16, says: &'static str| {
-            let admin = &admin;
+            let (client, url) = (&nodes.client, &reload_url);
             async move {
-                let (status, text) = ask(admin, "POST", "/api/reload").await;
+                let (status, text) = ask(client, "POST", url).await;
                 assert!(status == expected && text.contains(says), "{status} {text}");
             }
         };
@@ -167,7 +168,7 @@ async fn open_connections_survive_reloads() {
             for (text, result) in [(format!("{keys}{keys}# {round}\n"), "rejected"), (fresh, "applied")] {
                 let count = format!("slotfront_key_file_reads_total{{result=\"{result}\"}} {}", round + 1);
                 mounted.swap(&text);
-                until_counted(&admin, &count).await;
+                until_counted(&nodes.client, &metrics_url, &count).await;
             }
             assert_eq!(call_on(&mut limited, &small).await, 429, "used units stay used");
             write(&addresses[..1], "1000000");
@@ -176,7 +177,7 @@ async fn open_connections_survive_reloads() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         }
-        let (_, metrics) = ask(&admin, "GET", "/metrics").await;
+        let (_, metrics) = ask(&nodes.client, "GET", &metrics_url).await;
         for line in
             ["config_reloads_total{result=\"rejected\"} 9", "config_reloads_total{result=\"applied\"} 9"]
         {
@@ -192,9 +193,9 @@ async fn open_connections_survive_reloads() {
 }
 
 /// Waits until the metrics contain this line.
-async fn until_counted(admin: &str, line: &str) {
+async fn until_counted(client: &Client, metrics: &str, line: &str) {
     let looking = async {
-        while !ask(admin, "GET", "/metrics").await.1.contains(line) {
+        while !ask(client, "GET", metrics).await.1.contains(line) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -228,7 +229,8 @@ async fn slow_reload_blocks_no_request() {
     let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
     let running = app::run(served, gateway, listeners, source, Signals::catch().unwrap());
     let calls = async {
-        let reload = async { ask(&admin, "POST", "/api/reload").await };
+        let url = format!("{admin}/api/reload");
+        let reload = ask(&nodes.client, "POST", &url);
         let meanwhile = async {
             reading.recv().await.unwrap();
             let mut socket = TcpStream::connect(public).await.unwrap();

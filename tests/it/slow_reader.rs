@@ -22,7 +22,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 const STEP_BYTES: usize = 24 * 1024;
 const STEP: Duration = Duration::from_millis(150);
 /// The number of slow steps before the client speeds up. Together they take longer than [`WRITE_TIMEOUT`].
-const STEPS: usize = 80;
+const STEPS: usize = 50;
 
 fn settings(config: &mut Config) {
     config.server.write_timeout = WRITE_TIMEOUT;

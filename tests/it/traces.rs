@@ -65,13 +65,13 @@ async fn a_shared_flight_carries_its_leaders_place() {
     let (lead, joined, ()) = tokio::join!(
         call(&gateway, 0, &[("traceparent", PARENT)]),
         async {
-            gateway.until("the first call is at the node", || hold.waiting() == 1).await;
+            hold.arrived(1).await;
             call(&gateway, 0, &[("traceparent", &other)]).await
         },
         async {
             gateway.until("both calls wait", || gateway.in_flight() == 2).await;
             // The second call has been read, but may not have joined the first call's fetch yet.
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            gateway.round_trips().await;
             hold.release();
         },
     );

@@ -11,10 +11,11 @@ use slotfront::methods::{Commitment, Slot};
 use slotfront::telemetry::{BlockResult, SharedOperation, SharedResult};
 use slotfront_sim::{Cluster, Fault, Settings};
 use slotfront_testkit::redis_server::{Redis, RedisCluster};
-use slotfront_testkit::{TestCall, TestCluster, TestGateway, TestGatewayBuilder};
+use slotfront_testkit::{PATIENCE, TestCall, TestCluster, TestGateway, TestGatewayBuilder};
+use tokio::time::Instant;
 
 use crate::faults::{USER, with_rights};
-use crate::{connected, counted};
+use crate::{SILENT_AFTER, connected, counted};
 
 /// The number of slots in each step. Some of these slots are skipped.
 const STEP: u64 = 8;
@@ -112,21 +113,29 @@ async fn one_reads_for_both(shared: SharedSettings) {
     for _ in 0..3 {
         check_states(&a).await;
         check_states(&b).await;
-        let calls = b.cluster.node(1).calls("getBlock");
-        let [(read, 0), (0, shared)] = step_behind((&a, &b), 1, || ()).await else {
-            panic!("one reads, and the other asks no node")
-        };
-        assert!(read > 0 && read == shared, "{read} and {shared}");
-        assert_eq!(b.cluster.node(1).calls("getBlock"), calls);
+        step_shared((&a, &b), 1).await;
         check_carried(&a).await;
         check_carried(&b).await;
     }
     // Now `b` reads the blocks, and `a` gets them from the store.
-    let [(read, 0), (0, shared)] = step_behind((&b, &a), 0, || ()).await else {
-        panic!("one reads, and the other asks no node")
-    };
-    assert_eq!(read, shared);
+    step_shared((&b, &a), 0).await;
     check_carried(&a).await;
+}
+
+/// Lets slots pass until `ahead` has read all new blocks, and `behind` has asked its node for none of them. A gateway waits
+/// for the store only for a moment, so on a busy machine this may take several steps.
+async fn step_shared((ahead, behind): (&TestGateway, &TestGateway), node: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    let asked = || behind.cluster.node(node).calls("getBlock");
+    loop {
+        let before = asked();
+        let [ahead, behind] = step_behind((ahead, behind), node, || ()).await;
+        assert_eq!(ahead.0 + ahead.1, behind.0 + behind.1, "each has each block once");
+        if ahead.0 > 0 && (ahead.1, behind, asked()) == (0, (0, ahead.0), before) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "one reads, and the other asks no node: {ahead:?} and {behind:?}");
+    }
 }
 
 #[tokio::test]
@@ -144,8 +153,7 @@ async fn blocks_are_shared_through_a_redis_cluster() {
 async fn documented_rights_suffice_for_blocks() {
     let (_store, url) = with_rights();
     let (a, b) = two(Redis::settings_at(&url(USER))).await;
-    let [_, (own, shared)] = step_behind((&a, &b), 1, || ()).await;
-    assert!(own == 0 && shared > 0, "{own} and {shared}");
+    step_shared((&a, &b), 1).await;
 }
 
 #[tokio::test]
@@ -190,7 +198,7 @@ async fn replica_reads_by_itself_once_the_other_stops() {
 #[tokio::test]
 async fn replicas_read_alone_without_the_store() {
     let mut store = Redis::start(&[]);
-    let shared = SharedSettings { timeout: Duration::from_millis(200), ..store.settings() };
+    let shared = SharedSettings { timeout: SILENT_AFTER, ..store.settings() };
     let (a, b) = two(shared).await;
     let number = [&a, &b].map(|gateway| gateway.front().followed.number());
     let is_lost = |gateway: &TestGateway| !gateway.front().cache.purger().shares();
@@ -250,13 +258,14 @@ async fn broken_records_are_asked_of_nodes() {
     let [(read, 0), (asked, shared)] = step_behind((&a, &b), 1, break_records).await else {
         panic!("the first gateway reads alone")
     };
-    assert_eq!((asked, asked + shared), (broken.len() as u64, read));
+    // On a busy machine some more are not there in time.
+    assert!(asked >= broken.len() as u64 && asked + shared == read, "{asked}, {shared} of {read}");
     assert_eq!(foreign(), broken.len() as u64 - 2);
     assert_eq!(b.front().followed.number(), number, "one chain covers all blocks");
     check_carried(&b).await;
     let is_string =
         |key| redis::cmd("TYPE").arg(key).query::<String>(&mut store.connection()).unwrap() == "string";
-    assert!(broken.iter().all(is_string), "valid records replace them");
+    b.until("valid records replace them", || broken.iter().all(is_string)).await;
 }
 
 #[tokio::test]

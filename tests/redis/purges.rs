@@ -10,7 +10,7 @@ use slotfront_sim::{Cluster, Fault};
 use slotfront_testkit::redis_server::{Redis, RedisCluster};
 use slotfront_testkit::{Reply, TestGateway};
 
-use crate::{connected, counted, two, until_stored, with};
+use crate::{SILENT_AFTER, connected, counted, two, until_stored, with};
 
 const TOKEN: &str = "admin";
 
@@ -155,7 +155,8 @@ async fn a_purge_stays_within_its_cluster() {
 #[tokio::test]
 async fn purges_reach_a_returning_store() {
     let store = Redis::start(&[]);
-    let a = connected(TestGateway::builder().config(with_token(store.settings())).start().await).await;
+    let shared = SharedSettings { timeout: SILENT_AFTER, ..store.settings() };
+    let a = connected(TestGateway::builder().config(with_token(shared)).start().await).await;
     let [purged, other, _] = blocks(&a);
     for (shared, slot) in [(1, purged), (2, other)] {
         ask(&a, slot).await;

@@ -1,10 +1,15 @@
 //! The faults of nodes that tests inject.
 
 use std::collections::BTreeMap;
+use std::panic::Location;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// The longest time for which a test waits for replies to be held. No machine is so busy that they take longer.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A fault of a node, as callers see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,9 +136,19 @@ impl Hold {
     }
 
     /// Waits until the replies to at least `n` requests are held.
-    pub async fn arrived(&self, n: usize) {
-        // The wait cannot fail, because `self` keeps the gate, and with it the sender, alive.
-        let _ = self.gate.waiting.subscribe().wait_for(|waiting| *waiting >= n).await;
+    ///
+    /// # Panics
+    /// They are not held within a minute.
+    #[track_caller]
+    pub fn arrived(&self, n: usize) -> impl Future<Output = ()> + '_ {
+        let asked_at = Location::caller();
+        async move {
+            let mut waiting = self.gate.waiting.subscribe();
+            // The wait itself cannot fail, because `self` keeps the gate, and with it the sender, alive.
+            let arrived = timeout(PATIENCE, waiting.wait_for(|waiting| *waiting >= n)).await.is_ok();
+            let (held, method) = (self.waiting(), &self.gate.method);
+            assert!(arrived, "{asked_at}: waited for {n} calls of {method} to be held; {held} are");
+        }
     }
 
     /// Sends the replies that are held, and holds no later replies.
@@ -151,6 +166,7 @@ impl Drop for Hold {
 /// The state that a [`Hold`] shares with its node: the end of the hold, and the number of held replies.
 #[derive(Debug)]
 struct Gate {
+    method: String,
     open: watch::Sender<bool>,
     waiting: watch::Sender<usize>,
 }
@@ -179,9 +195,10 @@ pub(crate) struct Holds(Mutex<BTreeMap<String, Arc<Gate>>>);
 impl Holds {
     /// Holds the replies to `method`. For later requests, replaces an earlier hold on this method.
     pub(crate) fn hold(&self, method: &str) -> Hold {
-        let gate = Arc::new(Gate { open: watch::Sender::new(false), waiting: watch::Sender::new(0) });
+        let (method, open, waiting) = (method.to_owned(), watch::Sender::new(false), watch::Sender::new(0));
+        let gate = Arc::new(Gate { method: method.clone(), open, waiting });
         let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        gates.insert(method.to_owned(), Arc::clone(&gate));
+        gates.insert(method, Arc::clone(&gate));
         Hold { gate }
     }
 
@@ -199,6 +216,18 @@ impl Holds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "waited for 2 calls of getBlock to be held; 1 are")]
+    async fn what_is_never_held_is_not_waited_for_without_end() {
+        let holds = Holds::default();
+        let hold = holds.hold("getBlock");
+        let methods = ["getBlock".to_owned()];
+        tokio::join!(holds.pass(&methods), async {
+            hold.arrived(1).await;
+            hold.arrived(2).await;
+        });
+    }
 
     #[test]
     fn faults_happen_in_their_planned_order() {

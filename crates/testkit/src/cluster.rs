@@ -132,17 +132,36 @@ impl TestCluster {
         // Probes are frequent, so that the gateway soon learns of a new slot. Tests wait for the frontier, never
         // for a time.
         config.pool.probe_interval = Duration::from_millis(20);
-        // The timeouts are longer than any answer takes on a busy machine. A test of a timeout sets its own.
+        // The timeouts are longer than anything takes on a busy machine. A test of a timeout sets its own.
         config.pool.attempt_timeout.fill(Duration::from_secs(20));
+        config.pool.forward_timeout = Duration::from_secs(20);
         config.server.request_timeout = Duration::from_secs(40);
-        config.server.drain_timeout = PATIENCE;
+        let server = &mut config.server;
+        for timeout in [
+            &mut config.pool.connect_timeout,
+            &mut server.header_timeout,
+            &mut server.body_timeout,
+            &mut server.write_timeout,
+            &mut server.drain_timeout,
+        ] {
+            *timeout = PATIENCE;
+        }
         // The TTLs are long, so that no answer expires when a test stalls. A test of expiry sets its own.
         let hour = Duration::from_hours(1);
         let ttl = &mut config.cache.ttl;
         for ttl in [&mut ttl.account, &mut ttl.fee, &mut ttl.vote_accounts] {
             *ttl = PerCommitment::uniform(hour);
         }
-        (ttl.block_confirmed, ttl.no_block_not_yet) = (hour, hour);
+        for ttl in [
+            &mut ttl.block_confirmed,
+            &mut ttl.no_block_not_yet,
+            &mut ttl.no_block_unconfirmed,
+            &mut ttl.performance_samples,
+            &mut ttl.scan,
+            &mut ttl.cluster_nodes,
+        ] {
+            *ttl = hour;
+        }
         // Tests count upstream calls. A test of comparisons turns them on.
         config.verify.sample = Some(0.0);
         config

@@ -159,7 +159,10 @@ impl<'a> TestGatewayBuilder<'a> {
             tap.forward_to(node.expose());
         }
         self.configure.into_iter().for_each(|change| change(&mut config));
-        let mut periods = GracePeriods::of(config.server.drain_timeout);
+        // A stop waits for no balancer and no idle client. A test of these times sets its own.
+        let (notice, last_moment) = (Duration::ZERO, Duration::ZERO);
+        let mut periods =
+            GracePeriods { notice, last_moment, ..GracePeriods::of(config.server.drain_timeout) };
         if let Some(change) = self.periods {
             change(&mut periods);
         }
@@ -441,8 +444,20 @@ impl TestGateway {
 
     /// Waits until the public listener refuses connections.
     pub async fn until_closed(&self) {
+        let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(self.app.public).await.is_ok() {
+            assert!(Instant::now() < deadline, "the listener stays open");
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Makes some calls that go to a node and back, one after the other. What was on its way before, and waits for
+    /// nothing, has ended by then. With this a test sees that something waits, without a time in which it would end.
+    pub async fn round_trips(&self) {
+        for _ in 0..5 {
+            let call = self.call("getMinimumBalanceForRentExemption", json!([165])).no_cache();
+            let reply = call.send().await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
         }
     }
 

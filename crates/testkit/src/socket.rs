@@ -60,7 +60,11 @@ impl TestSocket {
     ///
     /// # Errors
     /// The server refuses the handshake.
-    pub async fn open(mut stream: TcpStream, path: &str, headers: &str) -> Result<Self, RefusedHandshake> {
+    pub async fn open(stream: TcpStream, path: &str, headers: &str) -> Result<Self, RefusedHandshake> {
+        timeout(PATIENCE, Self::shake_hands(stream, path, headers)).await.expect("a whole response in time")
+    }
+
+    async fn shake_hands(mut stream: TcpStream, path: &str, headers: &str) -> Result<Self, RefusedHandshake> {
         let request = format!(
             "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n{headers}\
              sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -79,9 +83,7 @@ impl TestSocket {
                 head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
             let mut body = read.split_off(rest);
             while body.len() < length.unwrap_or(0) {
-                assert!(
-                    timeout(PATIENCE, stream.read_buf(&mut body)).await.expect("a body").expect("a body") > 0
-                );
+                assert!(stream.read_buf(&mut body).await.expect("a body") > 0);
             }
             return Err(RefusedHandshake { status, head, body: text(&body) });
         }
@@ -122,7 +124,11 @@ impl TestSocket {
         loop {
             match self.socket.next().await {
                 Some(Ok(Message::Text(text))) => return Ok(serde_json::from_str(&text).expect("JSON")),
-                Some(Ok(Message::Close(frame))) => return Err(frame.map_or(0, |frame| frame.code.into())),
+                Some(Ok(Message::Close(frame))) => {
+                    // Sends the reply, for which the server waits.
+                    let _ = self.socket.flush().await;
+                    return Err(frame.map_or(0, |frame| frame.code.into()));
+                }
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Ok(other)) => panic!("{other:?}"),
                 Some(Err(_)) | None => return Err(0),

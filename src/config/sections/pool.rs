@@ -19,7 +19,7 @@ section! {
         /// calls while another is usable.
         // Five seconds at 250 ms a slot. Busy nodes lag less, and clients hardly notice a state of this age.
         max_slot_lag: u64 = within(20, 0..=432_000),
-        /// Maximum time to open a connection.
+        /// Maximum time to open a connection. A probe may take a second longer.
         // Enough for one lost packet to be sent again. After a second loss another node is faster.
         connect_timeout: Duration = within("1s", TIMEOUT),
         /// Maximum time for an attempt on a node, for passthrough methods and all methods without a time of their own.

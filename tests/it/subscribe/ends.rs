@@ -24,8 +24,6 @@ use super::{CLOCK, signature};
 
 /// The number of sockets in the tests of many.
 const MANY: usize = 1_000;
-/// The time in which a reload has to reach every socket: two seconds, and what a busy machine needs to close so many.
-const RELOADED_WITHIN: Duration = Duration::from_secs(20);
 const CLOSED_BY_POLICY: &str = "slotfront_ws_closes_total{reason=\"policy\"}";
 
 #[tokio::test]
@@ -128,8 +126,9 @@ async fn a_client_that_leaves_its_answers_is_not_heard() {
         let mut before = usize::MAX;
         while before != sent.load(Ordering::Relaxed) {
             before = sent.load(Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            gateway.round_trips().await;
         }
+        assert!(before < CALLS, "all calls are heard");
         let (mut reading, mut answers) = (BufReader::new(reading), 0);
         while answers < CALLS {
             match timeout(PATIENCE, reading.read_u16()).await.expect("an answer in time").unwrap() {
@@ -268,10 +267,8 @@ async fn a_lowered_plan_ends_what_it_does_not_allow() {
     let mut config = (*gateway.front().config).clone();
     let mut lower = async |change: &dyn Fn(&mut Plan), closed: u64| {
         change(config.plans.get_mut("dev").unwrap());
-        let began = Instant::now();
         gateway.app.reload(&config).unwrap();
         gateway.until_metric(CLOSED_BY_POLICY, closed).await;
-        assert!(began.elapsed() < RELOADED_WITHIN, "{:?}", began.elapsed());
     };
     // A higher rate concerns no socket, so the next reload closes as many as are too many.
     lower(&|plan| plan.rps += 1, 0).await;
@@ -331,11 +328,9 @@ async fn a_revoked_key_ends_its_connections() {
     let mut others = open_many(&gateway, kept.key.expose(), 50, "slotSubscribe").await;
     // A reload without a change for them concerns nobody.
     gateway.app.reload(&gateway.front().config).unwrap();
-    let began = Instant::now();
     file.revoke(&revoked.id, now).unwrap();
     let codes = join_all(sockets.iter_mut().map(TestSocket::closed)).await;
     assert!(codes.iter().all(|code| *code == 1008), "{codes:?}");
-    assert!(began.elapsed() < RELOADED_WITHIN, "{:?}", began.elapsed());
     let closed = u64::try_from(MANY).unwrap();
     assert_eq!((keep_open(&mut others).await, gateway.metric(CLOSED_BY_POLICY)), (50, closed));
     let refused = gateway.try_socket(&format!("/v3/{}", revoked.key.expose()), "").await;
@@ -344,11 +339,9 @@ async fn a_revoked_key_ends_its_connections() {
 
 #[tokio::test]
 async fn a_stop_tells_every_client_to_go() {
-    let gateway = TestGateway::builder()
-        .nodes(1)
-        .grace_periods(|periods| periods.notice = Duration::from_secs(3))
-        .start()
-        .await;
+    const NOTICE: Duration = Duration::from_secs(1);
+    let gateway =
+        TestGateway::builder().nodes(1).grace_periods(|periods| periods.notice = NOTICE).start().await;
     let mut sockets = open_many(&gateway, "dev", MANY, "slotSubscribe").await;
     assert_eq!(gateway.in_flight(), 0, "an idle socket holds no permit of a request");
     let began = Instant::now();
@@ -358,7 +351,7 @@ async fn a_stop_tells_every_client_to_go() {
     };
     let (stopped, (codes, lasted)) = tokio::join!(timeout(PATIENCE, gateway.app.stop()), closed);
     assert!(codes.iter().all(|code| *code == 1001), "{codes:?}");
-    assert!(lasted >= Duration::from_secs(3), "sockets end after the notice, not after {lasted:?}");
+    assert!(lasted >= NOTICE, "sockets end after the notice, not after {lasted:?}");
     assert!(stopped.is_ok());
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use slotfront_rpc::methods::Slot;
+use slotfront_rpc::methods::{Pubkey, Slot};
 
 use super::{Refusal, View};
-use crate::chain::slot::leader;
+use crate::chain::slot::{leader, leaders};
 
 /// Answers getLeaderSchedule: the slots of each leader, counted within the epoch. A node knows the schedule of its epoch, the
 /// one before and the next one.
@@ -19,14 +19,13 @@ pub(super) fn schedule(view: &View<'_>, newest: Slot, params: &[Value]) -> Value
     }
     let identity = params.get(1).and_then(|config| config.get("identity")).and_then(Value::as_str);
     let first = epochs.first_slot(epoch.number);
-    let mut slots: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-    for index in 0..epoch.slots {
-        let leader = of_slot(view, first + index);
-        if identity.is_none_or(|identity| identity == leader) {
-            slots.entry(leader).or_default().push(index);
-        }
+    let mut slots: BTreeMap<Pubkey, Vec<u64>> = BTreeMap::new();
+    for (slot, leader) in leaders(view.chain, first..first + epoch.slots) {
+        slots.entry(leader).or_default().push(slot - first);
     }
-    json!(slots)
+    let named = slots.into_iter().map(|(leader, slots)| (leader.to_string(), slots));
+    let named = named.filter(|(leader, _)| identity.is_none_or(|identity| identity == leader));
+    json!(named.collect::<BTreeMap<_, _>>())
 }
 
 /// Answers getSlotLeaders.

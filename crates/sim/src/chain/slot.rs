@@ -2,6 +2,7 @@
 //! and the state is completed.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use slotfront_rpc::methods::{Pubkey, Slot};
@@ -146,6 +147,19 @@ fn pay_leader(
 pub(crate) fn leader(chain: &Chain, slot: Slot) -> Pubkey {
     let voting: Vec<&Validator> = chain.addresses.voting().collect();
     Draw::new(chain.genesis.seed, "leader", slot / LEADER_SLOTS).pick(&voting).identity
+}
+
+/// Returns consecutive slots, each with its leader. Each leader is drawn once for all its slots in a row, because an
+/// epoch has many.
+pub(crate) fn leaders(chain: &Chain, slots: Range<Slot>) -> impl Iterator<Item = (Slot, Pubkey)> {
+    let mut drawn = None;
+    slots.map(move |slot| {
+        let turn = slot / LEADER_SLOTS;
+        let (_, identity) =
+            drawn.filter(|(of, _)| *of == turn).unwrap_or_else(|| (turn, leader(chain, slot)));
+        drawn = Some((turn, identity));
+        (slot, identity)
+    })
 }
 
 /// Pays each voting validator its commission on the rewards of the ended epoch.
