@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, AdminState, ReloadRequest};
 use crate::cache::Cache;
 use crate::config::reload::{Changes, ConfigSource};
+use crate::config::watch::LOOK_EVERY;
 use crate::config::{Config, FollowMode};
 use crate::follow::{FollowedChain, Follower};
 use crate::frontier::Frontier;
@@ -52,7 +53,6 @@ pub mod signals;
 /// The longest wait for background tasks once all connections are closed. The tasks may be writing the usage file or
 /// serving open status pages.
 const TASKS_GRACE: Duration = Duration::from_secs(1);
-const CONFIG_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct App {
     pub public: SocketAddr,
@@ -397,7 +397,7 @@ async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut H
                 request = Some(asked);
                 source.mark_read();
             }
-            () = tokio::time::sleep(CONFIG_CHECK_INTERVAL) => {
+            () = tokio::time::sleep(LOOK_EVERY) => {
                 if !source.changed() {
                     continue;
                 }

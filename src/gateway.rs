@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
-use crate::config::watch::Watched;
+use crate::config::watch::{LOOK_EVERY, NewContent, Watched};
 use crate::error::Error;
 use crate::low_priority;
 use crate::redis_store::Store;
@@ -59,7 +59,7 @@ pub use usage_lock::UsageLock;
 pub(crate) use write::check_writable;
 
 /// The interval at which the key file is checked, the usage file is written if it is due, and the wall clock is read.
-const TICK: Duration = Duration::from_secs(1);
+const TICK: Duration = LOOK_EVERY;
 /// The maximum length of a text that is looked up as a key, in bytes. Keys that slotfront generates are shorter.
 pub(crate) const MAX_KEY: usize = 128;
 const MINUTE: Duration = Duration::from_mins(1);
@@ -112,7 +112,7 @@ impl Gateway {
         );
         let read = |path: &Path| {
             let mut file = Watched::new(path);
-            let text = file.look();
+            let text = file.look().map(|new| new.map(|new| new.text));
             (file, text)
         };
         let (snapshot, watched) = take_snapshot(config, Arc::new(context), None, read)?;
@@ -147,17 +147,16 @@ impl Gateway {
 
     /// Puts `config` in force, completely or not at all. The state of limits and quotas carries over. A new path
     /// of the usage file has no effect before a restart. If the key file has keys in force and is being changed,
-    /// waits until the file is fully written. May block.
+    /// waits until the file has settled; what it revokes meanwhile is revoked at once. May block.
     ///
     /// # Errors
-    /// The key file cannot be read, is still being written after five checks, or is invalid, for example because
-    /// it names a removed plan.
+    /// The key file cannot be read or is invalid, for example because it names a removed plan.
     pub fn replace(&self, config: &Config) -> Result<(), GatewayError> {
         self.replace_settled(config, || std::thread::sleep(TICK))
     }
 
     /// Implements [`Self::replace`]. `pause` is called between two reads of a key file that may be half written.
-    fn replace_settled(&self, config: &Config, pause: impl FnMut()) -> Result<(), GatewayError> {
+    fn replace_settled(&self, config: &Config, mut pause: impl FnMut()) -> Result<(), GatewayError> {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.snapshot.load();
         let context = old.context.with(config);
@@ -165,7 +164,12 @@ impl Gateway {
         let read = |path: &Path| {
             let known = before.filter(|before| before.path() == path);
             let mut file = known.map_or_else(|| Watched::new(path), Watched::anew);
-            let text = if old.keys_of_file() > 0 { file.settle(pause) } else { file.look() };
+            let pause = |half: &str| {
+                self.revoke(half);
+                pause();
+            };
+            let whole = |new: Option<NewContent>| new.map(|new| new.text);
+            let text = if old.keys_of_file() > 0 { file.settle(pause) } else { file.look().map(whole) };
             (file, text)
         };
         let (snapshot, watched) = take_snapshot(config, Arc::new(context), Some(&old), read)?;
@@ -329,7 +333,7 @@ impl Gateway {
     fn tick(&self, running: bool) {
         let wall = Timestamp::now();
         self.clock.set(wall);
-        self.follow_keys(Watched::look_twice);
+        self.follow_keys(Watched::look_again);
         self.free_superseded();
         let saved = if running { self.ledger.save_if_due(wall) } else { Some(self.ledger.save(wall)) };
         match (saved, self.unsaved.load(Ordering::Relaxed)) {
@@ -351,13 +355,19 @@ impl Gateway {
         self.follow_keys(Watched::look);
     }
 
-    /// Puts the keys of the key file in force if `look` returns a new text. If the file is faulty, only its revocations
-    /// take effect. May block.
-    fn follow_keys(&self, look: impl FnOnce(&mut Watched) -> io::Result<Option<String>>) {
+    /// Puts the keys of the key file in force if `look` returns a new text. If the file is faulty or may be half written,
+    /// only its revocations take effect. May block.
+    fn follow_keys(&self, look: impl FnOnce(&mut Watched) -> io::Result<Option<NewContent>>) {
         let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(watched) = keys_file.as_mut() else { return };
+        let text = match look(watched) {
+            Ok(Some(NewContent { text, is_whole: false })) => {
+                self.revoke(&text);
+                return;
+            }
+            look => look.map(|new| new.map(|new| new.text)),
+        };
         let old = self.snapshot.load();
-        let text = look(watched);
         match read_keys(&text, watched.path(), &old.context.plans, old.keys_of_file()) {
             Ok(None) => {}
             Ok(Some(keys)) => {
@@ -369,13 +379,7 @@ impl Gateway {
             }
             Err(error) => {
                 self.metrics.key_file_reads.at(ReloadResult::Rejected).inc();
-                let revocations =
-                    text.ok().flatten().map(|text| Revocations::read(&text)).unwrap_or_default();
-                let mut revoked = 0;
-                if let Some(snapshot) = old.without_keys(&revocations) {
-                    revoked = old.keys() - snapshot.keys();
-                    self.put(snapshot);
-                }
+                let revoked = text.ok().flatten().map_or(0, |text| self.revoke(&text));
                 tracing::error!(
                     %error,
                     revoked,
@@ -383,5 +387,15 @@ impl Gateway {
                 );
             }
         }
+    }
+
+    /// Makes the keys invalid that `text` revokes, a key file that is faulty or may be half written. Returns their
+    /// number.
+    fn revoke(&self, text: &str) -> usize {
+        let old = self.snapshot.load();
+        let Some(snapshot) = old.without_keys(&Revocations::read(text)) else { return 0 };
+        let revoked = old.keys() - snapshot.keys();
+        self.put(snapshot);
+        revoked
     }
 }

@@ -25,10 +25,11 @@ impl ConfigSource {
         source
     }
 
-    /// Returns true if the file has changed and settled: two checks must find the same new content. An unreadable
-    /// file counts as unchanged.
+    /// Returns true if the file has changed and settled. An unreadable file counts as unchanged.
     pub fn changed(&mut self) -> bool {
-        self.file.as_mut().is_some_and(|file| file.look_twice().is_ok_and(|text| text.is_some()))
+        self.file
+            .as_mut()
+            .is_some_and(|file| file.look_again().is_ok_and(|new| new.is_some_and(|new| new.is_whole)))
     }
 
     /// Marks the current content of the file as known, so that the next [`Self::changed`] returns false.

@@ -204,11 +204,17 @@ pub(crate) struct Revocations {
 }
 
 impl Revocations {
-    /// Reads the revocations in `text`, a key file that may have any faults. The result is empty if the text is
-    /// not TOML. A key without a valid time of revocation does not count as revoked.
+    /// Reads the revocations in `text`, a key file that may have any faults. If the text is not TOML, the tables of keys
+    /// that are TOML by themselves count. A key without a valid time of revocation does not count as revoked.
     pub(crate) fn read(text: &str) -> Self {
-        let file = toml::from_str::<toml::Table>(text).unwrap_or_default();
-        let keys = || file.get("key").and_then(toml::Value::as_array).into_iter().flatten();
+        let read = toml::from_str::<toml::Table>;
+        let list: Vec<toml::Value> = if let Ok(mut file) = read(text) {
+            file.remove("key").and_then(|keys| keys.try_into().ok()).unwrap_or_default()
+        } else {
+            let tables = text.strip_prefix("[[key]]").unwrap_or(text).split("\n[[key]]");
+            tables.filter_map(|table| read(table).ok()).map(toml::Value::Table).collect()
+        };
+        let keys = || list.iter();
         let text = |key: &toml::Value, name: &str| Some(key.get(name)?.as_str()?.to_owned());
         let mut revocations = Self::default();
         // An id that several keys have does not count, because a copied key may still have the id of the original.

@@ -43,7 +43,7 @@ impl KeySnapshot {
         Self { access: AccessMode::Keys(table), context: Arc::clone(&self.context) }
     }
 
-    /// Returns a copy of this snapshot without the keys in `revocations`. `None` if the snapshot has no such key.
+    /// Returns a copy of this snapshot without the keys in `revocations`. `None` if no such key of it is valid.
     pub(crate) fn without_keys(&self, revocations: &Revocations) -> Option<Self> {
         let rest = self.table()?.without(revocations, self.context.dev_key.as_deref())?;
         Some(Self { access: AccessMode::Keys(rest), context: Arc::clone(&self.context) })
@@ -264,11 +264,13 @@ impl KeyTable {
         self.by_id.insert(id, principal);
     }
 
-    /// Returns a copy of this table without the keys in `revocations`. `None` if the table has no such key. The dev key
-    /// is never left out.
+    /// Returns a copy of this table without the keys in `revocations`, except those that are revoked in this table, too.
+    /// `None` if the table has no other such key. The dev key is never left out.
     fn without(&self, revocations: &Revocations, dev_key: Option<&str>) -> Option<Self> {
         let goes = |principal: &Principal| {
-            dev_key != Some(&principal.id) && revocations.contain(&principal.id, principal.validity.hashes())
+            dev_key != Some(&principal.id)
+                && !principal.validity.revoked
+                && revocations.contain(&principal.id, principal.validity.hashes())
         };
         if !self.principals().any(goes) {
             return None;

@@ -3,13 +3,12 @@
 //!
 //! A handshake uses the pair that is in force at its start. Open connections keep the pair of their handshake. While
 //! only one file is replaced, the two files do not match, and the previous pair stays in force. A changed pair is used
-//! only after two checks have found it. Without this rule, a half-written certificate chain could be used, because it
-//! looks like a complete one.
+//! only once it has settled. Without this rule, a half-written certificate chain could be used, because it looks like a
+//! complete one.
 
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
@@ -21,9 +20,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::config::watch::{LOOK_EVERY, Settling};
 use crate::config::{self, Config};
 
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The ALPN names (RFC 7301) in order of preference.
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
 pub(super) const HTTP2: &[u8] = b"h2";
@@ -44,9 +43,8 @@ pub struct Tls {
 
 /// What the checks of the files have found.
 struct FoundPairs {
-    in_force: PemPair,
-    /// The pair at the last check.
-    last: PemPair,
+    /// The pair that was taken last is in force.
+    settling: Settling<PemPair>,
     /// The reason why the last pair was refused. A repeated reason is not logged again.
     refused: Option<String>,
 }
@@ -70,7 +68,7 @@ impl Tls {
         })?;
         let pair = read(&files)?;
         let in_force = ArcSwap::new(server_config(&pair, &files, &tickets)?);
-        let found = Mutex::new(FoundPairs { in_force: pair.clone(), last: pair, refused: None });
+        let found = Mutex::new(FoundPairs { settling: Settling::of(Some(pair)), refused: None });
         Ok(Some(Arc::new(Self { files, found, in_force, tickets })))
     }
 
@@ -78,11 +76,11 @@ impl Tls {
         TlsAcceptor::from(self.in_force.load_full())
     }
 
-    /// Spawns a task on `tasks` that checks the files once a second until `stop`.
+    /// Spawns a task on `tasks` that checks the files about once a second until `stop`.
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
         let (tls, stop) = (Arc::clone(self), stop.clone());
         tasks.spawn(async move {
-            while stop.run_until_cancelled(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
+            while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
                 let tls = Arc::clone(&tls);
                 // Reading files blocks. A panic ends only this check.
                 let _ = tokio::task::spawn_blocking(move || tls.check_files()).await;
@@ -90,17 +88,17 @@ impl Tls {
         });
     }
 
-    /// Puts the pair of the files in force if it is another one, the check before has found it, too, and the two match. A
+    /// Puts the pair of the files in force if it is another one, has settled, and the two match. A
     /// refused pair is tried again at each check, because its fault may end without a change of the files. For example,
     /// an operator may grant the permission to read them.
     fn check_files(&self) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        let FoundPairs { in_force, last, refused } = &mut *found;
+        let FoundPairs { settling, refused } = &mut *found;
         let taken = read(&self.files).and_then(|pair| {
-            let is_settled = std::mem::replace(last, pair.clone()) == pair;
-            if is_settled && pair != *in_force {
+            if settling.is_due(&pair) {
                 self.in_force.store(server_config(&pair, &self.files, &self.tickets)?);
-                (*in_force, *refused) = (pair, None);
+                settling.take(pair);
+                *refused = None;
                 tracing::info!(cert = %self.files.cert.display(), "new certificate in force");
             }
             Ok(())
@@ -209,6 +207,16 @@ mod tests {
         std::fs::write(&files.cert, renewed + &certify().cert.pem()).unwrap();
         assert!(!takes(&tls, 1), "it is still being written");
         assert!(takes(&tls, 1), "the whole chain");
+    }
+
+    #[test]
+    fn files_that_change_all_the_time_are_taken_at_the_third_check() {
+        let (_dir, files, pair, tls) = shown();
+        for third in [false, false, true, false, false, true] {
+            let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            std::fs::write(&files.cert, params.self_signed(&pair.signing_key).unwrap().pem()).unwrap();
+            assert_eq!(takes(&tls, 1), third);
+        }
     }
 
     #[test]

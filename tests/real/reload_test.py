@@ -85,6 +85,33 @@ class Reload(GatewayTest):
         self.assertEqual(serve.stop(), 0)
 
 
+class KeyFile(GatewayTest):
+    def test_a_restless_key_file_revokes_and_takes_keys(self):
+        key = self.keys("create", "--name", "leaked")
+        self.configuration(self.nodes)
+        serve = self.serve()
+        self.assertEqual(call(serve.url(key), "getClusterNodes", [])[0], 200)
+        over, made = threading.Event(), []
+
+        def restless():
+            while not over.is_set():
+                made.append(self.keys("create", "--name", "new"))
+                over.wait(0.3)
+
+        maker = threading.Thread(target=restless)
+        maker.start()
+        try:
+            eventually(lambda: len(made) > 3, "no key was made")
+            self.keys("revoke", "--name", "leaked")
+            eventually(lambda: call(serve.url(key), "getClusterNodes", [])[0] == 401, "the revoked key stays valid")
+            new = made[-1]
+            eventually(lambda: call(serve.url(new), "getClusterNodes", [])[0] == 200, "the new key is never valid")
+            self.assertTrue(maker.is_alive())
+        finally:
+            over.set()
+            maker.join()
+
+
 class Audit(GatewayTest):
     def test_every_admin_call_is_in_the_audit_log(self):
         self.configuration(self.nodes)

@@ -164,6 +164,75 @@ async fn half_written_key_files_remove_no_keys() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn restless_key_files_are_in_force_at_the_third_look() {
+    let keys = TestKeys::new();
+    let (goes, stays) = (keys.key("standard"), keys.key("standard"));
+    let gateway = keys.gateway();
+    let file = KeyFile::new(keys.keys_file());
+    let accepts = |key: &str| authenticate(&gateway, key).is_ok();
+    // Somebody creates a key before each look.
+    let new = [(); 9].map(|()| {
+        let new = keys.key("standard");
+        gateway.tick(true);
+        new
+    });
+    assert!(new[..9].iter().all(|key| accepts(key)), "each third look takes the file as it is");
+
+    let late = keys.key("standard");
+    file.revoke(&file.list().unwrap()[0].id, Timestamp::now()).unwrap();
+    gateway.tick(true);
+    assert_eq!([&goes, &stays, &late].map(|key| accepts(key)), [false, true, false], "at the first look");
+    for _ in 0..2 {
+        keys.key("standard");
+        gateway.tick(true);
+    }
+    assert_eq!([&goes, &stays, &late].map(|key| accepts(key)), [false, true, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_written_key_files_revoke_keys() {
+    let keys = TestKeys::new();
+    let (goes, stays) = (keys.key("standard"), keys.key("standard"));
+    let gateway = keys.gateway();
+    let file = KeyFile::new(keys.keys_file());
+    file.revoke(&file.list().unwrap()[0].id, Timestamp::now()).unwrap();
+    let text = std::fs::read_to_string(keys.keys_file()).unwrap();
+    let second = text.rfind("[[key]]").unwrap();
+    for (end, revoked) in [(second - 10, false), (text.len() - 3, true)] {
+        assert!(toml::from_str::<toml::Table>(&text[..end]).is_err(), "it is cut inside of a line");
+        std::fs::write(keys.keys_file(), &text[..end]).unwrap();
+        gateway.tick(true);
+        assert_eq!([&goes, &stays].map(|key| authenticate(&gateway, key).is_ok()), [!revoked, true], "{end}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_are_not_toml_revoke_keys() {
+    let keys = TestKeys::new();
+    let (goes, stays) = (keys.key("standard"), keys.key("standard"));
+    let gateway = keys.gateway();
+    let good = std::fs::read_to_string(keys.keys_file()).unwrap();
+    let revoked = "revoked = \"2026-11-01T00:00:00Z\"\n";
+    let tables: Vec<&str> = good.split("[[key]]").collect();
+    // The header of the last table lacks a bracket, so the line after it may belong to either key.
+    let unclear = format!("{}[[key]]{}[[key]{}{revoked}", tables[0], tables[1], tables[2]);
+    std::fs::write(keys.keys_file(), unclear).unwrap();
+    settle(&gateway);
+    assert_eq!([&goes, &stays].map(|key| authenticate(&gateway, key).is_ok()), [true, true]);
+    for text in [
+        format!("[[key]]{}{revoked}[[key]]{}name = oops\n", tables[1], tables[2]),
+        format!("oops\n[[key]]{}[[key]]\n{revoked}{}", tables[2], tables[1]),
+    ] {
+        std::fs::write(keys.keys_file(), text).unwrap();
+        settle(&gateway);
+        gateway.replace(&keys.config).unwrap_err();
+        assert_eq!([&goes, &stays].map(|key| authenticate(&gateway, key).is_ok()), [false, true]);
+        std::fs::write(keys.keys_file(), &good).unwrap();
+        settle(&gateway);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn usage_of_removed_keys_ends_with_the_month() {
     let keys = TestKeys::new();
     let (stays, goes) = (keys.key("standard"), keys.key("standard"));

@@ -121,6 +121,24 @@ async fn reload_waits_for_half_written_key_files() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn reload_during_changes_of_the_key_file_has_an_end_and_revokes_at_once() {
+    let keys = TestKeys::new();
+    let (goes, stays) = (keys.key("standard"), keys.key("standard"));
+    let gateway = keys.gateway();
+    let file = KeyFile::new(keys.keys_file());
+    file.revoke(&file.list().unwrap()[0].id, Timestamp::now()).unwrap();
+    let mut new = Vec::new();
+    let pause = || {
+        let accepted = [&goes, &stays].map(|key| authenticate(&gateway, key).is_ok());
+        assert_eq!(accepted, [false, true], "a revocation does not wait for the rest");
+        new.push(keys.key("standard"));
+    };
+    gateway.replace_settled(&keys.config, pause).unwrap();
+    assert_eq!(new.len(), 2);
+    assert!(new.iter().all(|key| authenticate(&gateway, key).is_ok()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn superseded_snapshots_are_freed_by_ticks() {
     let keys = TestKeys::new();
     let key = keys.key("standard");
