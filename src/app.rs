@@ -390,27 +390,30 @@ async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut H
     let mut reload_requests = reload_requests.unwrap_or_else(|| mpsc::channel(1).1);
     loop {
         let mut request = None;
-        tokio::select! {
-            // Marks the file's content as read, so that the next check does not report it as a change.
-            () = hangup.received() => source.mark_read(),
+        let is_asked_for = tokio::select! {
+            () = hangup.received() => true,
             Some(asked) = reload_requests.recv() => {
                 request = Some(asked);
-                source.mark_read();
+                true
             }
-            () = tokio::time::sleep(LOOK_EVERY) => {
-                if !source.changed() {
-                    continue;
-                }
-            }
+            () = tokio::time::sleep(LOOK_EVERY), if source.is_watched() => false,
+        };
+        let load = source.loader();
+        // Reading files blocks.
+        let loaded = tokio::task::spawn_blocking(move || load()).await.ok();
+        if !loaded.as_ref().map_or(is_asked_for, |loaded| source.is_due(loaded, is_asked_for)) {
+            continue;
         }
-        let (load, reloaded) = (source.loader(), Arc::clone(app));
+        let reloaded = Arc::clone(app);
         // Reading a large key file takes a second, so it gets a lower priority than calls.
         let reloading = low_priority::run(move || {
-            let new = load().map_err(|problems| problems.to_string())?;
-            reloaded.reload(&new).map_err(|error| error.to_string())
+            let new = loaded?.map_err(|problems| problems.to_string());
+            Some(new.and_then(|new| reloaded.reload(&new).map_err(|error| error.to_string())))
         });
-        let applied =
-            reloading.await.unwrap_or_else(|| Err("an internal error stopped the reload".to_owned()));
+        let applied = reloading
+            .await
+            .flatten()
+            .unwrap_or_else(|| Err("an internal error stopped the reload".to_owned()));
         let metrics = &app.front.metrics;
         match &applied {
             Ok(Changes { at_once, after_restart }) => {

@@ -27,3 +27,4 @@ pub use schema::schema;
 pub use secret::Secret;
 pub(crate) use secret::sha256;
 pub use sections::*;
+pub use setting::CaFile;

@@ -79,7 +79,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     cluster.serve(nodes, &tasks, stop.clone()).await;
     let again = config.clone();
-    let source = ConfigSource::new(move || Ok(again.clone()), None);
+    let source = ConfigSource::unwatched(move || Ok(again.clone()));
     let result = app::run(config, gateway, listeners, source, signals).await.map_err(Failure::runtime);
     stop.cancel();
     result

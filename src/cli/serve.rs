@@ -33,8 +33,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     // Signals are caught before any output, because a program that waits for the output may send a signal at once.
     let mut signals = Signals::catch()?;
     let file = world.config_file(args.config);
-    let (path, env) = (file.clone(), world.env.clone());
-    let source = ConfigSource::new(move || config::load(path.as_deref(), &env), file);
+    let env = world.env.clone();
+    let mut source = ConfigSource::watched(move || config::load(file.as_deref(), &env));
     let mut config = source.load().map_err(Failure::usage)?;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     for warning in &config.warnings {

@@ -2,41 +2,35 @@
 
 use std::sync::Arc;
 
-use super::{Config, Problems};
+use super::watch::Settling;
+use super::{Auth, Config, Problems};
 
-pub type LoadConfig = dyn Fn() -> Result<Config, Problems> + Send + Sync;
+/// A configuration, or all of its problems.
+pub type Loaded = Result<Config, Problems>;
+pub type LoadConfig = dyn Fn() -> Loaded + Send + Sync;
 
-/// The source of a running gateway's configuration.
+/// The source of a running gateway's configuration. What is watched is the result of loading it, so that every file
+/// that has a part in it counts: the configuration file, each `file:PATH`, and each `ca_file`.
 pub struct ConfigSource {
     load: Arc<LoadConfig>,
-    file: Option<super::watch::Watched>,
+    is_watched: bool,
+    /// The results of loading. The one that was taken last is in force or was refused.
+    settling: Settling<Loaded>,
 }
 
 impl ConfigSource {
-    /// Creates a source that reads with `load`. `file`, if there is one, is watched for changes.
-    pub fn new(
-        load: impl Fn() -> Result<Config, Problems> + Send + Sync + 'static,
-        file: Option<std::path::PathBuf>,
-    ) -> Self {
-        let file = file.map(super::watch::Watched::new);
-        let mut source = Self { load: Arc::new(load), file };
-        // The gateway starts with the current content.
-        source.mark_read();
-        source
+    /// Creates a source that reads with `load`, and is watched for changes.
+    pub fn watched(load: impl Fn() -> Loaded + Send + Sync + 'static) -> Self {
+        Self { is_watched: true, ..Self::unwatched(load) }
     }
 
-    /// Returns true if the file has changed and settled. An unreadable file counts as unchanged.
-    pub fn changed(&mut self) -> bool {
-        self.file
-            .as_mut()
-            .is_some_and(|file| file.look_again().is_ok_and(|new| new.is_some_and(|new| new.is_whole)))
+    /// Creates a source that is read on request only.
+    pub fn unwatched(load: impl Fn() -> Loaded + Send + Sync + 'static) -> Self {
+        Self { load: Arc::new(load), is_watched: false, settling: Settling::of(None) }
     }
 
-    /// Marks the current content of the file as known, so that the next [`Self::changed`] returns false.
-    pub fn mark_read(&mut self) {
-        if let Some(file) = &mut self.file {
-            let _ = file.look();
-        }
+    pub fn is_watched(&self) -> bool {
+        self.is_watched
     }
 
     /// Returns the function that loads the current configuration. The function blocks while it reads files.
@@ -44,12 +38,24 @@ impl ConfigSource {
         Arc::clone(&self.load)
     }
 
-    /// Loads the current configuration.
+    /// Loads the current configuration, which then counts as known.
     ///
     /// # Errors
     /// All problems of the configuration.
-    pub fn load(&self) -> Result<Config, Problems> {
-        (self.load)()
+    pub fn load(&mut self) -> Loaded {
+        let loaded = (self.load)();
+        self.is_due(&loaded, true);
+        loaded
+    }
+
+    /// Returns true if `loaded` is to be put in force: somebody has asked for it, or it is another result than the known
+    /// one, and has settled. It then counts as known.
+    pub fn is_due(&mut self, loaded: &Loaded, is_asked_for: bool) -> bool {
+        let is_due = self.settling.is_due(loaded) || is_asked_for;
+        if is_due {
+            self.settling.take(loaded.clone());
+        }
+        is_due
     }
 }
 
@@ -66,9 +72,10 @@ impl Changes {
         let named = |differs: &[(&'static str, bool)]| {
             differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()
         };
+        let auth = |config: &Config| Auth { usage_file: None, admin_token: None, ..config.auth.clone() };
         Self {
             at_once: named(&[
-                ("auth", old.auth != new.auth),
+                ("auth", auth(old) != auth(new)),
                 ("plans", old.plans != new.plans),
                 ("units", old.units != new.units),
                 ("upstream", old.upstreams != new.upstreams),
@@ -99,6 +106,9 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -114,19 +124,111 @@ mod tests {
         assert_eq!(Changes::between(&old, &new), expected);
     }
 
+    /// Returns what a source that is watched makes of each result: true for a change.
+    fn changes(source: &mut ConfigSource, found: &[&Loaded]) -> Vec<bool> {
+        found.iter().map(|loaded| source.is_due(loaded, false)).collect()
+    }
+
     #[test]
-    fn changed_files_are_reported_once_settled() {
+    fn changes_are_reported_once_settled() {
+        let result = |rps: &str| {
+            let text = format!("[plans.standard]\nrps = {rps}\n[[upstream]]\nurl = \"http://a.example\"");
+            crate::config::from_text(&text, &BTreeMap::new(), Path::new(""))
+        };
+        let [a, b, faulty] = ["1", "2", "many"].map(result);
+        assert!(a.is_ok() && faulty.is_err());
+        let first = a.clone();
+        let mut source = ConfigSource::watched(move || first.clone());
+        source.load().unwrap();
+        assert_eq!(changes(&mut source, &[&a, &a]), [false; 2]);
+        assert_eq!(
+            changes(&mut source, &[&b, &b, &b]),
+            [false, true, false],
+            "the first may be half written"
+        );
+        assert_eq!(changes(&mut source, &[&faulty, &b, &b]), [false; 3], "it was half written");
+        assert_eq!(changes(&mut source, &[&faulty, &faulty, &faulty]), [false, true, false], "told once");
+        assert_eq!(changes(&mut source, &[&b, &b]), [false, true]);
+        assert!(source.is_due(&a, true));
+        assert_eq!(changes(&mut source, &[&a, &a]), [false; 2], "somebody asked for it");
+        let c = result("3");
+        assert_eq!(changes(&mut source, &[&b, &faulty, &c]), [false, false, true], "it changes all the time");
+    }
+
+    /// Writes `..data` as Kubernetes does: a link to a folder with the files, which is replaced as a whole.
+    fn swap(dir: &Path, version: &str, files: &[(&str, String)]) {
+        std::fs::create_dir(dir.join(version)).unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.join(version).join(name), text).unwrap();
+        }
+        std::os::unix::fs::symlink(version, dir.join("next")).unwrap();
+        std::fs::rename(dir.join("next"), dir.join("..data")).unwrap();
+    }
+
+    #[test]
+    fn every_file_that_a_setting_names_is_watched() {
         let dir = tempfile::tempdir().unwrap();
+        let config = "
+            [auth]
+            admin_token = \"file:token\"
+            [shared]
+            url = \"file:store\"
+            secret = \"file:secret\"
+            ca_file = \"store.pem\"
+            [telemetry]
+            otlp = \"file:otlp\"
+            [[upstream]]
+            url = \"file:url\"
+            ws_url = \"file:ws\"
+            headers = { authorization = \"file:header\" }
+            ca_file = \"ca.pem\"";
+        let pem = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n";
+        let files = [
+            ("slotfront.toml", config),
+            ("token", "token"),
+            ("store", "redis://store.example"),
+            ("secret", "secret"),
+            ("store.pem", pem),
+            ("otlp", "http://otlp.example"),
+            ("url", "http://a.example"),
+            ("ws", "ws://a.example"),
+            ("header", "header"),
+            ("ca.pem", pem),
+        ];
+        let mut files = files.map(|(name, text)| (name, text.to_owned()));
+        swap(dir.path(), "0", &files);
+        for (name, _) in &files {
+            std::os::unix::fs::symlink(Path::new("..data").join(name), dir.path().join(name)).unwrap();
+        }
         let file = dir.path().join("slotfront.toml");
-        std::fs::write(&file, "a").unwrap();
-        let mut source = ConfigSource::new(|| unreachable!("not asked"), Some(file.clone()));
-        assert!(!source.changed());
-        std::fs::write(&file, "b").unwrap();
-        assert!(!source.changed(), "it may be half written");
-        assert!(source.changed());
-        assert!(!source.changed());
-        std::fs::write(&file, "c").unwrap();
-        source.mark_read();
-        assert!(!source.changed(), "the content was marked as read");
+        let mut source = ConfigSource::watched(move || crate::config::load(Some(&file), &BTreeMap::new()));
+        let mut before = source.load().unwrap();
+        for (name, at_once, after_restart) in [
+            ("url", &["upstream"][..], &[][..]),
+            ("ws", &["upstream"], &[]),
+            ("header", &["upstream"], &[]),
+            ("ca.pem", &["upstream"], &[]),
+            ("token", &[], &["auth.admin_token"]),
+            ("store", &[], &["shared"]),
+            ("secret", &[], &["shared"]),
+            ("store.pem", &[], &["shared"]),
+            ("otlp", &[], &["telemetry.otlp"]),
+        ] {
+            let (_, text) = files.iter_mut().find(|(other, _)| *other == name).unwrap();
+            text.push('x');
+            swap(dir.path(), &format!("with-{name}"), &files);
+            let loaded = source.loader()();
+            assert_eq!(changes(&mut source, &[&loaded, &loaded]), [false, true], "{name}");
+            let new = loaded.unwrap();
+            let expected = Changes { at_once: at_once.to_vec(), after_restart: after_restart.to_vec() };
+            assert_eq!(Changes::between(&before, &new), expected, "{name}");
+            before = new;
+        }
+        std::fs::remove_file(dir.path().join("url")).unwrap();
+        let loaded = source.loader()();
+        assert!(
+            loaded.as_ref().unwrap_err().to_string().contains("names the file url, which cannot be read")
+        );
+        assert_eq!(changes(&mut source, &[&loaded, &loaded]), [false, true], "that it is missing is said");
     }
 }

@@ -53,6 +53,13 @@ macro_rules! section {
 }
 pub(super) use section;
 
+/// The certificates of a file, as they were when the configuration was read. A reload thus sees that they have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaFile {
+    pub path: PathBuf,
+    pub pem: String,
+}
+
 /// One setting of a table, which the methods read and declare. `default` is the value of a setting that is missing or
 /// invalid, and `example` one for a setting without a default, both as in the file.
 pub(super) struct Field<'a, 'h> {
@@ -182,21 +189,17 @@ impl Field<'_, '_> {
         (path != "off").then(|| self.r.layers().base.join(path))
     }
 
-    /// The path of certificates in PEM. Records a problem if the file is unreadable or has none.
-    pub(super) fn ca_file(&self) -> Option<PathBuf> {
+    /// Certificates in PEM, by the path of their file. Records a problem if the file is unreadable or has none.
+    pub(super) fn ca_file(&self) -> Option<CaFile> {
         let path = self.file("ca.pem")?;
         let fault = match std::fs::read_to_string(&path) {
-            Err(e) => Some(format!("cannot be read: {}", io_fault(&path, &e))),
-            Ok(text) if !text.contains("-----BEGIN CERTIFICATE-----") => {
-                Some("has no certificate".to_owned())
-            }
-            Ok(_) => None,
+            Err(e) => format!("cannot be read: {}", io_fault(&path, &e)),
+            Ok(pem) if pem.contains("-----BEGIN CERTIFICATE-----") => return Some(CaFile { path, pem }),
+            Ok(_) => "has no certificate".to_owned(),
         };
-        if let Some(fault) = fault {
-            let rule = format!("names the file {}, which {fault}", path.display());
-            self.problem(None, rule, "name a readable file with certificates in PEM");
-        }
-        Some(path)
+        let rule = format!("names the file {}, which {fault}", path.display());
+        self.problem(None, rule, "name a readable file with certificates in PEM");
+        None
     }
 
     pub(super) fn declare(&self, schema: Value, default: Option<&Value>, example: Option<&Value>) {

@@ -15,7 +15,7 @@ use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RE
 
 use super::{Fault, RawAnswer};
 use crate::chunks::{BodyBuffer, OverLimit};
-use crate::config::{PoolSettings, Secret, Upstream};
+use crate::config::{CaFile, PoolSettings, Secret, Upstream};
 use crate::fair::{CallerHoldings, CallerId};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
@@ -170,11 +170,8 @@ impl Client {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let roots = match &upstream.ca_file {
             None => Vec::new(),
-            Some(path) => {
-                let bad = |cause: &str| wrong(format!("ca_file {}: {cause}", path.display()));
-                let pem = std::fs::read(path).map_err(|e| bad(&e.to_string()))?;
-                reqwest::Certificate::from_pem_bundle(&pem).map_err(|_| bad("no PEM certificates"))?
-            }
+            Some(CaFile { path, pem }) => reqwest::Certificate::from_pem_bundle(pem.as_bytes())
+                .map_err(|_| wrong(format!("ca_file {}: no PEM certificates", path.display())))?,
         };
         // Every client would read all certificates of the system, some 20 ms each, and no redirect is followed from here.
         let is_plain = [Some(&upstream.url), upstream.ws_url.as_ref()]

@@ -39,16 +39,10 @@ impl Connector {
     pub(super) fn new(settings: &config::SharedSettings) -> Result<Self, String> {
         // The client's own error is not shown, because it may hold the URL.
         let wrong = |_| "is not a valid URL of a Redis server".to_owned();
-        let certificates = || -> Result<TlsCertificates, String> {
-            let read = |path| {
-                std::fs::read(path)
-                    .map_err(|e| format!("the file of shared.ca_file cannot be read: {}", e.kind()))
-            };
-            Ok(TlsCertificates {
-                client_tls: None,
-                root_cert: settings.ca_file.as_ref().map(read).transpose()?,
-            })
-        };
+        let certificates = settings
+            .ca_file
+            .as_ref()
+            .map(|file| TlsCertificates { client_tls: None, root_cert: Some(file.pem.clone().into_bytes()) });
         let urls = settings.urls.iter().map(config::Secret::expose);
         if settings.cluster {
             let mut builder = ClusterClient::builder(urls)
@@ -57,8 +51,8 @@ impl Connector {
                 .response_timeout(settings.timeout)
                 .overall_response_timeout(None)
                 .retries(1);
-            if settings.ca_file.is_some() {
-                builder = builder.certs(certificates()?);
+            if let Some(certificates) = certificates {
+                builder = builder.certs(certificates);
             }
             // A long value takes longer to write than a read may take.
             let writes = ClusterConfig::new()
@@ -66,11 +60,11 @@ impl Connector {
                 .set_response_timeout(settings.timeout + CONNECT);
             return Ok(Self::Cluster(Box::new(builder.build().map_err(wrong)?), Box::new(writes)));
         }
-        let client = |url: &str| match &settings.ca_file {
-            Some(_) => Client::build_with_tls(url, certificates()?).map_err(wrong),
-            None => Client::open(url).map_err(wrong),
+        let client = |url: &str| match &certificates {
+            Some(certificates) => Client::build_with_tls(url, certificates.clone()),
+            None => Client::open(url),
         };
-        Ok(Self::Servers(urls.map(client).collect::<Result<_, _>>()?))
+        Ok(Self::Servers(urls.map(client).collect::<Result<_, _>>().map_err(wrong)?))
     }
 
     pub(super) async fn connect(&self) -> Result<StoreLink, RedisError> {

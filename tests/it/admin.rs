@@ -242,7 +242,7 @@ async fn admin_reload_applies_good_and_refuses_bad_settings() {
         move || slotfront::config::load(Some(&path), &std::collections::BTreeMap::new())
     };
     // The configuration file is not watched, so only the API call reads it again.
-    let source = ConfigSource::new(load, None);
+    let mut source = ConfigSource::unwatched(load);
     let config = source.load().unwrap();
     let (gateway, listeners) =
         (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());

@@ -114,7 +114,7 @@ async fn open_connections_survive_reloads() {
     };
     // Only the reload calls below read the settings again, so the answer of each call shows the result of one
     // change. The key file is watched.
-    let source = ConfigSource::new(load, None);
+    let mut source = ConfigSource::unwatched(load);
     let config = source.load().unwrap();
     let (gateway, listeners) =
         (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
@@ -192,6 +192,41 @@ async fn open_connections_survive_reloads() {
     }
 }
 
+#[tokio::test]
+async fn swapped_secrets_are_in_force() {
+    let nodes = TestGateway::builder().nodes(1).start().await;
+    let node = nodes.cluster.node(0).address().expect("an address");
+    let (wide, _, keys) = made();
+    let mounted = Mounted::new(&keys);
+    let path = mounted.path("slotfront.toml");
+    // The file `url` of a mounted secret is a link into `..data`, which is swapped.
+    std::os::unix::fs::symlink("..data/keys.toml", mounted.path("url")).unwrap();
+    let text =
+        written(&mounted.path("own.toml"), &[node], "1000000").replace(&format!("http://{node}"), "file:url");
+    std::fs::write(&path, text).unwrap();
+    std::fs::write(mounted.path("own.toml"), &keys).unwrap();
+    mounted.swap("http://127.0.0.1:9");
+    let mut source = ConfigSource::watched(move || slotfront::config::load(Some(&path), &BTreeMap::new()));
+    let config = source.load().unwrap();
+    let (gateway, listeners) =
+        (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
+    let public = listeners.public.local_addr().unwrap();
+    let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
+    let running = app::run(config, gateway, listeners, source, Signals::catch().unwrap());
+    let calls = async {
+        let mut socket = TcpStream::connect(public).await.unwrap();
+        assert_eq!(call_on(&mut socket, &wide).await, 502, "nothing listens there");
+        mounted.swap(&format!("http://{node}\n"));
+        until_counted(&admin, "slotfront_config_reloads_total{result=\"applied\"} 1").await;
+        let answered = async { while call_on(&mut socket, &wide).await != 200 {} };
+        assert!(tokio::time::timeout(PATIENCE, answered).await.is_ok(), "the new address is never used");
+    };
+    tokio::select! {
+        ended = running => panic!("{:?}", ended.err()),
+        () = calls => {}
+    }
+}
+
 /// Waits until the metrics contain this line.
 async fn until_counted(client: &Client, metrics: &str, line: &str) {
     let looking = async {
@@ -215,14 +250,11 @@ async fn slow_reload_blocks_no_request() {
     let wait = std::sync::Mutex::new(wait);
     let read_again = served.clone();
     // The reload ends when the test lets it. A real reload of a hundred thousand keys takes a second.
-    let source = ConfigSource::new(
-        move || {
-            begun.send(()).unwrap();
-            wait.lock().unwrap().recv_timeout(PATIENCE).unwrap();
-            Ok(read_again.clone())
-        },
-        None,
-    );
+    let source = ConfigSource::unwatched(move || {
+        begun.send(()).unwrap();
+        wait.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        Ok(read_again.clone())
+    });
     let (gateway, listeners) =
         (Gateway::new(&served, Metrics::new()).unwrap(), Listeners::bind(&served).await.unwrap());
     let public = listeners.public.local_addr().unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slotfront::config::{Config, Secret};
+use slotfront::config::{CaFile, Config, Secret};
 use slotfront::methods::Commitment;
 use slotfront::pool::select::Unusable;
 use slotfront_sim::Fault;
@@ -139,7 +139,8 @@ async fn pool_settings_apply_atomically() {
     assert_eq!(read(&gateway, 0).await, 502);
 
     let mut bad = with_nodes(&gateway, &[0, 1]);
-    bad.upstreams[1].ca_file = Some("/nowhere/ca.pem".into());
+    let pem = "-----BEGIN CERTIFICATE-----\nno certificate".to_owned();
+    bad.upstreams[1].ca_file = Some(CaFile { path: "ca.pem".into(), pem });
     assert!(gateway.app.reload(&bad).unwrap_err().to_string().contains("node-1"));
     assert_eq!(gateway.front().pool.members().len(), 1);
     reload(&gateway, &with_nodes(&gateway, &[1]));

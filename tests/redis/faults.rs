@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use slotfront::config::{Secret, SharedSettings};
+use slotfront::config::{CaFile, Secret, SharedSettings};
 use slotfront::telemetry::{SharedOperation, SharedResult};
 use slotfront_testkit::redis_server::{Redis, RedisCluster};
 use slotfront_testkit::{PATIENCE, TestGateway};
@@ -217,7 +217,7 @@ async fn over_tls_the_stores_certificate_is_looked_at() {
         "no",
     ]);
     let shared = |ca_file: &std::path::PathBuf| SharedSettings {
-        ca_file: Some(ca_file.clone()),
+        ca_file: Some(CaFile { path: ca_file.clone(), pem: std::fs::read_to_string(ca_file).unwrap() }),
         ..Redis::settings_at(&format!("rediss://localhost:{port}"))
     };
     let distrusts = TestGateway::builder().nodes(1).config(with(shared(&another))).start().await;

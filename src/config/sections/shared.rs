@@ -1,11 +1,10 @@
 //! `[shared]`: the store that several gateways share. Without a `url` no store is used.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{NAME_RULE, TIMEOUT, is_name};
 use crate::config::Secret;
-use crate::config::setting::{Field, section};
+use crate::config::setting::{CaFile, Field, section};
 
 const FIX: &str =
     "write \"redis://user:password@10.0.0.5:6379\" (rediss:// with TLS), \"env:NAME\" or \"file:PATH\"";
@@ -26,7 +25,7 @@ section! {
         // Many times the latency of a store nearby, and less than the latency of most nodes.
         timeout: Duration = within("20ms", TIMEOUT),
         /// An additional certificate authority, in PEM.
-        ca_file: Option<PathBuf> = ca_file(),
+        ca_file: Option<CaFile> = ca_file(),
         /// The secret that authenticates cached answers in the store. Others who can write to the store cannot forge
         /// answers. All gateways need the same secret; or `env:NAME`, `file:PATH`. Without a secret, only accidental damage
         /// is detected.

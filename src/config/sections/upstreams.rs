@@ -2,7 +2,6 @@
 //! upstreams of the file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::json;
@@ -11,7 +10,7 @@ use super::{NAME_RULE, is_name, url_fault};
 use crate::config::Secret;
 use crate::config::problem::ValueOrigin;
 use crate::config::reader::{Declared, Section, TableReader};
-use crate::config::setting::{Field, section};
+use crate::config::setting::{CaFile, Field, section};
 use crate::methods::AnyMethod;
 
 /// The environment variable with the upstreams, separated by commas. Each is `name=url` or a plain URL. Names
@@ -45,7 +44,7 @@ section! {
         // Well below the queue length of a validator's RPC threads.
         max_in_flight: usize = within(512, 1..=1_000_000),
         /// An additional certificate authority, in PEM.
-        ca_file: Option<PathBuf> = ca_file(),
+        ca_file: Option<CaFile> = ca_file(),
         /// True for HTTP/2, false for HTTP/1.1.
         // Several HTTP/1.1 connections avoid two limits of a single HTTP/2 connection: the one TCP window and the
         // number of streams.
