@@ -21,8 +21,8 @@ pub(crate) mod watch;
 
 pub use dev::DEV_KEY;
 pub use load::{from_text, load};
-pub(crate) use problem::io_fault;
 pub use problem::{Problem, Problems, ValueOrigin};
+pub(crate) use problem::{folder_of, io_fault};
 pub use schema::schema;
 pub use secret::Secret;
 pub(crate) use secret::sha256;

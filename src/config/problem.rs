@@ -17,18 +17,26 @@ pub enum ValueOrigin {
 }
 
 /// Says why the file `path` cannot be read or written, as in "cannot be read: …". If it may not, both users are named, because
-/// a file that is mounted into a container often belongs to a user of the host.
+/// a file that is mounted into a container often belongs to a user of the host. For a file that cannot be created, its
+/// folder is what counts.
 pub(crate) fn io_fault(path: &Path, error: &io::Error) -> String {
-    match (error.kind(), std::fs::metadata(path)) {
-        (io::ErrorKind::NotFound, _) => "it does not exist".to_owned(),
-        (io::ErrorKind::PermissionDenied, Ok(file)) => format!(
-            "permission denied; it belongs to user {} with mode {:03o}, and slotfront runs as user {}",
+    let of = |path: &Path, what| Some((what, std::fs::metadata(path).ok()?));
+    match (error.kind(), of(path, "it").or_else(|| of(folder_of(path), "its folder"))) {
+        (io::ErrorKind::NotFound, None) => "it does not exist, nor does its folder".to_owned(),
+        (io::ErrorKind::NotFound, Some(_)) => "it does not exist".to_owned(),
+        (io::ErrorKind::PermissionDenied, Some((what, file))) => format!(
+            "permission denied; {what} belongs to user {} with mode {:03o}, and slotfront runs as user {}",
             file.uid(),
             file.mode() & 0o777,
             rustix::process::geteuid().as_raw()
         ),
         (kind, _) => kind.to_string(),
     }
+}
+
+/// Returns the folder of a file, which is the working directory for a mere name.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

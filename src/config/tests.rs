@@ -418,7 +418,7 @@ fn missing_file_is_named() {
     /nowhere/slotfront.toml: 1 problem
 
       the file
-        cannot be read: it does not exist
+        cannot be read: it does not exist, nor does its folder
         fix: name a readable file, such as a copy of config/example.toml; a container needs it mounted, readable to its user
     ");
 }

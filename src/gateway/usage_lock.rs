@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::quota::UsageError;
-use super::write;
+use super::write::{self, FileError};
 
 const RETRY: Duration = Duration::from_millis(100);
 const MAX_TEXT: u64 = 512;
@@ -60,8 +60,12 @@ impl UsageLock {
     }
 
     /// Takes the lock if it is free. Otherwise returns the name of the process that holds it.
-    fn take(path: &Path) -> io::Result<Result<Self, String>> {
-        let mut file = write::lock_file(path)?;
+    fn take(path: &Path) -> Result<Result<Self, String>, FileError> {
+        let file = write::lock_file(path)?;
+        Self::hold(file).map_err(|cause| FileError { path: write::lock_path(path), cause })
+    }
+
+    fn hold(mut file: File) -> io::Result<Result<Self, String>> {
         let locked = file.try_lock();
         let mut text = Vec::new();
         (&file).take(MAX_TEXT).read_to_end(&mut text)?;

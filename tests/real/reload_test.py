@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -10,8 +12,9 @@ import time
 import unittest
 import urllib.error
 import urllib.request
+from pathlib import Path
 
-from gateway import BINARY, PATIENCE_S, TOKEN, GatewayTest, call, eventually
+from gateway import BINARY, PATIENCE_S, TOKEN, GatewayTest, Program, call, eventually
 
 
 class Reload(GatewayTest):
@@ -110,6 +113,38 @@ class KeyFile(GatewayTest):
         finally:
             over.set()
             maker.join()
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can give files to another user")
+    def test_keys_of_root_leave_the_folder_to_its_user(self):
+        nobody, home, binary = 65534, Path(self.folder, "state"), Path(self.folder, "slotfront")
+        home.mkdir()
+        os.chown(home, nobody, nobody)
+        shutil.copy(BINARY, binary)
+        os.chmod(self.folder, 0o755)
+        self.configuration(self.nodes)
+        self.config.write_text(self.config.read_text().replace("[auth]", '[auth]\nkeys_file = "state/keys.toml"\nusage_file = "off"'))
+        self.keys_file = home / "keys.toml"
+
+        def create(name):
+            request = urllib.request.Request(f"http://{admin}/api/keys", json.dumps({"name": name}).encode(),
+                                             {"Authorization": f"Bearer {TOKEN}"})
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                    return answer.status, json.load(answer)
+            except urllib.error.HTTPError as refused:
+                return refused.code, json.load(refused)
+
+        self.keys("create", "--name", "a")
+        serve = self.start(Program("serve", "--config", self.config, program=binary, user=nobody, group=nobody, extra_groups=[]))
+        admin = serve.wait_for(r"status on http://(127\.0\.0\.1:\d+)/").group(1)
+        self.assertEqual(create("b")[0], 200)
+        self.keys("revoke", "--name", "a")
+        self.assertEqual(create("c")[0], 200)
+        # What refuses is named.
+        os.chown(home / "keys.toml.lock", 0, 0)
+        status, answer = create("d")
+        self.assertEqual(status, 500)
+        self.assertIn("keys.toml.lock: permission denied; it belongs to user 0", answer["error"])
 
 
 class Audit(GatewayTest):

@@ -92,10 +92,10 @@ fn of_mode(what: &str, path: &Path, mode: u32, is_secret: bool) -> Option<Findin
 /// Returns a fault if the user who runs this process cannot write the usage file at `path`. Leaves the file
 /// as it is.
 pub(super) fn of_usage_file(path: &Path) -> Option<Finding> {
-    let cause = check_writable(path).err()?;
+    let refused = check_writable(path).err()?;
     let folder = path.parent().unwrap_or(path).display();
     Some(Finding::fault(
-        format!("auth.usage_file ({}) cannot be written: {cause}", path.display()),
+        format!("auth.usage_file ({}) cannot be written: {refused}", path.display()),
         format!(
             "create {folder}, and let the user of the gateway write there; run check as this user. \
              auth.usage_file = \"off\" keeps no usage over a restart"

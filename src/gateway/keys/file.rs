@@ -58,10 +58,10 @@ pub struct IssuedKey {
 /// The reason why a key file was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The file cannot be read or written.
+    /// The file, its lock or the new file beside it cannot be read or written.
     #[error("{path}: {}", io_fault(path, cause))]
     Io {
-        /// The path of the file.
+        /// The path of the file that refused.
         path: PathBuf,
         /// The error of the operating system.
         cause: std::io::Error,
@@ -98,6 +98,12 @@ pub enum ChangeError {
     /// The operating system's random source fails.
     #[error("the operating system's random source fails: {0}")]
     Random(#[from] getrandom::Error),
+}
+
+impl From<write::FileError> for ChangeError {
+    fn from(write::FileError { path, cause }: write::FileError) -> Self {
+        Self::Io { path, cause }
+    }
 }
 
 impl KeyFile {
@@ -228,17 +234,16 @@ impl KeyFile {
         &self,
         change: impl FnOnce(&mut DocumentMut, &[ApiKey]) -> Result<T, ChangeError>,
     ) -> Result<T, ChangeError> {
-        let io = |cause| ChangeError::Io { path: self.path.clone(), cause };
         // One process at a time changes the file.
-        let lock = write::lock_file(&self.path).map_err(io)?;
-        lock.lock().map_err(io)?;
+        let lock = write::lock_file(&self.path)?;
+        lock.lock().map_err(|cause| ChangeError::Io { path: write::lock_path(&self.path), cause })?;
         let text = self.read()?;
         let keys = self.parse(&text)?;
         let mut document: DocumentMut = text.parse().map_err(|_| self.wrong("is not TOML".to_owned()))?;
         let made = change(&mut document, &keys)?;
         let changed = document.to_string();
         self.parse(&changed)?;
-        write::atomically(&self.path, |file| file.write_all(changed.as_bytes())).map_err(io)?;
+        write::atomically(&self.path, |file| file.write_all(changed.as_bytes()))?;
         Ok(made)
     }
 
