@@ -56,7 +56,7 @@ pub use quota::UsageError;
 pub(crate) use quota::is_clock_set;
 pub use usage::Usage;
 pub use usage_lock::UsageLock;
-pub(crate) use write::check_writable;
+pub(crate) use write::{check_writable, create_private};
 
 /// The interval at which the key file is checked, the usage file is written if it is due, and the wall clock is read.
 const TICK: Duration = LOOK_EVERY;

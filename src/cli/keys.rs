@@ -1,6 +1,7 @@
 //! `slotfront keys`: creates, lists, rotates and revokes API keys.
 
-use std::path::PathBuf;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
@@ -10,7 +11,8 @@ use jiff::Timestamp;
 use super::check::Finding;
 use super::table::TextTable;
 use super::{Failure, World};
-use crate::config::{KEYS_FILE, STANDARD_PLAN, is_name};
+use crate::config::{Config, KEYS_FILE, STANDARD_PLAN, io_fault, is_name};
+use crate::gateway::create_private;
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
 use crate::gateway::keys::{self, ApiKey, KeyHash, NAME_RULE};
@@ -21,26 +23,29 @@ use crate::methods::AnyMethod;
 #[command(
     long_about = "Create, list, rotate and revoke API keys. The file holds hashes only; a secret is shown once, when it is issued.\n\
                   A running gateway reads a changed file within two seconds, without a restart.",
-    after_help = "Examples:\n    slotfront keys create --file keys.toml --name alice --plan standard --expires 90d\n    \
-                  slotfront keys list --file keys.toml\n    \
-                  slotfront keys rotate --file keys.toml --name alice --grace 24h\n    \
+    after_help = "Examples:\n    slotfront keys create --config slotfront.toml --name alice --expires 90d --output alice.key\n    \
+                  slotfront keys list --config slotfront.toml\n    \
+                  slotfront keys rotate --file keys.toml --name alice --grace 24h --output alice.new.key\n    \
                   slotfront keys revoke --file keys.toml --name alice"
 )]
 pub(super) struct Args {
-    /// The key file: `auth.keys_file` of the configuration
-    #[arg(long, global = true, value_name = "FILE", default_value = KEYS_FILE)]
-    file: PathBuf,
+    /// The key file [default: `auth.keys_file` of the configuration; without one, keys.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The configuration, which names the key file and has the plans [default: the file that `SLOTFRONT_CONFIG` names]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: KeysCommand,
 }
 
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
-    /// Create a key; the secret is printed once, alone on standard output
+    /// Create a key; the secret is shown once, in the file --output or alone on standard output
     #[command(
-        after_help = "Examples:\n    slotfront keys create --file keys.toml --name alice --expires 2027-01-31\n    \
-                      slotfront keys create --file keys.toml --name shop --origin https://shop.example \\\n      \
-                      --address 10.0.0.0/8 --method getBlock --method getAccountInfo"
+        after_help = "Examples:\n    slotfront keys create --config slotfront.toml --name alice --output alice.key\n    \
+                      slotfront keys create --config slotfront.toml --name shop --origin https://shop.example \\\n      \
+                      --address 10.0.0.0/8 --method getBlock --method getAccountInfo --output shop.key"
     )]
     Create {
         /// The owner of the key
@@ -49,15 +54,15 @@ enum KeysCommand {
         /// The plan of the key: a [plans.NAME] of the configuration
         #[arg(long, default_value = STANDARD_PLAN)]
         plan: String,
-        /// The configuration file in which the plan is looked up [default: the file that `SLOTFRONT_CONFIG` names]
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
         /// The time at which the key expires: a duration from now such as 90d, or a date such as 2027-01-31 (00:00 UTC)
         /// [default: never]
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
         #[command(flatten)]
         restrictions: Restrictions,
+        /// Write the secret into this new file, which only its owner can read, so that it is in no terminal and no log
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
     },
     /// List all keys, without their secrets
     #[command(after_help = "Example:\n    slotfront keys list --file keys.toml")]
@@ -81,6 +86,9 @@ enum KeysCommand {
         /// The longest time for which any earlier secret stays valid; 0s ends all of them at once
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
         grace: Duration,
+        /// Write the secret into this new file, which only its owner can read, so that it is in no terminal and no log
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
     },
 }
 
@@ -108,22 +116,25 @@ impl Restrictions {
 }
 
 pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(), Failure> {
-    let file = KeyFile::new(&args.file);
+    // A configuration that is not needed is not read, so that a faulty one does not keep a key from being revoked.
+    let is_needed = args.file.is_none() || matches!(args.command, KeysCommand::Create { .. });
+    let config = world.config_file(args.config).filter(|_| is_needed);
+    let config = config.map(|file| world.config(Some(file))).transpose()?;
+    let file = KeyFile::new(args.file.map_or_else(|| keys_file(config.as_ref(), world), Ok)?);
     match args.command {
-        KeysCommand::Create { name, plan, config, expires, restrictions } => {
+        KeysCommand::Create { name, plan, expires, restrictions, output } => {
             if !keys::is_name(&name) {
                 return Err(Failure::Usage(format!("--name {name:?}: {NAME_RULE}")));
             }
-            plan_exists(&plan, config, world)?;
+            plan_exists(&plan, config.as_ref(), world)?;
             let expires = expires.map(|text| parse_end(&text, now)).transpose()?;
             let new = NewKey { name, plan, expires, scope: restrictions.scope() };
-            let issued = file.create(&new, now).map_err(failure)?;
-            writeln!(world.err, "created {}; its secret is shown only now:", issued.id)?;
-            show(&issued, world)
+            let done = |issued: &IssuedKey| format!("created {}", issued.id);
+            issue(output.as_deref(), || file.create(&new, now), done, world)
         }
         KeysCommand::List => {
-            if !args.file.exists() {
-                let file = args.file.display();
+            if !file.path().exists() {
+                let file = file.path().display();
                 writeln!(world.err, "{file} does not exist yet: no key has been created in it")?;
             }
             writeln!(world.out, "{}", key_table(&file.list().map_err(failure)?, now))?;
@@ -134,27 +145,62 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
             writeln!(world.err, "revoked {id}; a running gateway refuses it within two seconds")?;
             Ok(())
         }
-        KeysCommand::Rotate { name, grace } => {
+        KeysCommand::Rotate { name, grace, output } => {
             let until = now
                 .checked_add(grace)
                 .map_err(|_| Failure::usage("--grace: the end is after the last supported date"))?;
-            let issued = file.rotate(&name, until, now).map_err(failure)?;
-            writeln!(
-                world.err,
-                "rotated {}; {}. The new secret is shown only now:",
-                issued.id,
-                earlier_secrets(&issued.earlier)
-            )?;
-            show(&issued, world)
+            let done =
+                |issued: &IssuedKey| format!("rotated {}; {}", issued.id, earlier_secrets(&issued.earlier));
+            issue(output.as_deref(), || file.rotate(&name, until, now), done, world)
         }
     }
 }
 
+/// Returns the key file of the gateway that `config` or, without it, the environment describes.
+fn keys_file(config: Option<&Config>, world: &World<'_>) -> Result<PathBuf, Failure> {
+    let file = match config {
+        Some(config) => config.auth.keys_file.clone(),
+        None => match world.env.get("SLOTFRONT_AUTH__KEYS_FILE").map(String::as_str) {
+            Some("off") => None,
+            file => Some(file.unwrap_or(KEYS_FILE).into()),
+        },
+    };
+    file.ok_or_else(|| Failure::usage("auth.keys_file is \"off\"; name the key file with --file FILE"))
+}
+
+/// Makes a secret with `make`, and hands it out, only here and only once: the key file holds its hash. `done` says what
+/// was done.
+fn issue(
+    output: Option<&Path>,
+    make: impl FnOnce() -> Result<IssuedKey, ChangeError>,
+    done: impl FnOnce(&IssuedKey) -> String,
+    world: &mut World<'_>,
+) -> Result<(), Failure> {
+    let Some(path) = output else {
+        let issued = make().map_err(failure)?;
+        writeln!(world.err, "{}. The secret is shown only now:", done(&issued))?;
+        return Ok(writeln!(world.out, "{}", issued.key.expose())?);
+    };
+    let refused = |error: io::Error| {
+        let why = match error.kind() {
+            ErrorKind::AlreadyExists => {
+                "exists already; nothing is overwritten, and no link followed".to_owned()
+            }
+            _ => io_fault(path, &error),
+        };
+        Failure::Usage(format!("--output {}: {why}", path.display()))
+    };
+    // The file comes first, so that no secret is made that would be lost.
+    let mut file = create_private(path).map_err(refused)?;
+    let issued = make().map_err(failure).inspect_err(|_| drop(std::fs::remove_file(path)))?;
+    writeln!(file, "{}", issued.key.expose()).and_then(|()| file.sync_all()).map_err(refused)?;
+    Ok(writeln!(world.err, "{}. The secret is in {}", done(&issued), path.display())?)
+}
+
 /// Checks that the configuration has the plan with the name `plan`. Without a configuration file, checks only the
 /// form of the name, and warns if the plan is not the default plan.
-fn plan_exists(plan: &str, config: Option<PathBuf>, world: &mut World<'_>) -> Result<(), Failure> {
-    if let Some(file) = world.config_file(config) {
-        let config = world.config(Some(file))?;
+fn plan_exists(plan: &str, config: Option<&Config>, world: &mut World<'_>) -> Result<(), Failure> {
+    if let Some(config) = config {
         if config.plans.contains_key(plan) {
             return Ok(());
         }
@@ -196,12 +242,6 @@ fn earlier_secrets(earlier: &[(KeyHash, Timestamp)]) -> String {
         [] => "no earlier secret is valid any more".to_owned(),
         _ => format!("still valid: {}; --grace 0s ends every earlier secret at once", list.join(", ")),
     }
-}
-
-fn show(issued: &IssuedKey, world: &mut World<'_>) -> Result<(), Failure> {
-    // The secret is printed only here and only once. The key file holds only its hash.
-    writeln!(world.out, "{}", issued.key.expose())?;
-    Ok(())
 }
 
 fn failure(error: ChangeError) -> Failure {

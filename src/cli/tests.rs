@@ -186,6 +186,101 @@ fn keys_create_rotate_list_revoke() {
 }
 
 #[test]
+fn keys_use_the_key_file_of_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, keys_file) = (dir.path().join("slotfront.toml"), dir.path().join("own/keys.toml"));
+    let upstream = "[[upstream]]\nurl = \"http://a.example\"\n";
+    std::fs::create_dir(dir.path().join("own")).unwrap();
+    std::fs::write(&config, format!("[auth]\nkeys_file = \"own/keys.toml\"\n[plans.gold]\n{upstream}"))
+        .unwrap();
+    let keys = |args: &[&str]| typed(&[&["keys"], args, &["--config", config.to_str().unwrap()]].concat());
+    let (key, made) = keys(&["create", "--name", "alice", "--plan", "gold"]);
+    assert!(made.is_ok() && key.starts_with("sf_"), "{made:?}");
+    assert!(std::fs::read_to_string(&keys_file).unwrap().contains("name = \"alice\""));
+    assert!(keys(&["list"]).0.contains("alice"));
+    assert!(keys(&["rotate", "--name", "alice"]).1.is_ok());
+    assert!(keys(&["revoke", "--name", "alice"]).1.is_ok());
+    assert!(std::fs::read_to_string(&keys_file).unwrap().contains("revoked = "));
+    assert!(
+        keys(&["create", "--name", "b", "--plan", "silver"]).1.unwrap_err().1.contains("only gold, standard")
+    );
+
+    let other = dir.path().join("other.toml");
+    assert!(keys(&["create", "--name", "bob", "--file", other.to_str().unwrap()]).1.is_ok());
+    assert!(std::fs::read_to_string(&other).unwrap().contains("bob"), "--file counts more");
+    std::fs::write(&config, format!("[auth]\nmode = \"open\"\nkeys_file = \"off\"\n{upstream}")).unwrap();
+    let (code, message) = keys(&["list"]).1.unwrap_err();
+    assert!(code == 2 && message.contains("auth.keys_file is \"off\""), "{message}");
+    std::fs::write(&config, "[auth").unwrap();
+    assert_eq!(keys(&["list"]).1.unwrap_err().0, 2);
+    let revoked = keys(&["revoke", "--name", "bob", "--file", other.to_str().unwrap()]);
+    assert_eq!(revoked.1, Ok(()), "a faulty configuration does not keep a key from being revoked");
+}
+
+#[test]
+fn key_file_of_the_environment_is_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, keys_file) = (dir.path().join("slotfront.toml"), dir.path().join("keys.toml"));
+    std::fs::write(&config, "[[upstream]]\nurl = \"http://a.example\"").unwrap();
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    for (i, (variable, value)) in
+        [("SLOTFRONT_CONFIG", text(&config)), ("SLOTFRONT_AUTH__KEYS_FILE", text(&keys_file))]
+            .into_iter()
+            .enumerate()
+    {
+        let cli = Cli::try_parse_from(["slotfront", "keys", "create", "--name", "alice"]).unwrap();
+        let env = BTreeMap::from([(variable.to_owned(), value)]);
+        run(cli.command, &mut World { env, out: &mut Vec::new(), err: &mut Vec::new() }).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(&keys_file).unwrap().matches("[[key]]").count(),
+            i + 1,
+            "{variable}"
+        );
+    }
+}
+
+#[test]
+fn secrets_are_written_to_new_private_files_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let file = at("keys.toml");
+    let keys = |args: &[&str], output: &str| {
+        typed_with_notes(&[&["keys"], args, &["--file", &file, "--output", output]].concat())
+    };
+    for (args, name, word) in [
+        (["create", "--name", "alice"], "a.key", "created key-"),
+        (["rotate", "--name", "alice"], "b.key", "rotated key-"),
+    ] {
+        let (out, notes, done) = keys(&args, &at(name));
+        assert_eq!((out.as_str(), done), ("", Ok(())));
+        assert!(
+            notes.starts_with(word) && notes.ends_with(&format!("The secret is in {}\n", at(name))),
+            "{notes}"
+        );
+        assert_eq!(std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777, 0o600);
+        let secret = std::fs::read_to_string(at(name)).unwrap();
+        let hash = crate::gateway::keys::KeyHash::of(secret.strip_suffix('\n').unwrap()).to_string();
+        assert!(std::fs::read_to_string(&file).unwrap().contains(&hash) && !notes.contains("sf_"));
+    }
+    std::os::unix::fs::symlink(at("target"), at("link.key")).unwrap();
+    let before = std::fs::read_to_string(&file).unwrap();
+    for (output, words) in [
+        (at("a.key"), "a.key: exists already"),
+        (at("link.key"), "link.key: exists already"),
+        (at("nowhere/c.key"), "c.key: it does not exist, nor does its folder"),
+    ] {
+        let (out, _, refused) = keys(&["create", "--name", "bob"], &output);
+        let (code, message) = refused.unwrap_err();
+        assert!(out.is_empty() && code == 2 && message.contains(words), "{code} {message}");
+    }
+    assert!(!dir.path().join("target").exists());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before, "no key was made for nobody");
+    assert!(keys(&["rotate", "--name", "nobody"], &at("d.key")).2.is_err());
+    assert!(!dir.path().join("d.key").exists(), "without a secret there is no file");
+}
+
+#[test]
 fn unreadable_key_file_exits_with_1() {
     let dir = tempfile::tempdir().unwrap();
     let (code, message) = typed(&["keys", "list", "--file", dir.path().to_str().unwrap()]).1.unwrap_err();
