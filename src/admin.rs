@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::config::reload::Changes;
+use crate::gateway::{Limiter, PerAddress};
 use crate::http::Front;
 use crate::http::shutdown::Signal;
 use crate::telemetry::totals::Totals;
@@ -39,6 +40,8 @@ pub(crate) struct AdminState {
     /// Triggered when the gateway drains before a stop.
     draining: Signal,
     started: Instant,
+    /// The wrong tokens of each client address.
+    wrong_tokens: PerAddress<Limiter>,
 }
 
 /// A request to reload the configuration. The request is the sender of its reply: the changes, or the text of all
@@ -60,7 +63,7 @@ impl AdminState {
         reloads: mpsc::Sender<ReloadRequest>,
         draining: Signal,
     ) -> Arc<Self> {
-        Arc::new(Self { front, reloads, draining, started: Instant::now() })
+        Arc::new(Self { front, reloads, draining, started: Instant::now(), wrong_tokens: PerAddress::new() })
     }
 }
 

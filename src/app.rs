@@ -33,7 +33,7 @@ use crate::http::access::LogSampler;
 use crate::http::listener;
 use crate::http::shutdown::{GracePeriods, Phases};
 use crate::http::tls::{Tls, TlsError};
-use crate::http::{Front, Outgoing};
+use crate::http::{Front, Incoming, Outgoing};
 use crate::low_priority;
 use crate::node::client::ClientError;
 use crate::pool::Pool;
@@ -131,6 +131,7 @@ impl App {
         let tracer = tracer(&config, &metrics, &tasks, stop)?;
         tasks.spawn(telemetry::report_folds(stop.clone()));
         let outgoing = Outgoing::new(config.server.max_outgoing);
+        let incoming = Incoming::new(config.server.max_incoming);
         let parts = HubParts {
             config: Arc::clone(&config),
             gateway: Arc::clone(&gateway),
@@ -155,6 +156,7 @@ impl App {
             in_flight: Arc::default(),
             tasks: tasks.clone(),
             outgoing,
+            incoming,
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
         let socket = listeners.socket.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -175,7 +177,8 @@ impl App {
         set_loaded_now(&metrics);
         let (reloads, reload_requests) = mpsc::channel(1);
         let state = AdminState::new(Arc::clone(&front), reloads, ending.public.notice.clone());
-        let (router, ended) = (admin::router(state), stop.clone().cancelled_owned());
+        let router = admin::router(state).into_make_service_with_connect_info::<SocketAddr>();
+        let ended = stop.clone().cancelled_owned();
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
         connections.spawn(listener::run(
             Arc::clone(&front),

@@ -32,11 +32,47 @@ impl Share {
         may_hold(before.saturating_add(units), free).then_some(held)
     }
 
+    /// Holds nothing of the supply yet.
+    pub(crate) fn hold_nothing(&self) -> Held {
+        Held { of: Some(self.clone()), units: 0 }
+    }
+
     /// Takes one unit of a supply of which the holder may have `limit` in all. `None` if the holder has as many.
     pub(crate) fn hold_one_of(&self, limit: usize) -> Option<Held> {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         let held = Held { of: Some(self.clone()), units: 1 };
         (before < limit).then_some(held)
+    }
+}
+
+/// A supply of bytes that all holders together must not exceed, and how many of them are in use.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pub(crate) limit: usize,
+    used: AtomicUsize,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, used: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn free(&self) -> usize {
+        self.limit.saturating_sub(self.used())
+    }
+
+    /// Takes `bytes` bytes. Returns false, and takes nothing, if more than `limit` bytes would then be in use.
+    pub(crate) fn take(&self, bytes: usize, limit: usize) -> bool {
+        let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+    }
+
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -51,6 +87,15 @@ impl Held {
     /// Returns a value that counts nothing, for a caller without a plan.
     pub(crate) fn uncounted() -> Self {
         Self { of: None, units: 0 }
+    }
+
+    /// Takes `units` more units of the supply, of which `free` are free. Returns false, and takes nothing, if the holder
+    /// would then exceed its fair share.
+    pub(crate) fn grow(&mut self, units: usize, free: usize) -> bool {
+        let Some(share) = &self.of else { return true };
+        let Some(mut more) = share.hold(units, free) else { return false };
+        self.units += std::mem::take(&mut more.units);
+        true
     }
 }
 

@@ -44,13 +44,13 @@ use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash, Revocations};
 use lease::{LeaseClient, LeaseQueue};
 use limit::WallClock;
-use limit::{Limiter, Rate};
 use principal::PlanLimits;
 use quota::{Ledger, Period};
 use snapshot::{AccessMode, KeySnapshot, PrincipalContext, read_keys, take_snapshot};
 
 pub(crate) use address::PerAddress;
 pub use known_slots::KnownSlots;
+pub(crate) use limit::{Limiter, Rate};
 pub use principal::Principal;
 pub use quota::UsageError;
 pub(crate) use quota::is_clock_set;
@@ -245,23 +245,31 @@ impl Gateway {
         let snapshot = self.snapshot.load();
         // Failures do not count towards the key's rate. Otherwise a stolen key could exhaust its owner's rate.
         self.identify(&snapshot, (key, client, origin), now).map_err(|failure| {
-            let per_minute = snapshot.context.failed_per_minute;
-            let make = || Limiter::new(Rate::new(per_minute, MINUTE, per_minute));
-            let taken = snapshot.context.failed.get(client, make).take(self.clock.steady(now));
-            let failure = if taken.is_ok() { failure } else { AuthFailure::Limited };
-            self.metrics.auth_failures.at(failure).inc();
-            match (taken, failure) {
-                (Err(retry_after), _) => {
-                    let limit = format!("{per_minute} failed API keys a minute");
-                    Error::Limited { limit, reason: "failed_keys", retry_after }
-                }
-                (Ok(()), AuthFailure::Origin) => Error::Forbidden("this origin".to_owned()),
-                (Ok(()), AuthFailure::Address) if client.is_some() => {
-                    Error::Forbidden("this address".to_owned())
-                }
-                (Ok(()), AuthFailure::Address) => Error::Forbidden("an unknown client address".to_owned()),
-                (Ok(()), _) => Error::Unauthorized,
+            if let Err(limited) = self.count_stranger(client, now) {
+                return limited;
             }
+            self.metrics.auth_failures.at(failure).inc();
+            match failure {
+                AuthFailure::Origin => Error::Forbidden("this origin".to_owned()),
+                AuthFailure::Address if client.is_some() => Error::Forbidden("this address".to_owned()),
+                AuthFailure::Address => Error::Forbidden("an unknown client address".to_owned()),
+                _ => Error::Unauthorized,
+            }
+        })
+    }
+
+    /// Counts a request of the address `client` that has no valid key.
+    ///
+    /// # Errors
+    /// [`Error::Limited`] after too many of them.
+    pub(crate) fn count_stranger(&self, client: Option<IpAddr>, now: Instant) -> Result<(), Error> {
+        let context = Arc::clone(&self.snapshot.load().context);
+        let per_minute = context.failed_per_minute;
+        let make = || Limiter::new(Rate::new(per_minute, MINUTE, per_minute));
+        context.failed.get(client, make).take(self.clock.steady(now)).map_err(|retry_after| {
+            self.metrics.auth_failures.at(AuthFailure::Limited).inc();
+            let limit = format!("{per_minute} requests without a valid API key a minute");
+            Error::Limited { limit, reason: "failed_keys", retry_after }
         })
     }
 

@@ -16,6 +16,8 @@ mod connection_service;
 mod cors;
 mod h1;
 mod in_flight;
+mod incoming;
+mod keyless;
 pub mod listener;
 pub(crate) mod openrpc;
 mod passthrough;
@@ -36,20 +38,17 @@ use std::sync::atomic::AtomicUsize;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::Response;
 use hyper::header::{CONNECTION, HeaderValue};
-use hyper::{Response, StatusCode};
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 pub use in_flight::Outgoing;
-use reply::HttpReply;
+use incoming::Arriving;
+pub use incoming::Incoming;
 use request_head::{REQUEST_ID, RequestHead, Wants};
 
 use crate::cache::Cache;
-use crate::chunks::{BodyBuffer, OverLimit};
 use crate::config::Config;
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
@@ -89,33 +88,42 @@ pub struct Front {
     pub tasks: TaskTracker,
     /// The budget for the bytes of all unsent answers, and the bytes reserved from it.
     pub outgoing: Arc<Outgoing>,
+    /// The budget for the bytes of all bodies, and the bytes that bodies hold.
+    pub incoming: Arc<Incoming>,
 }
 
 /// Serves a request whose head hyper has read. `body` may still be arriving.
 async fn serve(
     front: &Arc<Front>,
     routes: &axum::Router,
-    RequestHead { client, wanted_headers, wants }: RequestHead,
-    body: Incoming,
+    RequestHead { client, started, wanted_headers, wants }: RequestHead,
+    body: hyper::body::Incoming,
 ) -> Response<Body> {
-    let started = Instant::now();
-    // A body that the route does not need is read as well. If it stayed unread, hyper would close the connection without
-    // notice. The TCP reset might then reach the client before the response.
-    let body = read_body(front, body).await;
+    let mut arriving = match &wants {
+        Wants::Call(Ok(principal)) => Some(Arriving::new(front, principal, client.address)),
+        _ => None,
+    };
+    let body = incoming::read(front, body, &mut arriving).await;
     let is_last = body.is_err();
+    // Futures are boxed, so that a request whose body is arriving takes little memory.
     let mut response = match (wants, body) {
-        (Wants::Call { is_json: false, .. }, _) => {
-            HttpReply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, WRONG_MEDIA_TYPE).into_response()
+        (Wants::Call(Err(error)), body) => {
+            let body = body.ok().flatten().unwrap_or_default();
+            request::refuse(front, &client, started, &body, &error).into_response()
         }
-        (Wants::Call { key, .. }, Ok(body)) => {
-            request::serve(front, &client, &key, &body, started).await.into_response()
+        (Wants::Call(Ok(principal)), Ok(Some(body))) => {
+            Box::pin(request::serve(front, &client, principal, &body, started)).await.into_response()
         }
-        (Wants::Call { .. } | Wants::Socket(_), Err(refusal)) => refusal.into_response(),
+        (Wants::Call(Ok(principal)), Ok(None)) => {
+            request::refuse_overloaded(front, &client, &principal, started, &Bytes::new()).into_response()
+        }
+        (Wants::Call(Ok(_)) | Wants::Socket(_), Err(refusal)) => refusal.into_response(),
         (Wants::Socket(handshake), Ok(_)) => handshake.answer(front, &client),
         (Wants::Fixed(response), _) => response(),
         (Wants::Route(mut request), _) => {
             request.extensions_mut().insert(client.clone());
-            routes.clone().oneshot(*request).await.unwrap_or_else(|never| match never {})
+            let answer = Box::pin(routes.clone().oneshot(*request));
+            answer.await.unwrap_or_else(|never| match never {})
         }
     };
     let headers = response.headers_mut();
@@ -127,31 +135,3 @@ async fn serve(
     cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, headers);
     response
 }
-
-/// Reads the whole body of a request, within `server.max_body` bytes and `server.body_timeout`.
-///
-/// # Errors
-/// The body is too long, ends early, or takes too long. The error is a refusal that closes the connection, because the
-/// start of the next request is unknown.
-async fn read_body(front: &Front, mut body: Incoming) -> Result<Bytes, Box<HttpReply>> {
-    let server = &front.config.server;
-    let mut buffer = BodyBuffer::new(server.max_body);
-    let refusal = |status, why: &'static str| Box::new(HttpReply::text(status, why).last());
-    let reading = async {
-        while let Some(frame) = body.frame().await {
-            let early = |_| refusal(StatusCode::BAD_REQUEST, "the request body ended early\n");
-            if let Ok(chunk) = frame.map_err(early)?.into_data() {
-                buffer.push(chunk).map_err(|OverLimit| {
-                    refusal(StatusCode::PAYLOAD_TOO_LARGE, "request body size exceeds allowed maximum")
-                })?;
-            }
-        }
-        Ok(buffer.finish())
-    };
-    tokio::time::timeout(server.body_timeout, reading)
-        .await
-        .unwrap_or_else(|_| Err(Box::new(request::late_body())))
-}
-
-const WRONG_MEDIA_TYPE: &str =
-    "Supplied content type is not allowed. Content-Type: application/json is required\n";

@@ -2,11 +2,12 @@
 //!
 //! Without a configured token every action is refused with 403. Each action writes an audit line to the log.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{MatchedPath, Path, RawQuery, Request, State as Extract};
+use axum::extract::{ConnectInfo, MatchedPath, Path, RawQuery, Request, State as Extract};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -18,11 +19,15 @@ use url::form_urlencoded;
 use super::{AdminState, json_response};
 use crate::cache::purge::Filter;
 use crate::config::sha256;
+use crate::gateway::{Limiter, Rate};
 use crate::methods::{Method, Pubkey};
 use crate::telemetry;
 
 /// The longest wait for the result of a reload of the configuration.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of wrong tokens from one address in a minute, after which no token is compared.
+const WRONG_TOKENS: u32 = 10;
+const MINUTE: Duration = Duration::from_mins(1);
 /// The text of a response to a purge that panicked.
 const STOPPED_PURGE: &str =
     "an internal error stopped the purge, so some entries may remain; send the request again";
@@ -43,8 +48,26 @@ pub(super) async fn require_token(
     let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let sent =
         sent.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
-    // Hashes are compared, so that the time of the comparison tells nothing about the token.
-    if sent.is_none_or(|(_, token)| sha256(token.as_bytes()) != sha256(expected.expose().as_bytes())) {
+    let (peer, now) = (request.extensions().get::<ConnectInfo<SocketAddr>>(), state.started.elapsed());
+    let address = peer.map(|ConnectInfo(peer)| peer.ip());
+    let rate = Rate::new(WRONG_TOKENS, MINUTE, WRONG_TOKENS);
+    let wrong = state.wrong_tokens.get(address, || Limiter::new(rate));
+    // Beyond the limit no token is compared, because otherwise one could go on guessing until an answer differs.
+    let may_be_right = |token: &str| {
+        wrong.left(now).calls > 0 && sha256(token.as_bytes()) == sha256(expected.expose().as_bytes())
+    };
+    if sent.is_none_or(|(_, token)| !may_be_right(token)) {
+        if sent.is_some() && wrong.take(now).is_err() {
+            tracing::warn!(
+                client.address = address.map(tracing::field::display),
+                "admin requests are refused unread: too many wrong tokens from this address"
+            );
+            let text =
+                format!("more than {WRONG_TOKENS} wrong tokens a minute from this address; try again later");
+            let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, &text);
+            response.headers_mut().insert(header::RETRY_AFTER, rate.cell.as_secs().into());
+            return response;
+        }
         // The route is logged instead of the path, because the path may hold a secret.
         let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
         tracing::warn!(http.route = route, "an admin request was refused: missing or wrong token");

@@ -30,6 +30,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     let (bytes, entries) = front.cache.usage();
     metrics.requests_in_flight.set(gauge(front.in_flight.load(Ordering::Relaxed) as u64));
     metrics.outgoing_bytes.set(gauge(front.outgoing.used() as u64));
+    metrics.incoming_bytes.set(gauge(front.incoming.used() as u64));
     metrics.ws_connections.set(gauge(front.subscriptions.clients() as u64));
     metrics.ws_slot_age.at(()).set(front.subscriptions.slot_age(now).as_secs_f64());
     metrics.ws_queued_bytes.set(gauge(front.subscriptions.queued_bytes() as u64));

@@ -17,8 +17,9 @@ use super::{AuthMode, Config, KEYS_FILE, Plan, Secret, Server, Upstream, WsListe
 /// Checks the rules that several settings must fulfil together. If a default conflicts with a setting, the
 /// default is adjusted, and nothing is reported.
 pub(super) fn check(config: &mut Config, found: &mut Findings) {
-    let warnings = repeated_urls(config, found).into_iter().chain(next_port(config, found));
-    config.warnings.extend(warnings.collect::<Vec<_>>());
+    let mut warnings = [repeated_urls(config, found), short_secrets(config, found)].concat();
+    warnings.extend(next_port(config, found));
+    config.warnings.extend(warnings);
     let mut rules = CrossChecks { found, problems: Vec::new() };
     listeners(config, &mut rules);
     proxy_protocol(config, &mut rules);
@@ -110,6 +111,23 @@ fn next_port(config: &mut Config, found: &Findings) -> Option<Problem> {
     );
     let fix = "set server.listen so that the next port is free, or server.ws_listen = \"off\"";
     Some(Problem::new("server.ws_listen", found.origin("server.listen"), rule, fix))
+}
+
+/// The shortest length of a secret that nobody can guess, in characters.
+const SECRET_LENGTH: usize = 16;
+const GUESSABLE: &str = "is shorter than 16 characters, so it can be guessed";
+const LONGER: &str = "set a longer one, such as the output of `openssl rand -hex 32`";
+
+fn is_short(secret: &Secret) -> bool {
+    secret.expose().chars().count() < SECRET_LENGTH
+}
+
+/// Warns about each secret that could be guessed.
+fn short_secrets(config: &Config, found: &Findings) -> Vec<Problem> {
+    let of_store = config.shared.as_ref().and_then(|shared| shared.secret.as_ref());
+    let secrets = [("auth.admin_token", config.auth.admin_token.as_ref()), ("shared.secret", of_store)];
+    let short = secrets.into_iter().filter(|(_, secret)| secret.is_some_and(is_short));
+    short.map(|(path, _)| Problem::new(path, found.origin(path), GUESSABLE, LONGER)).collect()
 }
 
 /// Returns the listeners with their settings, in the order in which they are bound.
@@ -245,6 +263,11 @@ fn sizes(config: &mut Config, rules: &mut CrossChecks<'_>) {
         }
     }
     let (outgoing, buffered) = (config.server.max_outgoing, pool.max_buffered);
+    let server = &config.server;
+    if server.max_body > server.max_incoming {
+        let (body, incoming) = (server.max_body as u64, server.max_incoming as u64);
+        rules.report_excess("server.max_body", body, "server.max_incoming", incoming);
+    }
     for (name, most) in [("pool.max_buffered", buffered), ("server.max_outgoing", outgoing)] {
         if pool.max_response > most {
             if rules.is_set("pool.max_response") {
@@ -269,6 +292,10 @@ fn auth(config: &Config, rules: &mut CrossChecks<'_>) {
                 format!("use one of {}, or add [plans.{plan}]", names()),
             );
         }
+    }
+    let is_private = config.server.admin_listen.ip().to_canonical().is_loopback();
+    if !is_private && auth.admin_token.as_ref().is_some_and(is_short) {
+        rules.report("auth.admin_token", "server.admin_listen", "***", GUESSABLE, LONGER);
     }
     if auth.mode == AuthMode::Keys && auth.keys_file.is_none() {
         rules.report(

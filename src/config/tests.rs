@@ -123,6 +123,31 @@ fn syntax_errors_show_no_text() {
 }
 
 #[test]
+fn short_secrets_are_found() {
+    let rule = "auth.admin_token: is shorter than 16 characters, so it can be guessed";
+    let with = |token: &str, admin: &str| {
+        format!("{ONE}[server]\nadmin_listen = \"{admin}\"\n[auth]\nadmin_token = \"{token}\"\n")
+    };
+    for (token, admin, warns, is_refused) in [
+        ("admin", "127.0.0.1:9899", true, false),
+        ("admin", "[::1]:9899", true, false),
+        ("fifteen letters", "0.0.0.0:9899", false, true),
+        ("\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}", "10.0.0.1:9899", false, true),
+        ("sixteen letters.", "0.0.0.0:9899", false, false),
+        ("sixteen letters.", "127.0.0.1:9899", false, false),
+    ] {
+        let text = with(token, admin);
+        assert_eq!(faults(&text, &[]) == [rule], is_refused, "{token} at {admin}");
+        let warnings = parse(&text, &[]).map(|(config, _)| config.warnings).unwrap_or_default();
+        let warnings: Vec<_> =
+            warnings.iter().map(|found| format!("{}: {}", found.path, found.rule)).collect();
+        assert_eq!(warnings == [rule], warns, "{token} at {admin}: {warnings:?}");
+    }
+    let store = format!("{ONE}[shared]\nurl = \"redis://127.0.0.1\"\nsecret = \"hunter2\"\n");
+    assert_eq!(valid(&store, &[]).warnings[0].path, "shared.secret");
+}
+
+#[test]
 fn environment_overrides_the_file() {
     let text = &(ONE.to_owned()
         + "[server]\nmax_batch = 7\n[plans.Big-One]\nrps = 5\n[pool]\nattempt_timeout.getBlock = \"2s\"");

@@ -51,6 +51,8 @@ pub(crate) struct PlanLimits {
     permits: Share,
     /// The bytes of answers that are not sent yet.
     unsent: Share,
+    /// The bytes of bodies that are arriving, or whose calls are being answered.
+    arriving: Share,
     /// The open WebSockets, and the subscriptions, of which the plan says how many there may be.
     connections: Share,
     subscriptions: Share,
@@ -78,6 +80,7 @@ impl PlanLimits {
                 caller: old.caller,
                 permits: old.permits.clone(),
                 unsent: old.unsent.clone(),
+                arriving: old.arriving.clone(),
                 connections: old.connections.clone(),
                 subscriptions: old.subscriptions.clone(),
             };
@@ -90,6 +93,7 @@ impl PlanLimits {
             caller: CallerId::fresh(),
             permits: Share::default(),
             unsent: Share::default(),
+            arriving: Share::default(),
             connections: Share::default(),
             subscriptions: Share::default(),
         }
@@ -177,6 +181,11 @@ impl Principal {
     pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<Held> {
         let Some(limits) = &self.limits else { return Some(Held::uncounted()) };
         limits.unsent.hold(bytes, free)
+    }
+
+    /// Returns the caller's share of the memory for bodies. `None` for a caller without a plan.
+    pub(crate) fn arriving(&self) -> Option<Share> {
+        self.limits.as_ref().map(|limits| limits.arriving.clone())
     }
 
     /// Checks that the plan and the key allow a call, and reserves its price.

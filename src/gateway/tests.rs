@@ -118,7 +118,7 @@ async fn failed_keys_are_limited_by_address() {
     let gateway = keys.gateway();
     let tries: Vec<_> = (0..5).map(|_| authenticate(&gateway, "wrong").unwrap_err()).collect();
     let limited = Error::Limited {
-        limit: "3 failed API keys a minute".to_owned(),
+        limit: "3 requests without a valid API key a minute".to_owned(),
         reason: "failed_keys",
         retry_after: Duration::from_secs(20),
     };

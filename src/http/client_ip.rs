@@ -16,16 +16,36 @@ const X_FORWARDED_FOR: &str = "x-forwarded-for";
 /// pass on what a client has written.
 const FORWARDED: &str = "forwarded";
 
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Peer {
+    /// The address of the socket, or that of the connection's PROXY header.
+    Address(IpAddr),
+    /// A balancer, whose PROXY header names nobody. It may check the health of slotfront for itself, or pass on a client
+    /// whom it cannot name.
+    Unnamed(IpAddr),
+    /// A client whose address the balancer does not tell.
+    Unknown,
+}
+
+impl Peer {
+    pub(super) fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) | Self::Unnamed(address) => Some(address),
+            Self::Unknown => None,
+        }
+    }
+}
+
 /// Returns the client's address. If the address is unknown, returns `None`. Counts a request whose address is unknown, or
-/// that a trusted proxy sent without naming one. `peer` is the address at the other end of the connection, or the
-/// address in the connection's PROXY header.
-pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
+/// that a trusted proxy sent without naming one.
+pub(super) fn of(front: &Front, peer: Peer, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
     let server = &front.config.server;
     let client = client_ip(peer, fields, server);
     if client.is_none() {
         front.metrics.client_addresses_unknown.at(()).inc();
     } else if !server.proxy_protocol
-        && peer.is_some_and(|peer| is_trusted(peer, server))
+        && client.is_some_and(|client| is_trusted(client, server))
         && fields.first(X_FORWARDED_FOR).is_none()
     {
         front.metrics.client_addresses_missing.at(()).inc();
@@ -36,14 +56,16 @@ pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?S
 /// Returns the client's address. `None` if it is unknown.
 ///
 /// An untrusted `peer` is the client itself. A trusted peer that sends neither `X-Forwarded-For` nor `Forwarded` is the
-/// client as well. If it sends only `Forwarded`, the address is unknown.
-fn client_ip(peer: Option<IpAddr>, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
-    let peer = peer?.to_canonical();
-    if !is_trusted(peer, server) {
-        return Some(peer);
+/// client as well. If it sends only `Forwarded`, the address is unknown. It is unknown, too, if either comes through a
+/// balancer that names nobody: the client behind it may have written both.
+fn client_ip(peer: Peer, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
+    let address = peer.address()?.to_canonical();
+    if !is_trusted(address, server) {
+        return Some(address);
     }
-    if fields.first(X_FORWARDED_FOR).is_none() {
-        return fields.first(FORWARDED).is_none().then_some(peer);
+    if matches!(peer, Peer::Unnamed(_)) || fields.first(X_FORWARDED_FOR).is_none() {
+        let is_named = [X_FORWARDED_FOR, FORWARDED].iter().any(|field| fields.first(field).is_some());
+        return (!is_named).then_some(address);
     }
     let values = fields.all(X_FORWARDED_FOR).rev();
     let hops = values.flat_map(|value| value.rsplit(|byte| *byte == b','));
@@ -130,7 +152,7 @@ mod tests {
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_bytes(value).unwrap());
         }
-        client_ip(Some(peer.parse().unwrap()), &map, &server)
+        client_ip(Peer::Address(peer.parse().unwrap()), &map, &server)
     }
 
     /// Checks that the client's address is `expected` when the trusted proxy 10.0.0.1 sends each of `values` in an

@@ -53,8 +53,6 @@ struct State {
     is_http2: bool,
     /// The time of the last progress of each unfinished HTTP/2 answer, by request number.
     last_progress: BTreeMap<u64, Instant>,
-    /// True once a request of this HTTP/2 connection had a valid key.
-    key_shown: bool,
     /// The permits of requests whose answers are finished. hyper has taken the last bytes of these answers, but has not
     /// flushed them to the socket yet.
     unwritten: Vec<HeldPermits>,
@@ -98,15 +96,10 @@ impl ConnectionActivity {
         RequestGuard { activity: Arc::clone(self), number, is_http2, permits: HeldPermits::default() }
     }
 
-    /// Returns true if the connection has more than `most` unfinished requests, and none of its requests had a valid
-    /// key so far.
-    pub(super) fn needs_key(&self, most: usize) -> bool {
+    /// Returns the number of requests whose answers are not written yet.
+    pub(super) fn unfinished(&self) -> usize {
         let state = self.state();
-        !state.key_shown && state.answering + state.unwritten.len() > most
-    }
-
-    pub(super) fn note_valid_key(&self) {
-        self.state().key_shown = true;
+        state.answering + state.unwritten.len()
     }
 
     /// Records that bytes of the next head have arrived at `now`, unless a request is being answered.
@@ -309,7 +302,7 @@ mod tests {
         for _ in 0..5 {
             drop(activity.begin());
         }
-        assert!(!activity.needs_key(0));
+        assert_eq!(activity.unfinished(), 0);
     }
 
     #[tokio::test]

@@ -11,9 +11,9 @@ use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method as Verb, Request, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
 
 use super::connection_activity::{ConnectionActivity, PacedBody, RequestGuard};
+use super::keyless::KeylessPlace;
 use super::request_head::{RequestHead, Wants};
 use super::shutdown::Phases;
 use super::{Front, serve};
@@ -29,7 +29,7 @@ const WITHOUT_KEY: usize = 16;
 pub(super) struct ConnectionService {
     pub(super) front: Arc<Front>,
     pub(super) routes: axum::Router,
-    pub(super) client: Option<IpAddr>,
+    pub(super) place: Arc<KeylessPlace>,
     pub(super) activity: Arc<ConnectionActivity>,
     pub(super) phases: Arc<Phases>,
     /// The permits that limit concurrent HTTP/2 requests. `None` over HTTP/1.1.
@@ -63,33 +63,19 @@ impl ConnectionService {
         let mut guard = self.activity.begin();
         // A browser may send many preflights before its first call. They are answered at once.
         let is_preflight = head.method == Verb::OPTIONS && body.is_end_stream();
-        let head = RequestHead::of(&self.front, self.client, head);
+        let head = RequestHead::of(&self.front, self.place.peer, head);
+        if matches!(head.wants, Wants::Call(Ok(_))) {
+            self.place.show_key();
+        }
+        // A request costs its client a few bytes, and slotfront some KiB until its answer is sent. HTTP/1.1 needs no such
+        // limit: a connection has one request at a time, and connections are limited.
         if let Some(permits) = &self.http2_permits {
-            guard.hold(self.admit(permits, &head, is_preflight)?);
+            if !is_preflight && !self.place.has_shown_key() && self.activity.unfinished() > WITHOUT_KEY {
+                return None;
+            }
+            guard.hold(permits.try_acquire(head.client.address)?);
         }
         Some((head, guard))
-    }
-
-    /// Takes a permit for an HTTP/2 request. `None` if no permit is free, if the client's address already holds its
-    /// share, or if the request must carry a valid key and does not.
-    ///
-    /// A request costs its client a few bytes, and slotfront some KiB until its answer is sent. Otherwise the key would
-    /// be checked only after the body has arrived. HTTP/1.1 needs no such limit: a connection has one request at a
-    /// time, and connections are limited.
-    fn admit(
-        &self,
-        permits: &ConnectionPermits,
-        RequestHead { client, wants, .. }: &RequestHead,
-        is_preflight: bool,
-    ) -> Option<Http2Permit> {
-        if !is_preflight && self.activity.needs_key(WITHOUT_KEY) {
-            let Wants::Call { key, .. } = wants else { return None };
-            let origin = client.origin.as_deref();
-            // The gateway counts failed attempts here, too, so that a client cannot guess keys in this way.
-            self.front.gateway.authenticate(key, client.address, origin, Instant::now()).ok()?;
-            self.activity.note_valid_key();
-        }
-        permits.try_acquire(client.address)
     }
 
     async fn serve(
@@ -101,6 +87,7 @@ impl ConnectionService {
     ) -> Response<PacedBody> {
         let mut response = serve(&self.front, &self.routes, head, body).await;
         if let Some(client) = response.extensions_mut().remove::<Arc<SocketClient>>() {
+            self.place.show_key();
             *self.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, client));
         } else if self.http2_permits.is_none() && self.phases.notice.is_triggered() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -14,43 +14,52 @@
 //! 4. Timers and shutdown are checked only after a wake-up that found nothing to read. So these checks do not
 //!    slow requests down.
 //! 5. An idle connection has neither a buffer nor the future of a request. While a call waits, reading
-//!    ahead stops once [`message::MAX_BODY`] bytes are read.
+//!    ahead stops once a buffer is full.
+//! 6. The key is looked up before more of a body is kept than came with the head.
 
 mod message;
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::mem;
-use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::Instant;
 
+use super::incoming::Arriving;
+use super::keyless::KeylessPlace;
+use super::reply::HttpReply;
+use super::request_head::ClientInfo;
 use super::shutdown::{IDLE_TIMEOUT, Phases, Wait};
 use super::timed_socket::{LazyTimer, linger};
 use super::{Front, request};
-use message::{Head, MAX_BODY, Plain, ResponseWriter};
+use crate::error::Error;
+use crate::gateway::Principal;
+use message::{Head, Plain, ResponseWriter};
 
-/// The capacity for one read, in bytes. Most requests fit.
+/// The capacity for one read, in bytes. Most requests fit. Also the limit on reading ahead: while a request is served,
+/// reading stops at this many bytes of later requests.
 const READ_BYTES: usize = 4096;
+/// The bytes that the buffer takes while it holds a part of a request that is not answered.
+const PART_BYTES: usize = 2 * READ_BYTES;
 
-/// Serves plain requests (usual POSTs of JSON-RPC calls) until the connection closes or gets any other request. `peer`
-/// is the client's address. Returns the connection if hyper has to serve its next request, and all later ones.
+/// Serves plain requests (usual POSTs of JSON-RPC calls) until the connection closes or gets any other request. `place`
+/// names its client, and counts it until it has shown a key. Returns the connection if hyper has to serve its next request, and all later ones.
 ///
 /// # Errors
 /// Errors of the socket, or [`io::ErrorKind::TimedOut`] if a head takes too long or the client stops reading an answer.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     front: &Arc<Front>,
     mut socket: S,
-    peer: Option<IpAddr>,
+    place: &KeylessPlace,
     phases: &Phases,
 ) -> io::Result<Option<(S, Left)>> {
-    if let Some(left) = H1Connection::new(front, &mut socket, peer, phases).run().await? {
+    if let Some(left) = H1Connection::new(front, &mut socket, place, phases).run().await? {
         return Ok(Some((socket, left)));
     }
     Box::pin(linger(&mut socket, phases.periods.linger)).await;
@@ -72,7 +81,9 @@ pub(super) struct Left {
 struct H1Connection<'a, S> {
     front: &'a Arc<Front>,
     socket: &'a mut S,
-    peer: Option<IpAddr>,
+    place: &'a KeylessPlace,
+    /// True if `place` counts the buffer.
+    is_counted: bool,
     /// The bytes that were read from the socket and belong to no served request. While there are none, the
     /// connection has no buffer.
     read: BytesMut,
@@ -99,14 +110,14 @@ thread_local! {
     static READ_BUFFER: Cell<BytesMut> = Cell::default();
 }
 
-impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
+impl<'a, S: AsyncRead + AsyncWrite + Unpin + Send> H1Connection<'a, S> {
     /// Creates the connection. The timeout for a request head runs from now, so it also applies to a client that sends
     /// nothing.
-    fn new(front: &'a Arc<Front>, socket: &'a mut S, peer: Option<IpAddr>, phases: &'a Phases) -> Self {
+    fn new(front: &'a Arc<Front>, socket: &'a mut S, place: &'a KeylessPlace, phases: &'a Phases) -> Self {
         let timer =
             ReadTimer::new(front.config.server.header_timeout, phases.idle_close.wait().with_last_look());
-        let (read, is_read_closed, is_first) = (BytesMut::new(), false, true);
-        Self { front, socket, peer, read, is_read_closed, is_first, phases, timer }
+        let (read, is_read_closed, is_first, is_counted) = (BytesMut::new(), false, true, false);
+        Self { front, socket, place, is_counted, read, is_read_closed, is_first, phases, timer }
     }
 
     /// Serves requests until the connection ends, or until hyper has to serve it.
@@ -117,8 +128,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         loop {
             let mut next = self.read_head().await?;
             if let Next::Serve(plain) = next {
-                // Boxed, so that an idle connection takes little memory.
-                match Box::pin(self.answer(plain)).await? {
+                match self.begin(plain).await? {
                     None => continue,
                     Some(end) => next = end,
                 }
@@ -132,7 +142,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
     async fn read_head(&mut self) -> io::Result<Next> {
         let mut is_idle = !self.is_first;
         loop {
-            match Head::parse(&self.read, self.front, self.peer) {
+            match Head::parse(&self.read, self.front, self.place.peer) {
                 Head::Plain(plain) => return Ok(Next::Serve(plain)),
                 Head::Other => return Ok(Next::HandOver),
                 Head::Partial => {}
@@ -142,33 +152,87 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
                 is_idle = false;
                 self.timer.start(self.front.config.server.header_timeout);
             }
+            self.count_buffer();
             if !self.read_more().await? {
                 return Ok(Next::Close);
             }
         }
     }
 
-    /// Answers the request with the head `plain`. `None` if the connection waits for the next request.
-    async fn answer(&mut self, plain: Plain) -> io::Result<Option<Next>> {
-        let started = self.timer.since;
-        let mut reply = match self.read_body(&plain).await {
-            Ok(true) => {
-                let read = self.read.split_to(plain.body.end).freeze();
-                let key = str::from_utf8(&read[plain.key.clone()]).unwrap_or_default();
-                let body = read.slice(plain.body.clone());
-                // Pinned in place, because the future is large and a move would copy it.
-                let reply = pin!(request::serve(self.front, &plain.client, key, &body, started));
-                let Some(reply) = self.unless_gone(reply).await else { return Ok(Some(Next::Close)) };
-                reply
+    /// Counts the buffer towards `place`, if it holds a part of a request.
+    fn count_buffer(&mut self) {
+        if !self.read.is_empty() && !mem::replace(&mut self.is_counted, true) {
+            self.place.grow(PART_BYTES);
+        }
+    }
+
+    /// Looks up the key of the request `plain`, and returns the future that answers the request. The future gives `None` if
+    /// the connection waits for the next request. It is boxed, so that an idle connection takes little memory.
+    fn begin(&mut self, plain: Plain) -> Pin<Box<dyn Future<Output = io::Result<Option<Next>>> + Send + '_>> {
+        let key = str::from_utf8(&self.read[plain.key.clone()]).unwrap_or_default();
+        match plain.client.caller(self.front, key, self.timer.since) {
+            Ok(principal) if self.read.len() >= plain.body.end => {
+                let (body, started) = (self.take_body(&plain), self.timer.since);
+                Box::pin(self.answer(plain.client, principal, body, started))
             }
-            // The client has closed before the end of the body. hyper will notice this, and answers the request.
-            Ok(false) => return Ok(Some(Next::HandOver)),
-            Err(error) if error.kind() == ErrorKind::TimedOut => request::late_body(),
-            Err(error) => return Err(error),
+            caller => Box::pin(self.answer_later(plain, caller)),
+        }
+    }
+
+    /// Answers a request of `principal`, whose whole body has arrived. `None` if the connection waits for the next request.
+    async fn answer(
+        &mut self,
+        client: ClientInfo,
+        principal: Arc<Principal>,
+        body: Bytes,
+        started: Instant,
+    ) -> io::Result<Option<Next>> {
+        self.place.show_key();
+        // Pinned in place, because the future is large and a move would copy it.
+        let reply = pin!(request::serve(self.front, &client, principal, &body, started));
+        let Some(reply) = self.unless_gone(reply).await else { return Ok(Some(Next::Close)) };
+        self.write(reply, &client).await
+    }
+
+    /// Answers the request `plain` of `caller`, once its body has arrived. `None` if the connection waits for the next
+    /// request. The body of a refused request is not needed.
+    async fn answer_later(
+        &mut self,
+        plain: Plain,
+        caller: Result<Arc<Principal>, Error>,
+    ) -> io::Result<Option<Next>> {
+        let (started, mut memory) = (self.timer.since, None);
+        let caller = caller.and_then(|principal| {
+            self.place.show_key();
+            let arriving = memory.insert(Arriving::new(self.front, &principal, plain.client.address));
+            if arriving.grow(plain.body.end + READ_BYTES) {
+                return Ok(principal);
+            }
+            principal.note_call(started);
+            Err(Error::Overloaded)
+        });
+        let reply = match (self.read_body(&plain, caller.is_ok()).await, caller) {
+            (Err(error), _) if error.kind() != ErrorKind::TimedOut => return Err(error),
+            (Ok(Some(body)), Ok(principal)) => {
+                return Box::pin(self.answer(plain.client, principal, body, started)).await;
+            }
+            (Ok(Some(body)), Err(error)) => {
+                request::refuse(self.front, &plain.client, started, &body, &error)
+            }
+            (_, Err(error)) => {
+                request::refuse(self.front, &plain.client, started, &Bytes::new(), &error).last()
+            }
+            (Ok(None), Ok(_)) => request::early_end(),
+            (Err(_), Ok(_)) => request::late_body(),
         };
+        self.write(reply, &plain.client).await
+    }
+
+    /// Writes the reply to a request of `client`. `None` if the connection waits for the next request.
+    async fn write(&mut self, mut reply: HttpReply, client: &ClientInfo) -> io::Result<Option<Next>> {
         reply.last |= self.phases.notice.is_triggered();
         let is_last = reply.last;
-        let mut writer = ResponseWriter::new(reply, &plain.client.id);
+        let mut writer = ResponseWriter::new(reply, &client.id);
         writer.write_all(self.socket, self.front.config.server.write_timeout).await?;
         // Frees the request's permit, because the kernel now has the whole response.
         drop(writer);
@@ -177,21 +241,43 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
         Ok(is_last.then_some(Next::Close))
     }
 
-    /// Reads until the whole body of the request `plain` has arrived. Returns false if the client closes the connection
-    /// first.
+    /// Reads the body of the request `plain`. Unless `is_kept`, a body that does not fit into one read is dropped while it
+    /// arrives, and an empty one is returned. `None` if the client closes the connection first.
     ///
     /// # Errors
     /// Errors of the socket; [`ErrorKind::TimedOut`] if the body takes too long.
-    async fn read_body(&mut self, plain: &Plain) -> io::Result<bool> {
-        if self.read.len() < plain.body.end {
+    async fn read_body(&mut self, plain: &Plain, is_kept: bool) -> io::Result<Option<Bytes>> {
+        let end = plain.body.end;
+        if self.read.len() < end {
             self.timer.start(self.front.config.server.body_timeout);
         }
-        while self.read.len() < plain.body.end {
+        if is_kept || end <= READ_BYTES {
+            self.count_buffer();
+            self.read.reserve((end + READ_BYTES).saturating_sub(self.read.len()));
+            while self.read.len() < end {
+                if !self.read_more().await? {
+                    return Ok(None);
+                }
+            }
+            return Ok(Some(self.take_body(plain)));
+        }
+        let mut left = end;
+        loop {
+            let dropped = left.min(self.read.len());
+            self.read.advance(dropped);
+            left -= dropped;
+            if left == 0 {
+                return Ok(Some(Bytes::new()));
+            }
             if !self.read_more().await? {
-                return Ok(false);
+                return Ok(None);
             }
         }
-        Ok(true)
+    }
+
+    /// Takes the request `plain`, which has arrived, from the bytes that were read, and returns its body.
+    fn take_body(&mut self, plain: &Plain) -> Bytes {
+        self.read.split_to(plain.body.end).freeze().slice(plain.body.clone())
     }
 
     /// Reads more bytes from the client. Returns false if the client has closed the connection or, while no byte of a
@@ -247,7 +333,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> H1Connection<'a, S> {
                 return Poll::Ready(Some(served));
             }
             // Meanwhile reads the bytes of later requests, up to a bound.
-            while !self.is_read_closed && self.read.len() < MAX_BODY {
+            while !self.is_read_closed && self.read.len() < READ_BYTES {
                 match ready!(self.poll_read(cx)) {
                     // A client that sent more requests before it closed still waits for the answers.
                     Ok(0) if !self.read.is_empty() => self.is_read_closed = true,

@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use super::Front;
 use super::reply::{BodyParts, JOINED_BYTES};
-use crate::fair::Held;
+use crate::fair::{Budget, Held};
 use crate::gateway::Principal;
 
 /// A request's permit to be in flight. There are `server.max_in_flight` such permits. Dropping the value frees the
@@ -96,8 +96,8 @@ impl Drop for Counted {
     }
 }
 
-/// The total length of a request's answers, in bytes, up to which nothing is reserved. `server.max_in_flight` bounds
-/// the number of such requests.
+/// The length of a request's body, and the total length of its answers, in bytes, up to which nothing is reserved.
+/// `server.max_in_flight` bounds the number of such requests.
 pub(super) const FREE_BYTES: usize = 4 * 1024;
 /// The memory of one entry in a list of pieces, in bytes. It includes the list's spare capacity.
 const PIECE_BYTES: usize = 2 * size_of::<Bytes>();
@@ -106,8 +106,7 @@ type PieceAddress = (usize, usize);
 
 /// The budget of the process for the bytes of unsent answers, and the bytes reserved from it.
 pub struct Outgoing {
-    limit: usize,
-    used: AtomicUsize,
+    budget: Budget,
     /// The number of unsent answers that contain each long piece of text. The address identifies a piece, because
     /// memory is not reused while an answer refers to it.
     shared: Mutex<HashMap<PieceAddress, usize>>,
@@ -116,26 +115,12 @@ pub struct Outgoing {
 impl Outgoing {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, used: AtomicUsize::new(0), shared: Mutex::default() })
+        Arc::new(Self { budget: Budget::new(limit), shared: Mutex::default() })
     }
 
     /// Returns the number of bytes that unsent answers have reserved.
     pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    fn free(&self) -> usize {
-        self.limit.saturating_sub(self.used())
-    }
-
-    /// Reserves `bytes` bytes. Returns false, and reserves nothing, if the total would exceed `limit`.
-    fn take(&self, bytes: usize, limit: usize) -> bool {
-        let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
-        self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.budget.used()
     }
 
     /// Counts one more answer that contains `piece`. The first such answer reserves the piece's bytes. Returns false,
@@ -147,7 +132,7 @@ impl Outgoing {
             *answers += 1;
             return true;
         }
-        let fits = self.take(piece.len(), limit);
+        let fits = self.budget.take(piece.len(), limit);
         if fits {
             shared.insert(address, 1);
         }
@@ -162,7 +147,7 @@ impl Outgoing {
             *answers -= 1;
             if *answers == 0 {
                 shared.remove(&address);
-                self.give_back(piece.len());
+                self.budget.give_back(piece.len());
             }
         }
     }
@@ -193,8 +178,8 @@ impl Reservation {
         body: &BodyParts,
         more: usize,
     ) -> Option<Self> {
-        let held = principal.hold_bytes(body.len() + more, outgoing.free())?;
-        Self::new(outgoing, body, more, Some(held), outgoing.limit)
+        let held = principal.hold_bytes(body.len() + more, outgoing.budget.free())?;
+        Self::new(outgoing, body, more, Some(held), outgoing.budget.limit)
     }
 
     /// Reserves the bytes of `body`, the compressed form of answers that were reserved before. Neither the budget nor
@@ -217,7 +202,7 @@ impl Reservation {
         let short = body.iter().filter(|piece| piece.len() <= JOINED_BYTES);
         let own = short.map(Bytes::len).sum::<usize>() + body.iter().count() * PIECE_BYTES + more;
         // If a piece does not fit, dropping `reservation` releases the bytes reserved before it.
-        if !outgoing.take(own, limit) {
+        if !outgoing.budget.take(own, limit) {
             return None;
         }
         reservation.own = own;
@@ -233,7 +218,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.outgoing.give_back(self.own);
+        self.outgoing.budget.give_back(self.own);
         self.pieces.iter().for_each(|piece| self.outgoing.unshare(piece));
     }
 }
@@ -258,7 +243,7 @@ mod tests {
     }
 
     fn reserve_body(outgoing: &Arc<Outgoing>, pieces: &[&Bytes]) -> Option<Reservation> {
-        Reservation::new(outgoing, &body(pieces), 0, None, outgoing.limit)
+        Reservation::new(outgoing, &body(pieces), 0, None, outgoing.budget.limit)
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use hyper::body::Incoming;
 use hyper::rt;
 use hyper::server::conn::{http1, http2};
@@ -24,11 +25,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::client_ip;
+use super::client_ip::{self, Peer};
 use super::connection_activity::{ConnectionActivity, IdleAction, PacedBody};
 use super::connection_service::ConnectionService;
 use super::connection_service::{ConnectionPermit, ConnectionPermits, ShareExhausted};
 use super::h1;
+use super::keyless::{self, KeylessConnections, KeylessPlace, TooManyKeyless};
 use super::proxy_protocol::{self, NamedClient};
 use super::shutdown::{IDLE_TIMEOUT, Phases, Signal, Wait};
 use super::timed_socket::{TimedSocket, Timeouts, linger};
@@ -45,7 +47,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// three times as much memory.
 const HEAD_BYTES: u32 = 16 * 1024;
 /// The maximum number of bytes that HTTP/2 buffers for one stream in each direction: response bytes that the
-/// client has not read, and body bytes that slotfront has not read.
+/// client has not read, and body bytes that slotfront has not read. All bodies of a connection together have no more,
+/// because slotfront reads them at once.
 const WINDOW_BYTES: u32 = 64 * 1024;
 /// The maximum number of concurrent streams on one HTTP/2 connection. RFC 9113 (6.5.2) recommends at least 100.
 const STREAMS: u32 = 128;
@@ -69,6 +72,7 @@ struct Listener {
     tls: Option<Arc<Tls>>,
     fast_path: bool,
     permits: ConnectionPermits,
+    keyless: KeylessConnections,
     /// As many as there may be requests over HTTP/1.1: those in flight, and on each connection one whose body is still
     /// arriving.
     http2_permits: Arc<ConnectionPermits>,
@@ -122,14 +126,25 @@ pub async fn run(
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
         .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(16 * WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
         .max_header_list_size(HEAD_BYTES)
         .max_send_buf_size(WINDOW_BYTES as usize)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     let (routes, phases) = (routes::router(Arc::clone(&front)), Arc::new(phases));
-    let server =
-        Arc::new(Listener { front, routes, tls, fast_path, permits, http2_permits, http1, http2, phases });
+    let keyless = KeylessConnections::new(server.max_incoming);
+    let server = Arc::new(Listener {
+        front,
+        routes,
+        tls,
+        fast_path,
+        permits,
+        keyless,
+        http2_permits,
+        http1,
+        http2,
+        phases,
+    });
     loop {
         let accepted = tokio::select! {
             () = server.phases.stop.wait() => break,
@@ -185,7 +200,7 @@ impl Listener {
         prepare(&socket);
         let server = &self.front.config.server;
         let deadline = Instant::now() + server.header_timeout;
-        let mut client = Some(peer);
+        let mut at = Peer::Address(peer);
         if server.proxy_protocol {
             let header = if client_ip::is_trusted(peer, server) {
                 Box::pin(self.by(deadline, proxy_protocol::read(&mut socket))).await?
@@ -195,64 +210,71 @@ impl Listener {
             // Logged as a warning, because the operator may have enabled the PROXY protocol at one end only.
             let named = header
                 .inspect_err(|error| tracing::warn!(peer.address = %peer, %error, "refused a connection"))?;
-            client = match named {
-                NamedClient::Address(client) => Some(client),
-                NamedClient::Proxy => Some(peer),
-                NamedClient::Unknown => None,
+            at = match named {
+                NamedClient::Address(client) => Peer::Address(client),
+                NamedClient::Proxy => Peer::Unnamed(peer),
+                NamedClient::Unknown => Peer::Unknown,
             };
         }
+        let client = at.address();
         // Each client address may hold only a share of the connections. A trusted proxy may hold more, because it
         // connects for many clients. All clients of unknown address together have one share.
-        let _share = if client.is_some_and(|client| client_ip::is_trusted(client, server)) {
-            None
+        let refused = |error: &dyn Error| tracing::warn!(peer.address = %peer, client.address = client.map(tracing::field::display), %error, "refused a connection");
+        let (_share, place) = if client.is_some_and(|client| client_ip::is_trusted(client, server)) {
+            (None, KeylessPlace::uncounted(at))
         } else {
             let share = self.permits.share_of(client).ok_or(ShareExhausted);
-            Some(share.inspect_err(
-                |error| tracing::warn!(peer.address = %peer, client.address = client.map(tracing::field::display), %error, "refused a connection"),
-            )?)
+            (Some(share.inspect_err(|error| refused(error))?), self.keyless.enter(at))
         };
-        match &self.tls {
-            None => self.serve(socket, client, None).await,
-            Some(tls) => Box::pin(self.serve_tls(tls, deadline, socket, client)).await,
+        let place = Arc::new(place);
+        tokio::select! {
+            biased;
+            ended = match &self.tls {
+                None => Either::Left(self.serve(socket, &place, None)),
+                Some(tls) => Either::Right(Box::pin(self.serve_tls(tls, deadline, socket, &place))),
+            } => ended,
+            () = place.must_close() => Err(TooManyKeyless).inspect_err(|error| refused(error))?,
         }
     }
 
-    /// Serves the connection of `client` over `tls`. The handshake must end by `deadline`.
+    /// Serves a connection over `tls`. The handshake must end by `deadline`.
     async fn serve_tls(
         &self,
         tls: &Tls,
         deadline: Instant,
         socket: TcpStream,
-        client: Option<IpAddr>,
+        place: &Arc<KeylessPlace>,
     ) -> Result<(), BoxError> {
+        place.grow(keyless::TLS + keyless::HANDSHAKE);
         let socket = Box::pin(self.by(deadline, tls.acceptor().accept(socket))).await??;
+        place.shrink(keyless::HANDSHAKE);
         let is_http2 = socket.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
-        Box::pin(self.serve(socket, client, Some(is_http2))).await
+        Box::pin(self.serve(socket, place, Some(is_http2))).await
     }
 
-    /// Serves the connection of `client`, without hyper until a request needs hyper. `is_http2` is true if TLS has
+    /// Serves a connection, without hyper until a request needs hyper. `is_http2` is true if TLS has
     /// negotiated HTTP/2. Without TLS it is `None`, and the first bytes decide the protocol.
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         socket: S,
-        client: Option<IpAddr>,
+        place: &Arc<KeylessPlace>,
         is_http2: Option<bool>,
     ) -> Result<(), BoxError> {
         if self.fast_path && is_http2 != Some(true) {
-            let left = h1::serve(&self.front, socket, client, &self.phases).await?;
+            let left = h1::serve(&self.front, socket, place, &self.phases).await?;
             let Some((socket, h1::Left { read, is_first })) = left else { return Ok(()) };
             let is_http2 = is_http2.or((!is_first).then_some(false));
-            return Box::pin(self.serve_hyper(socket, client, read, is_http2)).await;
+            return Box::pin(self.serve_hyper(socket, place, read, is_http2)).await;
         }
-        Box::pin(self.serve_hyper(socket, client, Bytes::new(), is_http2)).await
+        Box::pin(self.serve_hyper(socket, place, Bytes::new(), is_http2)).await
     }
 
-    /// Serves the connection of `client` by hyper. `read` holds the bytes that were read from the socket before. If
+    /// Serves a connection by hyper. `read` holds the bytes that were read from the socket before. If
     /// `is_http2` is `None`, the first bytes decide the protocol.
     async fn serve_hyper<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         socket: S,
-        client: Option<IpAddr>,
+        place: &Arc<KeylessPlace>,
         read: Bytes,
         is_http2: Option<bool>,
     ) -> Result<(), BoxError> {
@@ -268,10 +290,11 @@ impl Listener {
             Some(known) => known,
             None => self.by(Instant::now() + server.header_timeout, stream.opens_with_http2()).await??,
         };
+        place.grow(if is_http2 { keyless::HTTP2 } else { keyless::HTTP1 });
         let service = Arc::new(ConnectionService {
             front: Arc::clone(&self.front),
             routes: self.routes.clone(),
-            client,
+            place: Arc::clone(place),
             activity: Arc::clone(&activity),
             phases: Arc::clone(&self.phases),
             http2_permits: is_http2.then(|| Arc::clone(&self.http2_permits)),

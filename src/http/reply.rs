@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::in_flight::InFlightPermit;
 use crate::cache::CacheStatus;
 use crate::coding::Coding;
-use crate::error::ErrorReply;
+use crate::error::{Error, ErrorReply};
 use crate::gateway::Principal;
 
 /// The header field with the code and reason of a refusal. Callers may see only this field, because client
@@ -94,6 +94,14 @@ impl HttpReply {
     pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
         let media = "text/plain; charset=utf-8";
         Self { media, ..Self::json(status, BodyParts::from(text.into())) }
+    }
+
+    /// Creates the refusal of a request that carries no call, in plain text.
+    pub(super) fn refusal(error: &Error) -> Self {
+        let wire = error.to_reply();
+        let mut reply = Self::text(StatusCode::OK, wire.message.clone() + "\n");
+        reply.refuse(&wire);
+        reply
     }
 
     /// Sets the status and the header fields for `wire`, the refusal of the whole request.

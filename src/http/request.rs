@@ -18,6 +18,7 @@ use super::request_head::ClientInfo;
 use crate::cache::CacheStatus;
 use crate::coding::{self, Coding, SplicePart};
 use crate::error::Error;
+use crate::gateway::Principal;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
 use crate::jsonrpc::{Call, Id};
 use crate::methods::Profile;
@@ -26,27 +27,21 @@ use crate::telemetry::trace::RequestSpan;
 /// The longest wait for the compression of a response. After this time the response is sent uncompressed.
 const COMPRESSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves a request with a complete body. `key` is the path segment with the API key, not checked yet; `started` is the
-/// request's arrival time.
+/// Serves a request of `principal` with a complete body. `started` is the request's arrival time.
 pub(super) async fn serve(
     front: &Arc<Front>,
     client: &ClientInfo,
-    key: &str,
+    principal: Arc<Principal>,
     body: &Bytes,
     started: Instant,
 ) -> HttpReply {
     if let Some(refusal) = refuse_invalid_utf8(body) {
         return refusal;
     }
-    let principal = match front.gateway.authenticate(key, client.address, client.origin.as_deref(), started) {
-        Ok(principal) => principal,
-        Err(refusal) => return refuse_unknown(front, client, started, body, &refusal),
-    };
     // The permit is taken after authentication and after the body, so that callers without a key and slow uploads
     // hold no permit.
     let Some(permit) = InFlightPermit::take(front, &principal) else {
-        principal.note_call(started);
-        return refuse_unknown(front, client, started, body, &Error::Overloaded);
+        return refuse_overloaded(front, client, &principal, started, body);
     };
     let limit = front.config.server.max_batch;
     let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
@@ -175,9 +170,21 @@ fn finish(
     reply
 }
 
-/// Refuses a request that has no valid key or gets no in-flight permit. The refusal has the id of the call if the
-/// body is one call. The body is not parsed if the caller is over a limit.
-fn refuse_unknown(
+/// Refuses a request of `principal`, because there is no memory for its body, or no permit. It counts as one call.
+pub(super) fn refuse_overloaded(
+    front: &Front,
+    client: &ClientInfo,
+    principal: &Principal,
+    started: Instant,
+    body: &Bytes,
+) -> HttpReply {
+    principal.note_call(started);
+    refuse(front, client, started, body, &Error::Overloaded)
+}
+
+/// Refuses a request that has no valid key, or for which there is no room. The refusal has the id of the call if `body`,
+/// as far as it was kept, is one call. The body is not parsed if the caller is over a limit.
+pub(super) fn refuse(
     front: &Front,
     client: &ClientInfo,
     started: Instant,
@@ -213,6 +220,11 @@ fn refuse_invalid_utf8(body: &[u8]) -> Option<HttpReply> {
     let at = str::from_utf8(body).err()?.valid_up_to();
     let why = format!("utf-8 encoding error at byte {at} in request body");
     Some(HttpReply::text(StatusCode::BAD_REQUEST, why))
+}
+
+/// Returns the refusal of a body that the client has not sent to its end.
+pub(super) fn early_end() -> HttpReply {
+    HttpReply::text(StatusCode::BAD_REQUEST, "the request body ended early\n").last()
 }
 
 /// Returns the refusal of a body that took too long.

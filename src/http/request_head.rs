@@ -6,18 +6,21 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
-use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderMap, HeaderValue, IF_NONE_MATCH};
 use hyper::http::request::Parts;
 use hyper::{Method as Verb, Request, Response, Uri};
+use tokio::time::Instant;
 
+use super::client_ip::{self, Peer};
 use super::upgrade::Handshake;
-use super::{Front, client_ip, routes};
+use super::{Front, routes};
 use crate::coding::Coding;
-use crate::gateway::MAX_KEY;
+use crate::error::Error;
+use crate::gateway::{MAX_KEY, Principal};
 use crate::telemetry::Trace;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE};
 
@@ -38,8 +41,8 @@ pub(super) struct ClientInfo {
 }
 
 impl ClientInfo {
-    /// Reads the header fields of a request. `peer` is the address of the client or its proxy.
-    pub(super) fn of(front: &Front, peer: Option<IpAddr>, fields: &(impl Fields + ?Sized)) -> Self {
+    /// Reads the header fields of a request, which `peer` has sent.
+    pub(super) fn of(front: &Front, peer: Peer, fields: &(impl Fields + ?Sized)) -> Self {
         let origin = fields.first("origin").and_then(|origin| str::from_utf8(origin).ok());
         Self {
             address: client_ip::of(front, peer, fields),
@@ -53,39 +56,49 @@ impl ClientInfo {
                 .any(|directive| directive.eq_ignore_ascii_case(b"no-cache")),
         }
     }
+
+    /// Returns the caller that `key`, the raw path segment, identifies.
+    ///
+    /// # Errors
+    /// As for [`Gateway::authenticate`](crate::gateway::Gateway::authenticate).
+    pub(super) fn caller(&self, front: &Front, key: &str, now: Instant) -> Result<Arc<Principal>, Error> {
+        front.gateway.authenticate(key, self.address, self.origin.as_deref(), now)
+    }
 }
 
 /// What is kept of a head that hyper has read.
 pub(super) struct RequestHead {
     pub(super) client: ClientInfo,
+    pub(super) started: Instant,
     /// The value of a preflight's `Access-Control-Request-Headers`.
     pub(super) wanted_headers: Option<HeaderValue>,
     pub(super) wants: Wants,
 }
 
 pub(super) enum Wants {
-    /// A POST to the route of the JSON-RPC calls.
-    Call {
-        /// The raw path segment of the API key, cut to one byte more than the longest valid key.
-        key: Box<str>,
-        is_json: bool,
-    },
+    /// A POST of JSON to the route of the JSON-RPC calls, by this caller or by nobody who may call.
+    Call(Result<Arc<Principal>, Error>),
     /// A WebSocket.
     Socket(Handshake),
     /// A request whose answer depends on nothing else.
     Fixed(fn() -> Response<Body>),
-    /// A request for another route, without its header fields and body.
+    /// A request for another route, without its body and most of its header fields.
     Route(Box<Request<Body>>),
 }
 
 impl RequestHead {
-    /// Copies the needed parts of a request's head. `peer` is the address of the client or its proxy.
-    pub(super) fn of(front: &Front, peer: Option<IpAddr>, head: &Parts) -> Self {
+    /// Copies the needed parts of a request's head, which `peer` has sent, and asks whose key it has.
+    pub(super) fn of(front: &Front, peer: Peer, head: &Parts) -> Self {
+        let (client, started) = (ClientInfo::of(front, peer, &head.headers), Instant::now());
+        let copied = |value: &HeaderValue| {
+            HeaderValue::from_bytes(&value.as_bytes()[..value.len().min(FIELD_BYTES)]).ok()
+        };
+        let is_json = || head.headers.get(CONTENT_TYPE).is_some_and(|media| is_json(media.as_bytes()));
         let wants = match route(head.uri.path(), front) {
-            Some(key) if head.method == Verb::POST => Wants::Call {
-                key: cut(key, MAX_KEY + 1).into(),
-                is_json: head.headers.get(CONTENT_TYPE).is_some_and(|media| is_json(media.as_bytes())),
-            },
+            Some(key) if head.method == Verb::POST && is_json() => {
+                Wants::Call(client.caller(front, key, started))
+            }
+            Some(_) if head.method == Verb::POST => Wants::Fixed(routes::wrong_media),
             _ if head.method == Verb::OPTIONS => Wants::Fixed(routes::options),
             Some(key) => Handshake::of(head, cut(key, MAX_KEY + 1))
                 .map_or(Wants::Fixed(routes::wrong_verb), Wants::Socket),
@@ -95,14 +108,14 @@ impl RequestHead {
                 // The path is copied, because the head's own path keeps the whole read buffer alive. A copy of a valid
                 // path is valid.
                 *request.uri_mut() = Uri::try_from(head.uri.path()).unwrap_or_default();
+                let known = head.headers.get(IF_NONE_MATCH).and_then(copied);
+                request.headers_mut().extend(known.map(|known| (IF_NONE_MATCH, known)));
                 Wants::Route(Box::new(request))
             }
         };
-        let copied = |value: &HeaderValue| {
-            HeaderValue::from_bytes(&value.as_bytes()[..value.len().min(FIELD_BYTES)]).ok()
-        };
         Self {
-            client: ClientInfo::of(front, peer, &head.headers),
+            client,
+            started,
             wanted_headers: head.headers.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(copied),
             wants,
         }

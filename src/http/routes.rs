@@ -4,8 +4,8 @@
 use std::sync::{Arc, LazyLock};
 
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use axum::http::header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
@@ -16,7 +16,9 @@ use tokio::time::Instant;
 use super::Front;
 use super::openrpc;
 use super::reply::{HttpReply, JSON};
-use super::request_head::ClientInfo;
+use super::request_head::{ClientInfo, elements};
+use crate::coding::Coding;
+use crate::config::sha256;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
@@ -45,18 +47,59 @@ async fn health(State(front): State<Arc<Front>>) -> &'static str {
     }
 }
 
-/// The `OpenRPC` document. It is made only once, so that many requests by callers without a key cost little.
-static DOCUMENT: LazyLock<Bytes> =
-    LazyLock::new(|| Bytes::from(format!("{:#}\n", openrpc::document("/v3/${apiKey}"))));
+/// The `OpenRPC` document in all its codings. It is made only once.
+struct Document {
+    plain: Bytes,
+    coded: [Option<Bytes>; Coding::ALL.len()],
+    /// The entity tag, for all codings.
+    tag: String,
+}
 
-async fn openrpc_document() -> Response {
-    HttpReply::json(StatusCode::OK, DOCUMENT.clone().into()).into_response()
+static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
+    let plain = Bytes::from(format!("{}\n", openrpc::document("/v3/${apiKey}")));
+    let [a, b, c, d, ..] = sha256(&plain);
+    let tag = format!("\"{:08x}\"", u32::from_be_bytes([a, b, c, d]));
+    Document { coded: Coding::ALL.map(|coding| coding.encode(&plain)), plain, tag }
+});
+
+/// Answers with the document, which is much longer than a request. So it counts as a failed key of the client's address,
+/// unless the client has the document already.
+async fn openrpc_document(
+    State(front): State<Arc<Front>>,
+    Extension(client): Extension<ClientInfo>,
+    headers: HeaderMap,
+) -> Response {
+    let Document { plain, coded, tag } = &*DOCUMENT;
+    let known = headers.get(IF_NONE_MATCH).map_or(&[][..], HeaderValue::as_bytes);
+    let is_known =
+        |known: &[u8]| known == b"*" || known.strip_prefix(b"W/").unwrap_or(known) == tag.as_bytes();
+    let tag = [(ETAG, format!("W/{tag}")), (VARY, ACCEPT_ENCODING.to_string())];
+    if elements(known).any(is_known) {
+        return (StatusCode::NOT_MODIFIED, tag).into_response();
+    }
+    if let Err(error) = front.gateway.count_stranger(client.address, Instant::now()) {
+        return HttpReply::refusal(&error).into_response();
+    }
+    let mut reply = HttpReply::json(StatusCode::OK, plain.clone().into());
+    if let Some((coding, text)) =
+        client.accepts.best().and_then(|best| Some((best, coded[best as usize].clone()?)))
+    {
+        reply.set_compressed(coding, [text]);
+    }
+    reply.varies = false;
+    (tag, reply.into_response()).into_response()
 }
 
 /// Returns the answer that a node gives to an OPTIONS request.
 pub(super) fn options() -> Response {
     let headers = [(CONTENT_TYPE, JSON), (ALLOW, "OPTIONS, POST"), (ACCEPT, "application/json")];
     (headers, ()).into_response()
+}
+
+/// Returns the answer of a node to a call that is not sent as JSON.
+pub(super) fn wrong_media() -> Response {
+    let why = "Supplied content type is not allowed. Content-Type: application/json is required\n";
+    HttpReply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, why).into_response()
 }
 
 /// Returns the answer of a node to a verb other than POST and OPTIONS on the route of the JSON-RPC calls.
@@ -75,9 +118,8 @@ async fn usage(
     let path = request.uri().path();
     let key = path.strip_prefix("/v3/").and_then(|rest| rest.strip_suffix("/usage")).unwrap_or_default();
     let now = Instant::now();
-    match front
-        .gateway
-        .authenticate(key, client.address, client.origin.as_deref(), now)
+    match client
+        .caller(&front, key, now)
         .and_then(|principal| principal.take(now).map(|()| Usage::of(&principal, now)))
     {
         Ok(Some(usage)) => {
@@ -85,12 +127,6 @@ async fn usage(
             HttpReply::json(StatusCode::OK, Bytes::from(text).into()).into_response()
         }
         Ok(None) => (StatusCode::NOT_FOUND, "No usage is counted, because no plan applies\n").into_response(),
-        // In plain text, because there is no JSON-RPC call to answer.
-        Err(error) => {
-            let wire = error.to_reply();
-            let mut reply = HttpReply::text(StatusCode::OK, wire.message.clone() + "\n");
-            reply.refuse(&wire);
-            reply.into_response()
-        }
+        Err(error) => HttpReply::refusal(&error).into_response(),
     }
 }

@@ -73,12 +73,7 @@ impl Handshake {
                 response.extensions_mut().insert(Arc::clone(&admitted));
                 response
             }
-            Err(error) => {
-                let wire = error.to_reply();
-                let mut reply = HttpReply::text(StatusCode::OK, wire.message.clone() + "\n");
-                reply.refuse(&wire);
-                reply.into_response()
-            }
+            Err(error) => HttpReply::refusal(&error).into_response(),
         }
     }
 }

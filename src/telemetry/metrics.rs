@@ -97,6 +97,8 @@ metrics! {
         /// Bytes of answers held in memory until they are sent. `server.max_outgoing` limits them. An answer sent to
         /// several callers counts once.
         outgoing_bytes: IntGauge = "outgoing_bytes",
+        /// Bytes of request bodies that are arriving, or whose calls are being answered. `server.max_incoming` limits them.
+        incoming_bytes: IntGauge = "incoming_bytes",
         /// Open connections on the public listener.
         connections: IntGauge = "connections",
         /// Open WebSockets. `slotfront_connections` counts them, too.

@@ -312,6 +312,36 @@ async fn operator_purges_the_cache_and_drains_nodes() {
 }
 
 #[tokio::test]
+async fn tokens_cannot_be_guessed() {
+    let token = "the-token-of-the-admin";
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.auth.admin_token = Some(Secret::new(token)))
+        .start()
+        .await;
+    let keys = async |from: [u8; 4], authorization: &str| {
+        let client =
+            reqwest::Client::builder().no_proxy().local_address(std::net::IpAddr::from(from)).build();
+        let request = client.unwrap().get(format!("{}/api/keys", gateway.admin));
+        gateway.send(request.header("authorization", authorization)).await
+    };
+    let (attacker, operator, right) = ([127, 0, 0, 1], [127, 0, 0, 2], format!("Bearer {token}"));
+    for _ in 0..20 {
+        assert_eq!(keys(attacker, "").await.status, 401, "no token is no guess");
+    }
+    let before = keys(attacker, &right).await.status;
+    for guess in 0..10 {
+        assert_eq!(keys(attacker, &format!("Bearer {guess}")).await.status, 401, "{guess}");
+    }
+    for guess in ["Bearer 10", &right] {
+        let refused = keys(attacker, guess).await;
+        assert_eq!((refused.status, refused.header("retry-after")), (429, "6"), "{}", refused.text);
+        assert!(refused.text.contains("10 wrong tokens a minute"), "{}", refused.text);
+    }
+    assert_eq!(keys(operator, &right).await.status, before, "another address is not concerned");
+}
+
+#[tokio::test]
 async fn purge_removes_only_matching_entries() {
     let gateway = TestGateway::builder()
         .nodes(2)

@@ -9,6 +9,7 @@ use slotfront_testkit::wire::{is_whole, post, read_until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
+mod bodies;
 mod upstream;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"getClusterNodes"}"#;

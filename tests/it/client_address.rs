@@ -6,6 +6,8 @@ use serde_json::json;
 use slotfront::config::{AuthMode, Config};
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront_testkit::TestGateway;
+use slotfront_testkit::wire::{NOT_PLAIN, is_whole, post, read_until};
+use tokio::io::AsyncWriteExt;
 
 /// The headers of a request, and true if the key's address list admits the client that they name.
 type Row<'a> = (&'a [(&'static str, &'a str)], bool);
@@ -67,6 +69,59 @@ async fn nobody_behind_a_proxy_passes_for_the_proxy() {
         (&[(x, &inside)], true),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn nobody_behind_an_unnamed_connection_names_himself() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = KeyFile::new(dir.path().join("keys.toml"));
+    let key_for = |name: &str, addresses: &str| {
+        let mut new = NewKey::of(name, "dev");
+        new.scope.addresses = Some(vec![addresses.parse().unwrap()]);
+        file.create(&new, Timestamp::now()).unwrap().key
+    };
+    let (client, balancer) = (key_for("client", "203.0.113.0/24"), key_for("balancer", "127.0.0.1/32"));
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            trust_loopback(config);
+            config.server.proxy_protocol = true;
+            config.server.trusted_proxies.push("10.0.0.0/8".parse().unwrap());
+            config.auth.keys_file = Some(file.path().to_path_buf());
+        })
+        .start()
+        .await;
+    let second = b"\r\n\r\n\0\r\nQUIT\n";
+    let (unknown, local) = (b"PROXY UNKNOWN\r\n".to_vec(), [second, &b"\x20\0\0\0"[..]].concat());
+    let unspecified = [second, &b"\x21\0\0\0"[..]].concat();
+    let proxy = b"PROXY TCP4 10.0.0.9 10.0.0.1 1 2\r\n".to_vec();
+    let own = b"PROXY TCP4 203.0.113.9 10.0.0.1 1 2\r\n".to_vec();
+    let (x, f) = ("x-forwarded-for: 203.0.113.9\r\n", "forwarded: for=203.0.113.9\r\n");
+    for (begins, headers, key, is_admitted) in [
+        (&unknown, x, &client, false),
+        (&local, x, &client, false),
+        (&unspecified, x, &client, false),
+        (&unknown, f, &client, false),
+        (&unknown, "x-forwarded-for: 127.0.0.1\r\n", &balancer, false),
+        (&local, "x-forwarded-for: 127.0.0.1\r\n", &balancer, false),
+        // The balancer may speak for itself, and what it names counts.
+        (&unknown, "", &balancer, true),
+        (&local, "", &balancer, true),
+        (&unspecified, "", &balancer, false),
+        (&own, "x-forwarded-for: 127.0.0.1\r\n", &client, true),
+        (&proxy, x, &client, true),
+    ] {
+        for way in ["", NOT_PLAIN] {
+            let call = r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#;
+            let request = post(&format!("/v3/{}", key.expose()), &format!("{headers}{way}"), call);
+            let mut socket = gateway.connect().await;
+            socket.write_all(&[begins, request.as_bytes()].concat()).await.unwrap();
+            let answer = read_until(&mut socket, is_whole).await;
+            let begins = String::from_utf8_lossy(begins);
+            let status = if is_admitted { "HTTP/1.1 200" } else { "HTTP/1.1 403" };
+            assert!(answer.starts_with(status), "{begins:?} {headers:?}: {answer:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -37,6 +37,41 @@ async fn only_the_key_path_takes_calls() {
 }
 
 #[tokio::test]
+async fn the_openrpc_document_is_short_and_counted() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let url = format!("{}/openrpc.json", gateway.base_url());
+    let plain = reqwest::Client::builder().no_proxy().no_gzip().no_zstd().build().unwrap();
+    let get = async |field: &'static str, value: &str| {
+        let response = plain.get(&url).header(field, value).send().await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        (status, headers, response.bytes().await.unwrap())
+    };
+    let (_, headers, whole) = get("accept-encoding", "identity").await;
+    assert!(headers.get("content-encoding").is_none() && headers["vary"] == "accept-encoding");
+    let document: serde_json::Value = serde_json::from_slice(&whole).unwrap();
+    assert_eq!(whole, format!("{document}\n").as_bytes(), "without blanks");
+    let tag = headers["etag"].to_str().unwrap();
+    for coding in ["gzip", "zstd"] {
+        let (_, headers, packed) = get("accept-encoding", coding).await;
+        assert!(headers["content-encoding"] == coding && headers["etag"] == tag, "{headers:?}");
+        assert!(packed.len() < whole.len() / 5, "{coding}: {} of {}", packed.len(), whole.len());
+    }
+    let mut last = 200;
+    for _ in 0..30 {
+        last = get("if-none-match", "\"another\"").await.0;
+    }
+    assert_eq!(last, 429, "thirty a minute");
+    let strong = tag.trim_start_matches("W/");
+    for known in [tag, strong, "*", &format!("\"another\", {strong}")] {
+        let (status, headers, body) = get("if-none-match", known).await;
+        assert_eq!((status, body.len(), headers["etag"].to_str().unwrap()), (304, 0, tag), "{known}");
+    }
+    let guessed = gateway.get_nodes().key("wrong").send().await;
+    assert_eq!((guessed.status, guessed.code()), (429, -32092), "failed keys and documents have one limit");
+    assert_eq!(gateway.get_nodes().send().await.status, 200, "a valid key is not concerned");
+}
+
+#[tokio::test]
 async fn answers_end_and_are_typed_like_nodes() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let reply = gateway.get_nodes().send().await;
@@ -261,7 +296,12 @@ async fn trickling_body_times_out() {
         socket.write_all(&call.as_bytes()[..call.len() - 1]).await.unwrap();
         // The text is read until the gateway closes the connection.
         let answer = read_until(&mut socket, |_| false).await;
-        let expected = if path == "/nowhere" { "404 Not Found" } else { "408 Request Timeout" };
+        // What needs no body is answered without it.
+        let expected = match path {
+            "/v3/dev" => "408 Request Timeout",
+            "/v3/nokey" => "401 Unauthorized",
+            _ => "404 Not Found",
+        };
         assert!(answer.starts_with(&format!("HTTP/1.1 {expected}\r\n")), "{path}: {answer:?}");
         assert!(answer.contains("connection: close"), "{path}: {answer:?}");
     }

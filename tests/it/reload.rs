@@ -211,13 +211,14 @@ async fn swapped_secrets_are_in_force() {
     let (gateway, listeners) =
         (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
     let public = listeners.public.local_addr().unwrap();
-    let admin = format!("http://{}", listeners.admin.local_addr().unwrap());
+    let metrics = format!("http://{}/metrics", listeners.admin.local_addr().unwrap());
     let running = app::run(config, gateway, listeners, source, Signals::catch().unwrap());
+    let client = Client::builder().no_proxy().tls_certs_only([]).build().unwrap();
     let calls = async {
         let mut socket = TcpStream::connect(public).await.unwrap();
         assert_eq!(call_on(&mut socket, &wide).await, 502, "nothing listens there");
         mounted.swap(&format!("http://{node}\n"));
-        until_counted(&admin, "slotfront_config_reloads_total{result=\"applied\"} 1").await;
+        until_counted(&client, &metrics, "slotfront_config_reloads_total{result=\"applied\"} 1").await;
         let answered = async { while call_on(&mut socket, &wide).await != 200 {} };
         assert!(tokio::time::timeout(PATIENCE, answered).await.is_ok(), "the new address is never used");
     };

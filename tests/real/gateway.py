@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 BINARY = TARGET / "debug" / "slotfront"
 PATIENCE_S = 30
-TOKEN = "an-admin-token"
+TOKEN = "an-admin-token-of-tests"
 
 
 def eventually(holds, otherwise, patience=PATIENCE_S):

@@ -23,24 +23,24 @@ class Document(unittest.TestCase):
             connection = http.client.HTTPConnection(dev.ready().address, timeout=PATIENCE_S)
             self.addCleanup(connection.close)
 
-            def get(path):
-                connection.request("GET", path)
+            def get(path, **headers):
+                connection.request("GET", path, headers=headers)
                 answer = connection.getresponse()
-                self.assertEqual(answer.status, 200)
-                return answer.read()
+                return answer.status, answer.getheader("etag"), answer.read()
 
             def cost(path):
                 get(path)
                 before = processor_s(dev.pid)
-                for _ in range(TIMES):
-                    get(path)
-                return processor_s(dev.pid) - before
+                statuses = {get(path)[0] for _ in range(TIMES)}
+                return processor_s(dev.pid) - before, statuses
 
-            health = cost("/health")
-            taken = cost("/openrpc.json")
+            status, tag, text = get("/openrpc.json")
+            self.assertTrue(status == 200 and json.loads(text)["openrpc"].startswith("1."))
+            health, _ = cost("/health")
+            taken, statuses = cost("/openrpc.json")
             self.assertLess(taken, 4 * health + 0.2, f"where {TIMES} of /health take {health:.2f} s")
-            text = get("/openrpc.json")
-            self.assertTrue(json.loads(text)["openrpc"].startswith("1."))
+            self.assertEqual(statuses, {200, 429})
+            self.assertEqual(get("/openrpc.json", **{"If-None-Match": tag})[::2], (304, b""))
 
 
 if __name__ == "__main__":

@@ -155,7 +155,6 @@ impl TestCluster {
         for ttl in [
             &mut ttl.block_confirmed,
             &mut ttl.no_block_not_yet,
-            &mut ttl.no_block_unconfirmed,
             &mut ttl.performance_samples,
             &mut ttl.scan,
             &mut ttl.cluster_nodes,

@@ -26,13 +26,14 @@ section! {
         /// less often with very many keys: with at most a hundredth of a core, but at least every ten seconds. Only one
         /// process may use it, which holds a lock beside it: give each replica a file of its own.
         usage_file: Option<PathBuf> = file_or_off("usage.json"),
-        /// Maximum refused keys per client address and minute, including keys from a wrong origin or address. Further
-        /// ones get 429.
+        /// Maximum refused keys per client address and minute, including keys from a wrong origin or address, and requests
+        /// for the OpenRPC document. Further ones get 429.
         // A client with a typing error fails a few times a minute, a scanner thousands of times.
         failed_per_minute: u32 = within(30, 1..=1_000_000),
         /// The plan of each client address in mode "open". Without a plan there is no limit.
         open_plan: Option<String> = optional(STANDARD_PLAN),
-        /// The bearer token of admin actions. Without a token they are disabled.
+        /// The bearer token of admin actions, of at least 16 characters unless `server.admin_listen` is on loopback.
+        /// Without a token they are disabled.
         admin_token: Option<Secret> = secret("env:SLOTFRONT_ADMIN_TOKEN"),
         /// An API key that is valid without a key file, on the plan of the same name. Only
         /// [`Config::dev`](crate::config::Config::dev) sets it.

@@ -9,7 +9,8 @@ section! {
     /// Capacity, lifetimes and lag of cached answers.
     pub struct CacheSettings {
         /// Memory for cached answers. The default has room for about 250,000 accounts, or a few hundred full blocks.
-        /// The process needs 1.2 times as much and 60 MB, and what `pool.max_buffered` and `server.max_outgoing` allow.
+        /// The process needs 1.2 times as much and 60 MB, and what `pool.max_buffered`,
+        /// `server.max_outgoing` and `server.max_incoming` allow.
         capacity: u64 = bytes("512MiB", "1MiB"..="1024GiB"),
         /// Maximum size of an entry. A longer answer is not cached.
         // Larger than every known mainnet block. One entry takes at most 1/32 of the cache.

@@ -38,6 +38,12 @@ section! {
         /// many as are free: 8/9 of all if it is alone.
         // Enough for 100,000 calls a second of 100 ms each. A longer queue only adds delay.
         max_in_flight: usize = within(10_000, 1..=1_000_000),
+        /// Maximum size of all request bodies in memory, counted before they are kept. Further requests get -32094 with
+        /// Retry-After. One key may hold up to eight times as many bytes as are free: 8/9 of all if it is alone. Connections
+        /// of one client address that have shown no valid key may take a quarter as much memory; beyond that, its oldest
+        /// ones are closed.
+        // Four of the longest bodies that a node with a raised limit takes, or more than a thousand usual ones of 50 KiB.
+        max_incoming: usize = size("64MiB", "1MiB"..="1024GiB"),
         /// Maximum size of all answers in memory until they are sent. Further requests get -32094 with Retry-After. An
         /// answer sent to several callers counts once. One key may hold up to eight times as many bytes as are free:
         /// 8/9 of all if it is alone.

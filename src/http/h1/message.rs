@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::{self, MaybeUninit};
-use std::net::IpAddr;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,6 +14,7 @@ use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
 use super::super::Front;
+use super::super::client_ip::Peer;
 use super::super::reply::{HttpReply, JOINED_BYTES, Value};
 use super::super::request_head::{ClientInfo, Fields, REQUEST_ID, RequestId, is_json, route};
 use super::super::timed_socket::StallTimer;
@@ -22,9 +22,8 @@ use super::super::timed_socket::StallTimer;
 /// The first bytes of each request on the fast path. They include the space after the method and the slash at the start
 /// of the path.
 const BEGINNING: &[u8] = b"POST /";
-/// The longest request body on the fast path, in bytes. Also the limit on reading ahead: while a request is
-/// served, reading stops at this many bytes of later requests.
-pub(super) const MAX_BODY: usize = 64 * 1024;
+/// The longest request body on the fast path, in bytes.
+const MAX_BODY: usize = 64 * 1024;
 const MAX_HEAD: usize = 4096;
 /// The maximum number of header fields in a request on the fast path. A request that a client sends through two
 /// proxies has fewer.
@@ -47,8 +46,8 @@ pub(super) struct Plain {
 }
 
 impl Head {
-    /// Parses the request at the start of `read`. `peer` is the address of the client or its proxy.
-    pub(super) fn parse(read: &[u8], front: &Front, peer: Option<IpAddr>) -> Self {
+    /// Parses the request at the start of `read`, which `peer` has sent.
+    pub(super) fn parse(read: &[u8], front: &Front, peer: Peer) -> Self {
         let known = read.len().min(BEGINNING.len());
         if read[..known] != BEGINNING[..known] {
             return Self::Other;

@@ -39,7 +39,7 @@ from faults import FaultInjector, Keys, Proxy, Store  # noqa: E402
 from load import Caller, Tally  # noqa: E402
 from reference import Reference  # noqa: E402
 
-TOKEN = "a-soak-token"
+TOKEN = "an-admin-token-of-the-soak"
 # The number of slotfront instances. They share the store and the load.
 GATEWAYS = 2
 # How long to wait for resources to be released. An idle connection to a node closes after 50 s, which is noticed up to 50 s

@@ -1,0 +1,126 @@
+//! The bodies of requests, from their first byte until their calls are answered. `server.max_incoming` limits their memory.
+//!
+//! The bytes of a body are counted before they are kept, towards the share of its key or, for a caller without a plan, of
+//! its client address. A short body that comes whole is not counted, because `server.max_in_flight` limits those. A body
+//! that nobody needs, because its request is refused already, is read and not kept. If it
+//! stayed unread, hyper would close the connection without notice, and the TCP reset might reach the client before the
+//! response.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use hyper::body::Body as _;
+
+use super::in_flight::FREE_BYTES;
+use super::reply::HttpReply;
+use super::{Front, request};
+use crate::fair::{Budget, Held, Share};
+use crate::gateway::{PerAddress, Principal};
+
+/// The budget of the process for the bytes of bodies.
+pub struct Incoming {
+    budget: Budget,
+    addresses: PerAddress<Share>,
+}
+
+impl Incoming {
+    /// Creates a budget of `limit` bytes.
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { budget: Budget::new(limit), addresses: PerAddress::new() })
+    }
+
+    /// Returns the number of bytes that bodies hold.
+    pub fn used(&self) -> usize {
+        self.budget.used()
+    }
+}
+
+/// The memory of one body. Dropping the value gives it back.
+pub(super) struct Arriving {
+    incoming: Arc<Incoming>,
+    bytes: usize,
+    held: Held,
+    /// The bytes that have arrived, if hyper reads the body.
+    text: Vec<u8>,
+}
+
+impl Arriving {
+    /// Begins a body of the caller `principal` at the address `client`. It has no bytes yet.
+    pub(super) fn new(front: &Front, principal: &Principal, client: Option<IpAddr>) -> Self {
+        let incoming = Arc::clone(&front.incoming);
+        let of_address = || (*incoming.addresses.get(client, Share::default)).clone();
+        let held = principal.arriving().unwrap_or_else(of_address).hold_nothing();
+        Self { incoming, bytes: 0, held, text: Vec::new() }
+    }
+
+    /// Takes the memory for `bytes` more bytes. Returns false if that would exceed the budget or the caller's share.
+    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+        let budget = &self.incoming.budget;
+        let fits = self.held.grow(bytes, budget.free()) && budget.take(bytes, budget.limit);
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+
+    /// Appends `chunk` to a body of which `announced` bytes, and perhaps more, are to come. Returns false if there is too
+    /// little memory.
+    fn append(&mut self, chunk: &[u8], announced: usize) -> bool {
+        let (length, capacity) = (self.text.len() + chunk.len(), self.text.capacity());
+        if length > capacity {
+            let enough = length.max(announced).max(2 * capacity);
+            if !self.grow(enough - capacity) {
+                return false;
+            }
+            self.text.reserve_exact(enough - self.text.len());
+        }
+        self.text.extend_from_slice(chunk);
+        true
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.incoming.budget.give_back(self.bytes);
+    }
+}
+
+/// Reads the whole body of a request, within `server.max_body` bytes and `server.body_timeout`, and keeps it in the memory
+/// of `arriving`. Returns `None` for a body that was not kept: there is no such memory, or too little is left. A body that
+/// came whole is returned in any case.
+///
+/// # Errors
+/// The body is too long, ends early, or takes too long. The error is a refusal that closes the connection, because the
+/// start of the next request is unknown.
+pub(super) async fn read(
+    front: &Front,
+    mut body: hyper::body::Incoming,
+    arriving: &mut Option<Arriving>,
+) -> Result<Option<Bytes>, Box<HttpReply>> {
+    let server = &front.config.server;
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX).min(server.max_body);
+    let reading = async {
+        let mut length = 0;
+        while let Some(frame) = body.frame().await {
+            let early = |_| Box::new(request::early_end());
+            let Ok(chunk) = frame.map_err(early)?.into_data() else { continue };
+            length += chunk.len();
+            if length > server.max_body {
+                let why = "request body size exceeds allowed maximum";
+                return Err(Box::new(HttpReply::text(StatusCode::PAYLOAD_TOO_LARGE, why).last()));
+            }
+            if length == chunk.len() && body.is_end_stream() {
+                let fits = length <= FREE_BYTES || arriving.as_mut().is_none_or(|body| body.grow(length));
+                return Ok(fits.then_some(chunk));
+            }
+            if !arriving.as_mut().is_some_and(|body| body.append(&chunk, announced)) {
+                *arriving = None;
+            }
+        }
+        Ok(arriving.as_mut().map(|body| std::mem::take(&mut body.text).into()))
+    };
+    tokio::time::timeout(server.body_timeout, reading)
+        .await
+        .unwrap_or_else(|_| Err(Box::new(request::late_body())))
+}
