@@ -171,7 +171,7 @@ impl App {
             front.cache.purger().watch(&tasks, stop);
         }
         if let Some(tls) = &tls {
-            tls.watch(&tasks, stop);
+            tls.watch(&metrics, &tasks, stop);
         }
         gauges::feed_metrics(&front);
         set_loaded_now(&metrics);

@@ -10,6 +10,7 @@
 
 pub mod access;
 mod call;
+pub(crate) mod certificate;
 mod client_ip;
 mod connection_activity;
 mod connection_service;

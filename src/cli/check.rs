@@ -6,10 +6,12 @@ mod examine;
 mod files;
 mod machine;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
@@ -26,6 +28,7 @@ use crate::redis_store::Store;
 use crate::telemetry::Metrics;
 pub(super) use doctor::Finding;
 use doctor::ProbeResult;
+pub(super) use files::of_certificate;
 pub(super) use machine::of_process;
 
 /// What to do if the port after that of `server.listen` is not free.
@@ -35,14 +38,15 @@ pub(super) const FREE_NEXT_PORT: &str =
 /// Check a configuration; with --probe also nodes, files and limits
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Check a configuration and the files that it names, and report all problems at once.\n\
+    long_about = "Check a configuration and the files that it names, also when the certificate expires, and report all\n\
+                  problems at once.\n\
                   With --probe, ask every upstream for its version, cluster, slots, health, history and\n\
                   clock, measure its latency, send thirty small calls at once to find its rate limit, check that the\n\
                   shared store can be read and written and the usage file written, and check file permissions\n\
                   and the limit of open files. Each finding comes with a fix. The length of ten blocks is\n\
                   measured, for advice about follow.mode.",
     after_help = "Example:\n    slotfront check --config slotfront.toml --probe\n\n\
-                  Exit codes: 0 valid (also with warnings), 1 --probe found a fault, 2 invalid."
+                  Exit codes: 0 valid (also with findings), 1 --probe found a fault, 2 invalid."
 )]
 pub(super) struct Args {
     /// The configuration file [default: the file that `SLOTFRONT_CONFIG` names; without either, all settings come
@@ -82,12 +86,15 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     {
         findings.push(Finding::warning(why, FREE_NEXT_PORT));
     }
+    findings.extend(files::of_certificate(&config, Timestamp::now()));
     if let (AuthMode::Keys, Some(path)) = (config.auth.mode, &config.auth.keys_file) {
         let keys = KeyFile::new(path).list().map_err(Failure::usage)?;
         findings.extend(files::of_keys(path, &keys, &config.server.trusted_proxies));
     }
     if !args.probe {
-        return print_findings(&findings, world);
+        // No failure, because a service may run this before its start, which an expired certificate must not prevent.
+        print_findings(&findings, world)?;
+        return Ok(());
     }
     let examined = clients.iter().zip(&config.upstreams);
     let probed = join_all(examined.map(|(client, upstream)| examine::examine(client, upstream.rps))).await;
@@ -110,23 +117,20 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     if findings.is_empty() {
         writeln!(world.out, "\nno findings")?;
     }
-    print_findings(&findings, world)
-}
-
-/// Prints the problems that were found, faults before warnings.
-///
-/// # Errors
-/// [`Failure::Runtime`] if a problem is a fault.
-fn print_findings(findings: &[Finding], world: &mut World<'_>) -> Result<(), Failure> {
-    let (faults, warnings): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| finding.fault);
-    for finding in faults.iter().chain(&warnings) {
-        writeln!(world.out, "\n{finding}")?;
-    }
-    match faults.len() {
+    match print_findings(&findings, world)? {
         0 => Ok(()),
         1 => Err(Failure::runtime("1 fault found")),
         n => Err(Failure::Runtime(format!("{n} faults found"))),
     }
+}
+
+/// Prints the problems that were found, faults before warnings. Returns the number of faults.
+fn print_findings(findings: &[Finding], world: &mut World<'_>) -> io::Result<usize> {
+    let (faults, warnings): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| finding.fault);
+    for finding in faults.iter().chain(&warnings) {
+        writeln!(world.out, "\n{finding}")?;
+    }
+    Ok(faults.len())
 }
 
 /// Summarizes the configuration in a few lines.

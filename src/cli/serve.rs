@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::{Failure, World, check, reachable};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
@@ -40,7 +42,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     for warning in &config.warnings {
         tracing::warn!(setting = warning.path, fix = warning.fix, "{} {}", warning.path, warning.rule);
     }
-    for finding in check::of_process(&config) {
+    for finding in
+        check::of_process(&config).into_iter().chain(check::of_certificate(&config, Timestamp::now()))
+    {
         tracing::warn!(fix = finding.fix, "{}", finding.what);
     }
     // Held until this function returns. The gateway reads the file once it is held.

@@ -351,6 +351,27 @@ fn check_says_that_the_next_port_is_taken() {
 }
 
 #[test]
+fn check_reports_an_expired_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+    std::fs::write(dir.path().join("cert.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(dir.path().join("key.pem"), key.serialize_pem()).unwrap();
+    let file = dir.path().join("slotfront.toml");
+    let tls = "[server]\ntls = { cert = \"cert.pem\", key = \"key.pem\" }\n";
+    std::fs::write(&file, format!("{tls}[[upstream]]\nurl = \"http://127.0.0.1:9\"")).unwrap();
+    let check = ["check", "--config", file.to_str().unwrap()];
+    let (out, result) = typed(&check);
+    assert!(out.contains("\nfault    certificate 1 of server.tls.cert ("), "{out}");
+    assert!(out.contains("cert.pem) expired on 2001-01-01 00:00 UTC"), "{out}");
+    assert_eq!(result, Ok(()), "a service that checks before its start starts nevertheless");
+    let (out, result) = typed(&[&check[..], &["--probe"]].concat());
+    assert!(out.contains("expired on 2001-01-01 00:00 UTC"), "{out}");
+    assert_eq!(result.unwrap_err().0, 1);
+}
+
+#[test]
 fn check_prints_the_schema() {
     let (out, result) = typed(&["check", "--schema"]);
     assert_eq!(result, Ok(()));

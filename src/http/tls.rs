@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -20,8 +21,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::certificate::expiries;
 use crate::config::watch::{LOOK_EVERY, Settling};
 use crate::config::{self, Config};
+use crate::telemetry::Metrics;
 
 /// The ALPN names (RFC 7301) in order of preference.
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
@@ -36,9 +39,16 @@ pub struct TlsError(String);
 pub struct Tls {
     files: config::TlsFiles,
     found: Mutex<FoundPairs>,
-    in_force: ArcSwap<ServerConfig>,
+    in_force: ArcSwap<ShownPair>,
     /// The keys of session tickets. A new certificate does not change them, so that clients can resume their sessions.
     tickets: Arc<dyn ProducesTickets>,
+}
+
+/// A certificate with its key, ready for handshakes.
+struct ShownPair {
+    config: Arc<ServerConfig>,
+    /// The earliest end of a certificate of the chain, which clients get as a whole. `None` if none could be read.
+    expires: Option<Timestamp>,
 }
 
 /// What the checks of the files have found.
@@ -67,18 +77,25 @@ impl Tls {
             TlsError(format!(": the system gives no random numbers for session tickets: {error}"))
         })?;
         let pair = read(&files)?;
-        let in_force = ArcSwap::new(server_config(&pair, &files, &tickets)?);
+        let in_force = ArcSwap::from_pointee(shown(&pair, &files, &tickets)?);
         let found = Mutex::new(FoundPairs { settling: Settling::of(Some(pair)), refused: None });
         Ok(Some(Arc::new(Self { files, found, in_force, tickets })))
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.in_force.load_full())
+        TlsAcceptor::from(Arc::clone(&self.in_force.load().config))
     }
 
-    /// Spawns a task on `tasks` that checks the files about once a second until `stop`.
-    pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+    /// Spawns a task on `tasks` that checks the files about once a second until `stop`. A metric says when the certificate
+    /// in force expires.
+    pub fn watch(self: &Arc<Self>, metrics: &Metrics, tasks: &TaskTracker, stop: &CancellationToken) {
         let (tls, stop) = (Arc::clone(self), stop.clone());
+        metrics.before_render(move |metrics| {
+            if let Some(expires) = tls.in_force.load().expires {
+                metrics.tls_certificate_expiry.at(()).set(expires.as_second());
+            }
+        });
+        let tls = Arc::clone(self);
         tasks.spawn(async move {
             while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
                 let tls = Arc::clone(&tls);
@@ -96,10 +113,12 @@ impl Tls {
         let FoundPairs { settling, refused } = &mut *found;
         let taken = read(&self.files).and_then(|pair| {
             if settling.is_due(&pair) {
-                self.in_force.store(server_config(&pair, &self.files, &self.tickets)?);
+                let new = shown(&pair, &self.files, &self.tickets)?;
+                let expires = new.expires.map(|time| time.to_string());
+                self.in_force.store(Arc::new(new));
                 settling.take(pair);
                 *refused = None;
-                tracing::info!(cert = %self.files.cert.display(), "new certificate in force");
+                tracing::info!(cert = %self.files.cert.display(), expires, "new certificate in force");
             }
             Ok(())
         });
@@ -124,11 +143,11 @@ fn read(files: &config::TlsFiles) -> Result<PemPair, TlsError> {
     Ok(PemPair { cert: content("cert", &files.cert)?, key: content("key", &files.key)? })
 }
 
-fn server_config(
+fn shown(
     pair: &PemPair,
     files: &config::TlsFiles,
     tickets: &Arc<dyn ProducesTickets>,
-) -> Result<Arc<ServerConfig>, TlsError> {
+) -> Result<ShownPair, TlsError> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pair.cert).collect();
     let chain = chain
         .ok()
@@ -144,7 +163,7 @@ fn server_config(
         })?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     config.ticketer = Arc::clone(tickets);
-    Ok(Arc::new(config))
+    Ok(ShownPair { config: Arc::new(config), expires: expiries(&pair.cert).flatten().min() })
 }
 
 #[cfg(test)]
@@ -164,7 +183,7 @@ mod tests {
 
     /// Writes a new certificate and its key, a pair, to two files. Returns the folder and paths of the files, the
     /// pair, and a [`Tls`] with the pair in force.
-    fn shown() -> (tempfile::TempDir, config::TlsFiles, CertifiedKey<KeyPair>, Arc<Tls>) {
+    fn certified() -> (tempfile::TempDir, config::TlsFiles, CertifiedKey<KeyPair>, Arc<Tls>) {
         let dir = tempfile::tempdir().unwrap();
         let files = config::TlsFiles { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
         let pair = certify();
@@ -185,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_pair_waits_until_its_files_match() {
-        let (_dir, files, _, tls) = shown();
+        let (_dir, files, _, tls) = certified();
         let new = certify();
         assert!(!takes(&tls, 3), "nothing has changed");
         std::fs::write(&files.key, new.signing_key.serialize_pem()).unwrap();
@@ -199,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_half_written_chain_is_not_shown() {
-        let (_dir, files, pair, tls) = shown();
+        let (_dir, files, pair, tls) = certified();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let renewed = params.self_signed(&pair.signing_key).unwrap().pem();
         std::fs::write(&files.cert, &renewed).unwrap();
@@ -211,7 +230,7 @@ mod tests {
 
     #[test]
     fn files_that_change_all_the_time_are_taken_at_the_third_check() {
-        let (_dir, files, pair, tls) = shown();
+        let (_dir, files, pair, tls) = certified();
         for third in [false, false, true, false, false, true] {
             let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
             std::fs::write(&files.cert, params.self_signed(&pair.signing_key).unwrap().pem()).unwrap();
@@ -221,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_certificate_waits_for_its_key() {
-        let (_dir, files, pair, tls) = shown();
+        let (_dir, files, pair, tls) = certified();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let aside = files.key.with_extension("aside");
         std::fs::rename(&files.key, &aside).unwrap();
@@ -233,7 +252,7 @@ mod tests {
 
     #[test]
     fn files_with_words_in_another_charset_are_followed() {
-        let (_dir, files, pair, tls) = shown();
+        let (_dir, files, pair, tls) = certified();
         for organisation in [b"# M\xfcller\n", b"# M\xf6ller\n"] {
             let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
             let renewed = params.self_signed(&pair.signing_key).unwrap().pem();

@@ -208,6 +208,9 @@ metrics! {
         config_reloads: Counters<ReloadResult> = "config_reloads_total",
         /// Unix time at which the configuration in force was loaded.
         config_last_reload_success: FloatGauges<()> = "config_last_reload_success_timestamp_seconds",
+        /// Unix time at which the certificate of `server.tls` in force expires, or another one of its chain if that is
+        /// earlier. Absent without `server.tls`.
+        tls_certificate_expiry: Gauges<()> = "tls_certificate_expiry_seconds",
         /// Always 1. The labels hold the version and the source revision.
         build_info: BuildInfo = "build_info",
 

@@ -54,6 +54,30 @@ async fn a_new_certificate_is_shown_without_a_restart() {
 }
 
 #[tokio::test]
+async fn the_end_of_the_certificate_in_force_is_a_metric() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = TestCertificate::write(dir.path());
+    let renew = |year| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        std::fs::write(&certificate.key, key.serialize_pem()).unwrap();
+        std::fs::write(certificate.files().cert, params.self_signed(&key).unwrap().pem()).unwrap();
+    };
+    renew(2001);
+    let gateway = TestGateway::builder().nodes(1).tls(&certificate).start().await;
+    let series = "slotfront_tls_certificate_expiry_seconds";
+    assert_eq!(gateway.metric(series), 978_307_200);
+    renew(2051);
+    gateway.until_metric(series, 978_307_201).await;
+    assert_eq!(gateway.metric(series), 2_556_144_000);
+
+    let plain = TestGateway::builder().nodes(1).start().await;
+    let metrics = plain.front().metrics.render();
+    assert!(!metrics.contains("\nslotfront_tls_certificate_expiry_seconds"), "there is no certificate");
+}
+
+#[tokio::test]
 async fn silent_and_plain_clients_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = TestCertificate::write(dir.path());

@@ -5,11 +5,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
 
 use super::doctor::Finding;
 use crate::config::Config;
 use crate::gateway::check_writable;
 use crate::gateway::keys::{ApiKey, is_hidden};
+use crate::http::certificate::expiries;
+
+/// The rest of a certificate's time from which on it is a finding. Renewal is usually due a month before the end, so by
+/// then it has failed for two weeks. `deploy/prometheus/alerts.rules.yml` has the same time.
+const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 /// Returns the warnings about keys in the key file `path`. `trusted` are the networks of trusted proxies. Revoked keys
 /// are left out.
@@ -89,6 +95,21 @@ fn of_mode(what: &str, path: &Path, mode: u32, is_secret: bool) -> Option<Findin
     })
 }
 
+/// Returns the problem with the certificate of `server.tls`, or with the one of its chain that expires first: it has
+/// expired, so that clients refuse it, or will soon.
+pub(in crate::cli) fn of_certificate(config: &Config, now: Timestamp) -> Option<Finding> {
+    let path = &config.server.tls.as_ref()?.cert;
+    let chain = std::fs::read(path).ok()?;
+    let dated = expiries(&chain).enumerate().filter_map(|(i, expiry)| Some((expiry?, i + 1)));
+    let (expiry, number) = dated.min()?;
+    let (is_fault, verb) = if expiry <= now { (true, "expired") } else { (false, "expires") };
+    let day = expiry.strftime("%Y-%m-%d %H:%M UTC");
+    let what = format!("certificate {number} of server.tls.cert ({}) {verb} on {day}", path.display());
+    let fix = "renew it and replace the files; a running gateway shows the new one within seconds";
+    let finding = Finding { fault: is_fault, what, fix: fix.to_owned() };
+    (expiry.duration_since(now) < RENEW_BEFORE).then_some(finding)
+}
+
 /// Returns a fault if the user who runs this process cannot write the usage file at `path`. Leaves the file
 /// as it is.
 pub(super) fn of_usage_file(path: &Path) -> Option<Finding> {
@@ -106,6 +127,7 @@ pub(super) fn of_usage_file(path: &Path) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TlsFiles;
     use crate::gateway::keys::file::{KeyFile, NewKey};
 
     #[test]
@@ -181,6 +203,34 @@ mod tests {
         // A folder blocks the path to which the gateway writes the new content.
         std::fs::create_dir(dir.path().join("usage.json.new")).unwrap();
         assert!(of_usage_file(&usage).is_some());
+    }
+
+    #[test]
+    fn ends_of_certificates_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let cert = dir.path().join("cert.pem");
+        let any = "127.0.0.1:0".parse().unwrap();
+        let mut config = Config::dev(any, any, Vec::new());
+        let at = |time: &str| time.parse().unwrap();
+        assert_eq!(of_certificate(&config, at("2026-11-21T00:00:00Z")), None, "no TLS");
+        config.server.tls = Some(TlsFiles { cert: cert.clone(), key: dir.path().join("key.pem") });
+        let certificate = |year| {
+            let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.not_after = rcgen::date_time_ymd(year, 3, 1);
+            params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
+        };
+        // The second certificate of the chain ends first.
+        std::fs::write(&cert, certificate(2028) + &certificate(2027)).unwrap();
+        for (now, expected) in [
+            ("2027-02-15T00:00:00Z", None),
+            ("2027-02-15T00:00:01Z", Some((false, "expires on 2027-03-01 00:00 UTC"))),
+            ("2027-02-28T23:59:59Z", Some((false, "expires on 2027-03-01 00:00 UTC"))),
+            ("2027-03-01T00:00:00Z", Some((true, "expired on 2027-03-01 00:00 UTC"))),
+        ] {
+            let what = |words| format!("certificate 2 of server.tls.cert ({}) {words}", cert.display());
+            let found = of_certificate(&config, at(now)).map(|finding| (finding.fault, finding.what));
+            assert_eq!(found, expected.map(|(fault, words)| (fault, what(words))), "{now}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ section! {
         /// process may use it, which holds a lock beside it: give each replica a file of its own.
         usage_file: Option<PathBuf> = file_or_off("usage.json"),
         /// Maximum refused keys per client address and minute, including keys from a wrong origin or address, and requests
-        /// for the OpenRPC document. Further ones get 429.
+        /// for `/openrpc.json`. Further ones get 429.
         // A client with a typing error fails a few times a minute, a scanner thousands of times.
         failed_per_minute: u32 = within(30, 1..=1_000_000),
         /// The plan of each client address in mode "open". Without a plan there is no limit.
