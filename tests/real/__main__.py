@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-GUARANTEES = HERE.parents[1] / "docs" / "guarantees.md"
-# Beside those that prove a promise of docs/guarantees.md: the first command, the page, the guides, and a client library.
+# The pages with what is promised, and with what attackers try.
+PROMISES = [HERE.parents[1] / "docs" / "guarantees.md", HERE.parents[1] / "SECURITY.md"]
+# Beside the tests that those name: the first command, the page, the guides, and a client library.
 FIRST = {"dev_test", "page_test", "guides_test", "test_web3_js", "test_payment_of_the_readme"}
 # These need Solana's Rust client or command line.
 WEEKLY = {"test_solana_rpc_client", "test_payment_in_rust", "test_commands_of_solana"}
@@ -74,7 +75,7 @@ def chosen(arguments, ids):
     if arguments[0] not in ("--program", "--rest", "--weekly"):
         is_named = lambda test: any(f"{test}.".startswith(f"{name}.") for name in arguments)
         return [test for test in ids if is_named(test)]
-    promised = FIRST | set(re.findall(r"`(test_\w+)`", GUARANTEES.read_text()))
+    promised = FIRST | {name for page in PROMISES for name in re.findall(r"`(test_\w+)`", page.read_text())}
     def part(test):
         module, _, name = test.split(".")
         return "--weekly" if name in WEEKLY else "--program" if {module, name} & promised else "--rest"
