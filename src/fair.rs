@@ -47,14 +47,23 @@ impl Share {
 
 /// A supply of bytes that all holders together must not exceed, and how many of them are in use.
 #[derive(Debug)]
-pub(crate) struct Budget {
-    pub(crate) limit: usize,
+pub(crate) struct ByteBudget {
+    limit: AtomicUsize,
     used: AtomicUsize,
 }
 
-impl Budget {
+impl ByteBudget {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, used: AtomicUsize::new(0) }
+        Self { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the limit. Bytes that are already taken stay taken.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     pub(crate) fn used(&self) -> usize {
@@ -62,7 +71,7 @@ impl Budget {
     }
 
     pub(crate) fn free(&self) -> usize {
-        self.limit.saturating_sub(self.used())
+        self.limit().saturating_sub(self.used())
     }
 
     /// Takes `bytes` bytes. Returns false, and takes nothing, if more than `limit` bytes would then be in use.

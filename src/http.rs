@@ -116,7 +116,8 @@ async fn serve(
             Box::pin(request::serve(front, &client, principal, &body, started)).await.into_response()
         }
         (Wants::Call(Ok(principal)), Ok(None)) => {
-            request::refuse_overloaded(front, &client, &principal, started, &Bytes::new()).into_response()
+            let error = request::overloaded(&principal, started);
+            request::refuse(front, &client, started, &Bytes::new(), &error).into_response()
         }
         (Wants::Call(Ok(_)) | Wants::Socket(_), Err(refusal)) => refusal.into_response(),
         (Wants::Socket(handshake), Ok(_)) => handshake.answer(front, &client),

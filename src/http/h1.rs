@@ -4,7 +4,7 @@
 //! requests are called plain here. The listener uses this module through [`serve`] only, and works without it: tests turn
 //! it off (`docs/decisions/0010-the-fast-path-stays-behind-one-seam.md`).
 //!
-//! Five invariants hold:
+//! Six invariants hold:
 //!
 //! 1. The fast path accepts a strict subset of HTTP/1.1, and refuses no request for its head. hyper gets every other
 //!    request (chunks, an `Expect` or `Origin` field, another route, a malformed head) with all bytes that were read.
@@ -49,7 +49,8 @@ const READ_BYTES: usize = 4096;
 const PART_BYTES: usize = 2 * READ_BYTES;
 
 /// Serves plain requests (usual POSTs of JSON-RPC calls) until the connection closes or gets any other request. `place`
-/// names its client, and counts it until it has shown a key. Returns the connection if hyper has to serve its next request, and all later ones.
+/// names its client, and counts it until it has shown a key. Returns the connection if hyper has to serve its next
+/// request, and all later ones.
 ///
 /// # Errors
 /// Errors of the socket, or [`io::ErrorKind::TimedOut`] if a head takes too long or the client stops reading an answer.
@@ -208,8 +209,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin + Send> H1Connection<'a, S> {
             if arriving.grow(plain.body.end + READ_BYTES) {
                 return Ok(principal);
             }
-            principal.note_call(started);
-            Err(Error::Overloaded)
+            Err(request::overloaded(&principal, started))
         });
         let reply = match (self.read_body(&plain, caller.is_ok()).await, caller) {
             (Err(error), _) if error.kind() != ErrorKind::TimedOut => return Err(error),

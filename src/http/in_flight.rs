@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use super::Front;
 use super::reply::{BodyParts, JOINED_BYTES};
-use crate::fair::{Budget, Held};
+use crate::fair::{ByteBudget, Held};
 use crate::gateway::Principal;
 
 /// A request's permit to be in flight. There are `server.max_in_flight` such permits. Dropping the value frees the
@@ -106,7 +106,7 @@ type PieceAddress = (usize, usize);
 
 /// The budget of the process for the bytes of unsent answers, and the bytes reserved from it.
 pub struct Outgoing {
-    budget: Budget,
+    budget: ByteBudget,
     /// The number of unsent answers that contain each long piece of text. The address identifies a piece, because
     /// memory is not reused while an answer refers to it.
     shared: Mutex<HashMap<PieceAddress, usize>>,
@@ -115,7 +115,7 @@ pub struct Outgoing {
 impl Outgoing {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { budget: Budget::new(limit), shared: Mutex::default() })
+        Arc::new(Self { budget: ByteBudget::new(limit), shared: Mutex::default() })
     }
 
     /// Returns the number of bytes that unsent answers have reserved.
@@ -179,7 +179,7 @@ impl Reservation {
         more: usize,
     ) -> Option<Self> {
         let held = principal.hold_bytes(body.len() + more, outgoing.budget.free())?;
-        Self::new(outgoing, body, more, Some(held), outgoing.budget.limit)
+        Self::new(outgoing, body, more, Some(held), outgoing.budget.limit())
     }
 
     /// Reserves the bytes of `body`, the compressed form of answers that were reserved before. Neither the budget nor
@@ -243,7 +243,7 @@ mod tests {
     }
 
     fn reserve_body(outgoing: &Arc<Outgoing>, pieces: &[&Bytes]) -> Option<Reservation> {
-        Reservation::new(outgoing, &body(pieces), 0, None, outgoing.budget.limit)
+        Reservation::new(outgoing, &body(pieces), 0, None, outgoing.budget.limit())
     }
 
     #[test]

@@ -17,19 +17,19 @@ use hyper::body::Body as _;
 use super::in_flight::FREE_BYTES;
 use super::reply::HttpReply;
 use super::{Front, request};
-use crate::fair::{Budget, Held, Share};
+use crate::fair::{ByteBudget, Held, Share};
 use crate::gateway::{PerAddress, Principal};
 
 /// The budget of the process for the bytes of bodies.
 pub struct Incoming {
-    budget: Budget,
+    budget: ByteBudget,
     addresses: PerAddress<Share>,
 }
 
 impl Incoming {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { budget: Budget::new(limit), addresses: PerAddress::new() })
+        Arc::new(Self { budget: ByteBudget::new(limit), addresses: PerAddress::new() })
     }
 
     /// Returns the number of bytes that bodies hold.
@@ -59,7 +59,7 @@ impl Arriving {
     /// Takes the memory for `bytes` more bytes. Returns false if that would exceed the budget or the caller's share.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let budget = &self.incoming.budget;
-        let fits = self.held.grow(bytes, budget.free()) && budget.take(bytes, budget.limit);
+        let fits = self.held.grow(bytes, budget.free()) && budget.take(bytes, budget.limit());
         self.bytes += if fits { bytes } else { 0 };
         fits
     }

@@ -61,7 +61,7 @@ impl KeylessConnections {
         let number = keyless.last;
         keyless.places.insert(number, (0, Arc::clone(&closing)));
         drop(keyless);
-        let counted = Some(Counted { of, number, limit: self.limit });
+        let counted = Some(AtAddress { of, number, limit: self.limit });
         let place = KeylessPlace { peer, counted, closing, key_shown: AtomicBool::new(false) };
         place.grow(CONNECTION);
         place
@@ -71,12 +71,12 @@ impl KeylessConnections {
 /// A connection's place among those of its address.
 pub(super) struct KeylessPlace {
     pub(super) peer: Peer,
-    counted: Option<Counted>,
+    counted: Option<AtAddress>,
     closing: Arc<Notify>,
     key_shown: AtomicBool,
 }
 
-struct Counted {
+struct AtAddress {
     of: Arc<Mutex<Keyless>>,
     number: u64,
     limit: usize,
@@ -91,7 +91,7 @@ impl KeylessPlace {
     /// Counts `bytes` more bytes, unless the connection has shown a key. If its address exceeds its part, the oldest
     /// connections are to close.
     pub(super) fn grow(&self, bytes: usize) {
-        let Some(Counted { of, number, limit }) = &self.counted else { return };
+        let Some(AtAddress { of, number, limit }) = &self.counted else { return };
         let mut keyless = lock(of);
         let Some((own, _)) = keyless.places.get_mut(number) else { return };
         *own += bytes;
@@ -106,7 +106,7 @@ impl KeylessPlace {
 
     /// Counts `bytes` fewer bytes.
     pub(super) fn shrink(&self, bytes: usize) {
-        let Some(Counted { of, number, .. }) = &self.counted else { return };
+        let Some(AtAddress { of, number, .. }) = &self.counted else { return };
         let mut keyless = lock(of);
         if let Some((own, _)) = keyless.places.get_mut(number) {
             *own -= bytes;
@@ -131,7 +131,7 @@ impl KeylessPlace {
     }
 
     fn leave(&self) {
-        let Some(Counted { of, number, .. }) = &self.counted else { return };
+        let Some(AtAddress { of, number, .. }) = &self.counted else { return };
         let mut keyless = lock(of);
         if let Some((bytes, _)) = keyless.places.remove(number) {
             keyless.bytes -= bytes;

@@ -41,7 +41,7 @@ pub(super) async fn serve(
     // The permit is taken after authentication and after the body, so that callers without a key and slow uploads
     // hold no permit.
     let Some(permit) = InFlightPermit::take(front, &principal) else {
-        return refuse_overloaded(front, client, &principal, started, body);
+        return refuse(front, client, started, body, &overloaded(&principal, started));
     };
     let limit = front.config.server.max_batch;
     let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
@@ -170,16 +170,10 @@ fn finish(
     reply
 }
 
-/// Refuses a request of `principal`, because there is no memory for its body, or no permit. It counts as one call.
-pub(super) fn refuse_overloaded(
-    front: &Front,
-    client: &ClientInfo,
-    principal: &Principal,
-    started: Instant,
-    body: &Bytes,
-) -> HttpReply {
+/// Counts a call of `principal` for whose body there is no memory, or which gets no permit, and returns its error.
+pub(super) fn overloaded(principal: &Principal, started: Instant) -> Error {
     principal.note_call(started);
-    refuse(front, client, started, body, &Error::Overloaded)
+    Error::Overloaded
 }
 
 /// Refuses a request that has no valid key, or for which there is no room. The refusal has the id of the call if `body`,

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RE
 use super::{Fault, RawAnswer};
 use crate::chunks::{BodyBuffer, OverLimit};
 use crate::config::{CaFile, PoolSettings, Secret, Upstream};
-use crate::fair::{CallerHoldings, CallerId};
+use crate::fair::{ByteBudget, CallerHoldings, CallerId};
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
 /// The time after which idle connections are closed. Most servers close idle connections later, and nodes never close
@@ -62,8 +62,7 @@ impl Connections {
 /// it. By the rule of `fair.rs`, no caller can take all of it.
 #[derive(Debug)]
 pub struct BufferBudget {
-    used: AtomicUsize,
-    limit: AtomicUsize,
+    bytes: ByteBudget,
     by_caller: CallerHoldings,
 }
 
@@ -79,16 +78,12 @@ struct Buffered<'a> {
 impl BufferBudget {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self {
-            used: AtomicUsize::new(0),
-            limit: AtomicUsize::new(limit),
-            by_caller: CallerHoldings::default(),
-        }
+        Self { bytes: ByteBudget::new(limit), by_caller: CallerHoldings::default() }
     }
 
     /// Replaces the limit. Bytes that are already taken stay taken.
     pub fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
+        self.bytes.set_limit(limit);
     }
 }
 
@@ -100,18 +95,11 @@ impl<'a> Buffered<'a> {
     /// Takes `bytes` more bytes from the budget. Returns false if the bytes in use would exceed the limit, or those
     /// of the caller its share.
     fn grow(&mut self, bytes: usize) -> bool {
-        let budget = self.budget;
-        let limit = budget.limit.load(Ordering::Relaxed);
-        let used = budget.used.load(Ordering::Relaxed);
-        let taken = budget.by_caller.may_add(self.caller, bytes, used, limit.saturating_sub(used))
-            && budget
-                .used
-                .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                    used.checked_add(bytes).filter(|sum| *sum <= limit)
-                })
-                .is_ok();
+        let BufferBudget { bytes: all, by_caller } = self.budget;
+        let taken =
+            by_caller.may_add(self.caller, bytes, all.used(), all.free()) && all.take(bytes, all.limit());
         if taken {
-            budget.by_caller.add(self.caller, bytes);
+            by_caller.add(self.caller, bytes);
             self.bytes += bytes;
         }
         taken
@@ -120,7 +108,7 @@ impl<'a> Buffered<'a> {
 
 impl Drop for Buffered<'_> {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.bytes.give_back(self.bytes);
         self.budget.by_caller.remove(self.caller, self.bytes);
     }
 }

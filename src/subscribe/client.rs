@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::pauses::Pauses;
+use super::pauses::RefusalPauses;
 use crate::error::Error;
 use crate::fair::Held;
 use crate::gateway::{Gateway, Principal};
@@ -129,7 +129,7 @@ pub(super) struct ClientState {
     /// The ids of the subscriptions. Equal params are one subscription.
     ids: HashMap<Arc<Subscription>, u64>,
     signatures: usize,
-    pub(super) pauses: Pauses,
+    pub(super) pauses: RefusalPauses,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     /// The bytes of the answers that wait.
@@ -162,7 +162,7 @@ impl SocketClient {
             subscriptions: HashMap::new(),
             ids: HashMap::new(),
             signatures: 0,
-            pauses: Pauses::default(),
+            pauses: RefusalPauses::default(),
             queue: VecDeque::new(),
             queued_bytes: 0,
             answer_bytes: 0,
@@ -278,7 +278,7 @@ impl SocketClient {
             state.connection = None;
             state.subscriptions.values_mut().for_each(|(_, held)| *held = None);
             (state.queue, state.queued_bytes) = (VecDeque::new(), 0);
-            state.pauses = Pauses::default();
+            state.pauses = RefusalPauses::default();
             self.wake.notify_one();
         }
     }

@@ -24,7 +24,7 @@ const MESSAGE_BYTES: usize = size_of::<(Instant, Bytes)>();
 
 /// The refused messages of a connection, known by hashes of their calls, and those of them that wait.
 #[derive(Debug, Default)]
-pub(super) struct Pauses {
+pub(super) struct RefusalPauses {
     /// The last pause before each refused message, and its end.
     refused: HashMap<u64, (Duration, Instant)>,
     /// The messages, each with the time until which it waits.
@@ -32,7 +32,7 @@ pub(super) struct Pauses {
     waiting_bytes: usize,
 }
 
-impl Pauses {
+impl RefusalPauses {
     /// Lets the message with the hash `asked` wait if it was refused just now. Returns true if it waits. `None` if too many
     /// messages do.
     pub(super) fn wait(&mut self, asked: u64, message: &Bytes, now: Instant) -> Option<bool> {
@@ -84,7 +84,7 @@ mod tests {
     const MESSAGE: Bytes = Bytes::from_static(&[b'x'; 150]);
 
     /// Lets the message `asked` wait, and returns its pause in milliseconds.
-    fn pause(pauses: &mut Pauses, asked: u64, now: Instant) -> Option<u128> {
+    fn pause(pauses: &mut RefusalPauses, asked: u64, now: Instant) -> Option<u128> {
         assert!(pauses.wait(asked, &MESSAGE, now).is_some(), "too many wait");
         let end = pauses.waiting.pop().map(|(end, _)| end);
         pauses.waiting_bytes = 0;
@@ -93,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn pauses_grow_and_end_with_the_repetition() {
-        let (mut pauses, mut now) = (Pauses::default(), Instant::now());
+        let (mut pauses, mut now) = (RefusalPauses::default(), Instant::now());
         assert_eq!(pause(&mut pauses, 1, now), None);
         pauses.note(1, true, now);
         for expected in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
@@ -112,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_and_what_is_remembered_is_bounded() {
-        let (mut pauses, now) = (Pauses::default(), Instant::now());
+        let (mut pauses, now) = (RefusalPauses::default(), Instant::now());
         for asked in 0..100_000 {
             pauses.note(asked, true, now);
             assert!(pauses.refused.len() <= MAX_REFUSED);
@@ -126,7 +126,7 @@ mod tests {
 
     #[tokio::test]
     async fn messages_come_when_they_are_due() {
-        let (mut pauses, now) = (Pauses::default(), Instant::now());
+        let (mut pauses, now) = (RefusalPauses::default(), Instant::now());
         let at = |ms| now + Duration::from_millis(ms);
         // The second message of each waits for 200 milliseconds.
         for (asked, text) in [(1, "a"), (1, "c"), (2, "b")] {
