@@ -57,3 +57,30 @@ fn every_member_has_the_lints_of_the_workspace() {
         assert_eq!(lints.and_then(toml::Value::as_bool), Some(true), "{}", member.name);
     }
 }
+
+/// The fuzz targets and the oracle are projects of their own, which no build of the workspace locks again.
+#[test]
+fn lock_files_beside_the_workspace_have_every_dependency() {
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+        text.parse::<toml::Table>().unwrap()
+    };
+    let is_needed = |(_, how): &(&String, &toml::Value)| how.get("optional").is_none();
+    let manifest = read("Cargo.toml");
+    let needed: Vec<_> = manifest["dependencies"].as_table().unwrap().iter().filter(is_needed).collect();
+    assert!(needed.len() > 30);
+    for path in ["fuzz/Cargo.lock", "tests/real/oracle/Cargo.lock"] {
+        let lock = read(path);
+        let packages = lock["package"].as_array().unwrap();
+        let own = packages.iter().find(|package| package["name"].as_str() == Some("slotfront")).unwrap();
+        // A name may have a version behind it.
+        let names = own["dependencies"].as_array().unwrap().iter().filter_map(toml::Value::as_str);
+        let locked: Vec<_> = names.filter_map(|name| name.split(' ').next()).collect();
+        for (name, _) in &needed {
+            assert!(
+                locked.contains(&name.as_str()),
+                "{path} lacks {name}: update it as docs/testing.md says"
+            );
+        }
+    }
+}
