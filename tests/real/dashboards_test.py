@@ -38,6 +38,7 @@ MAY_BE_EMPTY_SERIES = {
     'slotfront_upstream_requests_total{result="status_429"}': "no simulated node refuses a call",
     'slotfront_shared_requests_total{result!~"ok|hit|miss|older"}': "`dev` has no shared store",
     "slotfront_shared_requests_total": "`dev` has no shared store",
+    "slotfront_tls_certificate_expiry_seconds": "`dev` has no certificate",
 }
 
 
