@@ -141,7 +141,8 @@ class Dev(Program):
     """
 
     def __init__(self):
-        super().__init__("dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+        # Client libraries need the next port as well, which `free_port` leaves to slotfront.
+        super().__init__("dev", "--listen", f"127.0.0.1:{free_port()}", "--admin", "127.0.0.1:0")
 
     def started(self):
         self.wait_for("Press Ctrl-C to stop")

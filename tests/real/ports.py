@@ -15,7 +15,7 @@ def free_port():
 
     The port lies below the ephemeral ports where there is room. The system gives those to outgoing connections, which could
     take the port before its server starts, or while its server restarts. It is even there, because slotfront also listens
-    on the port after its own.
+    on the port after its own, and starts without it if it is taken.
     """
     end = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 32_768
     while True:

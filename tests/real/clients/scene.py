@@ -13,11 +13,12 @@ import tempfile
 from pathlib import Path
 
 from gateway import Nodes, Serve, call, eventually, get, keys, upstreams
+from ports import free_port
 
 # Wallets and the libraries call more than a plan allows that names no methods.
 CONFIGURATION = """
 [server]
-listen = "127.0.0.1:0"
+listen = "127.0.0.1:{port}"
 admin_listen = "127.0.0.1:0"
 
 [plans.standard]
@@ -48,7 +49,8 @@ class Scene:
 @contextlib.contextmanager
 def scene():
     with tempfile.TemporaryDirectory() as folder, Nodes(NODES) as nodes:
-        config = CONFIGURATION + upstreams(nodes.ports)
+        # Client libraries need the next port as well, which `free_port` leaves to slotfront.
+        config = CONFIGURATION.format(port=free_port()) + upstreams(nodes.ports)
         Path(folder, "slotfront.toml").write_text(config)
         with Serve(Path(folder, "slotfront.toml")) as serve:
             key = lambda name, plan: keys(Path(folder, "keys.toml"), "create", "--name", name, "--plan", plan)
