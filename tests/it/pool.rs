@@ -42,7 +42,7 @@ fn with_short_attempts(config: &mut Config) {
 
 #[tokio::test]
 async fn single_faults_cost_one_more_call() {
-    for (reason, fault) in faults() {
+    join_all(faults().into_iter().map(async |(reason, fault)| {
         let gateway = TestGateway::builder()
             .config(|config| {
                 config.pool.attempt_timeout.fill(ATTEMPT_TIMEOUT);
@@ -53,8 +53,10 @@ async fn single_faults_cost_one_more_call() {
             .await;
         gateway.cluster.node(0).fault_on("getAccountInfo", fault, None);
         let callers = 8;
-        for account in gateway.cluster.examples().wallets.iter().take(callers) {
-            let reply = gateway.get_account(account).send().await;
+        let wallets = gateway.cluster.examples().wallets;
+        for reply in
+            join_all(wallets.iter().take(callers).map(|account| gateway.get_account(account).send())).await
+        {
             assert_eq!(reply.status, 200, "{reason}: {}", reply.text);
             assert!(reply.value()["lamports"].is_u64(), "{reason}: {}", reply.text);
         }
@@ -65,7 +67,8 @@ async fn single_faults_cost_one_more_call() {
             callers as u64 + failed,
             "{reason}: one further call for each failed one"
         );
-    }
+    }))
+    .await;
 }
 
 #[tokio::test]

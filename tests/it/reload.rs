@@ -129,6 +129,8 @@ async fn open_connections_survive_reloads() {
         while !over.load(Ordering::Relaxed) {
             assert_eq!(call_on(&mut socket, &wide).await, 200);
             calls.fetch_add(1, Ordering::Relaxed);
+            // Sixteen callers without a pause would only keep the machine busy.
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     let changes = async {
@@ -144,7 +146,7 @@ async fn open_connections_survive_reloads() {
                 assert!(status == expected && text.contains(says), "{status} {text}");
             }
         };
-        for round in 0..3 {
+        for round in 0..2 {
             let before = calls.load(Ordering::Relaxed);
             write(&addresses, "900000");
             reload(200, "upstream").await;
@@ -173,13 +175,12 @@ async fn open_connections_survive_reloads() {
             assert_eq!(call_on(&mut limited, &small).await, 429, "used units stay used");
             write(&addresses[..1], "1000000");
             reload(200, "upstream").await;
-            while calls.load(Ordering::Relaxed) < before + 10 * CALLERS as u64 {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
+            let enough = || calls.load(Ordering::Relaxed) >= before + 10 * CALLERS as u64;
+            nodes.until("the callers go on", enough).await;
         }
         let (_, metrics) = ask(&nodes.client, "GET", &metrics_url).await;
         for line in
-            ["config_reloads_total{result=\"rejected\"} 9", "config_reloads_total{result=\"applied\"} 9"]
+            ["config_reloads_total{result=\"rejected\"} 6", "config_reloads_total{result=\"applied\"} 6"]
         {
             assert!(metrics.contains(line), "{line} is not in\n{metrics}");
         }

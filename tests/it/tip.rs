@@ -150,33 +150,51 @@ async fn a_height_waits_for_the_signatures_that_are_watched() {
 async fn null_ends_no_watch_and_shows_the_height() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let node = gateway.cluster.node(0);
-    let newest = gateway.cluster.slot(Commitment::Processed);
-    node.fault_on("getSignatureStatuses", status(newest, &Value::Null), None);
+    let newest = || gateway.cluster.slot(Commitment::Processed);
+    let asked = || node.calls("getSignatureStatuses");
+    // Each new slot is a reason to ask, and the node answers as of that slot.
+    let next_slot = async |told: &Value| {
+        gateway.step_by(1).await;
+        node.clear_faults();
+        node.fault_on("getSignatureStatuses", status(newest(), told), None);
+        gateway.round_trips().await;
+    };
+    node.fault_on("getSignatureStatuses", status(newest(), &Value::Null), None);
     let mut watch = tip(&gateway).watch(signature(), Commitment::Finalized);
     let call = gateway.call("getBlockHeight", json!([at(Commitment::Finalized)]));
     // The height waits for the status, so this one is known.
     assert_eq!(call.send().await.status, 200);
     assert_eq!(watch.landed().now_or_never(), None);
-    // It is confirmed, but not final.
-    node.clear_faults();
-    node.fault_on("getSignatureStatuses", status(newest, &landed(newest, Commitment::Confirmed)), None);
-    let asked = node.calls("getSignatureStatuses");
-    // There is one question at a time for the newest ones, and one for the history.
-    gateway.until("its answer is known", || node.calls("getSignatureStatuses") > asked + 2).await;
-    assert_eq!(watch.landed().now_or_never(), None);
-    node.clear_faults();
-    let failed = json!({ "slot": newest, "err": { "InstructionError": [0, "Custom"] }, "confirmationStatus": "finalized" });
-    node.fault_on("getSignatureStatuses", status(newest, &failed), None);
-    let landed = timeout(PATIENCE, watch.landed()).await.unwrap();
+    let landed_at = gateway.cluster.slot(Commitment::Finalized);
+    let confirmed = landed(landed_at, Commitment::Confirmed);
+    next_slot(&confirmed).await;
+    let before = asked();
+    // There is one question at a time for the newest ones, and one for the history, so that one answer is known.
+    timeout(PATIENCE, async {
+        while asked() <= before + 2 {
+            next_slot(&confirmed).await;
+        }
+    })
+    .await
+    .expect("it is asked for again");
+    assert_eq!(watch.landed().now_or_never(), None, "it is confirmed, but not final");
+    let failed = json!({ "slot": landed_at, "err": { "InstructionError": [0, "Custom"] }, "confirmationStatus": "finalized" });
+    let slots = async {
+        loop {
+            next_slot(&failed).await;
+        }
+    };
+    let landed = tokio::select! {
+        landed = timeout(PATIENCE, watch.landed()) => landed.unwrap(),
+        () = slots => unreachable!("slots never end"),
+    };
     assert_eq!(serde_json::from_slice::<Value>(&landed.err).unwrap(), failed["err"]);
     drop(watch);
-    let asked = node.calls("getSignatureStatuses");
+    let before = asked();
     for _ in 0..5 {
-        // Each new slot is a reason to ask.
-        gateway.step_by(1).await;
-        gateway.round_trips().await;
+        next_slot(&failed).await;
     }
-    assert!(node.calls("getSignatureStatuses") <= asked + 1, "nobody watches any more");
+    assert!(asked() <= before + 1, "nobody watches any more");
 }
 
 #[tokio::test]

@@ -234,7 +234,8 @@ class Queries(unittest.TestCase):
             if rule["type"] == "recording":
                 self.assertTrue(self.has_data(rule["name"]), rule["name"])
             else:
-                self.assertEqual(rule["state"], "inactive", rule["name"])
+                # On a slow machine an alert may become pending.
+                self.assertNotEqual(rule["state"], "firing", rule["name"])
                 self.has_data(rule["query"])
             read = selectors(rule["query"])
             self.assertTrue(read, rule["query"])

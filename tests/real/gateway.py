@@ -20,7 +20,8 @@ from ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 BINARY = TARGET / "debug" / "slotfront"
-PATIENCE_S = 30
+# The longest time for one event. It ends only what hangs.
+PATIENCE_S = 60
 TOKEN = "an-admin-token-of-tests"
 
 

@@ -119,12 +119,17 @@ class Page(unittest.TestCase):
         serve = self.enterContext(Serve(config))
         return serve, serve.public, f"http://{serve.admin}/"
 
+    def updated(self, browser, times):
+        """Waits until the page has got so many more answers, and has drawn what they say."""
+        for _ in range(times):
+            browser.until("return heard > arguments[0]", browser.run("return heard"), within=PATIENCE_S, what="an update")
+
     def browser(self, url):
         browser = Browser()
         self.addCleanup(browser.close)
         browser.width(1400)
         browser.open(url)
-        browser.until("return document.querySelector('#live').classList.contains('on')", within=10, what="live")
+        browser.until("return document.querySelector('#live').classList.contains('on')", within=PATIENCE_S, what="live")
         return browser
 
     def text(self, browser, selector):
@@ -138,7 +143,7 @@ class Page(unittest.TestCase):
                 with self.subTest(name, theme=theme, width=width):
                     browser.width(width)
                     drawn = "return document.querySelector('#flow').viewBox.baseVal.width <= arguments[0]"
-                    browser.until(drawn, width, within=5, what="drawn anew")
+                    browser.until(drawn, width, within=PATIENCE_S, what="drawn anew")
                     browser.screenshot(SHOTS / f"{name}-{width}-{theme}.png")
                     self.assertEqual(browser.run("return document.documentElement.scrollWidth"), width)
                     out = ("return [...document.querySelectorAll('.card')].flatMap((c) => [...c.querySelectorAll('td, th, dd, dt, small, p')]"
@@ -162,10 +167,10 @@ class Page(unittest.TestCase):
         before = [self.text(browser, selector) for selector in moving]
         for selector, then in zip(moving, before):
             browser.until("return document.querySelector(arguments[0]).textContent !== arguments[1]", selector, then,
-                          within=10, what=f"{selector} moves")
+                          within=PATIENCE_S, what=f"{selector} moves")
         path = "return document.querySelector('#chain path.line').getAttribute('d')"
         line = browser.run(path)
-        browser.until(f"{path} !== arguments[0]", line, within=5, what="the frontier's line moves")
+        browser.until(f"{path} !== arguments[0]", line, within=PATIENCE_S, what="the frontier's line moves")
         for name in ("getAccountInfo", "getVoteAccounts", "getClusterNodes"):
             self.assertIn(name, self.text(browser, "#methods"))
         for outcome in ("hit", "miss", "invalid"):
@@ -178,7 +183,7 @@ class Page(unittest.TestCase):
         self.assertFalse(any(browser.run(out, name) for _, _, name in cluster))
         process, port, name = cluster[1]
         process.end()
-        _, seconds = browser.until(out, name, within=2, what="the cut shows")
+        _, seconds = browser.until(out, name, within=PATIENCE_S, what="the cut shows")
         print(f"\na node that was cut showed after {seconds:.2f} s")
         self.assertEqual(self.text(browser, "#usable"), "2 of 3")
         self.assertIn(name, self.text(browser, "#usable-note"))
@@ -188,7 +193,7 @@ class Page(unittest.TestCase):
         # A node that hangs is detected by the timeout of a probe.
         hung, _, third = cluster[2]
         hung.send(signal.SIGSTOP)
-        browser.until(out, third, within=10, what="the hang shows")
+        browser.until(out, third, within=PATIENCE_S, what="the hang shows")
         hung.send(signal.SIGCONT)
         cluster[1][0] = self.enterContext(Nodes(port=port))
         back = "return $('usable').textContent === '3 of 3'"
@@ -198,7 +203,7 @@ class Page(unittest.TestCase):
         # Without a usable node, the page has an alert that screen readers announce.
         for process, _, _ in cluster:
             process.end()
-        browser.until("return !$('reasons').hidden && $('state').textContent === 'Degraded'", within=10, what="none is usable")
+        browser.until("return !$('reasons').hidden && $('state').textContent === 'Degraded'", within=PATIENCE_S, what="none is usable")
         self.assertEqual(browser.run("return $('reasons').getAttribute('role')"), "alert")
         for _, _, name in cluster:
             self.assertIn(name, self.text(browser, "#reasons"))
@@ -253,13 +258,13 @@ class Page(unittest.TestCase):
         self.assertEqual(browser.logged_problems(), [])
 
         serve.end()
-        browser.until("return !$('lost').hidden", within=15, what="the loss is said")
+        browser.until("return !$('lost').hidden", within=PATIENCE_S, what="the loss is said")
         self.assertEqual(browser.run("return [$('lost').getAttribute('role'), $('live').textContent.trim()]"), ["status", "not live"])
         self.check_layout(browser, "lost")
         self.serve([(port, name)], admin)
-        browser.until("return $('lost').hidden && $('live').classList.contains('on')", within=15, what="live again")
+        browser.until("return $('lost').hidden && $('live').classList.contains('on')", within=PATIENCE_S, what="live again")
         browser.logged_problems()  # Drops the browser's messages about the address that did not answer.
-        time.sleep(2)
+        self.updated(browser, times=3)
         self.assertEqual(browser.logged_problems(), [])
 
     def test_page_fits_twenty_nodes_and_long_names(self):
@@ -315,18 +320,19 @@ class Page(unittest.TestCase):
             self.assertEqual(self.text(browser, "#theme"), f"Theme: {wanted}")
         browser.run("$('chain').focus()")
         browser.press("ArrowLeft", "ArrowLeft")
-        browser.until("return /^\\d\\d:\\d\\d:\\d\\d: processed [\\d,]+, confirmed/.test($('spoken').textContent)", within=3, what="a second is read")
+        browser.until("return /^\\d\\d:\\d\\d:\\d\\d: processed [\\d,]+, confirmed/.test($('spoken').textContent)", within=PATIENCE_S, what="a second is read")
         self.assertIn("at ", self.text(browser, "#chain-legend"))
         browser.press("Escape")
         self.assertNotIn("at ", self.text(browser, "#chain-legend"))
         browser.run("document.querySelector('details summary').focus()")
         browser.press("Enter")
-        browser.until("return document.querySelectorAll('#chain-table tbody tr').length > 0", within=3, what="the numbers")
+        browser.until("return document.querySelectorAll('#chain-table tbody tr').length > 0", within=PATIENCE_S, what="the numbers")
 
         motion = "return document.getAnimations().filter((a) => a.playState === 'running').length"
-        browser.until(motion, within=5, what="it moves")
+        browser.until(motion, within=PATIENCE_S, what="it moves")
         browser.prefers(reduced_motion="reduce")
-        time.sleep(1.5)
+        browser.until(motion.replace("return ", "return !"), within=PATIENCE_S, what="it stands still")
+        self.updated(browser, times=3)
         self.assertEqual(browser.run(motion), 0)
 
         # The page requests resources only from its own origin.

@@ -33,7 +33,7 @@ class Replicas(unittest.TestCase):
     """A test with a simulated node, a store, one key file, and four gateways."""
 
     # A busy machine may exceed the default timeout of 20 ms.
-    settings = 'timeout = "1s"\n'
+    settings = 'timeout = "20s"\n'
 
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -61,16 +61,17 @@ class Replicas(unittest.TestCase):
         """Waits until a series of gateway `i` has at least this value."""
         eventually(lambda: self.metric(i, series) >= at_least, f"{series} of {i} never became {at_least}")
 
-    def load(self, key, seconds, methods, callers=2):
-        """Sends calls to all gateways without a pause.
+    def load(self, key, methods, until, callers=2):
+        """Sends calls to all gateways without a pause, until `until` returns. It is called with the number of answers by
+        status, which changes meanwhile.
 
-        Returns the number of answers by status, the longest time of a call, and the duration.
+        Returns this number, the longest time of a call, and the duration.
         """
-        statuses, longest, lock, over = {}, [0.0], threading.Lock(), time.monotonic() + seconds
+        statuses, longest, lock, over = {}, [0.0], threading.Lock(), threading.Event()
 
         def caller(i):
             connection, turn = http.client.HTTPConnection(self.gateways[i].public, timeout=PATIENCE_S), 0
-            while time.monotonic() < over:
+            while not over.is_set():
                 method, params = methods(turn)
                 body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
                 started = time.monotonic()
@@ -87,8 +88,12 @@ class Replicas(unittest.TestCase):
         threads = [threading.Thread(target=caller, args=(i,)) for i in range(REPLICAS) for _ in range(callers)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            until(statuses)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
         return statuses, longest[0], time.monotonic() - started
 
 
@@ -108,12 +113,15 @@ class SharedState(Replicas):
             self.assertEqual(self.metric(i, 'shared_requests_total{operation="get",result="hit"}'), len(METHODS))
 
     def test_four_replicas_share_one_rate_limit(self):
-        statuses, _, took = self.load(self.key, 6, lambda _: ("getClusterNodes", []))
+        # The burst, and what the rate allows in some seconds.
+        wanted = BURST + 4 * RATE
+        statuses, _, took = self.load(
+            self.key, lambda _: ("getClusterNodes", []),
+            lambda statuses: eventually(lambda: statuses.get(200, 0) >= wanted, lambda: f"{statuses} after a minute"))
         self.assertLessEqual(set(statuses), {200, 429})
         allowed = BURST + RATE * took
         print(f"{statuses[200]} passed in {took:.1f} s, {allowed:.0f} are allowed: {statuses[200] / allowed:.3f}")
         self.assertLessEqual(statuses[200], allowed * 1.05)
-        self.assertGreaterEqual(statuses[200], allowed * 0.7)
 
 
 class StoppedStore(Replicas):
@@ -122,14 +130,20 @@ class StoppedStore(Replicas):
     settings = ""
 
     def test_stopped_store_fails_no_call(self):
-        stop = threading.Timer(1, lambda: self.store.send(signal.SIGSTOP))
-        go = threading.Timer(4, lambda: self.store.send(signal.SIGCONT))
-        stop.start(), go.start()
-        statuses, longest, _ = self.load(self.fast, 7, lambda _: ("getAccountInfo", [address()]))
+        skipped = 'shared_requests_total{operation="get",result="skipped"}'
+
+        def pause(statuses):
+            eventually(lambda: statuses.get(200, 0) > 100, "no calls are answered")
+            before = [self.metric(i, skipped) for i in range(REPLICAS)]
+            self.store.send(signal.SIGSTOP)
+            for i in range(REPLICAS):
+                self.counted(i, skipped, before[i] + 100)
+            self.store.send(signal.SIGCONT)
+
+        statuses, longest, _ = self.load(self.fast, lambda _: ("getAccountInfo", [address()]), pause)
         print(f"{statuses}, the longest took {longest * 1000:.0f} ms")
         self.assertEqual(set(statuses), {200})
         for i in range(REPLICAS):
-            self.assertGreater(self.metric(i, 'shared_requests_total{operation="get",result="skipped"}'), 0)
             kept = self.metric(i, 'shared_requests_total{operation="put",result="ok"}')
 
             def is_kept(i=i, kept=kept):

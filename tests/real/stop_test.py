@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 
 import lossless
-from gateway import PATIENCE_S, TOKEN, GatewayTest, Nodes, Program, Serve, call, eventually, free_port, get, upstreams
+from gateway import PATIENCE_S, TOKEN, GatewayTest, Nodes, Program, Serve, call, eventually, free_port, get, metric, upstreams
 
 # The number of restarts.
 RESTARTS = int(os.environ.get("STOP_RESTARTS", "2"))
@@ -149,17 +149,19 @@ class Restarts(RestartTest):
         # A node that accepts calls and never answers.
         with socket.create_server(("127.0.0.1", 0)) as mute:
             key = self.keys("create", "--name", "a")
-            config, public, _ = self.configure("one", [mute.getsockname()[1]], 'drain_timeout = "10m"\nrequest_timeout = "10m"')
+            config, public, admin = self.configure("one", [mute.getsockname()[1]], 'drain_timeout = "10m"\nrequest_timeout = "10m"')
             serve = self.start(Serve(config))
             with socket.create_connection(public.split(":")) as caller:
                 body = BODIES[0]
                 caller.sendall(f"POST /v3/{key} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                                f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
-                time.sleep(0.5)
+                # A probe, or a call that waits for the first one.
+                self.until(lambda: metric(admin, "requests_in_flight") == 1, "the call is in flight")
                 serve.send(signal.SIGTERM)
                 serve.wait_for("requests in flight finish first")
-                time.sleep(1)
-                self.assertTrue(serve.is_running(), "after one signal, slotfront waits for the call")
+                for _ in range(20):
+                    # After one signal, slotfront waits for the call.
+                    self.assertEqual(get(f"http://{admin}/livez")[0], 200)
                 self.assertEqual(serve.stop(), 0)
                 self.assertIn("second signal", serve.printed())
 

@@ -17,7 +17,7 @@ use super::CLOCK;
 use super::relay::{self, NodeSocket};
 
 /// The number of steps of a run, and of the clients in it.
-const STEPS: usize = 60;
+const STEPS: usize = 30;
 const CLIENTS: usize = 3;
 /// The number of notifications of a burst, and the bytes of each. Together they exceed what may wait for a client and what
 /// the kernel buffers.
@@ -489,17 +489,21 @@ async fn connections_keep_their_promises_in_any_order(seed: u64) {
     model.finish().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_keep_their_promises_in_any_order_1() {
-    connections_keep_their_promises_in_any_order(1).await;
+/// Declares a test for each seed, so that they run side by side.
+macro_rules! of_seeds {
+    ($($test:ident: $seed:literal),*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            connections_keep_their_promises_in_any_order($seed).await;
+        })*
+    };
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_keep_their_promises_in_any_order_2() {
-    connections_keep_their_promises_in_any_order(2).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_keep_their_promises_in_any_order_3() {
-    connections_keep_their_promises_in_any_order(3).await;
+of_seeds! {
+    connections_keep_their_promises_in_any_order_1: 1,
+    connections_keep_their_promises_in_any_order_2: 2,
+    connections_keep_their_promises_in_any_order_3: 3,
+    connections_keep_their_promises_in_any_order_4: 4,
+    connections_keep_their_promises_in_any_order_5: 5,
+    connections_keep_their_promises_in_any_order_6: 6
 }
