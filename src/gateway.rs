@@ -304,7 +304,7 @@ impl Gateway {
         let hash = (key.len() <= MAX_KEY).then(|| KeyHash::of(key));
         let known = hash.and_then(|hash| Some((hash, table.by_hash.get(&hash)?)));
         let (hash, principal) = known.ok_or(AuthFailure::Unknown)?;
-        principal.validity.check(&hash, client, origin, || self.clock.wall(now))?;
+        principal.validity.check(&hash, client, origin, || self.clock.latest(now))?;
         Ok(Arc::clone(principal))
     }
 
@@ -328,7 +328,7 @@ impl Gateway {
 
     /// Writes the usage file if it is out of date. Logs a failure. May block.
     pub(crate) fn save(&self) {
-        if let Err(error) = self.ledger.save(Timestamp::now()) {
+        if let Err(error) = self.ledger.save(self.clock.wall(Instant::now())) {
             tracing::error!(
                 %error,
                 "stopping, but the usage file cannot be written; units used since its last write are lost"
@@ -339,8 +339,8 @@ impl Gateway {
     /// Does one round of the background task: reads the wall clock and a changed key file, and writes the usage file.
     /// `running` is false for the last round, at the shutdown.
     fn tick(&self, running: bool) {
-        let wall = Timestamp::now();
-        self.clock.set(wall);
+        self.clock.set(Timestamp::now());
+        let wall = self.clock.wall(Instant::now());
         self.follow_keys(Watched::look_again);
         self.free_superseded();
         let saved = if running { self.ledger.save_if_due(wall) } else { Some(self.ledger.save(wall)) };

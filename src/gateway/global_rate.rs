@@ -101,8 +101,8 @@ async fn book_once(store: &Store, ledger: &Ledger, clock: &WallClock, gateway: &
             let booking = used.booking(period(), gateway);
             // A booking that fails is sent again unchanged in the next round. The store therefore counts it only
             // once.
-            if let Ok(booked) = store.book(&id, &booking).await {
-                used.booked(&booking, &booked, period());
+            if let Ok(totals) = store.book(&id, &booking).await {
+                used.booked(&booking, totals, period());
             }
         }
     };

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::Offset;
 
-use crate::redis_store::limits::{Booked, Booker, Booking};
+use crate::redis_store::limits::{Booker, Booking};
 pub(crate) use ledger::Ledger;
 pub use ledger::UsageError;
 
@@ -34,6 +34,8 @@ pub(crate) struct Period {
     day: WindowNumber,
     month: WindowNumber,
     date: Date,
+    /// True in the last minute of the day.
+    is_ending: bool,
 }
 
 impl Period {
@@ -43,7 +45,9 @@ impl Period {
         let is_known = is_clock_set(wall);
         let number =
             |n: i64| if is_known { WindowNumber::try_from(n).unwrap_or(WindowNumber::MAX) } else { 0 };
-        Self { day: number(wall.as_second().div_euclid(86_400)), month: number(months.into()), date }
+        let (day, is_ending) =
+            (wall.as_second().div_euclid(86_400), wall.as_second().rem_euclid(86_400) >= 86_340);
+        Self { day: number(day), month: number(months.into()), date, is_ending }
     }
 
     fn windows(self) -> [WindowNumber; 2] {
@@ -69,65 +73,78 @@ pub(crate) fn is_clock_set(wall: Timestamp) -> bool {
     wall.as_second() >= START_OF_2026
 }
 
-/// The usage in one window, a day or a month. The upper 16 bits are the window's number. The lower 48 bits are the
-/// usage in thousandths of units, up to 2.8e11 units.
+/// The usage in the current window, a day or a month, and in the one that was current before it, each as a word. The
+/// upper 16 bits are the window's number. The lower 48 bits are the usage in thousandths of units, up to 2.8e11 units.
 #[derive(Debug, Default)]
-struct Window(AtomicU64);
+struct Window {
+    now: AtomicU64,
+    before: AtomicU64,
+}
 
 /// The mask of the lower 48 bits, which is also the highest usage.
 const USED: u64 = (1 << 48) - 1;
 
+/// Held while a window ends. That is rare, so all share it.
+static ENDING: Mutex<()> = Mutex::new(());
+
+fn word(number: WindowNumber, used: u64) -> u64 {
+    u64::from(number) << 48 | used.min(USED)
+}
+
+/// Splits a word of a [`Window`] into the window's number and the usage.
+fn parts(word: u64) -> (WindowNumber, u64) {
+    // Truncation to the upper 16 bits is intended.
+    ((word >> 48) as WindowNumber, word & USED)
+}
+
 impl Window {
     fn at(number: WindowNumber, used: u64) -> Self {
-        Self(AtomicU64::new(u64::from(number) << 48 | used.min(USED)))
+        Self { now: AtomicU64::new(word(number, used)), before: AtomicU64::default() }
     }
 
-    fn used(&self, number: WindowNumber) -> u64 {
-        Self::seen(self.0.load(Ordering::Acquire), number).1
+    /// Makes `number` the current window, and returns its word.
+    ///
+    /// A later window begins with no usage. A clock that goes back was wrong before, or is wrong now. Either way, what was
+    /// used goes along, and is still there if the clock returns. In the last minute of a window (`is_ending`) the next one
+    /// stays, because the caller read the clock before its end. `number` is 0 while the clock was never set, and then any
+    /// window stays.
+    fn current(&self, number: WindowNumber, is_ending: bool) -> u64 {
+        loop {
+            let now = self.now.load(Ordering::Acquire);
+            let (known, used) = parts(now);
+            if known == number || number == 0 || (is_ending && known.checked_sub(1) == Some(number)) {
+                return now;
+            }
+            let _one = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+            let (before, left) = parts(self.before.load(Ordering::Relaxed));
+            let used = match number {
+                _ if number < known || known == 0 => used + if before >= number { left } else { 0 },
+                _ if number == before => left,
+                _ => 0,
+            };
+            let next = word(number, used);
+            if self.now.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.before.store(now, Ordering::Relaxed);
+                return next;
+            }
+        }
     }
 
-    /// Adds `thousandths`, a number of thousandths of a unit, to the usage of window `number`.
-    fn add(&self, number: WindowNumber, thousandths: u64) {
-        let add = |word| {
-            let (number, used) = Self::seen(word, number);
-            Some(u64::from(number) << 48 | used.saturating_add(thousandths).min(USED))
+    /// Returns the usage of window `number`, which need not be the current one.
+    fn used_in(&self, number: WindowNumber) -> u64 {
+        let words = [&self.now, &self.before].map(|word| parts(word.load(Ordering::Acquire)));
+        words.into_iter().find(|(known, _)| *known == number).map_or(0, |(_, used)| used)
+    }
+
+    /// Changes the usage of window `number`, or of the one that has just begun. Returns the usage before.
+    fn change(&self, number: WindowNumber, is_ending: bool, next: impl Fn(u64) -> u64) -> u64 {
+        self.current(number, is_ending);
+        let change = |now| {
+            let (number, used) = parts(now);
+            Some(word(number, next(used)))
         };
         // Infallible: the closure always returns a value.
-        let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, add);
-    }
-
-    /// Sets the usage to 0. Returns the usage of window `number` before.
-    fn take(&self, number: WindowNumber) -> u64 {
-        Self::seen(self.0.swap(u64::from(number) << 48, Ordering::AcqRel), number).1
-    }
-
-    /// Raises the usage of window `number` to `used`, in thousandths of units, unless the usage is already higher. Does
-    /// nothing if a later window has begun. `now` is the number of the current window.
-    fn at_least(&self, number: WindowNumber, used: u64, now: WindowNumber) {
-        let raise = |word| {
-            let (stored, known) = Self::seen(word, number);
-            // A later window than the current one is left from a clock that was wrong, and counts as the current one.
-            let is_open = stored == number || now == number;
-            is_open.then(|| u64::from(stored) << 48 | known.max(used).min(USED))
-        };
-        // An error means that a later window has begun.
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
-    }
-
-    /// Reads `word`, the content of a [`Window`]. Returns the window's number, and the usage in this window.
-    /// `number` is the current window. If the window of `word` has ended, returns `number` and a usage of 0.
-    ///
-    /// If the clock goes back by one window, the window of `word` stays, so that the quota is not restored. If the
-    /// clock goes back further, `number` is trusted, because the clock must have been wrong before. `number` is 0 while
-    /// the clock was never set, and then any window stays.
-    fn seen(word: u64, number: WindowNumber) -> (WindowNumber, u64) {
-        // Truncation to the upper 16 bits is intended.
-        let known = (word >> 48) as WindowNumber;
-        if known == number || number == 0 || known.checked_sub(1) == Some(number) {
-            (known, word & USED)
-        } else {
-            (number, 0)
-        }
+        parts(self.now.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change).unwrap_or_default()).1
     }
 }
 
@@ -136,26 +153,36 @@ impl Window {
 struct UsedUnits([Window; 2]);
 
 impl UsedUnits {
+    /// Changes the usage of the day and of the month. `next` returns the new usage of the day (0) or the month (1). Returns
+    /// the usage before.
+    fn change(&self, period: Period, next: impl Fn(usize, u64) -> u64) -> [u64; 2] {
+        let windows = period.windows();
+        [0, 1].map(|at| self.0[at].change(windows[at], period.is_ending, |used| next(at, used)))
+    }
+
     fn add(&self, period: Period, thousandths: [u64; 2]) {
-        for ((window, number), thousandths) in self.0.iter().zip(period.windows()).zip(thousandths) {
-            window.add(number, thousandths);
-        }
+        self.change(period, |at, used| used.saturating_add(thousandths[at]));
     }
 
     fn used(&self, period: Period) -> [u64; 2] {
-        let [day, month] = period.windows();
-        [self.0[0].used(day), self.0[1].used(month)]
+        let windows = period.windows();
+        [0, 1].map(|at| self.0[at].current(windows[at], period.is_ending) & USED)
+    }
+
+    /// Returns the usage in a period that need not be the current one.
+    fn used_in(&self, period: Period) -> [u64; 2] {
+        let windows = period.windows();
+        [0, 1].map(|at| self.0[at].used_in(windows[at]))
     }
 
     /// Sets the usage to 0. Returns the usage of the day and the month before.
     fn take(&self, period: Period) -> [u64; 2] {
-        let [day, month] = period.windows();
-        [self.0[0].take(day), self.0[1].take(month)]
+        self.change(period, |_, _| 0)
     }
 
     /// Returns true if there is no usage, in these windows or in earlier ones.
     fn is_zero(&self) -> bool {
-        self.0.iter().all(|window| window.0.load(Ordering::Acquire) & USED == 0)
+        self.0.iter().all(|window| window.now.load(Ordering::Acquire) & USED == 0)
     }
 }
 
@@ -282,27 +309,25 @@ impl Used {
         }
         let period = *attempt.open.get_or_insert(period);
         // The totals that the store should already have. A store that has lost its data takes them from this request.
-        let used = self.usage.used(period);
-        let (begun, counted) = (pending.begun.used(period), attempt.counted.used(period));
+        let used = self.usage.used_in(period);
+        let (begun, counted) = (pending.begun.used_in(period), attempt.counted.used_in(period));
         let known = [0, 1].map(|at| used[at].saturating_sub(begun[at].saturating_sub(counted[at])));
         Booking { windows: period.windows(), units: attempt.units, known, who, number: attempt.number }
     }
 
-    /// Applies the totals in the store's answer to `booking`. The totals include the units of other gateways. `now` is
-    /// the current period.
-    pub(crate) fn booked(&self, booking: &Booking, booked: &Booked, now: Period) {
+    /// Applies `totals`, the store's answer to `booking`, in thousandths of units. They include the units of other
+    /// gateways, and count unless their window has ended. `now` is the current period.
+    pub(crate) fn booked(&self, booking: &Booking, totals: [u64; 2], now: Period) {
         let Some(pending) = self.pending.get() else { return };
         let mut attempt = pending.attempt();
         if let Some(period) = attempt.open.take() {
             attempt.counted.add(period, attempt.units);
         }
-        let waiting = pending.waiting.used(now);
-        for (at, (window, now)) in self.usage.0.iter().zip(now.windows()).enumerate() {
-            let number = booked.windows[at];
-            if number == booking.windows[at] {
-                window.at_least(number, booked.units[at].saturating_add(waiting[at]), now);
-            }
-        }
+        let (waiting, windows) = (pending.waiting.used(now), now.windows());
+        self.usage.change(now, |at, used| {
+            let total = totals[at].saturating_add(waiting[at]);
+            if booking.windows[at] == windows[at] { used.max(total) } else { used }
+        });
         if booking.units != [0; 2] {
             self.dirty.store(true, Ordering::Relaxed);
         }

@@ -102,7 +102,7 @@ async fn clock_jumps_affect_dates_and_no_rates() {
     for jump in [Duration::from_hours(3), Duration::from_hours(24 * 365)] {
         gateway.clock.set(start + jump);
         assert_eq!(authenticate(&gateway, key.expose()).unwrap_err(), Error::Unauthorized);
-        gateway.clock.set(start - jump);
+        gateway.clock.set(start);
         assert!(authenticate(&gateway, key.expose()).is_ok(), "the clock was corrected");
         assert!(principal.take(Instant::now()).is_err(), "rates follow the steady clock");
     }
@@ -211,7 +211,7 @@ async fn limits_and_headers_follow_the_plan() {
     });
     let key = keys.key("small");
     let gateway = keys.gateway();
-    gateway.clock.set("2026-11-30T23:00:00Z".parse().unwrap());
+    gateway.clock.count_from("2026-11-30T23:00:00Z".parse().unwrap());
     let principal = authenticate(&gateway, &key).unwrap();
     let left = || {
         let mut left = Vec::new();

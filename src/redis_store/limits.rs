@@ -46,15 +46,6 @@ pub struct Booking {
     pub number: u64,
 }
 
-/// The totals of an API key's used units over all gateways.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Booked {
-    /// The UTC day and the UTC month, each counted from the beginning of 1970.
-    pub windows: [u16; 2],
-    /// The used units of the day and the month, in thousandths of a unit.
-    pub units: [u64; 2],
-}
-
 /// The gateway that sends bookings, and the number of its last booking.
 #[derive(Debug)]
 pub struct Booker {

@@ -199,27 +199,55 @@ async fn gateways_limit_alone_without_the_store() {
     assert!(f64::from(passed) <= one * 1.05 + 10.0, "{passed} calls passed, and {one} are allowed");
 }
 
+/// Books units in a day and a month, as booking `number` of the process `who`. Returns the totals.
+fn book(store: &Redis, windows: [u64; 2], units: [u64; 2], who: u64, number: u64) -> (u64, u64) {
+    let mut call = redis::cmd("EVAL");
+    call.arg(include_str!("../../src/redis_store/book.lua")).arg(3).arg(&keys_of(windows));
+    call.arg([units, [0, 0]].concat()).arg(format!("{who:x}")).arg(number);
+    call.query(&mut store.connection()).unwrap()
+}
+
+fn keys_of([day, month]: [u64; 2]) -> [String; 3] {
+    ["test:booked:{dev}".to_owned(), format!("test:day{day}:{{dev}}"), format!("test:month{month}:{{dev}}")]
+}
+
 #[test]
 fn store_keys_do_not_grow_with_restarts() {
-    let store = Redis::start(&[]);
-    let mut connection = store.connection();
-    let key = "test:units:{dev}";
-    let mut book = |who: u64, number: u64| -> (u64, u64, u64, u64) {
-        let script = include_str!("../../src/redis_store/book.lua");
-        let mut call = redis::cmd("EVAL");
-        call.arg(script).arg(1).arg(key).arg(&[20000, 650, 10, 20, 0, 0]).arg(format!("{who:x}")).arg(number);
-        call.query(&mut connection).unwrap()
-    };
+    let (store, windows) = (Redis::start(&[]), [20_000, 650]);
+    let book = |who: u64, number: u64| book(&store, windows, [10, 20], who, number);
     for process in 1000..1500_u64 {
-        assert_eq!(book(process, 1), (20000, 10 * (process - 999), 650, 20 * (process - 999)));
+        assert_eq!(book(process, 1), (10 * (process - 999), 20 * (process - 999)));
     }
-    assert_eq!(book(1450, 1).1, 5000, "the same booking counts once");
-    assert_eq!(book(1450, 2).1, 5010, "the next one counts");
-    assert_eq!(book(1450, 1).1, 5010, "a late copy of the first one does not count");
-    assert_eq!(book(1450, 2).1, 5010, "nor a repetition after it");
-    let held: std::collections::HashMap<String, String> =
-        redis::cmd("HGETALL").arg(key).query(&mut connection).unwrap();
-    assert_eq!(held.len(), 5, "{held:?}");
-    let bytes: usize = held.iter().map(|(field, value)| field.len() + value.len()).sum();
+    assert_eq!(book(1450, 1).0, 5000, "the same booking counts once");
+    assert_eq!(book(1450, 2).0, 5010, "the next one counts");
+    assert_eq!(book(1450, 1).0, 5010, "a late copy of the first one does not count");
+    assert_eq!(book(1450, 2).0, 5010, "nor a repetition after it");
+    let mut connection = store.connection();
+    let held: Vec<String> = redis::cmd("MGET").arg(&keys_of(windows)).query(&mut connection).unwrap();
+    let bytes: usize = held.iter().map(String::len).sum();
     assert!(bytes < 64 * 24 + 100, "{bytes} bytes");
+    for key in keys_of(windows) {
+        let days = redis::cmd("TTL").arg(&key).query::<i64>(&mut connection).unwrap() / 86_400;
+        assert!((2..=35).contains(&days), "{key} lives {days} days");
+    }
+}
+
+#[test]
+fn bookings_of_a_wrong_clock_erase_no_units() {
+    let store = Redis::start(&[]);
+    let (right, tomorrow) = ([20_000, 657], [20_001, 657]);
+    assert_eq!(book(&store, right, [99, 99], 1, 1), (99, 99));
+    // The clock of another gateway is ahead by a day, a month and ten years, and behind.
+    for (number, (windows, totals)) in (1..).zip([
+        (tomorrow, (1, 100)),
+        ([20_031, 658], (1, 1)),
+        ([23_652, 777], (1, 1)),
+        ([19_999, 656], (1, 1)),
+    ]) {
+        assert_eq!(book(&store, windows, [1, 1], 2, number), totals);
+        assert_eq!(book(&store, windows, [1, 1], 2, number), totals, "the same booking counts once");
+    }
+    assert_eq!(book(&store, right, [1, 1], 1, 2), (100, 101));
+    assert_eq!(book(&store, right, [1, 1], 2, 5), (101, 102), "its clock is right again");
+    assert_eq!(book(&store, tomorrow, [1, 1], 1, 3), (2, 103), "the day ends all the same");
 }

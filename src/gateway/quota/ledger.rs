@@ -235,7 +235,7 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<UsageById, UsageError> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{at, check};
-    use super::super::{Booked, Booker};
+    use super::super::Booker;
     use super::*;
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
             let period = Period::of(at(wall));
             used.book(period, 1.0);
             let booking = used.booking(period, &gateway);
-            used.booked(&booking, &Booked { windows: booking.windows, units: booking.units }, period);
+            used.booked(&booking, booking.units, period);
             booking.number
         };
         let first = book("2026-11-30T12:00:00Z");
@@ -377,8 +377,7 @@ mod tests {
         ledger.of(&id).book(period, 1.0);
         ledger.save(wall).unwrap();
         let booking = ledger.of(&id).booking(period, &Booker::new());
-        let totals = Booked { windows: booking.windows, units: [4000, 8000] };
-        ledger.of(&id).booked(&booking, &totals, period);
+        ledger.of(&id).booked(&booking, [4000, 8000], period);
         ledger.save(wall).unwrap();
         check(&Ledger::open(Some(&path)).unwrap().of(&id), "2026-11-21T13:00:00Z", 4.0, 8.0);
     }

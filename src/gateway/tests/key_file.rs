@@ -237,7 +237,7 @@ async fn usage_of_removed_keys_ends_with_the_month() {
     let keys = TestKeys::new();
     let (stays, goes) = (keys.key("standard"), keys.key("standard"));
     let gateway = keys.gateway();
-    let set = |time: &str| gateway.clock.set(time.parse().unwrap());
+    let set = |time: &str| gateway.clock.count_from(time.parse().unwrap());
     set("2026-11-30T12:00:00Z");
     let used =
         |key: &str| Usage::of(&authenticate(&gateway, key).unwrap(), Instant::now()).unwrap().month.used;
