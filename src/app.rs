@@ -263,8 +263,7 @@ impl App {
         // The wait is short. Upstream calls may run until their own deadlines, but no caller waits for them.
         let _ = tokio::time::timeout(TASKS_GRACE, self.tasks.wait()).await;
         // Calls whose callers have gone may have added their price after the usage file was last written.
-        let gateway = Arc::clone(&self.front.gateway);
-        let _ = low_priority::run(move || gateway.save()).await;
+        self.front.gateway.save_last().await;
     }
 }
 

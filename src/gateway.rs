@@ -21,10 +21,11 @@ mod usage;
 mod usage_lock;
 mod write;
 
+use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,9 +38,9 @@ use tokio_util::task::TaskTracker;
 use crate::config::Config;
 use crate::config::watch::{LOOK_EVERY, NewContent, Watched};
 use crate::error::Error;
-use crate::low_priority;
+use crate::low_priority::{self, Worker};
 use crate::redis_store::Store;
-use crate::telemetry::{AuthFailure, Metrics, ReloadResult};
+use crate::telemetry::{AuthFailure, AuthFile, Metrics, ReloadResult};
 use keys::file::KeyFile;
 use keys::{KeyFileError, KeyHash, Revocations};
 use lease::{LeaseClient, LeaseQueue};
@@ -60,6 +61,9 @@ pub(crate) use write::{check_writable, create_private};
 
 /// The interval at which the key file is checked, the usage file is written if it is due, and the wall clock is read.
 const TICK: Duration = LOOK_EVERY;
+/// The time after which work on a file fails, because its disk does not answer.
+const FILE_PATIENCE: Duration = Duration::from_secs(5);
+const NO_ANSWER: &str = "the file has not answered for five seconds";
 /// The maximum length of a text that is looked up as a key, in bytes. Keys that slotfront generates are shorter.
 pub(crate) const MAX_KEY: usize = 128;
 const MINUTE: Duration = Duration::from_mins(1);
@@ -83,10 +87,10 @@ pub struct Gateway {
     clock: Arc<WallClock>,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
+    /// The thread for work on the whole key file, which needs memory for all keys.
+    pub(crate) key_worker: Worker,
     /// The watched key file. `None` if none is configured. The lock is held while a new snapshot of the keys is built.
     keys_file: Mutex<Option<Watched>>,
-    /// True if the last attempt to write the usage file failed.
-    unsaved: AtomicBool,
     /// The client that reserves calls of the shared rates in advance, and the queue of its next requests to the
     /// store. `None` without a shared store, and once [`Gateway::share`] was called.
     leases: Mutex<Option<(Arc<LeaseClient>, LeaseQueue)>>,
@@ -122,8 +126,8 @@ impl Gateway {
             clock,
             ledger,
             metrics,
+            key_worker: Worker::start(),
             keys_file: Mutex::new(watched),
-            unsaved: AtomicBool::new(false),
             leases: Mutex::new(leases),
         })
     }
@@ -183,10 +187,10 @@ impl Gateway {
     fn put(&self, snapshot: KeySnapshot) {
         let snapshot = Arc::new(snapshot);
         let before = self.snapshot.swap(Arc::clone(&snapshot));
-        self.free_superseded();
         let is_in_force = |id: &str| snapshot.table().is_some_and(|table| table.named(id).is_some());
         self.ledger.forget(Period::of(self.clock.wall(Instant::now())), is_in_force);
         self.superseded.lock().unwrap_or_else(PoisonError::into_inner).push(before);
+        self.free_superseded();
     }
 
     /// Frees the replaced key snapshots that no request reads. No new request can reach a replaced snapshot.
@@ -308,54 +312,88 @@ impl Gateway {
         Ok(Arc::clone(principal))
     }
 
-    /// Starts a background task with one round each second. A round reads the wall clock and a changed key file, and
-    /// writes the usage file. After `stop` the task runs one last round.
+    /// Starts background tasks with one round each second, until `stop`: one reads the wall clock, one a changed key file,
+    /// and one writes the usage file. What guards access never waits for a disk, so none of them waits for another.
     pub fn watch(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+        let (clock, ended) = (Arc::clone(&self.clock), stop.clone());
+        tasks.spawn(async move {
+            while ended.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
+                clock.set(Timestamp::now());
+            }
+        });
+        self.work_on(AuthFile::Keys, self.key_worker.clone(), Self::follow_key_file, tasks, stop);
+        self.work_on(AuthFile::Usage, Worker::start(), Self::write_usage, tasks, stop);
+    }
+
+    /// Starts a background task that does `round` each second, and tells if one lasts too long.
+    fn work_on(
+        self: &Arc<Self>,
+        file: AuthFile,
+        worker: Worker,
+        round: fn(&Self),
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
         let (gateway, stop) = (Arc::clone(self), stop.clone());
         tasks.spawn(async move {
-            let mut running = true;
-            while running {
-                tokio::select! {
-                    () = tokio::time::sleep(TICK) => {}
-                    () = stop.cancelled() => running = false,
+            while stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
+                let of = Arc::clone(&gateway);
+                // The work blocks, and a large key file takes long. A panic ends only this round.
+                let mut work = pin!(worker.run(move || round(&of)));
+                if tokio::time::timeout(FILE_PATIENCE, &mut work).await.is_err() {
+                    gateway.note(file, Some(&NO_ANSWER));
+                    work.await;
                 }
-                let gateway = Arc::clone(&gateway);
-                // Reading files blocks, and a large key file takes long. A panic ends only this tick.
-                let _ = low_priority::run(move || gateway.tick(running)).await;
             }
         });
     }
 
-    /// Writes the usage file if it is out of date. Logs a failure. May block.
-    pub(crate) fn save(&self) {
-        if let Err(error) = self.ledger.save(self.clock.wall(Instant::now())) {
-            tracing::error!(
-                %error,
-                "stopping, but the usage file cannot be written; units used since its last write are lost"
-            );
+    /// Puts a changed key file in force. May block.
+    fn follow_key_file(&self) {
+        self.follow_keys(Watched::look_again);
+        self.free_superseded();
+        self.note(AuthFile::Keys, None);
+    }
+
+    /// Writes the usage file if that is due. May block.
+    fn write_usage(&self) {
+        if let Some(saved) = self.ledger.save_if_due(self.clock.wall(Instant::now())) {
+            self.note(AuthFile::Usage, saved.as_ref().err().map(|error| error as _));
         }
     }
 
-    /// Does one round of the background task: reads the wall clock and a changed key file, and writes the usage file.
-    /// `running` is false for the last round, at the shutdown.
-    fn tick(&self, running: bool) {
-        self.clock.set(Timestamp::now());
-        let wall = self.clock.wall(Instant::now());
-        self.follow_keys(Watched::look_again);
-        self.free_superseded();
-        let saved = if running { self.ledger.save_if_due(wall) } else { Some(self.ledger.save(wall)) };
-        match (saved, self.unsaved.load(Ordering::Relaxed)) {
-            // Only the first of several failures in a row is logged.
-            (Some(Err(error)), false) => {
-                self.unsaved.store(true, Ordering::Relaxed);
-                tracing::error!(%error, "cannot write the usage file; a crash would lose the units used since the last write");
-            }
-            (Some(Ok(())), true) => {
-                self.unsaved.store(false, Ordering::Relaxed);
-                tracing::info!("the usage file can be written again");
-            }
-            (Some(Err(_)), true) | (Some(Ok(())), false) | (None, _) => {}
+    /// Notes why work on `file` fails, or that it does not. Logs the first of several failures in a row.
+    fn note(&self, file: AuthFile, why: Option<&dyn Display>) {
+        let failing = self.metrics.file_failing.at(file);
+        match (why, failing.get()) {
+            (Some(why), 0) => tracing::error!(
+                %file,
+                %why,
+                "work on auth.{file}_file fails: until it goes on, no change of the keys is seen, or a crash would lose the \
+                 units used since the last write"
+            ),
+            (None, 1) => tracing::info!(%file, "work on auth.{file}_file goes on"),
+            _ => {}
         }
+        failing.set(why.is_some().into());
+    }
+
+    /// Returns what fails of the key file and the usage file, in words.
+    pub(crate) fn failing_files(&self) -> impl Iterator<Item = String> {
+        let failing = AuthFile::ALL.into_iter().filter(|file| self.metrics.file_failing.at(*file).get() != 0);
+        failing.map(|file| format!("auth.{file}_file fails; the log says why"))
+    }
+
+    /// Writes the usage file a last time, at a stop, which a disk that hangs holds up for some seconds at most.
+    pub(crate) async fn save_last(self: &Arc<Self>) {
+        let gateway = Arc::clone(self);
+        let save = low_priority::run(move || gateway.ledger.save(gateway.clock.wall(Instant::now())));
+        let why = match tokio::time::timeout(FILE_PATIENCE, save).await {
+            Ok(Some(Ok(()))) => return,
+            Ok(Some(Err(error))) => error.to_string(),
+            Ok(None) | Err(_) => NO_ANSWER.to_owned(),
+        };
+        tracing::error!(%why, "stopping, but the usage file cannot be written; units used since its last write are lost");
     }
 
     /// Reads the key file at once, because this process has just changed the file. May block.
@@ -381,6 +419,8 @@ impl Gateway {
             Ok(Some(keys)) => {
                 let snapshot = old.with_keys(keys);
                 let count = snapshot.keys();
+                // So that it is freed at once.
+                drop(old);
                 self.put(snapshot);
                 self.metrics.key_file_reads.at(ReloadResult::Applied).inc();
                 tracing::info!(keys_file = %watched.path().display(), keys = count, "key file loaded");

@@ -1,5 +1,8 @@
 //! Long work on threads of lower priority, so that calls come first on each core.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Sender, channel};
+
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -14,23 +17,45 @@ const NICE: i32 = 10;
 /// `spawn_blocking` is unsuitable: its threads are reused, and a thread that has lowered its priority may not
 /// raise it again (`setpriority(2)`).
 pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (done, outcome) = oneshot::channel();
-    let runtime = Handle::current();
-    let thread = spawn(move || {
-        // Tasks and clients that `work` creates belong to the caller's runtime.
-        let _entered = runtime.enter();
-        // The send fails if the caller has stopped waiting, which does no harm.
-        let _ = done.send(work());
-    });
-    match thread {
-        Ok(()) => outcome.await.ok(),
-        Err(error) => {
+    Worker::start().run(work).await
+}
+
+/// A thread of lower priority that does one work after the other. The allocator keeps memory for each thread that has used
+/// much, so work of one kind should always have the same thread.
+#[derive(Clone)]
+pub(crate) struct Worker(Sender<Box<dyn FnOnce() + Send>>);
+
+impl Worker {
+    pub(crate) fn start() -> Self {
+        let (sender, works) = channel::<Box<dyn FnOnce() + Send>>();
+        // A panic ends only one work.
+        let thread =
+            spawn(move || works.into_iter().for_each(|work| drop(catch_unwind(AssertUnwindSafe(work)))));
+        if let Err(error) = thread {
             tracing::error!(
                 %error,
                 "cannot start a background thread, so its work is not done; check the limits of threads and memory"
             );
-            None
         }
+        Self(sender)
+    }
+
+    /// Runs `work`, also if the caller stops waiting, and returns its result. Returns `None` if `work` panicked or the thread
+    /// could not be started.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, outcome) = oneshot::channel();
+        let runtime = Handle::current();
+        let work = move || {
+            // Tasks and clients that `work` creates belong to the caller's runtime.
+            let _entered = runtime.enter();
+            // The send fails if the caller has stopped waiting, which does no harm.
+            let _ = done.send(work());
+        };
+        self.0.send(Box::new(work)).ok()?;
+        outcome.await.ok()
     }
 }
 

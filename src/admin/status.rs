@@ -21,8 +21,8 @@ use crate::pool::select::Unusable;
 pub(crate) enum Readiness {
     /// At least one upstream is usable. `/readyz` answers 200.
     Ready,
-    /// No upstream is usable. Calls get stale answers, or go to the least bad node. `/readyz` answers 200, because
-    /// a balancer would otherwise remove all replicas for a fault of the nodes behind them.
+    /// No upstream is usable, so calls get stale answers, or go to the least bad node. Or the key file or the usage file
+    /// fails. `/readyz` answers 200, because a balancer would otherwise remove all replicas for a fault that they share.
     Degraded { reasons: Vec<String> },
     /// The gateway is starting, or draining before a stop. `/readyz` answers 503.
     Unready { reasons: Vec<String> },
@@ -106,14 +106,17 @@ impl AdminState {
             return Readiness::Unready { reasons: vec![reason.to_owned()] };
         }
         let standing = self.front.pool.standing(now);
+        let failing: Vec<_> = self.front.gateway.failing_files().collect();
         if standing.iter().any(|(_, unusable)| unusable.is_none()) {
-            return Readiness::Ready;
+            let is_well = failing.is_empty();
+            return if is_well { Readiness::Ready } else { Readiness::Degraded { reasons: failing } };
         }
         let reason = |(member, unusable): &(Arc<Member>, Option<Unusable>)| {
             format!("upstream {}: {}", member.name, unusable.map_or("usable", Unusable::as_str))
         };
         let undecided = self.front.pool.undecided_cluster();
-        let reasons = standing.iter().map(reason).chain(undecided.map(str::to_owned)).collect();
+        let reasons =
+            standing.iter().map(reason).chain(undecided.map(str::to_owned)).chain(failing).collect();
         let never_heard = |(_, unusable): &(Arc<Member>, Option<Unusable>)| {
             matches!(
                 unusable,

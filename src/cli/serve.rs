@@ -14,7 +14,7 @@ use crate::http::tls::Tls;
 use crate::telemetry::{self, Metrics};
 
 /// The time after its drain in which another process ends, and gives back its usage file.
-const AFTER_DRAIN: Duration = Duration::from_secs(3);
+const AFTER_DRAIN: Duration = Duration::from_secs(8);
 
 /// Run the gateway in front of your own nodes
 #[derive(Debug, clap::Args)]

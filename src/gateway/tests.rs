@@ -4,6 +4,7 @@ mod key_file;
 mod reload;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::keys::file::{KeyFile, NewKey};
 use super::*;
@@ -372,12 +373,49 @@ async fn usage_is_written_at_shutdown() {
     let keys = TestKeys::new();
     let key = keys.key("standard");
     let gateway = Arc::new(keys.gateway());
-    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    gateway.watch(&tasks, &stop);
     authenticate(&gateway, &key).unwrap().book(3.0);
-    stop.cancel();
-    tasks.close();
-    tasks.wait().await;
+    gateway.save_last().await;
     let used = Usage::of(&authenticate(&keys.gateway(), &key).unwrap(), Instant::now()).unwrap().month.used;
     assert!((used - 3.0).abs() < 1e-9, "{used}");
+}
+
+#[tokio::test]
+async fn a_hanging_usage_file_keeps_no_revoked_key() {
+    let keys = TestKeys::new();
+    let (goes, stays) = (keys.key("standard"), keys.key("standard"));
+    let gateway = Arc::new(keys.gateway());
+    let until = async |what: &str, holds: &dyn Fn() -> bool| {
+        let seen = async {
+            while !holds() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), seen).await.expect(what);
+    };
+    let failing = |file| gateway.metrics().file_failing.at(file).get();
+    let (hold, released) = std::sync::mpsc::channel::<()>();
+    let (of, hung) = (Arc::clone(&gateway), Arc::new(AtomicBool::new(false)));
+    let is_hung = Arc::clone(&hung);
+    let hanging = std::thread::spawn(move || {
+        let _guard = of.ledger.hang();
+        is_hung.store(true, Ordering::Release);
+        released.recv().unwrap_err();
+    });
+    until("it hangs", &|| hung.load(Ordering::Acquire)).await;
+    authenticate(&gateway, &stays).unwrap().book(3.0);
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    gateway.watch(&tasks, &stop);
+    until("it is told", &|| failing(AuthFile::Usage) == 1).await;
+    let file = KeyFile::new(keys.keys_file());
+    file.revoke(&file.list().unwrap()[0].id, Timestamp::now()).unwrap();
+    until("it is revoked", &|| authenticate(&gateway, &goes).is_err()).await;
+    assert!(authenticate(&gateway, &stays).is_ok());
+    assert_eq!(gateway.failing_files().collect::<Vec<_>>(), ["auth.usage_file fails; the log says why"]);
+    assert_eq!(failing(AuthFile::Keys), 0);
+    let waiting = tokio::time::timeout(Duration::from_mins(1), gateway.save_last());
+    waiting.await.expect("a stop does not wait for the disk");
+    drop(hold);
+    hanging.join().unwrap();
+    until("it is written", &|| failing(AuthFile::Usage) == 0).await;
+    stop.cancel();
 }

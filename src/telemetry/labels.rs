@@ -373,6 +373,16 @@ label! {
 }
 
 label! {
+    /// A file of `auth` on which the gateway works in the background.
+    AuthFile is "file" {
+        /// The key file, which is read.
+        Keys = "keys",
+        /// The usage file, which is written.
+        Usage = "usage",
+    }
+}
+
+label! {
     /// The result of reloading the configuration or the key file.
     ReloadResult is "result" {
         /// The new content is in force.

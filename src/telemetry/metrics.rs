@@ -11,8 +11,8 @@ use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use super::family::{Counters, FloatGauges, Gauges, Histograms, Register};
 use super::labels::{
-    AttemptResult, AuthFailure, BlockResult, CloseReason, Compression, EvictionCause, LimitReason, NodeCode,
-    Outcome, ReloadResult, RestartReason, RetryReason,
+    AttemptResult, AuthFailure, AuthFile, BlockResult, CloseReason, Compression, EvictionCause, LimitReason,
+    NodeCode, Outcome, ReloadResult, RestartReason, RetryReason,
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
@@ -204,6 +204,8 @@ metrics! {
         auth_failures: Counters<AuthFailure> = "auth_failures_total",
         /// Reloads of the key file after a change, by result: applied, or rejected (only its revocations take effect).
         key_file_reads: Counters<ReloadResult> = "key_file_reads_total",
+        /// 1 if the usage file cannot be written, or work on it or on the key file has lasted for five seconds; otherwise 0.
+        file_failing: Gauges<AuthFile> = "file_failing",
         /// Reloads of the configuration, by result: applied, or rejected as a whole.
         config_reloads: Counters<ReloadResult> = "config_reloads_total",
         /// Unix time at which the configuration in force was loaded.

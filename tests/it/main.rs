@@ -29,6 +29,7 @@ mod derive;
 mod epochs;
 mod fast_path;
 mod faults;
+mod files;
 mod follow;
 mod fuzz;
 mod gateway;

@@ -16,7 +16,7 @@ function show(all = true) {
   const tone = { ready: "good", degraded: "warn", unready: "bad" }[readiness.state];
   $("state").className = "pill " + tone;
   setText("state", { ready: "Ready", degraded: "Degraded", unready: "Not ready" }[readiness.state]);
-  reasons(readiness, tone);
+  reasons(readiness, tone, out === status.upstreams.length);
   const sockets = status.sockets ? ` · ${plural(status.sockets, "WebSocket", "WebSockets")}` : "";
   setText("build", `version ${status.version} · up ${ago(status.uptime_s)}${sockets}`);
   document.title = (readiness.state === "ready" ? (out ? `${plural(out, "node", "nodes")} out · ` : "") : $("state").textContent + " · ") +

@@ -83,10 +83,11 @@ function followLine(follow, carried) {
 }
 
 /** Shows the reasons of a state other than ready: the first few, and the number of others. */
-function reasons(readiness, tone) {
+function reasons(readiness, tone, noneUsable) {
   const all = readiness.reasons ?? [];
   const lines = all.length > 5 ? [...all.slice(0, 4), `and ${all.length - 4} more; see the nodes below`] : all;
-  const head = { degraded: "No node is usable. Callers get cached answers, or the answer of a node that may be wrong.", unready: "Not taking calls." }[readiness.state];
+  const none = "No node is usable. Callers get cached answers, or the answer of a node that may be wrong.";
+  const head = { degraded: noneUsable ? none : "Callers notice nothing, but a file of slotfront fails.", unready: "Not taking calls." }[readiness.state];
   const text = all.length ? [head, ...lines].join("\n") : "";
   // A screen reader reads an alert aloud on each change, so it is set only when the text differs.
   if ($("reasons").dataset.text === text) return;

@@ -49,7 +49,7 @@ pub(crate) struct Ledger {
     used: Mutex<UsageById>,
     /// True if units were used since the usage file was last written.
     dirty: Arc<AtomicBool>,
-    /// The earliest time of the next write. `None` before the first write.
+    /// The earliest time of the next write, `None` before the first write. The lock is held while the file is written.
     next_save: Mutex<Option<Instant>>,
     /// True if a shared store counts the used units as well.
     shared: AtomicBool,
@@ -149,16 +149,21 @@ impl Ledger {
             return None;
         }
         let before = thread_cpu_time();
-        let saved = self.save(wall);
+        let saved = self.save_now(wall);
         *next = Some(began + pause_after(thread_cpu_time().saturating_sub(before)));
         Some(saved)
     }
 
-    /// Writes the usage file if one is configured and units were used since the last write.
+    /// Writes the usage file if one is configured and units were used since the last write. Waits for a write under way.
     ///
     /// # Errors
     /// The file cannot be written. The next call tries again.
     pub(crate) fn save(&self, wall: Timestamp) -> Result<(), UsageError> {
+        let _one = self.next_save.lock().unwrap_or_else(PoisonError::into_inner);
+        self.save_now(wall)
+    }
+
+    fn save_now(&self, wall: Timestamp) -> Result<(), UsageError> {
         let Some(path) = &self.file else { return Ok(()) };
         // With the date of such a clock, the file would be of a month that is over.
         if !is_clock_set(wall) || !self.dirty.swap(false, Ordering::Relaxed) {
@@ -234,9 +239,16 @@ fn read(path: &Path, dirty: &Arc<AtomicBool>) -> Result<UsageById, UsageError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{at, check};
     use super::super::Booker;
+    use super::super::tests::{at, check};
     use super::*;
+
+    impl Ledger {
+        /// Lets no write end while the guard lives, as a disk that hangs.
+        pub(in crate::gateway) fn hang(&self) -> MutexGuard<'_, Option<Instant>> {
+            self.next_save.lock().unwrap()
+        }
+    }
 
     #[test]
     fn clock_that_was_never_set_loses_no_usage() {

@@ -5,8 +5,8 @@ use super::*;
 /// Runs two rounds of the background task. The gateway takes over a changed key file once two rounds have found
 /// the same content.
 fn settle(gateway: &Gateway) {
-    gateway.tick(true);
-    gateway.tick(true);
+    gateway.follow_key_file();
+    gateway.follow_key_file();
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +149,7 @@ async fn half_written_key_files_remove_no_keys() {
     let good = std::fs::read_to_string(keys.keys_file()).unwrap();
     let half = &good[..good.rfind("[[key]]").unwrap()];
     std::fs::write(keys.keys_file(), half).unwrap();
-    gateway.tick(true);
+    gateway.follow_key_file();
     assert!(
         authenticate(&gateway, &first).is_ok() && authenticate(&gateway, &second).is_ok(),
         "seen while it is written"
@@ -173,18 +173,18 @@ async fn restless_key_files_are_in_force_at_the_third_look() {
     // Somebody creates a key before each look.
     let new = [(); 9].map(|()| {
         let new = keys.key("standard");
-        gateway.tick(true);
+        gateway.follow_key_file();
         new
     });
     assert!(new[..9].iter().all(|key| accepts(key)), "each third look takes the file as it is");
 
     let late = keys.key("standard");
     file.revoke(&file.list().unwrap()[0].id, Timestamp::now()).unwrap();
-    gateway.tick(true);
+    gateway.follow_key_file();
     assert_eq!([&goes, &stays, &late].map(|key| accepts(key)), [false, true, false], "at the first look");
     for _ in 0..2 {
         keys.key("standard");
-        gateway.tick(true);
+        gateway.follow_key_file();
     }
     assert_eq!([&goes, &stays, &late].map(|key| accepts(key)), [false, true, true]);
 }
@@ -201,7 +201,7 @@ async fn half_written_key_files_revoke_keys() {
     for (end, revoked) in [(second - 10, false), (text.len() - 3, true)] {
         assert!(toml::from_str::<toml::Table>(&text[..end]).is_err(), "it is cut inside of a line");
         std::fs::write(keys.keys_file(), &text[..end]).unwrap();
-        gateway.tick(true);
+        gateway.follow_key_file();
         assert_eq!([&goes, &stays].map(|key| authenticate(&gateway, key).is_ok()), [!revoked, true], "{end}");
     }
 }

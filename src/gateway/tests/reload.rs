@@ -19,7 +19,7 @@ async fn limits_and_usage_outlast_reload_and_restart() {
     assert!(successor.take(Instant::now()).is_err(), "and no more");
     assert!(principal.take(Instant::now()).is_err(), "a request under way shares the state");
 
-    gateway.tick(true);
+    gateway.write_usage();
     let used = Usage::of(&authenticate(&keys.gateway(), &key).unwrap(), Instant::now()).unwrap().day.used;
     assert!((used - 7.0).abs() < 1e-9, "{used}");
 }
@@ -146,13 +146,13 @@ async fn superseded_snapshots_are_freed_by_ticks() {
     let superseded = || gateway.superseded.lock().unwrap().len();
     let reading = gateway.snapshot.load();
     gateway.replace(&keys.config).unwrap();
-    gateway.tick(true);
+    gateway.follow_key_file();
     assert_eq!(superseded(), 1, "a request reads the old snapshot");
     drop(reading);
     let principal = authenticate(&gateway, &key).unwrap();
     assert_eq!(superseded(), 1, "authentication frees no snapshot");
     gateway.replace(&keys.config).unwrap();
-    gateway.tick(true);
+    gateway.follow_key_file();
     assert_eq!(superseded(), 0);
     assert!(principal.take(Instant::now()).is_ok(), "an accepted request goes on");
 }
