@@ -231,26 +231,21 @@ fn reload_and_check(state: &AdminState, issued: &IssuedKey) -> bool {
     state.front.gateway.holds(issued.key.expose())
 }
 
-/// Runs `work` on the key file in a blocking task, which finishes even if the caller disconnects. Refuses the request
-/// with 409 if there is no key file.
+/// Runs `work` on the key file, which finishes even if the caller disconnects. Such work needs memory for all keys, so one
+/// thread does one after the other. Refuses the request with 409 if there is no key file.
 async fn on_file(
     state: Arc<AdminState>,
     work: impl FnOnce(&AdminState, &KeyFile) -> Result<serde_json::Value, AdminError> + Send + 'static,
 ) -> Result<Response, AdminError> {
-    let done = tokio::task::spawn_blocking(move || {
-        let Some(file) = state.front.gateway.key_file() else {
-            let why = "there is no key file: auth.mode is \"open\", or auth.keys_file is not set";
-            return Err(AdminError::new(StatusCode::CONFLICT, why));
-        };
-        work(&state, &file)
+    let worker = state.front.gateway.key_worker.clone();
+    let done = worker.run(move || {
+        let why = "there is no key file: auth.mode is \"open\", or auth.keys_file is not set";
+        let file = state.front.gateway.key_file().ok_or_else(|| AdminError::new(StatusCode::CONFLICT, why));
+        work(&state, &file?)
     });
-    let cut = |_| {
-        AdminError::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "an internal error stopped the request; GET /api/keys shows if the key file has changed",
-        )
-    };
-    Ok(json_response(StatusCode::OK, done.await.map_err(cut)??.to_string()))
+    let cut = "an internal error stopped the request; GET /api/keys shows if the key file has changed";
+    let done = done.await.ok_or_else(|| AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, cut))?;
+    Ok(json_response(StatusCode::OK, done?.to_string()))
 }
 
 fn refused(error: &ChangeError) -> AdminError {
