@@ -340,12 +340,11 @@ impl Gateway {
                 let of = Arc::clone(&gateway);
                 // The work blocks, and a large key file takes long. A panic ends only this round.
                 let mut work = pin!(worker.run(move || round(&of)));
-                let done = match tokio::time::timeout(FILE_PATIENCE, &mut work).await {
-                    Ok(done) => done,
-                    Err(_) => {
-                        gateway.note(file, Some(&NO_ANSWER));
-                        work.await
-                    }
+                let done = if let Ok(done) = tokio::time::timeout(FILE_PATIENCE, &mut work).await {
+                    done
+                } else {
+                    gateway.note(file, Some(&NO_ANSWER));
+                    work.await
                 };
                 if done.is_none() {
                     gateway.note(file, Some(&"its work has panicked, or has no thread"));

@@ -34,8 +34,6 @@ pub(crate) struct Period {
     day: WindowNumber,
     month: WindowNumber,
     date: Date,
-    /// True in the last minute of the day.
-    is_ending: bool,
 }
 
 impl Period {
@@ -45,9 +43,7 @@ impl Period {
         let is_known = is_clock_set(wall);
         let number =
             |n: i64| if is_known { WindowNumber::try_from(n).unwrap_or(WindowNumber::MAX) } else { 0 };
-        let (day, is_ending) =
-            (wall.as_second().div_euclid(86_400), wall.as_second().rem_euclid(86_400) >= 86_340);
-        Self { day: number(day), month: number(months.into()), date, is_ending }
+        Self { day: number(wall.as_second().div_euclid(86_400)), month: number(months.into()), date }
     }
 
     fn windows(self) -> [WindowNumber; 2] {
@@ -104,15 +100,14 @@ impl Window {
 
     /// Makes `number` the current window, and returns its word.
     ///
-    /// A later window begins with no usage. A clock that goes back was wrong before, or is wrong now. Either way, what was
-    /// used goes along, and is still there if the clock returns. In the last minute of a window (`is_ending`) the next one
-    /// stays, because the caller read the clock before its end. `number` is 0 while the clock was never set, and then any
-    /// window stays.
-    fn current(&self, number: WindowNumber, is_ending: bool) -> u64 {
+    /// A later window begins with no usage. A clock that goes back was wrong before, or is wrong now, or a caller is late
+    /// who has read it before the end of a window. In each case what was used goes along, and is still there if the clock
+    /// returns. `number` is 0 while the clock was never set, and then any window stays.
+    fn current(&self, number: WindowNumber) -> u64 {
         loop {
             let now = self.now.load(Ordering::Acquire);
             let (known, used) = parts(now);
-            if known == number || number == 0 || (is_ending && known.checked_sub(1) == Some(number)) {
+            if known == number || number == 0 {
                 return now;
             }
             let _one = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,12 +131,13 @@ impl Window {
         words.into_iter().find(|(known, _)| *known == number).map_or(0, |(_, used)| used)
     }
 
-    /// Changes the usage of window `number`, or of the one that has just begun. Returns the usage before.
-    fn change(&self, number: WindowNumber, is_ending: bool, next: impl Fn(u64) -> u64) -> u64 {
-        self.current(number, is_ending);
+    /// Changes the usage of window `number`, or of the one that has just begun. `next` gets the window's number and its
+    /// usage. Returns the usage before.
+    fn change(&self, number: WindowNumber, next: impl Fn(WindowNumber, u64) -> u64) -> u64 {
+        self.current(number);
         let change = |now| {
             let (number, used) = parts(now);
-            Some(word(number, next(used)))
+            Some(word(number, next(number, used)))
         };
         // Infallible: the closure always returns a value.
         parts(self.now.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change).unwrap_or_default()).1
@@ -153,20 +149,15 @@ impl Window {
 struct UsedUnits([Window; 2]);
 
 impl UsedUnits {
-    /// Changes the usage of the day and of the month. `next` returns the new usage of the day (0) or the month (1). Returns
-    /// the usage before.
-    fn change(&self, period: Period, next: impl Fn(usize, u64) -> u64) -> [u64; 2] {
-        let windows = period.windows();
-        [0, 1].map(|at| self.0[at].change(windows[at], period.is_ending, |used| next(at, used)))
-    }
-
     fn add(&self, period: Period, thousandths: [u64; 2]) {
-        self.change(period, |at, used| used.saturating_add(thousandths[at]));
+        for ((window, number), thousandths) in self.0.iter().zip(period.windows()).zip(thousandths) {
+            window.change(number, |_, used| used.saturating_add(thousandths));
+        }
     }
 
     fn used(&self, period: Period) -> [u64; 2] {
         let windows = period.windows();
-        [0, 1].map(|at| self.0[at].current(windows[at], period.is_ending) & USED)
+        [0, 1].map(|at| self.0[at].current(windows[at]) & USED)
     }
 
     /// Returns the usage in a period that need not be the current one.
@@ -177,7 +168,8 @@ impl UsedUnits {
 
     /// Sets the usage to 0. Returns the usage of the day and the month before.
     fn take(&self, period: Period) -> [u64; 2] {
-        self.change(period, |_, _| 0)
+        let windows = period.windows();
+        [0, 1].map(|at| self.0[at].change(windows[at], |_, _| 0))
     }
 
     /// Returns true if there is no usage, in these windows or in earlier ones.
@@ -323,11 +315,11 @@ impl Used {
         if let Some(period) = attempt.open.take() {
             attempt.counted.add(period, attempt.units);
         }
-        let (waiting, windows) = (pending.waiting.used(now), now.windows());
-        self.usage.change(now, |at, used| {
+        let waiting = pending.waiting.used(now);
+        for (at, (window, now)) in self.usage.0.iter().zip(now.windows()).enumerate() {
             let total = totals[at].saturating_add(waiting[at]);
-            if booking.windows[at] == windows[at] { used.max(total) } else { used }
-        });
+            window.change(now, |now, used| if now == booking.windows[at] { used.max(total) } else { used });
+        }
         if booking.units != [0; 2] {
             self.dirty.store(true, Ordering::Relaxed);
         }

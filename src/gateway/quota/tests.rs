@@ -52,12 +52,12 @@ fn a_clock_that_was_wrongly_set_back_finds_what_was_used() {
 }
 
 #[test]
-fn a_call_that_is_late_at_midnight_counts_in_the_new_day() {
+fn a_call_that_is_late_at_midnight_takes_nothing_from_the_new_day() {
     let used = Used::default();
     used.book(Period::of(at("2026-11-30T12:00:00Z")), 5.0);
     used.book(Period::of(at("2026-12-01T00:00:00Z")), 1.0);
     used.book(Period::of(at("2026-11-30T23:59:59Z")), 2.0);
-    check(&used, "2026-12-01T00:00:01Z", 3.0, 3.0);
+    check(&used, "2026-12-01T00:00:01Z", 1.0, 1.0);
 }
 
 #[test]
