@@ -55,7 +55,7 @@ async fn one_address_cannot_take_every_connection() {
     for socket in &mut hog {
         served += usize::from(is_served(socket).await);
     }
-    assert!((14..=16).contains(&served), "{served} of 18");
+    assert!((12..=16).contains(&served), "{served} of 18");
     let mut other = from(&gateway, [127, 0, 0, 2]).await;
     assert!(is_served(&mut other).await, "another address still gets a connection");
     drop(hog);
@@ -104,7 +104,7 @@ async fn connections_that_name_no_client_have_one_share() {
         hog.push(begun(b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0").await);
     }
     let served = hog.iter().filter(|(_, served)| *served).count();
-    assert!((14..=16).contains(&served), "{served} of 18");
+    assert!((12..=16).contains(&served), "{served} of 18");
     let named = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\x0a\0\0\x01\x01\x02\x03\x04";
     assert!(begun(named).await.1, "a named client gets a connection");
 }

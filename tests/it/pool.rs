@@ -17,13 +17,15 @@ use tokio::time::Instant;
 
 /// The timeout of attempts, longer than a good answer takes on a busy machine.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same on a machine that stands still for a while.
+const LONG_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Returns faults of a node, each with the reason that slotfront reports for a failed attempt.
 fn faults() -> Vec<(&'static str, Fault)> {
     vec![
         ("connect", Fault::Reset),
         ("timeout", Fault::Hang),
-        ("timeout", Fault::Latency(2 * ATTEMPT_TIMEOUT)),
+        ("timeout", Fault::Latency(LONG_ATTEMPT_TIMEOUT + ATTEMPT_TIMEOUT)),
         ("status_429", Fault::Status429 { retry_after_s: 1 }),
         ("status_5xx", Fault::Status(503)),
         ("status_4xx", Fault::Status(403)),
@@ -45,7 +47,8 @@ async fn single_faults_cost_one_more_call() {
     join_all(faults().into_iter().map(async |(reason, fault)| {
         let gateway = TestGateway::builder()
             .config(|config| {
-                config.pool.attempt_timeout.fill(ATTEMPT_TIMEOUT);
+                config.pool.attempt_timeout.fill(LONG_ATTEMPT_TIMEOUT);
+                config.pool.connect_timeout = LONG_ATTEMPT_TIMEOUT;
                 // The faulty node is asked first, while it is usable.
                 config.upstreams[1..].iter_mut().for_each(|upstream| upstream.tier = 1);
             })
