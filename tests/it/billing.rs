@@ -12,7 +12,7 @@ use slotfront::methods::{AnyMethod, Commitment, SubscriptionMethod};
 use slotfront::pool::CallerId;
 use slotfront::telemetry::Trace;
 use slotfront_sim::Fault;
-use slotfront_testkit::{FORWARDED, TestCall, TestGateway, TestRequest, forwarded_params};
+use slotfront_testkit::{FORWARDED, PATIENCE, TestCall, TestGateway, TestRequest, forwarded_params};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -84,6 +84,9 @@ fn prices(config: &mut Config) {
     config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
     config.units.by_method[AnyMethod::from_name(FORWARDED).unwrap().index()] = 7;
     config.units.hit_factor = 0.0;
+    // A call stays under way while it is held, also on a machine that stands still.
+    config.pool.forward_timeout = PATIENCE;
+    config.pool.attempt_timeout.fill(PATIENCE);
     config.plans.get_mut("dev").unwrap().bypass_cache = true;
 }
 
