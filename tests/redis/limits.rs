@@ -112,6 +112,9 @@ async fn a_quota_that_is_used_up_elsewhere_ends_the_connection() {
     let gateways = gateways(2, limited(store.settings(), 1_000, 1_000, Some(20))).await;
     let mut socket = gateways[1].socket().await;
     socket.subscribe("rootSubscribe", json!([])).await;
+    // What the subscription cost is booked, with an answer that knows nothing of the other gateway's calls yet.
+    let is_booked = || counted(&gateways[1], SharedOperation::Quota, SharedResult::Ok) > 0;
+    gateways[1].until("its own units are booked", is_booked).await;
     while gateways[0].get_nodes().send().await.status == 200 {}
     assert_eq!(socket.closed().await, 1013);
     let refused = gateways[1].try_socket("/v3/dev", "").await.err().expect("no unit is left");
@@ -154,6 +157,10 @@ async fn shared_units_outlive_the_store() {
         gateways[0].get_nodes().send().await;
     }
     gateways[1].until("the other gateway knows the units", || used(&gateways[1]) > 14.9).await;
+    let names: Vec<String> = redis::cmd("KEYS").arg("*{dev}").query(&mut store.connection()).unwrap();
+    // The number of days since 1970, so that a gateway whose clock is wrong has a key of its own.
+    let is_of_a_day = |name: &String| name.contains(":day2") || name.contains(":day3");
+    assert!(names.iter().any(is_of_a_day), "{names:?}");
     store.flush();
     for _ in 0..5 {
         gateways[1].get_nodes().send().await;
