@@ -1,7 +1,5 @@
 //! The admin API: its effects, seen from both listeners.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use slotfront::app::signals::Signals;
 use slotfront::app::{self, Listeners};
@@ -333,25 +331,19 @@ async fn tokens_cannot_be_guessed() {
         assert_eq!(keys(attacker, "").await.status, 401, "no token is no guess");
     }
     let before = keys(attacker, &right).await.status;
-    // Each six seconds allow one more.
     let (began, mut guesses) = (Instant::now(), 0);
-    loop {
+    // Each six seconds allow one more, which may be the right one.
+    while guesses < 10 || keys(attacker, &right).await.status != 429 {
         let guess = keys(attacker, "Bearer wrong").await;
         if guess.status == 429 {
             assert_eq!(guess.header("retry-after"), "6");
             assert!(guess.text.contains("10 wrong tokens a minute"), "{}", guess.text);
-            break;
+        } else {
+            guesses += 1;
+            let allowed = 10 + began.elapsed().as_secs() / 6;
+            assert!(guess.status == 401 && guesses <= allowed, "{guesses}: {}", guess.text);
         }
-        guesses += 1;
-        assert!(
-            guess.status == 401 && guesses <= 10 + began.elapsed().as_secs() / 6,
-            "{guesses}: {}",
-            guess.text
-        );
     }
-    assert!(guesses >= 10, "{guesses}");
-    let (refused_at, status) = (Instant::now(), keys(attacker, &right).await.status);
-    assert!(status == 429 || refused_at.elapsed() > Duration::from_secs(5), "nor is the right one: {status}");
     assert_eq!(keys(operator, &right).await.status, before, "another address is not concerned");
 }
 
