@@ -15,7 +15,6 @@ from pathlib import Path
 from gateway import Nodes, Serve, call, eventually, get, keys, upstreams
 from ports import free_port
 
-# Wallets and the libraries call more than a plan allows that names no methods.
 CONFIGURATION = """
 [server]
 listen = "127.0.0.1:{port}"
@@ -23,13 +22,11 @@ admin_listen = "127.0.0.1:0"
 
 [plans.standard]
 rps = 10000
-methods = ["core", "tip", "subscriptions"]
 
 # Two calls per second. Four calls at once exceed the limit.
 [plans.slow]
 rps = 2
 burst = 2
-methods = ["core", "tip", "subscriptions"]
 """
 NODES = 3
 
