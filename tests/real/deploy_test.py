@@ -117,7 +117,7 @@ class Chart(unittest.TestCase):
         self.assertIn("rel-slotfront.ns.svc", notes)
         self.assertIn("counts limits and quotas for itself", notes)
         pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]
-        self.assertEqual(pod["terminationGracePeriodSeconds"], 30)
+        self.assertEqual(pod["terminationGracePeriodSeconds"], 35)
         self.check_hardened(pod)
         self.check_selectors(documents)
 
@@ -133,7 +133,7 @@ class Chart(unittest.TestCase):
         text = json.dumps(list(documents.values()))
         self.assertNotIn("provider.example", text)
         pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]
-        self.assertEqual(pod["terminationGracePeriodSeconds"], 50)
+        self.assertEqual(pod["terminationGracePeriodSeconds"], 55)
         self.assertNotIn("replicas", documents["Deployment", "rel-slotfront"]["spec"])
         self.check_hardened(pod)
         self.check_selectors(documents)
