@@ -24,8 +24,8 @@ const UNTIL_OPEN: u64 = 5 + CALLERS;
 fn settings(config: &mut Config) {
     // These are longer than a good answer takes on a busy machine, and some callers wait so long for a node that hangs. A
     // probe may take a second more than a connection.
-    config.pool.attempt_timeout.fill(Duration::from_secs(3));
-    config.pool.connect_timeout = Duration::from_secs(3);
+    config.pool.attempt_timeout.fill(Duration::from_secs(4));
+    config.pool.connect_timeout = Duration::from_secs(4);
     // All callers may meet the faulty node at once, and the default budget starts with ten retries.
     config.pool.retry_budget = 1.0;
     config.pool.breaker.open = Duration::from_millis(300);
