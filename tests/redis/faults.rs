@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::{connected, counted, until_stored, what_one_fetched_the_other_answers, with};
 
 /// A timeout with which a test of a silent store ends soon. On a busy machine a good store may answer later, too.
-const SHORT: Duration = Duration::from_millis(500);
+const SHORT: Duration = Duration::from_millis(1500);
 
 fn with_short_timeout(store: &Redis) -> SharedSettings {
     SharedSettings { timeout: SHORT, ..store.settings() }
