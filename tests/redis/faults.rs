@@ -168,7 +168,7 @@ pub(crate) fn with_rights() -> (Redis, impl Fn(&str) -> String) {
     let port = store.port();
     let url = move |user: &str| format!("redis://{user}@127.0.0.1:{port}");
     let mut admin = redis::Client::open(url(":hunter2")).unwrap().get_connection().unwrap();
-    let rights = "~test:* +get +set +getrange +del +hmget +hset +pexpire +time +evalsha +script|load";
+    let rights = "~test:* +get +set +getrange +del +pexpire +time +evalsha +script|load";
     let rights: Vec<_> = rights.split(' ').collect();
     let user = ["SETUSER", "slotfront", "on", ">p@ss,word"];
     () = redis::cmd("ACL").arg(&user).arg(&rights).query(&mut admin).unwrap();
