@@ -59,7 +59,7 @@ use crate::config;
 use crate::error::Error;
 pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
-use crate::methods::{Life, PlainQuery, Query, Slot};
+use crate::methods::{Answerer, Slot};
 use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::Metrics;
@@ -127,8 +127,9 @@ impl Pool {
             let _ = fake_node.send((request.clone(), reply_sender));
             return answer.await.unwrap_or_else(|_| Err(Error::NoUpstream(Vec::new())));
         }
-        if let Query::Plain(PlainQuery { method, life: Life::Pool, .. }) = &request.query
-            && let Some(reply) = self.own_answer(*method)
+        let method = request.query.method();
+        if method.rules().answerer == Answerer::Pool
+            && let Some(reply) = self.own_answer(method)
         {
             return Ok(reply);
         }

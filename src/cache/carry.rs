@@ -31,7 +31,7 @@ use super::key::{Key, LookupPlan};
 use super::lookup::{Lookup, Stored};
 use crate::config::{FollowMode, FollowSettings};
 use crate::follow::{Carry, Chain, ChainTip, FollowedChain};
-use crate::methods::{Commitment, Life, PlainQuery, Query, Slot};
+use crate::methods::{BlocksQuery, Commitment, Query, Slot};
 
 /// The longest wait for the followed chain to reach a slot.
 pub(super) const TIP_WAIT: Duration = Duration::from_millis(200);
@@ -126,15 +126,12 @@ impl Lookup {
 
     /// Returns the answer to the look-up `plan` if it is a list of blocks that the followed chain has, and that is fresh.
     pub(super) fn list_followed(&self, plan: &LookupPlan) -> Option<Entry> {
-        let Query::Plain(PlainQuery { life: Life::Blocks { first, last, limit }, commitment, .. }) =
-            &plan.upstream
-        else {
-            return None;
-        };
+        let Query::Blocks(BlocksQuery { first, last, limit, call }) = &plan.upstream else { return None };
+        let commitment = call.commitment.unwrap_or_default();
         let current = self.carrier.followed.current();
         let chain = current.as_deref().filter(|_| self.carrier.is_serving())?;
         let tip = chain.tip();
-        let newest = if *commitment == Some(Commitment::Confirmed) { tip.slot } else { chain.target()? };
+        let newest = if commitment == Commitment::Confirmed { tip.slot } else { chain.target()? };
         if plan.class == Class::BlockFinal && last.is_some_and(|last| last > newest) {
             return None;
         }
@@ -144,7 +141,7 @@ impl Lookup {
         let slots = chain.blocks(*first, end)?.take(usize::try_from(most).unwrap_or(usize::MAX));
         let text = Bytes::from(serde_json::to_vec(&slots.collect::<Vec<Slot>>()).ok()?);
         let is_final = limit.is_none() && plan.class == Class::BlockFinal;
-        let class = if is_final { Class::BlockFinal } else { Class::OneSlot(commitment.unwrap_or_default()) };
+        let class = if is_final { Class::BlockFinal } else { Class::OneSlot(commitment) };
         let meta = EntryMeta { slot: newest, sent_at: tip.polled_at, class, derived: true, carried: false };
         let list = Entry::new(EntryBody::Verbatim(Payload::Result(TextParts::One(text))), meta, None);
         // Behind a poll that is late, a node may know newer blocks.

@@ -28,7 +28,7 @@ use super::store::Insert;
 use super::verify::Verifier;
 use crate::config;
 use crate::error::{Error, FailedAttempt};
-use crate::methods::{BlockDetails, Commitment, Life, PlainQuery, Query, Slot};
+use crate::methods::{BlockDetails, Commitment, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES, code};
 use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, UncacheableReason};
@@ -271,9 +271,7 @@ impl Fetcher {
         let context = CallContext { deadline, caller, trace, is_background };
         // A list of blocks ends at the newest one of the node.
         let last = match &query {
-            Query::Plain(PlainQuery { life: Life::Blocks { last, .. }, .. }) => {
-                last.filter(|_| plan.class == Class::BlockFinal)
-            }
+            Query::Blocks(query) => query.last.filter(|_| plan.class == Class::BlockFinal),
             _ => None,
         };
         let min_slot = newest_slot.max(required).max(last);
@@ -339,9 +337,8 @@ impl Fetcher {
             return Ok(Fetched::KeptNewer(stored.entry, key));
         }
         let (payload, mut placement) = self.lookup.cache_policy(plan, reply);
-        if let (Query::Plain(PlainQuery { life: Life::Blocks { first, .. }, .. }), AnswerSource::Node { .. }) =
-            (&plan.upstream, source)
-            && self.pool.first_available(reply.node).is_some_and(|oldest| oldest > *first)
+        if let (Query::Blocks(query), AnswerSource::Node { .. }) = (&plan.upstream, source)
+            && self.pool.first_available(reply.node).is_some_and(|oldest| oldest > query.first)
         {
             // The node has left out the first blocks of the list.
             placement = Err(UncacheableReason::Transient);

@@ -15,8 +15,8 @@ use super::entry::Class;
 use super::forms::{self, Sizes};
 use crate::frontier::Frontier;
 use crate::methods::{
-    AccountEncoding, AccountForm, AccountQuery, BlockQuery, Commitment, Life, Method, PlainQuery, Pubkey,
-    Query, SamplesQuery, Slot, VotesQuery,
+    AccountEncoding, AccountForm, AccountQuery, BlockQuery, BlockTimeQuery, BlocksQuery, Commitment, Life,
+    Method, PageQuery, PlainQuery, Pubkey, Query, SamplesQuery, Slot, TransactionQuery, VotesQuery,
 };
 use crate::node::answer::elements;
 use crate::node::shape::member;
@@ -186,7 +186,6 @@ impl LookupPlan {
             }
             Query::Balance(q) => (Key::Balance(q.pubkey, q.commitment), Class::Account(q.commitment)),
             Query::Supply(q) => (Key::Supply(q.pubkey, q.commitment), Class::Account(q.commitment)),
-            Query::Plain(q) => return Self::plain(q.clone(), frontier.slot(Commitment::Finalized)),
             // The account itself serves further calls.
             Query::Lamports(q) => return Self::new(&Query::Account(q.account()), frontier, sizes),
             Query::Fee(q) => (Key::Fee(q.message.clone(), q.commitment), Class::Fee(q.commitment)),
@@ -196,20 +195,28 @@ impl LookupPlan {
                 *samples = SamplesQuery { limit: ALL_SAMPLES };
                 (Key::Samples, Class::Samples)
             }
+            Query::Plain(call)
+            | Query::Transaction(TransactionQuery { call, .. })
+            | Query::Blocks(BlocksQuery { call, .. })
+            | Query::BlockTime(BlockTimeQuery { call, .. })
+            | Query::Page(PageQuery { call, .. }) => {
+                let (method, params) = (call.method, Arc::clone(&call.params));
+                let key = |at| Key::Plain(method, Arc::clone(&params), at, None);
+                return Self::plain(upstream, key, frontier.slot(Commitment::Finalized));
+            }
         };
         Self { key, alternate_key: None, upstream, class, asked: None }
     }
 
-    fn plain(query: PlainQuery, finalized: Slot) -> Self {
-        let is_final = is_final(&query, finalized, None);
-        // What is final is the same at every commitment, and stored without one.
-        let key = |at| Key::Plain(query.method, Arc::clone(&query.params), at, None);
-        let (key, alternate_key, class) = match is_final {
+    /// `key` makes the key at a commitment. What is final is the same at every commitment, and stored without one.
+    fn plain(upstream: Query, key: impl Fn(Option<Commitment>) -> Key, finalized: Slot) -> Self {
+        let commitment = upstream.commitment();
+        let (key, alternate_key, class) = match is_final(&upstream, finalized, None) {
             Some(true) => (key(None), None, Class::BlockFinal),
-            Some(false) => (key(query.commitment), None, class_until_final(&query, None)),
-            None => (key(query.commitment), Some(key(None)), Class::BlockFinal),
+            Some(false) => (key(commitment), None, class_until_final(&upstream, None)),
+            None => (key(commitment), Some(key(None)), Class::BlockFinal),
         };
-        Self { key, alternate_key, upstream: Query::Plain(query), class, asked: None }
+        Self { key, alternate_key, upstream, class, asked: None }
     }
 
     /// Makes the answer one of the epoch of the newest slot.
@@ -265,45 +272,51 @@ impl LookupPlan {
 
 /// Returns true if the answer to `query` can't change any more. `finalized` is the newest known finalized slot, and
 /// `answer` a node's result with its slot. `None` if the result alone tells.
-pub(super) fn is_final(query: &PlainQuery, finalized: Slot, answer: Option<(Slot, &Bytes)>) -> Option<bool> {
-    let is_at_finalized = query.commitment.unwrap_or_default() == Commitment::Finalized;
-    match query.life {
-        Life::Cluster => Some(true),
-        Life::Block(slot) => Some(slot <= finalized),
+pub(super) fn is_final(query: &Query, finalized: Slot, answer: Option<(Slot, &Bytes)>) -> Option<bool> {
+    let is_at_finalized = query.commitment().unwrap_or_default() == Commitment::Finalized;
+    match query {
+        Query::Plain(PlainQuery { life: Life::Cluster, .. }) => Some(true),
+        Query::BlockTime(BlockTimeQuery { slot, .. }) => Some(*slot <= finalized),
         // A node that has not finalized the end leaves out what it does not know yet.
-        Life::Blocks { last: Some(last), .. } => {
-            Some(last <= finalized && answer.is_none_or(|(slot, _)| slot >= last))
+        Query::Blocks(BlocksQuery { last: Some(last), .. }) => {
+            Some(*last <= finalized && answer.is_none_or(|(slot, _)| slot >= *last))
         }
-        Life::Blocks { limit: Some(limit), .. } => answer.map(|(_, list)| {
+        Query::Blocks(BlocksQuery { limit: Some(limit), .. }) => answer.map(|(_, list)| {
             let slots: Vec<Slot> = serde_json::from_slice(list).unwrap_or_default();
-            slots.len() as u64 == limit && slots.last().is_some_and(|last| *last <= finalized)
+            slots.len() as u64 == *limit && slots.last().is_some_and(|last| *last <= finalized)
         }),
-        Life::Transaction { .. } => answer.map(|(_, transaction)| {
+        Query::Transaction(_) => answer.map(|(_, transaction)| {
             is_at_finalized || member(transaction, "slot").is_some_and(|slot: Slot| slot <= finalized)
         }),
         // At finalized a node knows the transaction before which the page begins only once that is final. At confirmed
         // the page does not tell whether it is.
-        Life::Page { limit, has_before: true } => {
-            answer.map(|(_, page)| is_at_finalized && is_full(page, limit))
+        Query::Page(PageQuery { limit, has_before: true, .. }) => {
+            answer.map(|(_, page)| is_at_finalized && is_full(page, *limit))
         }
         _ => Some(false),
     }
 }
 
 /// Returns the class of an answer to `query` that may still change. `result` is a node's result, if it has come.
-pub(super) fn class_until_final(query: &PlainQuery, result: Option<&Bytes>) -> Class {
-    let commitment = query.commitment.unwrap_or_default();
-    match query.life {
-        Life::Transaction { .. } => Class::BlockConfirmed,
+pub(super) fn class_until_final(query: &Query, result: Option<&Bytes>) -> Class {
+    let commitment = query.commitment().unwrap_or_default();
+    match query {
+        Query::BlockTime(_) => return Class::Uncached,
+        Query::Transaction(_) => return Class::BlockConfirmed,
         // Like a block, the page changes only if confirmed blocks are dropped.
-        Life::Page { limit, has_before: true } if result.is_some_and(|page| is_full(page, limit)) => {
-            Class::BlockConfirmed
+        Query::Page(PageQuery { limit, has_before: true, .. })
+            if result.is_some_and(|page| is_full(page, *limit)) =>
+        {
+            return Class::BlockConfirmed;
         }
+        _ => {}
+    }
+    match query.plain().map_or(Life::Never, |call| call.life) {
         Life::State => Class::Account(commitment),
         Life::Scan => Class::Scan,
-        Life::Cluster | Life::Block(_) | Life::Pool | Life::Forwarded => Class::Uncached,
+        Life::Cluster | Life::Never => Class::Uncached,
         // The cache knows the epoch later, if it knows it at all.
-        Life::Epoch | Life::OneSlot | Life::Page { .. } | Life::Blocks { .. } => Class::OneSlot(commitment),
+        Life::Epoch | Life::OneSlot | Life::Final => Class::OneSlot(commitment),
     }
 }
 

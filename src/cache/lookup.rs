@@ -24,7 +24,8 @@ use crate::config::{self, Assemble};
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
 use crate::methods::{
-    AccountsQuery, BlockDetails, BlockQuery, Life, Method, PlainQuery, Pubkey, Query, Slot, VotesQuery,
+    AccountsQuery, BlockDetails, BlockQuery, BlockTimeQuery, Life, Method, PlainQuery, Pubkey, Query, Slot,
+    TransactionQuery, VotesQuery,
 };
 use crate::telemetry::Metrics;
 
@@ -269,25 +270,20 @@ impl Lookup {
                 Some((self.get_usable(&key, &rule, now)?, Derivation::Block(*asked)))
             }
             Key::Plain(Method::GetBlockTime, ..) => {
-                let Query::Plain(PlainQuery { life: Life::Block(slot), .. }) = plan.upstream else {
-                    return None;
-                };
+                let Query::BlockTime(BlockTimeQuery { slot, .. }) = plan.upstream else { return None };
                 let kept = |shape| self.get_usable(&Key::Block(slot, shape, Finality::Final), &rule, now);
                 Some((BlockShape::usual().find_map(kept)?, Derivation::BlockTime))
             }
             Key::Plain(Method::GetTransaction, ..) => {
-                let Query::Plain(PlainQuery {
-                    life: Life::Transaction { signature, encoding, max_version },
-                    commitment,
-                    ..
-                }) = plan.upstream
+                let Query::Transaction(TransactionQuery { signature, encoding, max_version, .. }) =
+                    plan.upstream
                 else {
                     return None;
                 };
                 let asked = BlockShape { details: BlockDetails::Full, encoding, rewards: true, max_version };
                 let BlockShape { details, encoding, rewards, max_version } = asked.source().unwrap_or(asked);
                 let place = self.transactions.find(encoding, &signature)?;
-                let (slot, commitment) = (place.slot, commitment.unwrap_or_default());
+                let (slot, commitment) = (place.slot, plan.upstream.commitment().unwrap_or_default());
                 let block = BlockQuery { slot, details, encoding, rewards, max_version, commitment };
                 let kept = self.get_usable(&self.plan(&Query::Block(block)).key, &rule, now)?;
                 Some((kept, Derivation::Transaction(SingleTransaction { signature, asked, place })))

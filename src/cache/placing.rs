@@ -17,7 +17,7 @@ use super::key::{Finality, Key, LookupPlan, class_until_final, is_final};
 use super::lookup::{Lookup, Stored};
 use super::purge::Filter;
 use super::store::Insert;
-use crate::methods::{AccountForm, Commitment, EpochSchedule, Life, PlainQuery, Query, Slot};
+use crate::methods::{AccountForm, BlocksQuery, Commitment, EpochSchedule, PlainQuery, Query, Slot};
 use crate::node::shape::{LONGEST_SKIP, is_whole, member, parent_slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
@@ -208,17 +208,16 @@ impl Lookup {
         let absent = |class| Ok((plan.alternate_key.clone().unwrap_or_else(|| plan.key.clone()), class));
         match &reply.body {
             NodeReply::Result(result) => {
-                let placement = match plan.upstream {
-                    // Null from getBlock or getTransaction proves nothing, and a fee's null may become a number at any slot.
-                    Query::Block(_) | Query::Plain(_) if result.as_ref() == b"null" => {
-                        Err(UncacheableReason::Null)
+                // Null proves nothing, and a fee's null may become a number at any slot.
+                let is_null = match plan.upstream {
+                    Query::Fee(_) => {
+                        Contextual::split(result).is_none_or(|fee| fee.value.as_ref() == b"null")
                     }
-                    Query::Fee(_)
-                        if Contextual::split(result).is_none_or(|fee| fee.value.as_ref() == b"null") =>
-                    {
-                        Err(UncacheableReason::Null)
-                    }
-                    Query::Plain(ref query) => self.place_plain(plan, query, reply.slot, result),
+                    _ => result.as_ref() == b"null",
+                };
+                let placement = match plan.key {
+                    _ if is_null => Err(UncacheableReason::Null),
+                    Key::Plain(..) => self.place_plain(plan, reply.slot, result),
                     _ => keep(plan.class),
                 };
                 (Payload::Result(TextParts::One(result.clone())), placement)
@@ -230,10 +229,8 @@ impl Lookup {
                     (Query::Account(_) | Query::Accounts(_), code::INVALID_REQUEST)
                     | (Query::Balance(_) | Query::Supply(_), code::INVALID_PARAMS)
                     | (Query::Block(_), code::UNSUPPORTED_TRANSACTION_VERSION) => keep(plan.class),
-                    (Query::Plain(query), code::UNSUPPORTED_TRANSACTION_VERSION)
-                        if matches!(query.life, Life::Transaction { .. }) =>
-                    {
-                        self.place_plain(plan, query, reply.slot, body)
+                    (Query::Transaction(_), code::UNSUPPORTED_TRANSACTION_VERSION) => {
+                        self.place_plain(plan, reply.slot, body)
                     }
                     (Query::Block(q), code::SLOT_SKIPPED | code::LONG_TERM_STORAGE_SLOT_SKIPPED)
                         if matches!(plan.alternate_key, Some(Key::NoBlock(_))) =>
@@ -260,10 +257,10 @@ impl Lookup {
         }
     }
 
-    /// Returns the key and class of `result`, a node's answer to `query` at `slot`.
-    fn place_plain(&self, plan: &LookupPlan, query: &PlainQuery, slot: Slot, result: &Bytes) -> Placement {
-        let key = plan.key.clone();
-        if let (Life::Epoch, Key::Plain(.., Some(epoch))) = (query.life, &key) {
+    /// Returns the key and class of `result`, a node's answer to the call of `plan` at `slot`, which is kept as it is.
+    fn place_plain(&self, plan: &LookupPlan, slot: Slot, result: &Bytes) -> Placement {
+        let (key, query) = (plan.key.clone(), &plan.upstream);
+        if let Key::Plain(.., Some(epoch)) = &key {
             let schedule = self.epoch_schedule();
             // At the border of two epochs, a node may still answer of the last one.
             let is_current = schedule.and_then(|schedule| schedule.epoch(slot)) == Some(*epoch)
@@ -276,9 +273,9 @@ impl Lookup {
         let may_be_final = plan.class == Class::BlockFinal;
         if may_be_final && is_final(query, finalized, Some((slot, result))) == Some(true) {
             let list = || serde_json::from_slice::<Vec<Slot>>(result).unwrap_or_default();
-            return match query.life {
+            return match query {
                 // A node leaves out what it no longer holds.
-                Life::Blocks { first, last, .. } if !is_whole(&list(), first, last) => {
+                Query::Blocks(BlocksQuery { first, last, .. }) if !is_whole(&list(), *first, *last) => {
                     Err(UncacheableReason::Transient)
                 }
                 _ => Ok((plan.alternate_key.clone().unwrap_or(key), Class::BlockFinal)),

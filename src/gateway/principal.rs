@@ -16,7 +16,7 @@ use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
-use crate::methods::{AnyMethod, Commitment, Life, PassthroughCall, PlainQuery, Query, Slot};
+use crate::methods::{AnyMethod, Commitment, Life, PassthroughCall, Query, Slot};
 use crate::telemetry::{KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -356,7 +356,7 @@ impl Principal {
     /// is none, or if the answer to `query` has no context slot. A scan costs a node seconds, so it is made anew for a
     /// `monotonic` plan only. `believes` says whether any node may be at a slot.
     pub fn known_slot(&self, query: &Query, believes: impl FnOnce(Commitment, Slot) -> bool) -> Option<Slot> {
-        let is_scan = matches!(query, Query::Plain(PlainQuery { life: Life::Scan, .. }));
+        let is_scan = query.plain().is_some_and(|call| call.life == Life::Scan);
         let commitment = commitment_of_context(query).filter(|_| !is_scan || self.is_monotonic())?;
         self.known.highest(commitment, |slot| believes(commitment, slot))
     }

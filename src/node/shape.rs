@@ -27,7 +27,6 @@ pub fn fits(query: &Query, result: &Bytes) -> bool {
         }),
         Query::Balance(_) | Query::Supply(_) => value().is_some_and(|value| has_text(&value, "amount")),
         Query::Lamports(_) => value().is_some_and(|value| serde_json::from_slice::<u64>(&value).is_ok()),
-        Query::Plain(query) => is_kind(query.result, result),
         Query::Fee(_) => value().is_some_and(|value| serde_json::from_slice::<Option<u64>>(&value).is_ok()),
         Query::Votes(_) => ["current", "delinquent"].into_iter().all(|list| {
             let list = member::<&RawValue>(result, list).map(|list| result.slice_ref(list.get().as_bytes()));
@@ -37,6 +36,7 @@ pub fn fits(query: &Query, result: &Bytes) -> bool {
         Query::ClusterNodes => each(result, |node| has_text(node, "pubkey")),
         // `null` is a valid answer for a missing block, after which the pool asks another node.
         Query::Block(q) => result.as_ref() == b"null" || is_block(q, result),
+        _ => query.plain().is_some_and(|call| is_kind(call.result, result)),
     }
 }
 

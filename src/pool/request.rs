@@ -18,7 +18,7 @@ use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, Up
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
-use crate::methods::{AnyMethod, Commitment, Group, Life, Method, PlainQuery, Query, ResultKind, Slot};
+use crate::methods::{Answerer, AnyMethod, BlocksQuery, Commitment, Group, Method, Query, ResultKind, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
 use crate::node::shape::{LONGEST_SKIP, fits, is_whole};
 use crate::node::{Contextual, Fault, NodeReply, code};
@@ -77,24 +77,16 @@ impl UpstreamCall for UpstreamRequest {
         };
         match &self.query {
             Query::Block(block) => lacks(block.slot),
-            Query::Plain(PlainQuery { life: Life::Block(slot), .. }) => lacks(*slot),
+            Query::BlockTime(query) => lacks(query.slot),
             // Where all nodes have forgotten the start of the list, those with the longest memory leave out the least.
-            Query::Plain(PlainQuery { life: Life::Blocks { first, .. }, .. }) => {
-                member.first_available() > oldest.max(*first)
-            }
-            Query::Plain(PlainQuery { life: Life::Page { .. }, .. }) => member.first_available() > oldest,
+            Query::Blocks(query) => member.first_available() > oldest.max(query.first),
+            Query::Page(_) => member.first_available() > oldest,
             _ => false,
         }
     }
 
     fn is_sticky(&self) -> bool {
-        match &self.query {
-            Query::ClusterNodes | Query::Samples(_) => true,
-            Query::Plain(query) => {
-                query.life == Life::Forwarded || query.method == Method::GetRecentPrioritizationFees
-            }
-            _ => false,
-        }
+        self.query.method().rules().answerer != Answerer::AnyNode
     }
 
     fn is_for_one_node(&self) -> bool {
@@ -173,9 +165,7 @@ impl UpstreamCall for UpstreamRequest {
             | code::SLOT_NOT_EPOCH_BOUNDARY
             | code::FILTER_TRANSACTION_NOT_FOUND => Ok(Meaning::NeedsSecondNode),
             code::BLOCK_NOT_AVAILABLE => match &self.query {
-                Query::Plain(PlainQuery { life: Life::Block(slot), .. })
-                    if *slot <= frontier.slot(Commitment::Finalized) =>
-                {
+                Query::BlockTime(query) if query.slot <= frontier.slot(Commitment::Finalized) => {
                     Ok(Meaning::NeedsSecondNode)
                 }
                 Query::Block(block) if block.slot <= frontier.slot(block.commitment) => {
@@ -266,10 +256,7 @@ impl UpstreamRequest {
 
     /// Returns true if the node may have left out blocks of a list that begins in the past, because it does not hold them.
     fn may_be_cut(&self, body: &NodeReply, frontier: &Frontier) -> bool {
-        let (
-            Query::Plain(PlainQuery { life: Life::Blocks { first, last, .. }, .. }),
-            NodeReply::Result(result),
-        ) = (&self.query, body)
+        let (Query::Blocks(BlocksQuery { first, last, .. }), NodeReply::Result(result)) = (&self.query, body)
         else {
             return false;
         };
@@ -316,8 +303,9 @@ fn as_refusal((reply, context): ParsedReply, callers_minimum: Option<Slot>) -> P
 fn may_be_unknown(query: &Query) -> bool {
     match query {
         Query::Block(_) => true,
-        Query::Plain(query) => matches!(query.result, ResultKind::ObjectOrNull | ResultKind::NumberOrNull),
-        _ => false,
+        _ => query.plain().is_some_and(|call| {
+            matches!(call.result, ResultKind::ObjectOrNull | ResultKind::NumberOrNull)
+        }),
     }
 }
 

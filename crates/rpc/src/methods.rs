@@ -34,6 +34,7 @@ mod passthrough;
 mod plain;
 mod pubkey;
 mod reserved_keys;
+pub mod rules;
 mod scans;
 mod send_transaction;
 mod signature;
@@ -59,11 +60,13 @@ pub use get_recent_performance_samples::SamplesQuery;
 pub use get_signature_statuses::{MAX_SIGNATURES, SignatureStatus};
 pub use get_token_account_balance::BalanceQuery;
 pub use get_vote_accounts::VotesQuery;
+pub use history::{BlockTimeQuery, BlocksQuery, PageQuery, TransactionQuery};
 pub use params::ParamError;
 pub use passthrough::{AnyMethod, PassthroughCall, PassthroughMethod, write_method};
 pub use plain::{Life, PlainQuery, ResultKind};
 pub use pubkey::{Pubkey, PubkeyError};
 pub use reserved_keys::is_reserved;
+pub use rules::{Answerer, Part, Rules};
 pub use send_transaction::SendQuery;
 pub use signature::Signature;
 pub use subscription::{
@@ -104,13 +107,15 @@ impl Group {
 /// What the table says of a method.
 struct Row {
     group: Group,
+    rules: Rules,
     parse: fn(&Params, Profile) -> Result<Query, ParamError>,
     describe: fn() -> Description,
 }
 
-/// Makes the enum of the methods from their table: the name, the group, the parser of the params, and the description.
+/// Makes the enum of the methods from their table: the name, the group, the rules, the parser of the params, and the
+/// description.
 macro_rules! methods {
-    ($($method:ident, $name:literal, $group:ident, $parse:expr, $describe:path;)+) => {
+    ($($method:ident, $name:literal, $group:ident, $rules:ident, $parse:expr, $describe:path;)+) => {
         named! {
             /// A method that slotfront answers through its cache.
             pub enum Method { $(#[doc = concat!("`", $name, "`")] $method = $name,)+ }
@@ -118,60 +123,65 @@ macro_rules! methods {
 
         /// The rows of the table, by [`Method::index`].
         static ROWS: [Row; Method::ALL.len()] =
-            [$(Row { group: Group::$group, parse: $parse, describe: $describe },)+];
+            [$(Row { group: Group::$group, rules: rules::$rules, parse: $parse, describe: $describe },)+];
     };
 }
 
 methods! {
-    GetBlock, "getBlock", Core, |p, profile| BlockQuery::parse(p, profile).map(Query::Block), get_block::describe;
-    GetMultipleAccounts, "getMultipleAccounts", Core, |p, _| AccountsQuery::parse(p).map(Query::Accounts), get_multiple_accounts::describe;
-    GetAccountInfo, "getAccountInfo", Core, |p, _| AccountQuery::parse(p).map(Query::Account), get_account_info::describe;
-    GetVoteAccounts, "getVoteAccounts", Core, |p, _| VotesQuery::parse(p).map(Query::Votes), get_vote_accounts::describe;
-    GetTokenAccountBalance, "getTokenAccountBalance", Core, |p, _| BalanceQuery::parse(p).map(Query::Balance), get_token_account_balance::describe;
-    GetFeeForMessage, "getFeeForMessage", Core, |p, _| FeeQuery::parse(p).map(Query::Fee), get_fee_for_message::describe;
-    GetRecentPerformanceSamples, "getRecentPerformanceSamples", Core, |p, _| SamplesQuery::parse(p).map(Query::Samples), get_recent_performance_samples::describe;
-    GetClusterNodes, "getClusterNodes", Core, |p, _| get_cluster_nodes::parse(p).map(|()| Query::ClusterNodes), get_cluster_nodes::describe;
-    GetBalance, "getBalance", Core, |p, _| LamportsQuery::parse(p).map(Query::Lamports), get_balance::describe;
-    GetTokenSupply, "getTokenSupply", Core, |p, _| BalanceQuery::parse(p).map(Query::Supply), get_token_account_balance::describe_supply;
-    GetGenesisHash, "getGenesisHash", Core, |p, _| constants::genesis_hash(p), constants::describe_genesis_hash;
-    GetEpochSchedule, "getEpochSchedule", Core, |p, _| constants::epoch_schedule(p), constants::describe_epoch_schedule;
-    GetInflationGovernor, "getInflationGovernor", Core, |p, _| constants::inflation_governor(p), constants::describe_inflation_governor;
-    GetInflationRate, "getInflationRate", Core, |p, _| constants::inflation_rate(p), constants::describe_inflation_rate;
-    GetStakeMinimumDelegation, "getStakeMinimumDelegation", Core, |p, _| constants::stake_minimum_delegation(p), constants::describe_stake_minimum_delegation;
-    GetMinimumBalanceForRentExemption, "getMinimumBalanceForRentExemption", Core, |p, _| constants::rent_exemption(p), constants::describe_rent_exemption;
-    GetLeaderSchedule, "getLeaderSchedule", Core, |p, _| leaders::leader_schedule(p), leaders::describe_leader_schedule;
-    GetSlotLeaders, "getSlotLeaders", Core, |p, _| leaders::slot_leaders(p), leaders::describe_slot_leaders;
-    GetSlotLeader, "getSlotLeader", Core, |p, _| leaders::slot_leader(p), leaders::describe_slot_leader;
-    GetHealth, "getHealth", Core, |p, _| of_nodes::health(p), of_nodes::describe_health;
-    GetVersion, "getVersion", Core, |p, _| of_nodes::version(p), of_nodes::describe_version;
-    GetFirstAvailableBlock, "getFirstAvailableBlock", Core, |p, _| of_nodes::first_available_block(p), of_nodes::describe_first_available_block;
-    MinimumLedgerSlot, "minimumLedgerSlot", Core, |p, _| of_nodes::minimum_ledger_slot(p), of_nodes::describe_minimum_ledger_slot;
-    GetRecentPrioritizationFees, "getRecentPrioritizationFees", Core, |p, _| of_nodes::prioritization_fees(p), of_nodes::describe_prioritization_fees;
-    GetTransactionCount, "getTransactionCount", Core, |p, _| of_nodes::transaction_count(p), of_nodes::describe_transaction_count;
-    GetBlockProduction, "getBlockProduction", Core, |p, _| of_nodes::block_production(p), of_nodes::describe_block_production;
-    GetBlockCommitment, "getBlockCommitment", Core, |p, _| of_nodes::block_commitment(p), of_nodes::describe_block_commitment;
-    GetHighestSnapshotSlot, "getHighestSnapshotSlot", Core, |p, _| of_nodes::highest_snapshot_slot(p), of_nodes::describe_highest_snapshot_slot;
-    GetMaxRetransmitSlot, "getMaxRetransmitSlot", Core, |p, _| of_nodes::max_retransmit_slot(p), of_nodes::describe_max_retransmit_slot;
-    GetMaxShredInsertSlot, "getMaxShredInsertSlot", Core, |p, _| of_nodes::max_shred_insert_slot(p), of_nodes::describe_max_shred_insert_slot;
-    GetIdentity, "getIdentity", Core, |p, _| of_nodes::identity(p), of_nodes::describe_identity;
-    GetBlockTime, "getBlockTime", History, |p, _| history::block_time(p), history::describe_block_time;
-    GetBlocks, "getBlocks", History, |p, _| history::blocks(p), history::describe_blocks;
-    GetBlocksWithLimit, "getBlocksWithLimit", History, |p, _| history::blocks_with_limit(p), history::describe_blocks_with_limit;
-    GetTransaction, "getTransaction", History, |p, _| history::transaction(p), history::describe_transaction;
-    GetSignaturesForAddress, "getSignaturesForAddress", History, |p, _| history::signatures(p), history::describe_signatures;
-    GetInflationReward, "getInflationReward", History, |p, _| constants::inflation_reward(p), constants::describe_inflation_reward;
-    GetTokenAccountsByOwner, "getTokenAccountsByOwner", Owners, |p, _| scans::by_owner(p), scans::describe_by_owner;
-    GetTokenAccountsByDelegate, "getTokenAccountsByDelegate", Owners, |p, _| scans::by_delegate(p), scans::describe_by_delegate;
-    GetProgramAccounts, "getProgramAccounts", Scans, |p, _| scans::program_accounts(p), scans::describe_program_accounts;
-    GetTokenLargestAccounts, "getTokenLargestAccounts", Scans, |p, _| scans::token_largest(p), scans::describe_token_largest;
-    GetLargestAccounts, "getLargestAccounts", Scans, |p, _| scans::largest(p), scans::describe_largest;
-    GetSupply, "getSupply", Scans, |p, _| scans::supply(p), scans::describe_supply;
+    GetBlock, "getBlock", Core, BLOCK, |p, profile| BlockQuery::parse(p, profile).map(Query::Block), get_block::describe;
+    GetMultipleAccounts, "getMultipleAccounts", Core, ACCOUNTS, |p, _| AccountsQuery::parse(p).map(Query::Accounts), get_multiple_accounts::describe;
+    GetAccountInfo, "getAccountInfo", Core, ACCOUNT, |p, _| AccountQuery::parse(p).map(Query::Account), get_account_info::describe;
+    GetVoteAccounts, "getVoteAccounts", Core, VOTES, |p, _| VotesQuery::parse(p).map(Query::Votes), get_vote_accounts::describe;
+    GetTokenAccountBalance, "getTokenAccountBalance", Core, AMOUNT, |p, _| BalanceQuery::parse(p).map(Query::Balance), get_token_account_balance::describe;
+    GetFeeForMessage, "getFeeForMessage", Core, AMOUNT, |p, _| FeeQuery::parse(p).map(Query::Fee), get_fee_for_message::describe;
+    GetRecentPerformanceSamples, "getRecentPerformanceSamples", Core, OF_NODE, |p, _| SamplesQuery::parse(p).map(Query::Samples), get_recent_performance_samples::describe;
+    GetClusterNodes, "getClusterNodes", Core, OF_NODE, |p, _| get_cluster_nodes::parse(p).map(|()| Query::ClusterNodes), get_cluster_nodes::describe;
+    GetBalance, "getBalance", Core, ACCOUNT, |p, _| LamportsQuery::parse(p).map(Query::Lamports), get_balance::describe;
+    GetTokenSupply, "getTokenSupply", Core, AMOUNT, |p, _| BalanceQuery::parse(p).map(Query::Supply), get_token_account_balance::describe_supply;
+    GetGenesisHash, "getGenesisHash", Core, STATE, |p, _| constants::genesis_hash(p), constants::describe_genesis_hash;
+    GetEpochSchedule, "getEpochSchedule", Core, STATE, |p, _| constants::epoch_schedule(p), constants::describe_epoch_schedule;
+    GetInflationGovernor, "getInflationGovernor", Core, STATE, |p, _| constants::inflation_governor(p), constants::describe_inflation_governor;
+    GetInflationRate, "getInflationRate", Core, STATE, |p, _| constants::inflation_rate(p), constants::describe_inflation_rate;
+    GetStakeMinimumDelegation, "getStakeMinimumDelegation", Core, STATE, |p, _| constants::stake_minimum_delegation(p), constants::describe_stake_minimum_delegation;
+    GetMinimumBalanceForRentExemption, "getMinimumBalanceForRentExemption", Core, STATE, |p, _| constants::rent_exemption(p), constants::describe_rent_exemption;
+    GetLeaderSchedule, "getLeaderSchedule", Core, LEADERS, |p, _| leaders::leader_schedule(p), leaders::describe_leader_schedule;
+    GetSlotLeaders, "getSlotLeaders", Core, STATE, |p, _| leaders::slot_leaders(p), leaders::describe_slot_leaders;
+    GetSlotLeader, "getSlotLeader", Core, STATE, |p, _| leaders::slot_leader(p), leaders::describe_slot_leader;
+    GetHealth, "getHealth", Core, OF_POOL, |p, _| of_nodes::health(p), of_nodes::describe_health;
+    GetVersion, "getVersion", Core, OF_POOL, |p, _| of_nodes::version(p), of_nodes::describe_version;
+    GetFirstAvailableBlock, "getFirstAvailableBlock", Core, OF_POOL, |p, _| of_nodes::first_available_block(p), of_nodes::describe_first_available_block;
+    MinimumLedgerSlot, "minimumLedgerSlot", Core, OF_POOL, |p, _| of_nodes::minimum_ledger_slot(p), of_nodes::describe_minimum_ledger_slot;
+    GetRecentPrioritizationFees, "getRecentPrioritizationFees", Core, OF_NODE, |p, _| of_nodes::prioritization_fees(p), of_nodes::describe_prioritization_fees;
+    GetTransactionCount, "getTransactionCount", Core, STATE, |p, _| of_nodes::transaction_count(p), of_nodes::describe_transaction_count;
+    GetBlockProduction, "getBlockProduction", Core, STATE, |p, _| of_nodes::block_production(p), of_nodes::describe_block_production;
+    GetBlockCommitment, "getBlockCommitment", Core, STATE, |p, _| of_nodes::block_commitment(p), of_nodes::describe_block_commitment;
+    GetHighestSnapshotSlot, "getHighestSnapshotSlot", Core, OF_NODE, |p, _| of_nodes::highest_snapshot_slot(p), of_nodes::describe_highest_snapshot_slot;
+    GetMaxRetransmitSlot, "getMaxRetransmitSlot", Core, OF_NODE, |p, _| of_nodes::max_retransmit_slot(p), of_nodes::describe_max_retransmit_slot;
+    GetMaxShredInsertSlot, "getMaxShredInsertSlot", Core, OF_NODE, |p, _| of_nodes::max_shred_insert_slot(p), of_nodes::describe_max_shred_insert_slot;
+    GetIdentity, "getIdentity", Core, OF_NODE, |p, _| of_nodes::identity(p), of_nodes::describe_identity;
+    GetBlockTime, "getBlockTime", History, BLOCK_TIME, |p, _| history::block_time(p), history::describe_block_time;
+    GetBlocks, "getBlocks", History, BLOCKS, |p, _| history::blocks(p), history::describe_blocks;
+    GetBlocksWithLimit, "getBlocksWithLimit", History, BLOCKS, |p, _| history::blocks_with_limit(p), history::describe_blocks_with_limit;
+    GetTransaction, "getTransaction", History, TRANSACTION, |p, _| history::transaction(p), history::describe_transaction;
+    GetSignaturesForAddress, "getSignaturesForAddress", History, PAGE, |p, _| history::signatures(p), history::describe_signatures;
+    GetInflationReward, "getInflationReward", History, REWARD, |p, _| constants::inflation_reward(p), constants::describe_inflation_reward;
+    GetTokenAccountsByOwner, "getTokenAccountsByOwner", Owners, OWNERS, |p, _| scans::by_owner(p), scans::describe_by_owner;
+    GetTokenAccountsByDelegate, "getTokenAccountsByDelegate", Owners, OWNERS, |p, _| scans::by_delegate(p), scans::describe_by_delegate;
+    GetProgramAccounts, "getProgramAccounts", Scans, SCAN, |p, _| scans::program_accounts(p), scans::describe_program_accounts;
+    GetTokenLargestAccounts, "getTokenLargestAccounts", Scans, SCAN, |p, _| scans::token_largest(p), scans::describe_token_largest;
+    GetLargestAccounts, "getLargestAccounts", Scans, SCAN, |p, _| scans::largest(p), scans::describe_largest;
+    GetSupply, "getSupply", Scans, SCAN, |p, _| scans::supply(p), scans::describe_supply;
 }
 
 impl Method {
     /// Returns the group by which a plan opens the method.
     pub const fn group(self) -> Group {
         ROWS[self.index()].group
+    }
+
+    /// Returns the rules of the method.
+    pub const fn rules(self) -> &'static Rules {
+        &ROWS[self.index()].rules
     }
 
     /// Returns the part of the `OpenRPC` document about the method.
@@ -214,6 +224,14 @@ pub enum Query {
     Samples(SamplesQuery),
     /// A call of getClusterNodes.
     ClusterNodes,
+    /// A call of getTransaction.
+    Transaction(TransactionQuery),
+    /// A call of getBlocks or getBlocksWithLimit.
+    Blocks(BlocksQuery),
+    /// A call of getBlockTime.
+    BlockTime(BlockTimeQuery),
+    /// A call of getSignaturesForAddress.
+    Page(PageQuery),
     /// A call of any other method.
     Plain(PlainQuery),
 }
@@ -225,6 +243,30 @@ impl Query {
     /// Every node version refuses the params. The returned error is the one that a node returns.
     pub fn parse(method: Method, params: &Params, profile: Profile) -> Result<Self, ParamError> {
         (ROWS[method.index()].parse)(params, profile)
+    }
+
+    /// Returns the call as a node gets it, if an answer is kept as the node has written it. `None` for the methods with a
+    /// type of their own.
+    pub fn plain(&self) -> Option<&PlainQuery> {
+        match self {
+            Self::Plain(call)
+            | Self::Transaction(TransactionQuery { call, .. })
+            | Self::Blocks(BlocksQuery { call, .. })
+            | Self::BlockTime(BlockTimeQuery { call, .. })
+            | Self::Page(PageQuery { call, .. }) => Some(call),
+            _ => None,
+        }
+    }
+
+    fn plain_mut(&mut self) -> Option<&mut PlainQuery> {
+        match self {
+            Self::Plain(call)
+            | Self::Transaction(TransactionQuery { call, .. })
+            | Self::Blocks(BlocksQuery { call, .. })
+            | Self::BlockTime(BlockTimeQuery { call, .. })
+            | Self::Page(PageQuery { call, .. }) => Some(call),
+            _ => None,
+        }
     }
 
     /// Returns the method of the call.
@@ -240,7 +282,10 @@ impl Query {
             Self::Fee(_) => Method::GetFeeForMessage,
             Self::Samples(_) => Method::GetRecentPerformanceSamples,
             Self::ClusterNodes => Method::GetClusterNodes,
-            Self::Plain(q) => q.method,
+            Self::Transaction(_) => Method::GetTransaction,
+            Self::BlockTime(_) => Method::GetBlockTime,
+            Self::Page(_) => Method::GetSignaturesForAddress,
+            Self::Blocks(BlocksQuery { call, .. }) | Self::Plain(call) => call.method,
         }
     }
 
@@ -254,8 +299,7 @@ impl Query {
             Self::Balance(q) | Self::Supply(q) => Some(q.commitment),
             Self::Lamports(q) => Some(q.commitment),
             Self::Fee(q) => Some(q.commitment),
-            Self::Plain(q) => q.commitment,
-            Self::Samples(_) | Self::ClusterNodes => None,
+            _ => self.plain()?.commitment,
         }
     }
 
@@ -268,8 +312,7 @@ impl Query {
             | Self::Supply(_)
             | Self::Lamports(_)
             | Self::Fee(_) => true,
-            Self::Plain(q) => q.result == ResultKind::Context,
-            Self::Block(_) | Self::Votes(_) | Self::Samples(_) | Self::ClusterNodes => false,
+            _ => self.plain().is_some_and(|call| call.result == ResultKind::Context),
         }
     }
 
@@ -280,8 +323,7 @@ impl Query {
             Self::Account(q) => q.min_context_slot,
             Self::Fee(q) => q.min_context_slot,
             Self::Lamports(q) => q.min_context_slot,
-            Self::Plain(q) => q.min_context_slot,
-            _ => None,
+            _ => self.plain()?.min_context_slot,
         }
     }
 
@@ -293,8 +335,11 @@ impl Query {
             Self::Account(q) => q.min_context_slot = slot,
             Self::Fee(q) => q.min_context_slot = slot,
             Self::Lamports(q) => q.min_context_slot = slot,
-            Self::Plain(q) if q.takes_min_slot => q.min_context_slot = slot,
-            _ => {}
+            _ => {
+                if let Some(call) = self.plain_mut().filter(|call| call.takes_min_slot) {
+                    call.min_context_slot = slot;
+                }
+            }
         }
         self
     }
@@ -308,10 +353,10 @@ impl Query {
             Self::Votes(q) => q.params_json(),
             Self::Balance(q) | Self::Supply(q) => q.params_json(),
             Self::Lamports(q) => q.params_json(),
-            Self::Plain(q) => return q.params_json(),
             Self::Fee(q) => q.params_json(),
             Self::Samples(q) => q.params_json(),
             Self::ClusterNodes => get_cluster_nodes::params_json(),
+            _ => return self.plain().map(PlainQuery::params_json).unwrap_or_default(),
         }
         .to_string()
     }

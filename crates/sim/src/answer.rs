@@ -171,6 +171,9 @@ pub(crate) fn answer(view: &View<'_>, query: &Query) -> Result<Value, Refusal> {
         Query::ClusterNodes => Ok(cluster::nodes(view)),
         Query::Supply(query) => scan::token_supply(view, query),
         Query::Lamports(query) => account::lamports(view, query),
-        Query::Plain(query) => plain::answer(view, query),
+        _ => match query.plain() {
+            Some(call) => plain::answer(view, call),
+            None => Err(Refusal::new(-32_601, "Method not found")),
+        },
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::super::entry::{Class, Payload};
-use crate::methods::{AccountEncoding, Commitment, Query, ResultKind, Slot};
+use crate::methods::{AccountEncoding, Commitment, Query, Slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::telemetry::VerifyResult;
 
@@ -104,10 +104,8 @@ fn comparable(query: &Query, result: &Bytes) -> Option<Value> {
             sort_by_member(&mut nodes, "pubkey");
             nodes
         }
-        Query::Plain(query) if query.result == ResultKind::Context => {
-            parsed(&Contextual::split(result)?.value)?
-        }
-        Query::Block(_) | Query::Samples(_) | Query::Plain(_) => parsed(result)?,
+        _ if query.has_context() => parsed(&Contextual::split(result)?.value)?,
+        _ => parsed(result)?,
     })
 }
 

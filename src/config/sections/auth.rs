@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::{NAME_RULE, SHARE, is_name};
 use crate::config::Secret;
 use crate::config::setting::{Field, section};
-use crate::methods::{AnyMethod, Commitment, Group, Method};
+use crate::methods::{AnyMethod, Commitment, Group};
 
 /// The plan that always exists. Keys are created with this plan, unless another is named.
 pub const STANDARD_PLAN: &str = "standard";
@@ -129,26 +129,13 @@ section! {
     }
 }
 
-/// Reads the prices of all methods. A block costs a node as much as ten accounts. Vote accounts and a full list of
-/// accounts lie between.
+/// Reads the prices of all methods, whose rules say what is usual.
 fn prices(f: &Field<'_, '_>, default: u64) -> Box<[u64; AnyMethod::COUNT]> {
     let mut prices = Box::new([default; AnyMethod::COUNT]);
     for method in AnyMethod::listed() {
-        let own = |price: u64, help| f.r.field(method.as_str(), help).within(price, 0..=1_000_000);
-        prices[method.index()] = match method {
-            AnyMethod::Own(Method::GetBlock) => own(10, "A block is the most expensive answer."),
-            AnyMethod::Own(Method::GetMultipleAccounts) => own(
-                5,
-                "The price of a full list of 100 accounts. A shorter list costs its part, rounded up: 20 accounts cost \
-                 1, 21 cost 2.",
-            ),
-            AnyMethod::Own(Method::GetVoteAccounts) => own(5, "The full list of validators."),
-            AnyMethod::Own(Method::GetLeaderSchedule) => own(5, "The leaders of all slots of an epoch."),
-            _ if method.group() == Some(Group::Owners) => own(10, "Nodes with an index find these accounts."),
-            _ if method.group() == Some(Group::Scans) => own(100, "A node walks over many accounts."),
-            _ if method.group() == Some(Group::Simulation) => own(5, "A node executes the transaction."),
-            AnyMethod::Send => own(10, "The price of a transaction, whatever becomes of it at the node."),
-            _ => f.r.field(method.as_str(), "").optional_within((), 0..=1_000_000).unwrap_or(default),
+        prices[method.index()] = match method.rules().price {
+            Some((usual, help)) => f.r.field(method.as_str(), help).within(usual, 0..=1_000_000),
+            None => f.r.field(method.as_str(), "").optional_within((), 0..=1_000_000).unwrap_or(default),
         };
     }
     prices

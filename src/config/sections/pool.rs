@@ -70,17 +70,15 @@ section! {
 
 /// Returns true if `attempt_timeout.default` applies to `method`.
 pub(in crate::config) fn has_default_timeout(method: Method) -> bool {
-    method != Method::GetBlock
+    method.rules().timeout.is_none()
 }
 
 fn attempt_timeouts(f: &Field<'_, '_>, default: Duration) -> [Duration; Method::ALL.len()] {
     let table = f.r.table(f.key);
     Method::ALL.map(|method| {
-        if has_default_timeout(method) {
-            table.field(method.as_str(), "").optional_within((), TIMEOUT).unwrap_or(default)
-        } else {
-            // A full block is megabytes read from disk. Of the 30 s for a request, 5 s remain for another node.
-            table.field(method.as_str(), f.help).within("25s", TIMEOUT)
+        match method.rules().timeout {
+            Some(usual) => table.field(method.as_str(), f.help).within(usual, TIMEOUT),
+            None => table.field(method.as_str(), "").optional_within((), TIMEOUT).unwrap_or(default),
         }
     })
 }

@@ -18,10 +18,20 @@ const MAX_BLOCKS: u64 = 500_000;
 /// The maximum and default number of signatures of a page.
 const MAX_PAGE: usize = 1000;
 
+/// A call of getBlockTime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockTimeQuery {
+    /// The slot of the block.
+    pub slot: Slot,
+    /// The call as a node gets it.
+    pub call: PlainQuery,
+}
+
 pub(super) fn block_time(params: &Params) -> Result<Query, ParamError> {
     let (slot,) = params::tuple::<(Slot,)>(params)?;
     let kind = ResultKind::NumberOrNull;
-    Ok(PlainQuery::new(Method::GetBlockTime, &json!([slot]), kind, Life::Block(slot)).into())
+    let call = PlainQuery::new(Method::GetBlockTime, &json!([slot]), kind, Life::Final);
+    Ok(Query::BlockTime(BlockTimeQuery { slot, call }))
 }
 
 pub(super) fn describe_block_time() -> Description {
@@ -51,6 +61,19 @@ enum RpcBlocksConfigWrapper {
     ConfigOnly(Option<RpcContextConfig>),
 }
 
+/// A call of getBlocks or getBlocksWithLimit, whose answer lists the slots of blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlocksQuery {
+    /// The first slot of the range.
+    pub first: Slot,
+    /// The last slot of the range. `None` if the range ends after `limit` blocks, or with the newest one.
+    pub last: Option<Slot>,
+    /// The number of blocks at which the list ends.
+    pub limit: Option<u64>,
+    /// The call as a node gets it.
+    pub call: PlainQuery,
+}
+
 pub(super) fn blocks(params: &Params) -> Result<Query, ParamError> {
     let mut params = params::list(params, 1, 3)?;
     let first: Slot = next(&mut params)?;
@@ -63,9 +86,9 @@ pub(super) fn blocks(params: &Params) -> Result<Query, ParamError> {
     };
     let config = config.unwrap_or_default();
     at_least_confirmed(config.commitment)?;
-    let life = Life::Blocks { first, last, limit: None };
-    let query = PlainQuery::new(Method::GetBlocks, &json!([first, last, {}]), ResultKind::List, life);
-    Ok(query.within(&config).into())
+    let params = json!([first, last, {}]);
+    let call = PlainQuery::new(Method::GetBlocks, &params, ResultKind::List, Life::Final).within(&config);
+    Ok(Query::Blocks(BlocksQuery { first, last, limit: None, call }))
 }
 
 pub(super) fn describe_blocks() -> Description {
@@ -96,10 +119,9 @@ pub(super) fn blocks_with_limit(params: &Params) -> Result<Query, ParamError> {
         return Err(ParamError::new(format!("Limit too large; max {MAX_BLOCKS}")));
     }
     at_least_confirmed(config.commitment)?;
-    let life = Life::Blocks { first, last: None, limit: Some(limit) };
-    let query =
-        PlainQuery::new(Method::GetBlocksWithLimit, &json!([first, limit, {}]), ResultKind::List, life);
-    Ok(query.within(&config).into())
+    let (method, params) = (Method::GetBlocksWithLimit, json!([first, limit, {}]));
+    let call = PlainQuery::new(method, &params, ResultKind::List, Life::Final).within(&config);
+    Ok(Query::Blocks(BlocksQuery { first, last: None, limit: Some(limit), call }))
 }
 
 pub(super) fn describe_blocks_with_limit() -> Description {
@@ -114,6 +136,19 @@ pub(super) fn describe_blocks_with_limit() -> Description {
         example: json!([5, 3]),
         ..describe_blocks()
     }
+}
+
+/// A call of getTransaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransactionQuery {
+    /// The first signature of the transaction.
+    pub signature: Signature,
+    /// The encoding of the transaction.
+    pub encoding: BlockEncoding,
+    /// The highest transaction version that the caller accepts. Without a number, it accepts only legacy ones.
+    pub max_version: Option<u8>,
+    /// The call as a node gets it.
+    pub call: PlainQuery,
 }
 
 #[derive(Deserialize, Default)]
@@ -146,8 +181,8 @@ pub(super) fn transaction(params: &Params) -> Result<Query, ParamError> {
         members["maxSupportedTransactionVersion"] = version.into();
     }
     let (params, kind) = (json!([signature.to_string(), members]), ResultKind::ObjectOrNull);
-    let life = Life::Transaction { signature, encoding, max_version };
-    Ok(PlainQuery::new(Method::GetTransaction, &params, kind, life).at(commitment).into())
+    let call = PlainQuery::new(Method::GetTransaction, &params, kind, Life::Final).at(commitment);
+    Ok(Query::Transaction(TransactionQuery { signature, encoding, max_version, call }))
 }
 
 pub(super) fn describe_transaction() -> Description {
@@ -186,6 +221,17 @@ fn signature() -> Value {
     json!({ "type": "string", "pattern": "^[1-9A-HJ-NP-Za-km-z]{64,88}$" })
 }
 
+/// A call of getSignaturesForAddress, whose answer lists the transactions of an account, newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageQuery {
+    /// The number of transactions at which the page is full.
+    pub limit: usize,
+    /// True if the page begins before a transaction that the caller names. It then stays once it is full and final.
+    pub has_before: bool,
+    /// The call as a node gets it.
+    pub call: PlainQuery,
+}
+
 /// The config of getSignaturesForAddress. The type has the name of a node's type, because that name occurs in a node's
 /// errors.
 #[derive(Deserialize, Default)]
@@ -216,9 +262,10 @@ pub(super) fn signatures(params: &Params) -> Result<Query, ParamError> {
     }
     let RpcSignaturesForAddressConfig { commitment, min_context_slot, .. } = config;
     at_least_confirmed(commitment)?;
-    let (params, life) = (json!([address, members]), Life::Page { limit, has_before });
-    let query = PlainQuery::new(Method::GetSignaturesForAddress, &params, ResultKind::List, life);
-    Ok(query.within(&RpcContextConfig { commitment, min_context_slot }).into())
+    let (method, params) = (Method::GetSignaturesForAddress, json!([address, members]));
+    let call = PlainQuery::new(method, &params, ResultKind::List, Life::Final)
+        .within(&RpcContextConfig { commitment, min_context_slot });
+    Ok(Query::Page(PageQuery { limit, has_before, call }))
 }
 
 pub(super) fn describe_signatures() -> Description {

@@ -17,19 +17,19 @@ use crate::jsonrpc::Params;
 const MAX_FEE_ACCOUNTS: usize = 128;
 
 pub(super) fn health(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetHealth, params, ResultKind::Text, Life::Pool)
+    plain::bare(Method::GetHealth, params, ResultKind::Text, Life::Never)
 }
 
 pub(super) fn version(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetVersion, params, ResultKind::Object, Life::Pool)
+    plain::bare(Method::GetVersion, params, ResultKind::Object, Life::Never)
 }
 
 pub(super) fn first_available_block(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetFirstAvailableBlock, params, ResultKind::Number, Life::Pool)
+    plain::bare(Method::GetFirstAvailableBlock, params, ResultKind::Number, Life::Never)
 }
 
 pub(super) fn minimum_ledger_slot(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::MinimumLedgerSlot, params, ResultKind::Number, Life::Pool)
+    plain::bare(Method::MinimumLedgerSlot, params, ResultKind::Number, Life::Never)
 }
 
 pub(super) fn transaction_count(params: &Params) -> Result<Query, ParamError> {
@@ -37,19 +37,19 @@ pub(super) fn transaction_count(params: &Params) -> Result<Query, ParamError> {
 }
 
 pub(super) fn highest_snapshot_slot(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetHighestSnapshotSlot, params, ResultKind::Object, Life::Forwarded)
+    plain::bare(Method::GetHighestSnapshotSlot, params, ResultKind::Object, Life::Never)
 }
 
 pub(super) fn max_retransmit_slot(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetMaxRetransmitSlot, params, ResultKind::Number, Life::Forwarded)
+    plain::bare(Method::GetMaxRetransmitSlot, params, ResultKind::Number, Life::Never)
 }
 
 pub(super) fn max_shred_insert_slot(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetMaxShredInsertSlot, params, ResultKind::Number, Life::Forwarded)
+    plain::bare(Method::GetMaxShredInsertSlot, params, ResultKind::Number, Life::Never)
 }
 
 pub(super) fn identity(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetIdentity, params, ResultKind::Object, Life::Forwarded)
+    plain::bare(Method::GetIdentity, params, ResultKind::Object, Life::Never)
 }
 
 pub(super) fn describe_health() -> Description {

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::{Commitment, Group, Method, Slot, SubscriptionMethod, TipMethod};
+use super::{Commitment, Group, Method, Rules, Slot, SubscriptionMethod, TipMethod, rules};
 use crate::jsonrpc::Params;
 
 const SEND: &str = "sendTransaction";
@@ -98,6 +98,16 @@ impl AnyMethod {
             Self::Passthrough(PassthroughMethod::SimulateTransaction) => Some(Group::Simulation),
             Self::Subscription(_) => Some(Group::Subscriptions),
             Self::Passthrough(_) | Self::Send => None,
+        }
+    }
+
+    /// Returns the rules of the method.
+    pub const fn rules(self) -> &'static Rules {
+        match self {
+            Self::Own(method) => method.rules(),
+            Self::Tip(_) | Self::Subscription(_) => &rules::TIP,
+            Self::Passthrough(_) => &rules::SIMULATION,
+            Self::Send => &rules::SEND,
         }
     }
 

@@ -1,7 +1,8 @@
-//! Queries that need no type of their own: a method, its params in canonical form, and how long an answer lives.
+//! Queries whose answers are kept as a node has written them: a method, its params in canonical form, and how long an
+//! answer lives.
 //!
-//! A node answers such a query as it is asked, and its result is kept as text. A file of such methods has two functions
-//! for each: one parses the params, one describes them. A row in the table of [`Method`] joins them.
+//! A file of such methods has two functions for each: one parses the params, one describes them. A row in the table of
+//! [`Method`] joins them with the [rules](super::rules) of the method.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::get_fee_for_message::RpcContextConfig;
 use super::params::{self, ParamError};
-use super::{BlockEncoding, Commitment, Method, Query, Signature, Slot};
+use super::{Commitment, Method, Query, Slot};
 use crate::jsonrpc::Params;
 
 /// A call whose answer is kept as the node has written it.
@@ -56,47 +57,20 @@ pub enum ResultKind {
 /// How long an answer to a [`PlainQuery`] lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// The answer is the same as long as the cluster exists.
+    /// As long as the cluster exists.
     Cluster,
-    /// The answer is the same as long as the newest slot belongs to one epoch.
+    /// As long as the newest slot belongs to one epoch.
     Epoch,
-    /// The answer is about the block of this slot, and stays once the block is final.
-    Block(Slot),
-    /// The answer lists the slots of blocks. It stays if it ends with a final one.
-    Blocks {
-        /// The first slot of the range.
-        first: Slot,
-        /// The last slot of the range. `None` if the range ends after `limit` blocks, or with the newest one.
-        last: Option<Slot>,
-        /// The number of blocks at which the list ends.
-        limit: Option<u64>,
-    },
-    /// The answer is about a transaction, and stays once its block is final.
-    Transaction {
-        /// The first signature of the transaction.
-        signature: Signature,
-        /// The encoding of the transaction.
-        encoding: BlockEncoding,
-        /// The highest transaction version that the caller accepts. Without a number, it accepts only legacy ones.
-        max_version: Option<u8>,
-    },
-    /// The answer lists the transactions of an account, newest first.
-    Page {
-        /// The number of transactions at which the page is full.
-        limit: usize,
-        /// True if the page begins before a transaction that the caller names. It then stays once it is full and final.
-        has_before: bool,
-    },
-    /// The answer is about the newest state, as an account is.
+    /// For good, once it is only about final blocks.
+    Final,
+    /// As long as the state of an account.
     State,
-    /// The answer may be another in each slot.
+    /// For one slot.
     OneSlot,
-    /// The answer is about the newest state, and costs the node so much that it is kept for longer.
+    /// For longer than a slot, because it costs the node so much.
     Scan,
-    /// The pool answers for its nodes.
-    Pool,
-    /// The answer belongs to the node at this moment.
-    Forwarded,
+    /// Not at all: it belongs to the node at this moment.
+    Never,
 }
 
 impl PlainQuery {
@@ -127,11 +101,6 @@ impl PlainQuery {
     /// Returns the call of getEpochSchedule, which tells when the answers of an epoch end.
     pub fn epoch_schedule() -> Self {
         Self::new(Method::GetEpochSchedule, &json!([]), ResultKind::Object, Life::Cluster)
-    }
-
-    /// Returns the slot of the block that the answer is about. `None` if it is not about one block.
-    pub fn block_slot(&self) -> Option<Slot> {
-        if let Life::Block(slot) = self.life { Some(slot) } else { None }
     }
 
     /// Returns the canonical params as JSON text for upstream calls, with every default written out.

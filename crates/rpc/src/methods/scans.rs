@@ -30,7 +30,7 @@ pub(super) fn by_owner(params: &Params) -> Result<Query, ParamError> {
 }
 
 pub(super) fn by_delegate(params: &Params) -> Result<Query, ParamError> {
-    token_accounts(Method::GetTokenAccountsByDelegate, params, Life::Forwarded)
+    token_accounts(Method::GetTokenAccountsByDelegate, params, Life::Never)
 }
 
 fn token_accounts(method: Method, params: &Params, life: Life) -> Result<Query, ParamError> {

@@ -87,7 +87,7 @@ mod tests {
 
     use super::super::super::tests::{RecordedCall, load};
     use super::*;
-    use crate::methods::{BlockDetails, Life, PlainQuery, Query};
+    use crate::methods::{BlockDetails, Query, TransactionQuery};
     use crate::node::NodeReply;
 
     const BASE64: BlockEncoding = BlockEncoding::Base64;
@@ -123,10 +123,8 @@ mod tests {
         let recorded = load("getTransaction");
         let mut proved: BTreeMap<&str, usize> = BTreeMap::new();
         for call in &recorded {
-            let Some(Query::Plain(PlainQuery {
-                life: Life::Transaction { signature, encoding, max_version },
-                ..
-            })) = call.query
+            let Some(Query::Transaction(TransactionQuery { signature, encoding, max_version, .. })) =
+                call.query
             else {
                 continue;
             };
