@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::jsonrpc::envelope::EnvelopeError;
 use crate::jsonrpc::{Id, reply};
 use crate::methods::ParamError;
+use crate::telemetry::{AttemptResult, Unusable};
 
 /// The JSON-RPC codes with which slotfront itself answers.
 pub mod code {
@@ -87,11 +88,42 @@ impl From<EnvelopeError> for Error {
 pub struct FailedAttempt {
     /// The upstream's configured name.
     pub upstream: String,
-    /// The reason: a fault such as `connect` or `status_429`, or why the node was not asked, such as `busy`.
-    pub reason: String,
+    /// The reason.
+    pub reason: Reason,
     /// The time after which the call may succeed, if the node refused it by a rate limit. `None` for other reasons.
     #[serde(skip)]
     pub retry_after: Option<Duration>,
+}
+
+/// The reason why a node gave no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// What the attempt came to, such as `connect` or `status_429`.
+    Attempt(AttemptResult),
+    /// Why the node was not asked, such as `busy`.
+    NotAsked(Unusable),
+}
+
+impl From<AttemptResult> for Reason {
+    fn from(result: AttemptResult) -> Self {
+        Self::Attempt(result)
+    }
+}
+
+impl serde::Serialize for Reason {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Self::Attempt(result) => result.as_str(),
+            Self::NotAsked(why) => why.as_str(),
+        })
+    }
+}
+
+impl FailedAttempt {
+    /// Returns true if the attempt came to `result`.
+    pub fn is(&self, result: AttemptResult) -> bool {
+        self.reason == Reason::Attempt(result)
+    }
 }
 
 /// A refusal in the form in which the caller gets it.
@@ -241,11 +273,12 @@ mod tests {
 
     #[test]
     fn errors_match_the_table() {
-        let attempt = |upstream: &str, reason: &str, retry_after_s: Option<u64>| {
+        let attempt = |upstream: &str, result: AttemptResult, retry_after_s: Option<u64>| {
             let retry_after = retry_after_s.map(Duration::from_secs);
-            FailedAttempt { upstream: upstream.to_owned(), reason: reason.to_owned(), retry_after }
+            FailedAttempt { upstream: upstream.to_owned(), reason: result.into(), retry_after }
         };
-        let (refused, soon) = (attempt("a", "status_429", Some(60)), attempt("b", "status_429", Some(2)));
+        let refusal = |upstream, after_s| attempt(upstream, AttemptResult::Status429, Some(after_s));
+        let (refused, soon) = (refusal("a", 60), refusal("b", 2));
         let table: Vec<String> = [
             Error::Envelope(EnvelopeError::Parse),
             Error::Envelope(EnvelopeError::InvalidRequest),
@@ -268,7 +301,7 @@ mod tests {
             Error::BatchTooLarge { calls: 4, limit: 3 },
             Error::AnswersTooLarge { limit: 1024 },
             Error::Overloaded,
-            Error::NoUpstream(vec![refused.clone(), attempt("b", "timeout", None)]),
+            Error::NoUpstream(vec![refused.clone(), attempt("b", AttemptResult::Timeout, None)]),
             Error::NoUpstream(vec![refused, soon]),
             Error::NoUpstream(Vec::new()),
             Error::TimedOut(Duration::from_secs(30)),

@@ -19,6 +19,7 @@ mod passthrough;
 pub mod peak_ewma;
 pub mod probe;
 mod prober;
+mod question;
 mod rate;
 mod reply;
 mod request;
@@ -28,7 +29,6 @@ mod send_request;
 #[cfg(test)]
 mod tests;
 mod tip_request;
-mod upstream_call;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,14 +46,14 @@ pub use members::{Members, Prepared};
 use nodes::Nodes;
 pub use passthrough::PassthroughRequest;
 use peak_ewma::Latencies;
+pub use question::CallContext;
+use question::UpstreamCall as _;
 use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
 use scans::{ScanPlace, Scans};
-use select::Unusable;
 pub use send_request::SendRequest;
 pub use tip_request::TipRequest;
-pub use upstream_call::CallContext;
 
 use crate::config;
 use crate::error::Error;
@@ -62,7 +62,7 @@ use crate::frontier::Frontier;
 use crate::methods::{Answerer, Slot};
 use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Unusable};
 
 /// All upstream nodes, and the state that calls to them share.
 pub struct Pool {
@@ -149,7 +149,7 @@ impl Pool {
     /// # Errors
     /// As for [`Pool::call`].
     pub async fn pass_through(&self, request: &PassthroughRequest) -> Result<NodeReply, Error> {
-        call::run(self, request).await
+        Ok(call::run(self, request).await?.body)
     }
 
     /// Sends a read of the tip to nodes until one answers at or above the tip.
@@ -171,7 +171,7 @@ impl Pool {
     /// Returns the node to which `request` goes first, and counts a call against that node's rate limit. `None` if no
     /// node is usable. For benches.
     pub fn first_choice(&self, request: &UpstreamRequest) -> Option<Arc<Member>> {
-        self.nodes.pick(request, &[], None).ok()
+        self.nodes.pick(&request.question(), &[], None).ok()
     }
 
     /// Starts to probe every node that no task probes yet, each in a task of its own. A task ends with `stop`, or once

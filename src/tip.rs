@@ -141,7 +141,7 @@ impl Tip {
             let is_believed = self.frontier.believes(commitment, reply.slot);
             !is_result || era == self.frontier.era() && reply.slot >= self.slot(commitment) && is_believed
         };
-        let is_behind = |attempt: &FailedAttempt| attempt.reason == AttemptResult::Behind.as_str();
+        let is_behind = |attempt: &FailedAttempt| attempt.is(AttemptResult::Behind);
         loop {
             let (floors, era) = (self.floors(), self.frontier.era());
             let request = TipRequest { query: query.clone(), floors, context: context.clone() };

@@ -10,7 +10,7 @@ use crate::http::Front;
 use crate::methods::{AnyMethod, Commitment, Method, PerCommitment, Slot};
 use crate::pool::health::Health;
 use crate::pool::member::Member;
-use crate::pool::select::Unusable;
+use crate::telemetry::Unusable;
 
 /// Returns the newest known slots and the state of every node.
 pub(super) fn upstreams(front: &Front) -> UpstreamsView {

@@ -14,7 +14,7 @@ use crate::follow::{Chain, FollowState};
 use crate::http::Front;
 use crate::methods::{Commitment, PerCommitment, Slot};
 use crate::pool::member::Member;
-use crate::pool::select::Unusable;
+use crate::telemetry::Unusable;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]

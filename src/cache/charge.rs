@@ -64,8 +64,7 @@ impl Debt {
                     AttemptResult::Timeout,
                     AttemptResult::Cancelled,
                 ];
-                let worked =
-                    attempts.iter().any(|attempt| limits.iter().any(|l| l.as_str() == attempt.reason));
+                let worked = attempts.iter().any(|attempt| limits.iter().any(|limit| attempt.is(*limit)));
                 if worked { Self::Miss } else { Self::Nothing }
             }
             Err(_) => Self::Nothing,
@@ -192,7 +191,7 @@ mod tests {
     fn failed(reasons: &[AttemptResult]) -> FlightResult {
         let attempt = |reason: &AttemptResult| FailedAttempt {
             upstream: "a".to_owned(),
-            reason: reason.to_string(),
+            reason: (*reason).into(),
             retry_after: None,
         };
         Err(Error::NoUpstream(reasons.iter().map(attempt).collect()))

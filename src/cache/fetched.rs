@@ -79,7 +79,7 @@ impl SlotRequirement {
 /// Returns true if a fetch failed because a node's answer was too large.
 pub(super) fn is_too_large(error: &Error) -> bool {
     let Error::NoUpstream(attempts) = error else { return false };
-    attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
+    attempts.iter().any(|attempt| attempt.is(AttemptResult::TooLarge))
 }
 
 /// A node's answer in its stored form.

@@ -349,7 +349,7 @@ impl Fetcher {
         let stamp_input = self.stamp_input(plan, reply, source);
         let parsed = ParsedAnswer::of(plan, reply, payload, meta, stamp_input).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
-            let reason = AttemptResult::BadJson.to_string();
+            let reason = AttemptResult::BadJson.into();
             Error::NoUpstream(vec![FailedAttempt { upstream, reason, retry_after: None }])
         })?;
         let entry = Arc::clone(&parsed.entry);

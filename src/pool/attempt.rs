@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::Pool;
 use super::member::{InFlight, Member};
+use super::question::{MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
 use super::reply::{Meaning, PoolReply};
-use super::upstream_call::{MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
 use crate::methods::Commitment;
 use crate::node::code::MIN_CONTEXT_SLOT_NOT_REACHED;
 use crate::node::{Fault, NodeReply};
@@ -27,7 +27,8 @@ pub(super) async fn attempt<C: UpstreamCall>(
     min_slot: MinSlotUse,
 ) -> Result<(Meaning, PoolReply), Fault> {
     let frontier = &pool.nodes.frontier;
-    let commitment = call.commitment().unwrap_or(Commitment::Processed);
+    let question = call.question();
+    let commitment = question.commitment.unwrap_or(Commitment::Processed);
     let id = pool.next_id();
     let (body, min_context_slot) = call.write(id, member, min_slot);
     let sent = SentRequest {
@@ -39,9 +40,14 @@ pub(super) async fn attempt<C: UpstreamCall>(
         newest_before: frontier.slot(commitment),
         max_slot_lag: pool.nodes.load().settings.max_slot_lag,
     };
-    let mut in_flight =
-        InFlight::begin(member, call.counted_method(), call.is_own(), call.context().caller, sent.at);
-    let span = call.context().trace.attempt(&member.name, call.method().as_str());
+    let mut in_flight = InFlight::begin(
+        member,
+        question.counted_method(),
+        question.is_own(),
+        question.context.caller,
+        sent.at,
+    );
+    let span = question.context.trace.attempt(&member.name, question.method.as_str());
     let received = send(pool, call, body, &sent, &mut in_flight, &span).await;
     let classified = received.and_then(|reply| Ok((classify(pool, call, member, &sent, &reply)?, reply)));
     let result = record(pool, call, &sent, in_flight, &classified);
@@ -59,11 +65,12 @@ async fn send<C: UpstreamCall>(
     in_flight: &mut InFlight<'_>,
     span: &Attempt<'_>,
 ) -> Result<ParsedReply, Fault> {
-    let (member, context) = (in_flight.member(), call.context());
+    let question = call.question();
+    let (member, context) = (in_flight.member(), question.context);
     let (patience, slow) = {
         let settings = &pool.nodes.load().settings;
-        let p95 = call.own_method().and_then(|method| pool.latencies.quantile(method, 0.95));
-        (call.attempt_timeout(settings), p95.map(|p95| p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST)))
+        let p95 = question.own_method().and_then(|method| pool.latencies.quantile(method, 0.95));
+        (question.timeout(settings), p95.map(|p95| p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST)))
     };
     let timeout = patience.min(context.deadline.saturating_duration_since(sent.at));
     let is_in_doubt = !member.has_closed_breaker();
@@ -78,7 +85,9 @@ async fn send<C: UpstreamCall>(
         None => exchange.await,
         Some(slow) => match tokio::time::timeout(slow, &mut exchange).await {
             Ok(received) => received,
-            Err(_) if note_hang(pool, call, in_flight) && is_in_doubt && !heard.load(Ordering::Relaxed) => {
+            Err(_)
+                if note_hang(pool, &question, in_flight) && is_in_doubt && !heard.load(Ordering::Relaxed) =>
+            {
                 Err(Fault::Timeout)
             }
             Err(_) => exchange.await,
@@ -96,7 +105,7 @@ async fn send<C: UpstreamCall>(
 /// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95 latency. Returns true if
 /// the attempt may be given up, because another node may answer the call. Only an attempt at a node whose breaker was not
 /// closed is given up, and only if its answer is not arriving yet: a trial, or a question for a block that others lack.
-fn note_hang<C: UpstreamCall>(pool: &Pool, call: &C, in_flight: &mut InFlight<'_>) -> bool {
+fn note_hang(pool: &Pool, question: &Question<'_>, in_flight: &mut InFlight<'_>) -> bool {
     let member = in_flight.member();
     if in_flight.note_hang(Instant::now()) {
         tracing::warn!(
@@ -104,7 +113,7 @@ fn note_hang<C: UpstreamCall>(pool: &Pool, call: &C, in_flight: &mut InFlight<'_
             "circuit breaker opened because calls hang: this upstream is avoided for a while"
         );
     }
-    pool.nodes.has_usable(call, &[member.id])
+    pool.nodes.has_usable(question, &[member.id])
 }
 
 /// Returns the meaning of an answer.
@@ -135,7 +144,8 @@ fn record<C: UpstreamCall>(
     classified: &Result<(Meaning, ParsedReply), Fault>,
 ) -> AttemptResult {
     let (frontier, member, now) = (&pool.nodes.frontier, in_flight.member(), Instant::now());
-    let (method, latency) = (call.counted_method(), now.duration_since(sent.at));
+    let question = call.question();
+    let (method, latency) = (question.counted_method(), now.duration_since(sent.at));
     let result = match classified {
         Err(fault) => fault.result(),
         Ok((Meaning::TryElsewhere(result), _)) => *result,
@@ -150,7 +160,7 @@ fn record<C: UpstreamCall>(
         Ok((_, (NodeReply::Error { code, .. }, _))) => *code != MIN_CONTEXT_SLOT_NOT_REACHED,
         Ok(_) | Err(_) => true,
     };
-    if counts_for_health && call.is_own() {
+    if counts_for_health && question.is_own() {
         if in_flight.ended(classified.as_ref().err().copied(), latency, now) {
             tracing::warn!(
                 upstream.name = member.name,
@@ -165,14 +175,14 @@ fn record<C: UpstreamCall>(
         in_flight.end_without_result();
     }
     match classified {
-        Err(Fault::TooManyRequests(wait)) => member.state.quiet.refused(call.method(), *wait, sent.at, now),
+        Err(Fault::TooManyRequests(wait)) => member.state.quiet.refused(question.method, *wait, sent.at, now),
         Err(_) => {}
         Ok((_, reply)) => {
-            member.state.quiet.answered(call.method(), sent.at);
+            member.state.quiet.answered(question.method, sent.at);
             if let (NodeReply::Error { code, .. }, _) = reply
                 && call.may_lack_method(*code)
             {
-                member.set_lacking(call.method());
+                member.set_lacking(question.method);
             }
             call.learn(frontier, member, reply, sent, now);
         }

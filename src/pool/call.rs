@@ -1,6 +1,6 @@
 //! One call through the pool: asks a node, asks another one if that may give a better answer, and returns the best answer.
 //!
-//! Typed queries and passthrough methods share one loop. Their differences are in [`UpstreamCall`].
+//! All kinds of calls share one loop. Their differences are in [`UpstreamCall`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,12 @@ use tokio::time::Instant;
 use super::Pool;
 use super::attempt::attempt;
 use super::member::Member;
+use super::question::{MinSlotUse, Question, UpstreamCall};
 use super::rate::Budget;
 use super::reply::{Best, Meaning, PoolReply};
-use super::select::Unusable;
-use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::{Error, FailedAttempt};
 use crate::node::{Fault, NodeReply};
-use crate::telemetry::{AttemptResult, RetryReason};
+use crate::telemetry::{AttemptResult, RetryReason, Unusable};
 
 /// Sends `call` to nodes until one answers. `pool.retries`, the retry budget and the call's deadline limit the
 /// number of attempts.
@@ -24,14 +23,14 @@ use crate::telemetry::{AttemptResult, RetryReason};
 /// # Errors
 /// No node gave a usable answer: [`Error::NoUpstream`], with every failed attempt. A passed deadline gives this
 /// error, too, so the caller must check the deadline.
-pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Answer, Error> {
+pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<PoolReply, Error> {
     let mut course = CallCourse::new(pool, call);
     course.retry_budget().deposit(Instant::now());
     let mut member = course.pick_in_time(Some(Unusable::Incapable)).await.map_err(Error::NoUpstream)?;
     loop {
         course.tried.push(member.id);
         let next = match course.record(&member, attempt(pool, call, &member, MinSlotUse::Sent).await) {
-            CallStep::Done(reply) => return Ok(C::answer(reply)),
+            CallStep::Done(reply) => return Ok(reply),
             CallStep::Enough => None,
             CallStep::Confirm => course.pick_to_confirm(),
             CallStep::Retry(why) => course.pick_to_retry(why).await,
@@ -44,16 +43,17 @@ pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<C::Ans
     if let Some(member) = course.pick_without_min_slot().await {
         let outcome = attempt(pool, call, &member, MinSlotUse::Withheld).await;
         if let CallStep::Done(reply) = course.record(&member, outcome) {
-            return Ok(C::answer(reply));
+            return Ok(reply);
         }
     }
-    course.conclude().map(C::answer)
+    course.conclude()
 }
 
 /// One call with its attempts so far.
 struct CallCourse<'a, C> {
     pool: &'a Pool,
     call: &'a C,
+    question: Question<'a>,
     retries_left: usize,
     /// The ids of the nodes that are not asked any more.
     tried: Vec<usize>,
@@ -76,15 +76,15 @@ enum CallStep {
 
 impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     fn new(pool: &'a Pool, call: &'a C) -> Self {
-        let members = pool.nodes.load();
-        let (retries_left, tried) = (members.settings.retries, call.excluded(&members));
-        Self { pool, call, retries_left, tried, attempts: Vec::new(), best: None }
+        let (members, question) = (pool.nodes.load(), call.question());
+        let (retries_left, tried) = (members.settings.retries, question.excluded(&members));
+        Self { pool, call, question, retries_left, tried, attempts: Vec::new(), best: None }
     }
 
     /// Returns the budget for retries. It protects a pool that is down from triple load. Calls of passthrough methods
     /// have a budget of their own, because a caller may find one that fails everywhere.
     fn retry_budget(&self) -> &Budget {
-        if self.call.is_own() { &self.pool.retries } else { &self.pool.passthrough_retries }
+        if self.question.is_own() { &self.pool.retries } else { &self.pool.passthrough_retries }
     }
 
     /// Records the outcome of one attempt at `member`, and returns what follows.
@@ -125,7 +125,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
                 self.failed(member, AttemptResult::NodeError, None);
                 CallStep::Confirm
             }
-            _ if self.call.is_for_one_node() => CallStep::Done(reply),
+            _ if self.question.is_for_one_node => CallStep::Done(reply),
             _ => {
                 self.best = Some(Best { meaning, reply });
                 CallStep::Confirm
@@ -138,9 +138,10 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         let now = Instant::now();
         let mut retry_after = None;
         if let Fault::TooManyRequests(asked) = fault {
-            let is_quiet = |member: &&Arc<Member>| member.state.quiet.left(self.call.method(), now).is_some();
+            let is_quiet =
+                |member: &&Arc<Member>| member.state.quiet.left(self.question.method, now).is_some();
             // If the node asks for no pause, the caller gets the one that the pool makes.
-            let own_pause = || member.state.quiet.left(self.call.method(), now).unwrap_or_default();
+            let own_pause = || member.state.quiet.left(self.question.method, now).unwrap_or_default();
             retry_after = Some(asked.filter(|wait| !wait.is_zero()).unwrap_or_else(own_pause));
             // Other nodes that are quiet have just refused the method, and would refuse it once more.
             self.tried.extend(self.pool.members().iter().filter(is_quiet).map(|quiet| quiet.id));
@@ -169,12 +170,11 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     }
 
     fn failed(&mut self, member: &Member, why: AttemptResult, retry_after: Option<Duration>) {
-        let (upstream, reason) = (member.name.clone(), why.to_string());
-        self.attempts.push(FailedAttempt { upstream, reason, retry_after });
+        self.attempts.push(FailedAttempt { upstream: member.name.clone(), reason: why.into(), retry_after });
     }
 
     fn has_time(&self) -> bool {
-        Instant::now() < self.call.context().deadline
+        Instant::now() < self.question.context.deadline
     }
 
     /// Picks a node that may improve or confirm the answer. `None` if no node may be asked.
@@ -194,12 +194,13 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         }
         let worst = match why {
             // Waiting for a node in a worse state costs the caller more than an answer that is slightly behind.
-            AttemptResult::Behind if self.call.is_own() => Unusable::BelowFloor,
+            AttemptResult::Behind if self.question.is_own() => Unusable::BelowFloor,
             _ => Unusable::Unreachable,
         };
         // The node may have closed an idle connection. If no other node is usable, the same node is asked again.
-        let may_reconnect = why == AttemptResult::Connect && self.attempts.len() == 1 && self.call.is_own();
-        if may_reconnect && !self.pool.nodes.has_usable(self.call, &self.tried) {
+        let may_reconnect =
+            why == AttemptResult::Connect && self.attempts.len() == 1 && self.question.is_own();
+        if may_reconnect && !self.pool.nodes.has_usable(&self.question, &self.tried) {
             self.tried.clear();
         }
         let picked = self.pick_in_time(Some(worst)).await.ok()?;
@@ -221,26 +222,26 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         let nodes = &self.pool.nodes;
         let mut probed = nodes.probed();
         loop {
-            let picked = nodes.pick_or_wait(self.call, &self.tried, worst).await;
-            if picked.is_ok() || !nodes.first_probe(&mut probed, self.call.context().deadline).await {
+            let picked = nodes.pick_or_wait(&self.question, &self.tried, worst).await;
+            if picked.is_ok() || !nodes.first_probe(&mut probed, self.question.context.deadline).await {
                 return picked;
             }
         }
     }
 
     fn pick(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
-        self.pool.nodes.pick(self.call, &self.tried, worst)
+        self.pool.nodes.pick(&self.question, &self.tried, worst)
     }
 
     /// Picks the node with the highest slot, to ask it without a minimum slot. `None` unless the best answer so far is a
     /// refusal of the gateway's own minimum slot, which a caller never gets. This attempt is made in addition to
     /// `pool.retries`.
     async fn pick_without_min_slot(&mut self) -> Option<Arc<Member>> {
-        self.best.take_if(|best| self.call.may_send_min_slot() && best.refuses_min_slot())?;
+        self.best.take_if(|best| self.question.may_send_min_slot && best.refuses_min_slot())?;
         if !self.has_time() {
             return None;
         }
-        let highest = self.pool.nodes.pick_highest(self.call).await?;
+        let highest = self.pool.nodes.pick_highest(&self.question).await?;
         self.pool.metrics.upstream_retries.at(RetryReason(AttemptResult::Behind)).inc();
         Some(highest)
     }
@@ -251,7 +252,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// No attempt brought a usable answer: [`Error::NoUpstream`], with every failed attempt.
     fn conclude(self) -> Result<PoolReply, Error> {
         let is_accepted = |best: &Best| match best.meaning {
-            Meaning::TryElsewhere(AttemptResult::Behind) if self.call.accepts_behind() => true,
+            Meaning::TryElsewhere(AttemptResult::Behind) if self.question.accepts_behind => true,
             Meaning::TryElsewhere(_) => self.call.accepts_refusal(&self.attempts, &self.pool.nodes.load()),
             _ => true,
         };

@@ -16,9 +16,9 @@ use super::lock;
 use super::member::Member;
 use super::members::Members;
 use super::probe::Genesis;
-use super::select::Unusable;
 use crate::frontier::Frontier;
 use crate::methods::Pubkey;
+use crate::telemetry::Unusable;
 
 /// The genesis hash of the pool, or the reason why it is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,11 +15,12 @@ use super::cluster::ClusterIdentity;
 use super::health::Health;
 use super::member::Member;
 use super::members::Members;
-use super::select::{self, Candidate, Unusable};
-use super::upstream_call::UpstreamCall;
-use crate::error::FailedAttempt;
+use super::question::Question;
+use super::select::{self, Candidate};
+use crate::error::{FailedAttempt, Reason};
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Method, PerCommitment};
+use crate::telemetry::Unusable;
 
 /// The nodes, the Solana cluster that they must belong to, and the newest known slots (the frontier) over all
 /// nodes.
@@ -104,10 +105,10 @@ impl Nodes {
 
     /// Rates every node for one call, in the order of the configuration. `tried` has the ids of nodes that were
     /// already asked for this call.
-    pub(super) fn candidates<C: UpstreamCall>(
+    pub(super) fn candidates(
         &self,
         members: &Members,
-        call: &C,
+        call: &Question<'_>,
         tried: &[usize],
         now: Instant,
     ) -> Vec<Candidate> {
@@ -115,22 +116,21 @@ impl Nodes {
         let may_be_trial = tried.is_empty() && call.own_method().is_some();
         // A node that answers no probe may hold more, which nobody gets from it.
         let answers = |member: &&Arc<Member>| {
-            member.reasons(now).max() < Some(Unusable::Unprobed) && !member.lacks(call.method())
+            member.reasons(now).max() < Some(Unusable::Unprobed) && !member.lacks(call.method)
         };
         let firsts = members.iter().filter(answers).map(|member| member.first_available());
         let oldest = firsts.min().unwrap_or(0);
         let candidate = |(node, member): (usize, &Arc<Member>)| {
-            let commitment = call.commitment();
-            let quiet = member.state.quiet.left(call.method(), now);
+            let commitment = call.commitment;
+            let quiet = member.state.quiet.left(call.method, now);
             let reached = commitment.and_then(|commitment| member.slot(commitment));
-            let is_below =
-                call.preferred_slot().is_some_and(|wanted| reached.is_some_and(|slot| slot < wanted));
+            let is_below = call.wanted_slot.is_some_and(|wanted| reached.is_some_and(|slot| slot < wanted));
             let unusable = [
                 member.reasons(now).max(),
                 (!may_be_trial && !member.has_closed_breaker()).then_some(Unusable::BreakerOpen),
                 quiet.map(|_| Unusable::Quiet),
-                member.lacks(call.method()).then_some(Unusable::Incapable),
-                member.over_share(call.context().caller),
+                member.lacks(call.method).then_some(Unusable::Incapable),
+                member.over_share(call.context.caller),
                 self.lagging(members, member),
                 self.cluster.unidentified(member),
                 call.lacks_history(member, oldest, &self.frontier).then_some(Unusable::NoHistory),
@@ -154,7 +154,7 @@ impl Nodes {
     }
 
     /// Returns true if a node that is not among the `tried` ones is usable for the call.
-    pub(super) fn has_usable<C: UpstreamCall>(&self, call: &C, tried: &[usize]) -> bool {
+    pub(super) fn has_usable(&self, call: &Question<'_>, tried: &[usize]) -> bool {
         let candidates = self.candidates(&self.load(), call, tried, Instant::now());
         candidates.iter().any(|candidate| candidate.unusable.is_none())
     }
@@ -189,9 +189,9 @@ impl Nodes {
     ///
     /// # Errors
     /// As for [`Self::pick`].
-    pub(super) async fn pick_or_wait<C: UpstreamCall>(
+    pub(super) async fn pick_or_wait(
         &self,
-        call: &C,
+        call: &Question<'_>,
         tried: &[usize],
         worst: Option<Unusable>,
     ) -> Result<Arc<Member>, Vec<FailedAttempt>> {
@@ -203,7 +203,7 @@ impl Nodes {
             };
             let mut reloaded = self.reloaded();
             let in_turn = tokio::select! {
-                in_turn = awaited.wait_for_rate(call.context()) => in_turn,
+                in_turn = awaited.wait_for_rate(call.context) => in_turn,
                 // The node may have left the pool, or have another limit.
                 _ = reloaded.changed() => continue,
             };
@@ -226,9 +226,9 @@ impl Nodes {
     ///
     /// # Errors
     /// No such node may be asked. The error lists every node with the reason why it is not asked.
-    pub(super) fn pick<C: UpstreamCall>(
+    pub(super) fn pick(
         &self,
-        call: &C,
+        call: &Question<'_>,
         tried: &[usize],
         worst: Option<Unusable>,
     ) -> Result<Arc<Member>, Vec<FailedAttempt>> {
@@ -239,9 +239,9 @@ impl Nodes {
     }
 
     /// Looks for the node to ask. Returns [`Pick::Full`] only if `may_wait`.
-    fn look_for<C: UpstreamCall>(
+    fn look_for(
         &self,
-        call: &C,
+        call: &Question<'_>,
         tried: &[usize],
         worst: Option<Unusable>,
         may_wait: bool,
@@ -268,26 +268,26 @@ impl Nodes {
             }
             let Some(node) = chosen else { return Pick::Nothing(reasons(&members, &candidates)) };
             let (member, usable) = (&members[node], candidates[node].unusable.is_none());
-            if member.take_rate(call.context(), now) {
+            if member.take_rate(call.context, now) {
                 self.stay_with(call, member);
                 return Pick::Node(Arc::clone(member));
             }
-            let wait = member.rate_wait(call.context(), now).filter(|_| may_wait && usable);
+            let wait = member.rate_wait(call.context, now).filter(|_| may_wait && usable);
             full = full.into_iter().chain(wait.map(|wait| (wait, node))).min();
             candidates[node].unusable = Some(Unusable::Busy);
         }
     }
 
     /// Notes the node that the call's method stays with, if it stays with one.
-    fn stay_with<C: UpstreamCall>(&self, call: &C, member: &Member) {
+    fn stay_with(&self, call: &Question<'_>, member: &Member) {
         if let Some(sticky) = self.sticky_of(call) {
             sticky.store(member.id, Ordering::Relaxed);
         }
     }
 
     /// Returns the place of the node that the call's method stays with. `None` if it stays with none.
-    fn sticky_of<C: UpstreamCall>(&self, call: &C) -> Option<&AtomicUsize> {
-        call.own_method().filter(|_| call.is_sticky()).map(|method| &self.sticky[method.index()])
+    fn sticky_of(&self, call: &Question<'_>) -> Option<&AtomicUsize> {
+        call.own_method().filter(|_| call.is_sticky).map(|method| &self.sticky[method.index()])
     }
 
     /// Returns a cheap random number (`SplitMix64`). It must be evenly distributed, but need not be secret.
@@ -301,23 +301,23 @@ impl Nodes {
     /// Returns the node with the highest slot at the call's commitment among the usable nodes. A node below the minimum
     /// slot counts as usable here. If no node is usable, returns the least bad node. `None` if no node may be asked. The
     /// call counts against the node's rate limit, and waits for it if all nodes are at their limits.
-    pub(super) async fn pick_highest<C: UpstreamCall>(&self, call: &C) -> Option<Arc<Member>> {
+    pub(super) async fn pick_highest(&self, call: &Question<'_>) -> Option<Arc<Member>> {
         let by_slot = self.highest_first(call);
         let now = Instant::now();
-        if let Some(member) = by_slot.iter().find(|member| member.take_rate(call.context(), now)) {
+        if let Some(member) = by_slot.iter().find(|member| member.take_rate(call.context, now)) {
             return Some(Arc::clone(member));
         }
         let highest = by_slot.into_iter().next()?;
-        highest.wait_for_rate(call.context()).await.then_some(highest)
+        highest.wait_for_rate(call.context).await.then_some(highest)
     }
 
     /// Returns the nodes that may be asked, in the order of [`Self::pick_highest`].
-    fn highest_first<C: UpstreamCall>(&self, call: &C) -> Vec<Arc<Member>> {
+    fn highest_first(&self, call: &Question<'_>) -> Vec<Arc<Member>> {
         let members = self.load();
         let mut candidates = self.candidates(&members, call, &[], Instant::now());
         candidates.retain(|candidate| candidate.unusable.is_none_or(Unusable::askable));
         let slot = |candidate: &Candidate| {
-            call.commitment().and_then(|commitment| members[candidate.node].slot(commitment))
+            call.commitment.and_then(|commitment| members[candidate.node].slot(commitment))
         };
         candidates.sort_by(|a, b| {
             let doubt = |candidate: &Candidate| candidate.unusable.max(Some(Unusable::BelowFloor));
@@ -329,12 +329,10 @@ impl Nodes {
 
 /// Returns every node with the reason why it is not asked.
 fn reasons(members: &Members, candidates: &[Candidate]) -> Vec<FailedAttempt> {
-    candidates
-        .iter()
-        .map(|c| FailedAttempt {
-            upstream: members[c.node].name.clone(),
-            reason: c.unusable.map_or("usable", Unusable::as_str).to_owned(),
-            retry_after: None,
-        })
-        .collect()
+    let not_asked = |candidate: &Candidate| {
+        let (upstream, reason) =
+            (members[candidate.node].name.clone(), Reason::NotAsked(candidate.unusable?));
+        Some(FailedAttempt { upstream, reason, retry_after: None })
+    };
+    candidates.iter().filter_map(not_asked).collect()
 }

@@ -5,18 +5,15 @@
 //! of these calls count against a node, because how much work one of them makes is up to the caller, and any caller
 //! could open breakers. For the same reason their retries have a budget of their own.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 
 use super::member::Member;
 use super::members::Members;
-use super::reply::{Meaning, PoolReply};
-use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
-use crate::config;
+use super::question::{CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
+use super::reply::Meaning;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
-use crate::methods::{AnyMethod, Commitment, PassthroughCall, Slot};
+use crate::methods::{AnyMethod, PassthroughCall, Slot};
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
 
@@ -32,26 +29,12 @@ pub struct PassthroughRequest {
 }
 
 impl UpstreamCall for PassthroughRequest {
-    type Answer = NodeReply;
-
-    fn method(&self) -> AnyMethod {
-        AnyMethod::Passthrough(self.call.method)
-    }
-
-    fn context(&self) -> &CallContext {
-        &self.context
-    }
-
-    fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration {
-        settings.forward_timeout
-    }
-
-    fn commitment(&self) -> Option<Commitment> {
-        Some(self.call.commitment)
-    }
-
-    fn preferred_slot(&self) -> Option<Slot> {
-        self.call.min_context_slot.max(self.prefer)
+    fn question(&self) -> Question<'_> {
+        Question {
+            commitment: Some(self.call.commitment),
+            wanted_slot: self.call.min_context_slot.max(self.prefer),
+            ..Question::new(AnyMethod::Passthrough(self.call.method), &self.context)
+        }
     }
 
     fn write(&self, id: u64, _: &Member, _: MinSlotUse) -> (Bytes, Option<Slot>) {
@@ -72,11 +55,7 @@ impl UpstreamCall for PassthroughRequest {
     /// Accepts a refusal as the answer if every node that was asked has refused. Nobody knows if the other nodes
     /// could serve the call.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], _: &Members) -> bool {
-        let refusals = [AttemptResult::Incapable.as_str(), AttemptResult::Behind.as_str()];
-        attempts.iter().all(|attempt| refusals.contains(&attempt.reason.as_str()))
-    }
-
-    fn answer(reply: PoolReply) -> NodeReply {
-        reply.body
+        let refusals = [AttemptResult::Incapable, AttemptResult::Behind];
+        attempts.iter().all(|attempt| refusals.iter().any(|refusal| attempt.is(*refusal)))
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::lock;
-use super::upstream_call::CallContext;
+use super::question::CallContext;
 use crate::fair::CallerId;
 
 /// The lowest number of calls that may wait before another call, however low the rate is. With fewer places, a caller

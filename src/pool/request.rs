@@ -6,19 +6,17 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::member::Member;
 use super::members::Members;
-use super::reply::{Meaning, PoolReply};
-use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
-use crate::config;
+use super::question::{CallContext, MinSlotUse, ParsedReply, Question, Reads, SentRequest, UpstreamCall};
+use super::reply::Meaning;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
-use crate::methods::{Answerer, AnyMethod, BlocksQuery, Commitment, Group, Method, Query, ResultKind, Slot};
+use crate::methods::{Answerer, AnyMethod, BlocksQuery, Commitment, Part, Query, ResultKind, Slot};
 use crate::node::answer::{error_context_slot, first_available_block};
 use crate::node::shape::{LONGEST_SKIP, fits, is_whole};
 use crate::node::{Contextual, Fault, NodeReply, code};
@@ -45,56 +43,24 @@ pub struct UpstreamRequest {
 }
 
 impl UpstreamCall for UpstreamRequest {
-    type Answer = PoolReply;
-
-    fn method(&self) -> AnyMethod {
-        AnyMethod::Own(self.query.method())
-    }
-
-    fn context(&self) -> &CallContext {
-        &self.context
-    }
-
-    fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration {
-        settings.attempt_timeout[self.query.method().index()]
-    }
-
-    fn commitment(&self) -> Option<Commitment> {
-        self.query.commitment()
-    }
-
-    fn preferred_slot(&self) -> Option<Slot> {
-        self.min_slot.max(self.prefer)
-    }
-
-    /// Returns true if the node no longer holds the block, or has not finalized it although another node has. A
-    /// block is certainly final only if its node has finalized the block's slot.
-    fn lacks_history(&self, member: &Member, oldest: Slot, frontier: &Frontier) -> bool {
-        let lacks = |slot| {
-            let is_final = slot <= frontier.slot(Commitment::Finalized);
-            let reached = member.slot(Commitment::Finalized);
-            member.first_available() > slot || is_final && reached.is_some_and(|reached| reached < slot)
-        };
-        match &self.query {
-            Query::Block(block) => lacks(block.slot),
-            Query::BlockTime(query) => lacks(query.slot),
-            // Where all nodes have forgotten the start of the list, those with the longest memory leave out the least.
-            Query::Blocks(query) => member.first_available() > oldest.max(query.first),
-            Query::Page(_) => member.first_available() > oldest,
-            _ => false,
+    fn question(&self) -> Question<'_> {
+        let method = self.query.method();
+        Question {
+            commitment: self.query.commitment(),
+            wanted_slot: self.min_slot.max(self.prefer),
+            reads: match &self.query {
+                Query::Block(query) => Reads::Block(query.slot),
+                Query::BlockTime(query) => Reads::Block(query.slot),
+                Query::Blocks(query) => Reads::BlocksFrom(query.first),
+                Query::Page(_) => Reads::All,
+                _ => Reads::Nothing,
+            },
+            is_sticky: method.rules().answerer != Answerer::AnyNode,
+            is_for_one_node: self.one_node,
+            may_send_min_slot: self.query.min_context_slot().is_none(),
+            accepts_behind: true,
+            ..Question::new(AnyMethod::Own(method), &self.context)
         }
-    }
-
-    fn is_sticky(&self) -> bool {
-        self.query.method().rules().answerer != Answerer::AnyNode
-    }
-
-    fn is_for_one_node(&self) -> bool {
-        self.one_node
-    }
-
-    fn may_send_min_slot(&self) -> bool {
-        self.query.min_context_slot().is_none()
     }
 
     fn write(&self, id: u64, member: &Member, min_slot: MinSlotUse) -> (Bytes, Option<Slot>) {
@@ -222,30 +188,17 @@ impl UpstreamCall for UpstreamRequest {
     /// Accepts a refusal as the answer only if every node that may serve the method has refused.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool {
         let refused = |name: &str| {
-            let reason = AttemptResult::Incapable.as_str();
-            attempts.iter().any(|attempt| attempt.upstream == name && attempt.reason == reason)
+            attempts.iter().any(|attempt| attempt.upstream == name && attempt.is(AttemptResult::Incapable))
         };
-        members.iter().all(|member| !member.serves(self.method()) || refused(&member.name))
-    }
-
-    fn answer(reply: PoolReply) -> PoolReply {
-        reply
-    }
-
-    /// Returns `None` for a scan, too, which may take a minute, and fail by its caller's filters.
-    fn own_method(&self) -> Option<Method> {
-        Some(self.query.method()).filter(|_| !self.is_scan())
-    }
-
-    fn accepts_behind(&self) -> bool {
-        true
+        let method = AnyMethod::Own(self.query.method());
+        members.iter().all(|member| !member.serves(method) || refused(&member.name))
     }
 }
 
 impl UpstreamRequest {
     /// Returns true if nodes walk over many accounts for the call, as some nodes do for the accounts of an owner.
     pub(super) fn is_scan(&self) -> bool {
-        matches!(self.query.method().group(), Group::Scans | Group::Owners)
+        self.query.method().rules().part == Part::Scans
     }
 
     /// Returns true if `slot` is so far above the newest known slot that one node's answer is not believed. The
@@ -303,9 +256,9 @@ fn as_refusal((reply, context): ParsedReply, callers_minimum: Option<Slot>) -> P
 fn may_be_unknown(query: &Query) -> bool {
     match query {
         Query::Block(_) => true,
-        _ => query.plain().is_some_and(|call| {
-            matches!(call.result, ResultKind::ObjectOrNull | ResultKind::NumberOrNull)
-        }),
+        _ => query
+            .plain()
+            .is_some_and(|call| matches!(call.result, ResultKind::ObjectOrNull | ResultKind::NumberOrNull)),
     }
 }
 

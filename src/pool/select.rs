@@ -8,58 +8,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use crate::named;
-
-named! {
-    /// A reason why a node is not usable for a call, mildest first. If no node is usable, nodes are asked in this
-    /// order.
-    ///
-    /// First come the nodes that probably answer, and as well as a usable node would. The next ones probably fail or refuse,
-    /// which costs the caller one more attempt. A node far behind comes after these, because its answer would be taken
-    /// although it is too old. An unreachable node comes later still: the wait for it is long, and mostly in vain. A node
-    /// without the method can only give its error.
-    pub enum Unusable {
-        /// The node is known to be below the slot that the call wants.
-        BelowFloor = "below_floor",
-        /// The node no longer holds the block that the call reads, or has not finalized it although another node has.
-        NoHistory = "no_history",
-        /// The node reports that it is behind or unhealthy.
-        Unhealthy = "unhealthy",
-        /// The node's breaker is open. A passthrough call and a further attempt of a call also avoid a node whose breaker is
-        /// half-open, because they are not made to find out if the node is back.
-        BreakerOpen = "breaker_open",
-        /// The node has not answered a probe yet.
-        Unprobed = "unprobed",
-        /// The node has refused the method with a 429, and wants no calls of it for a while. Of several such nodes, the one
-        /// that wants calls soonest is asked.
-        Quiet = "quiet",
-        /// The node is more than `pool.max_slot_lag` slots behind the newest known slot.
-        Lagging = "lagging",
-        /// The node does not answer its probes.
-        Unreachable = "unreachable",
-        /// The node does not serve the method. The node is asked only if no other node may be asked, so that the
-        /// caller gets the node's own error.
-        Incapable = "incapable",
-        /// A limit of the node is reached: calls in flight, the caller's share of them, or calls a second. The node
-        /// gets no further calls.
-        Busy = "busy",
-        /// An operator has drained the node. The node gets no calls.
-        Drained = "drained",
-        /// The node has not reported the pool's genesis hash. The node gets no calls.
-        Unidentified = "unidentified",
-        /// The node belongs to another Solana cluster. The node gets no calls.
-        Foreign = "foreign",
-        /// The node has already been asked for this call, and is not asked again.
-        Tried = "tried",
-    }
-}
-
-impl Unusable {
-    /// Returns true if a node that is unusable for this reason may still be asked when no node is usable.
-    pub fn askable(self) -> bool {
-        self < Self::Busy
-    }
-}
+use crate::telemetry::Unusable;
 
 /// The rating of one node for one call.
 #[derive(Debug, Clone, Copy)]

@@ -5,15 +5,13 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::member::Member;
 use super::members::Members;
-use super::reply::{Meaning, PoolReply};
-use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
-use crate::config;
+use super::question::{CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
+use super::reply::Meaning;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, SendQuery, Slot};
@@ -45,41 +43,18 @@ fn has_failed(reply: &NodeReply, words: &str) -> bool {
 }
 
 impl UpstreamCall for SendRequest {
-    type Answer = PoolReply;
-
-    fn method(&self) -> AnyMethod {
-        AnyMethod::Send
-    }
-
-    fn context(&self) -> &CallContext {
-        &self.context
-    }
-
-    fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration {
-        settings.forward_timeout
-    }
-
-    /// The bank that simulates the transaction has to know its blockhash.
-    fn commitment(&self) -> Option<Commitment> {
+    fn question(&self) -> Question<'_> {
         let simulated = self.query.preflight_commitment.unwrap_or_default();
-        Some(if self.query.skip_preflight { Commitment::Processed } else { simulated })
-    }
-
-    fn preferred_slot(&self) -> Option<Slot> {
-        self.query.min_context_slot.max(self.block)
-    }
-
-    fn excluded(&self, members: &Members) -> Vec<usize> {
-        let is_out = |member: &Member| {
-            self.sent_to.contains(&member.id)
-                || !self.upstreams.is_empty() && !self.upstreams.contains(&member.name)
-        };
-        members.iter().filter(|member| is_out(member)).map(|member| member.id).collect()
-    }
-
-    /// Each node that gets a transaction may send it, so its first answer is the answer.
-    fn is_for_one_node(&self) -> bool {
-        true
+        Question {
+            // The bank that simulates the transaction has to know its blockhash.
+            commitment: Some(if self.query.skip_preflight { Commitment::Processed } else { simulated }),
+            wanted_slot: self.query.min_context_slot.max(self.block),
+            // Each node that gets a transaction may send it, so its first answer is the answer.
+            is_for_one_node: true,
+            upstreams: &self.upstreams,
+            without: &self.sent_to,
+            ..Question::new(AnyMethod::Send, &self.context)
+        }
     }
 
     fn may_retry(&self, fault: Fault) -> bool {
@@ -88,7 +63,7 @@ impl UpstreamCall for SendRequest {
 
     fn write(&self, id: u64, _: &Member, _: MinSlotUse) -> (Bytes, Option<Slot>) {
         self.attempts.fetch_add(1, Ordering::Relaxed);
-        let (method, params) = (self.method().as_str(), self.query.params_json());
+        let (method, params) = (AnyMethod::Send.as_str(), self.query.params_json());
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
         (body.into(), self.query.min_context_slot)
     }
@@ -116,11 +91,7 @@ impl UpstreamCall for SendRequest {
     /// Accepts a refusal as the answer if no node can have sent the transaction.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], _: &Members) -> bool {
         let refusals = [AttemptResult::Incapable, AttemptResult::Behind, AttemptResult::Unhealthy];
-        attempts.iter().all(|attempt| refusals.iter().any(|refusal| refusal.as_str() == attempt.reason))
-    }
-
-    fn answer(reply: PoolReply) -> PoolReply {
-        reply
+        attempts.iter().all(|attempt| refusals.iter().any(|refusal| attempt.is(*refusal)))
     }
 }
 

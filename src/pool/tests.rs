@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::member::InFlight;
 use super::passthrough::PassthroughRequest;
 use super::probe::Genesis;
-use super::upstream_call::{SentRequest, UpstreamCall as _};
+use super::question::{SentRequest, UpstreamCall as _};
 use super::*;
 use crate::breaker::BreakerState;
 use crate::config::{Config, GenesisCheck, Secret, Upstream};
+use crate::error::Reason;
 use crate::jsonrpc::Params;
 use crate::methods::{
     AnyMethod, Commitment, Method, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query, Signature,
@@ -126,10 +127,14 @@ async fn only_first_attempts_of_own_methods_are_trials() {
     let now = Instant::now();
     assert_eq!(node.breaker(now), BreakerState::HalfOpen);
     let rated = |candidates: Vec<select::Candidate>| candidates[0].unusable;
-    assert_eq!(rated(pool.nodes.candidates(&members, &own, &[], now)), None);
+    assert_eq!(rated(pool.nodes.candidates(&members, &own.question(), &[], now)), None);
     let avoided = Some(Unusable::BreakerOpen);
-    assert_eq!(rated(pool.nodes.candidates(&members, &own, &[1], now)), avoided, "a further attempt");
-    assert_eq!(rated(pool.nodes.candidates(&members, &passthrough(), &[], now)), avoided);
+    assert_eq!(
+        rated(pool.nodes.candidates(&members, &own.question(), &[1], now)),
+        avoided,
+        "a further attempt"
+    );
+    assert_eq!(rated(pool.nodes.candidates(&members, &passthrough().question(), &[], now)), avoided);
     let forwarded = InFlight::begin(node, None, false, CallerId::numbered(1), now);
     assert!(!forwarded.is_trial());
     drop(forwarded);
@@ -153,7 +158,8 @@ async fn quiet_and_far_nodes_are_rated_by_method() {
     let pool = pool(2, |_| {});
     let (members, now) = (pool.members(), Instant::now());
     let [blocks, votes] = [("[5]", Method::GetBlock), ("[]", Method::GetVoteAccounts)];
-    let rated = |(params, method)| pool.nodes.candidates(&members, &request(method, params), &[], now)[0];
+    let rated =
+        |(params, method)| pool.nodes.candidates(&members, &request(method, params).question(), &[], now)[0];
     members[0].state.quiet.refused(AnyMethod::Own(Method::GetBlock), None, now, now);
     assert_eq!(rated(blocks).unusable, Some(Unusable::Quiet));
     assert!(rated(blocks).quiet.is_some());
@@ -198,14 +204,14 @@ fn used_up(limits: &[u32]) -> (Pool, PassthroughRequest) {
     });
     let mut call = passthrough();
     (call.context.is_background, call.context.deadline) = (false, Instant::now() + 10 * SECOND);
-    while pool.nodes.pick(&call, &[], None).is_ok() {}
+    while pool.nodes.pick(&call.question(), &[], None).is_ok() {}
     (pool, call)
 }
 
 #[tokio::test(start_paused = true)]
 async fn call_waits_for_a_usable_node() {
     let (pool, call) = used_up(&[2, 20, 5]);
-    let pick = async || pool.nodes.pick_or_wait(&call, &[], Some(Unusable::Unreachable)).await;
+    let pick = async || pool.nodes.pick_or_wait(&call.question(), &[], Some(Unusable::Unreachable)).await;
     let start = Instant::now();
     assert_eq!(pick().await.map(|node| node.id), Ok(1), "the node that is free first");
     assert!(start.elapsed() <= Duration::from_millis(51), "{:?}", start.elapsed());
@@ -220,9 +226,10 @@ async fn call_waits_for_a_usable_node() {
     // There is no time to wait any more.
     let mut hurried = call.clone();
     hurried.context.deadline = Instant::now();
-    let picked = pool.nodes.pick_or_wait(&hurried, &[], None).await;
+    let picked = pool.nodes.pick_or_wait(&hurried.question(), &[], None).await;
     let reasons = picked.err().map(|nodes| nodes.into_iter().map(|node| node.reason).collect::<Vec<_>>());
-    assert_eq!(reasons, Some(vec!["busy".to_owned(), "unhealthy".to_owned(), "drained".to_owned()]));
+    let expected = [Unusable::Busy, Unusable::Unhealthy, Unusable::Drained].map(Reason::NotAsked);
+    assert_eq!(reasons, Some(expected.to_vec()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -232,7 +239,7 @@ async fn reload_ends_the_wait_for_a_rate() {
     {
         let (pool, call) = used_up(&[1]);
         let start = Instant::now();
-        let waits = async { pool.nodes.pick_or_wait(&call, &[], None).await.map(|node| node.id) };
+        let waits = async { pool.nodes.pick_or_wait(&call.question(), &[], None).await.map(|node| node.id) };
         let reload = async {
             let prepared = pool.prepare(&config(2, |config| match limits.first() {
                 Some(limit) => {
@@ -265,7 +272,7 @@ async fn lacking_methods_are_noted_one_by_one() {
     let noted = lacking();
     assert!(noted.len() == 2 && noted.contains(&Method::GetBlock) && noted.contains(&Method::GetAccountInfo));
     let call = request(Method::GetBlock, "[5]");
-    let candidates = pool.nodes.candidates(&members, &call, &[], Instant::now());
+    let candidates = pool.nodes.candidates(&members, &call.question(), &[], Instant::now());
     assert_eq!(candidates[0].unusable, Some(Unusable::Incapable));
     members[0].forget_lacking();
     assert_eq!(lacking(), []);
@@ -349,7 +356,7 @@ async fn blocks_need_nodes_with_their_history() {
     members[1].state.first_available.store(100, Ordering::Relaxed);
     let lacks_history = |slot: Slot| {
         let call = request(Method::GetBlock, &format!("[{slot}]"));
-        call.lacks_history(&members[1], 0, frontier)
+        call.question().lacks_history(&members[1], 0, frontier)
     };
     for (name, slot, expected) in [
         ("deleted", 99, true),
@@ -362,7 +369,7 @@ async fn blocks_need_nodes_with_their_history() {
         assert_eq!(lacks_history(slot), expected, "{name}");
     }
     // Nobody knows which history a passthrough call reads, so the call may go to every node.
-    let candidates = pool.nodes.candidates(&members, &passthrough(), &[], now);
+    let candidates = pool.nodes.candidates(&members, &passthrough().question(), &[], now);
     assert!(candidates.iter().all(|candidate| candidate.unusable.is_none()));
 }
 

@@ -1,25 +1,19 @@
 //! The reads of the tip as upstream calls. An answer below the tip is never shown, so it is not an answer.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 
 use super::member::Member;
 use super::members::Members;
-use super::reply::{Meaning, PoolReply};
-use super::upstream_call::{CallContext, MinSlotUse, ParsedReply, SentRequest, UpstreamCall};
-use crate::config;
+use super::question::{CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
+use super::reply::Meaning;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{
-    AnyMethod, Commitment, EpochInfo, LatestBlockhash, Method, SignatureStatus, Slot, TipMethod, TipQuery,
+    AnyMethod, Commitment, EpochInfo, LatestBlockhash, SignatureStatus, Slot, TipMethod, TipQuery,
 };
 use crate::node::answer::error_context_slot;
 use crate::node::{Contextual, Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
-
-/// The longest time for an attempt. These answers are a few numbers, and everybody waits for one call.
-const LONGEST_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// A read of the tip on its way to a node: getEpochInfo, getLatestBlockhash, isBlockhashValid or getSignatureStatuses.
 #[derive(Debug, Clone)]
@@ -82,30 +76,12 @@ fn statuses(value: &Bytes) -> Option<Vec<Option<SignatureStatus<'_>>>> {
 }
 
 impl UpstreamCall for TipRequest {
-    type Answer = PoolReply;
-
-    fn method(&self) -> AnyMethod {
-        AnyMethod::Tip(self.query.method())
-    }
-
-    fn context(&self) -> &CallContext {
-        &self.context
-    }
-
-    fn attempt_timeout(&self, settings: &config::PoolSettings) -> Duration {
-        settings.attempt_timeout[Method::GetAccountInfo.index()].min(LONGEST_ATTEMPT)
-    }
-
-    fn commitment(&self) -> Option<Commitment> {
-        Some(self.at())
-    }
-
-    fn preferred_slot(&self) -> Option<Slot> {
-        Some(self.floor())
-    }
-
-    fn is_own(&self) -> bool {
-        true
+    fn question(&self) -> Question<'_> {
+        Question {
+            commitment: Some(self.at()),
+            wanted_slot: Some(self.floor()),
+            ..Question::new(AnyMethod::Tip(self.query.method()), &self.context)
+        }
     }
 
     /// History is a part of a node that other questions for statuses do not need.
@@ -191,11 +167,7 @@ impl UpstreamCall for TipRequest {
     }
 
     fn accepts_refusal(&self, attempts: &[FailedAttempt], _: &Members) -> bool {
-        let is_behind = |attempt: &FailedAttempt| attempt.reason == AttemptResult::Behind.as_str();
+        let is_behind = |attempt: &FailedAttempt| attempt.is(AttemptResult::Behind);
         self.may_be_refused() || !attempts.iter().any(is_behind)
-    }
-
-    fn answer(reply: PoolReply) -> PoolReply {
-        reply
     }
 }

@@ -109,7 +109,7 @@ async fn look_at(hub: &Hub, pubkeys: &[Pubkey], watched: &AccountFeeds, commitme
 }
 
 fn is_too_large(attempts: &[FailedAttempt]) -> bool {
-    attempts.iter().any(|attempt| attempt.reason == AttemptResult::TooLarge.as_str())
+    attempts.iter().any(|attempt| attempt.is(AttemptResult::TooLarge))
 }
 
 /// Records that accounts could not be read. Subscribers are closed after a while, because silence would mean that nothing

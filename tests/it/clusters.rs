@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use slotfront::config::{Config, GenesisCheck};
 use slotfront::methods::{Commitment, Slot};
 use slotfront::pool::health::Health;
-use slotfront::pool::select::Unusable;
+use slotfront::telemetry::Unusable;
 use slotfront_sim::{Cluster, Fault, Settings};
 use slotfront_testkit::{PATIENCE, Reply, TestCluster, TestGateway, node_answer};
 use tokio::time::Instant;

@@ -11,7 +11,7 @@ use serde_json::json;
 use slotfront::breaker::BreakerState;
 use slotfront::config::Config;
 use slotfront::methods::{Commitment, Pubkey, Slot};
-use slotfront::pool::select::Unusable;
+use slotfront::telemetry::Unusable;
 use slotfront_sim::Fault;
 use slotfront_testkit::{Reply, TestGateway};
 use tokio::time::Instant;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use slotfront::methods::Commitment;
 use slotfront::pool::health::Health;
-use slotfront::pool::select::Unusable;
+use slotfront::telemetry::Unusable;
 use slotfront_sim::{Cluster, Fault};
 use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::time::Instant;

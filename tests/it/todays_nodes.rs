@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
 use slotfront::methods::{AnyMethod, Commitment, Method, Pubkey};
-use slotfront::pool::select::Unusable;
+use slotfront::telemetry::Unusable;
 use slotfront_sim::Fault;
 use slotfront_testkit::{FORWARDED, TestGateway, forwarded_params};
 use tokio::time::Instant;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slotfront::config::{CaFile, Config, Secret};
 use slotfront::methods::Commitment;
-use slotfront::pool::select::Unusable;
+use slotfront::telemetry::Unusable;
 use slotfront_sim::Fault;
 use slotfront_testkit::TestGateway;
 use tokio::time::Instant;

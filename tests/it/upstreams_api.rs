@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use slotfront::pool::select::Unusable;
+use slotfront::telemetry::Unusable;
 use slotfront_sim::Fault;
 use slotfront_testkit::TestGateway;
 use tokio::time::Instant;

@@ -75,11 +75,9 @@ pub(in crate::config) fn has_default_timeout(method: Method) -> bool {
 
 fn attempt_timeouts(f: &Field<'_, '_>, default: Duration) -> [Duration; Method::ALL.len()] {
     let table = f.r.table(f.key);
-    Method::ALL.map(|method| {
-        match method.rules().timeout {
-            Some(usual) => table.field(method.as_str(), f.help).within(usual, TIMEOUT),
-            None => table.field(method.as_str(), "").optional_within((), TIMEOUT).unwrap_or(default),
-        }
+    Method::ALL.map(|method| match method.rules().timeout {
+        Some(usual) => table.field(method.as_str(), f.help).within(usual, TIMEOUT),
+        None => table.field(method.as_str(), "").optional_within((), TIMEOUT).unwrap_or(default),
     })
 }
 

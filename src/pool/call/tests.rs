@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
+use crate::error::Reason;
 use crate::methods::{Method, Pubkey};
 use crate::pool::health::Health;
 use crate::pool::probe::Genesis;
@@ -91,6 +92,6 @@ async fn calls_wait_for_the_first_probe() {
     let Err(failed) = course.pick_in_time(Some(Unusable::Incapable)).await else {
         panic!("no node is usable")
     };
-    assert_eq!(failed[0].reason, Unusable::Unidentified.as_str());
+    assert_eq!(failed[0].reason, Reason::NotAsked(Unusable::Unidentified));
     assert!(Instant::now() >= call.context.deadline, "no probe has ended in time");
 }
