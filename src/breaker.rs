@@ -18,7 +18,7 @@ const WINDOW: usize = 50;
 const MIN_OUTCOMES: usize = 20;
 
 /// The state of a breaker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BreakerState {
     /// Every call passes.

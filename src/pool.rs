@@ -11,6 +11,7 @@ mod call;
 mod cluster;
 mod followed_node;
 pub mod health;
+mod meaning;
 pub mod member;
 mod members;
 mod nodes;
@@ -254,9 +255,9 @@ impl Pool {
         self.nodes.load().of(node).is_some_and(|member| member.is_of_cluster())
     }
 
-    /// Returns the oldest block of the node with this id. `None` if the node is not in the pool.
+    /// Returns the oldest block of the node with this id. `None` if it is not known.
     pub fn first_available(&self, node: usize) -> Option<Slot> {
-        Some(self.nodes.load().of(node)?.first_available())
+        self.nodes.load().of(node)?.first_available()
     }
 
     /// Returns true if answers of the node with this id may be carried: served at newer slots than they were

@@ -38,7 +38,7 @@ pub(crate) struct NodeView {
     pub version: Option<String>,
     /// The slot of the oldest block that the node holds. 0 if the node holds all blocks, or if its oldest block is
     /// unknown.
-    pub first_available_block: Slot,
+    pub first_available_block: Option<Slot>,
     /// The state of the node's circuit breaker, which keeps calls off a failing node.
     pub breaker: BreakerState,
     pub in_flight: usize,

@@ -71,6 +71,8 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
             BreakerState::Open => 2,
         });
         upstream.requests_in_flight.set(gauge(member.in_flight() as u64));
-        upstream.first_available_block.at(()).set(gauge(member.first_available()));
+        if let Some(first) = member.first_available() {
+            upstream.first_available_block.at(()).set(gauge(first));
+        }
     }
 }

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Pool;
+use super::meaning::{Effect, Meaning, effect, lacks_method};
 use super::member::{InFlight, Member};
 use super::question::{MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
-use super::reply::{Meaning, PoolReply};
+use super::reply::PoolReply;
 use crate::methods::Commitment;
-use crate::node::code::MIN_CONTEXT_SLOT_NOT_REACHED;
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::Attempt;
@@ -40,20 +40,14 @@ pub(super) async fn attempt<C: UpstreamCall>(
         newest_before: frontier.slot(commitment),
         max_slot_lag: pool.nodes.load().settings.max_slot_lag,
     };
-    let mut in_flight = InFlight::begin(
-        member,
-        question.counted_method(),
-        question.is_own(),
-        question.context.caller,
-        sent.at,
-    );
+    let mut in_flight = InFlight::begin(member, &question, sent.at);
     let span = question.context.trace.attempt(&member.name, question.method.as_str());
     let received = send(pool, call, body, &sent, &mut in_flight, &span).await;
-    let classified = received.and_then(|reply| Ok((classify(pool, call, member, &sent, &reply)?, reply)));
-    let result = record(pool, call, &sent, in_flight, &classified);
+    let judged = received.and_then(|reply| Ok((judge(pool, call, member, &sent, &reply)?, reply)));
+    let result = record(pool, call, &sent, in_flight, &judged);
     span.end(result);
-    let (meaning, (body, context)) = classified?;
-    let slot = context.unwrap_or(sent.slot_before);
+    let (meaning, ParsedReply { reply: body, slot, .. }) = judged?;
+    let slot = slot.unwrap_or(sent.slot_before);
     Ok((meaning, PoolReply { node: member.id, body, sent_at: sent.at, slot }))
 }
 
@@ -73,12 +67,13 @@ async fn send<C: UpstreamCall>(
         (question.timeout(settings), p95.map(|p95| p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST)))
     };
     let timeout = patience.min(context.deadline.saturating_duration_since(sent.at));
-    let is_in_doubt = !member.has_closed_breaker();
+    let is_in_doubt = !member.has_closed_breaker(question.part());
+    let finalized = pool.nodes.frontier.slot(Commitment::Finalized);
     // Set as soon as an answer begins to arrive.
     let heard = AtomicBool::new(false);
     let exchange = async {
         let answer = member.client.post(context.caller, body, timeout, &heard, span).await?;
-        answer.read(sent.id, call.reader()).await
+        answer.read(sent.id, call.reader(finalized)).await
     };
     tokio::pin!(exchange);
     let received = match slow {
@@ -120,7 +115,7 @@ fn note_hang(pool: &Pool, question: &Question<'_>, in_flight: &mut InFlight<'_>)
 ///
 /// # Errors
 /// The answer shows a fault of the node.
-fn classify<C: UpstreamCall>(
+fn judge<C: UpstreamCall>(
     pool: &Pool,
     call: &C,
     member: &Member,
@@ -131,7 +126,7 @@ fn classify<C: UpstreamCall>(
     if pool.nodes.cluster.unidentified(member).is_some() {
         return Err(Fault::Foreign);
     }
-    call.classify(reply, sent, &pool.nodes.frontier)
+    call.judge(reply, sent, &pool.nodes.frontier)
 }
 
 /// Updates the node's state, the newest known slots and the metrics. Returns the result under which the metrics count
@@ -141,50 +136,49 @@ fn record<C: UpstreamCall>(
     call: &C,
     sent: &SentRequest,
     in_flight: InFlight<'_>,
-    classified: &Result<(Meaning, ParsedReply), Fault>,
+    judged: &Result<(Meaning, ParsedReply), Fault>,
 ) -> AttemptResult {
     let (frontier, member, now) = (&pool.nodes.frontier, in_flight.member(), Instant::now());
     let question = call.question();
     let (method, latency) = (question.counted_method(), now.duration_since(sent.at));
-    let result = match classified {
+    let meaning = judged.as_ref().map(|(meaning, _)| *meaning).map_err(|fault| *fault);
+    let result = match judged {
         Err(fault) => fault.result(),
-        Ok((Meaning::TryElsewhere(result), _)) => *result,
-        Ok((_, (NodeReply::Error { .. }, _))) => AttemptResult::NodeError,
-        Ok(_) => AttemptResult::Ok,
+        Ok((meaning, ParsedReply { reply, .. })) => meaning.result().unwrap_or(match reply {
+            NodeReply::Error { .. } => AttemptResult::NodeError,
+            NodeReply::Result(_) => AttemptResult::Ok,
+        }),
     };
     member.metrics.requests.at((method, result)).inc();
     member.metrics.request_duration.at(method).observe(latency.as_secs_f64());
-    // A refusal says nothing about other calls, and nobody knows what an error with an unknown code says.
-    let counts_for_health = match classified {
-        Ok((Meaning::TryElsewhere(AttemptResult::Incapable) | Meaning::UnlistedError, _)) => false,
-        Ok((_, (NodeReply::Error { code, .. }, _))) => *code != MIN_CONTEXT_SLOT_NOT_REACHED,
-        Ok(_) | Err(_) => true,
-    };
-    if counts_for_health && question.is_own() {
-        if in_flight.ended(classified.as_ref().err().copied(), latency, now) {
-            tracing::warn!(
-                upstream.name = member.name,
-                reason = result.as_str(),
-                "circuit breaker opened: this upstream is avoided for a while"
-            );
-        }
-        if let (Some(method), Ok(_)) = (method, classified) {
-            pool.latencies.observe(method, latency);
-        }
-    } else {
-        in_flight.end_without_result();
+    let effect = effect(&question, &meaning);
+    // A node that has done no work would look fast.
+    let usual = || method.and_then(|method| pool.latencies.quantile(method, 0.95)).unwrap_or(SLOW_AT_LEAST);
+    let felt = if effect == Effect::Refused { latency.max(usual()) } else { latency };
+    if in_flight.ended(effect, meaning.err(), felt, now) {
+        tracing::warn!(
+            upstream.name = member.name,
+            part = question.part().as_str(),
+            reason = result.as_str(),
+            "circuit breaker opened: this upstream is avoided for a while"
+        );
     }
-    match classified {
-        Err(Fault::TooManyRequests(wait)) => member.state.quiet.refused(question.method, *wait, sent.at, now),
+    if let (Some(method), Effect::Well) = (method, effect) {
+        pool.latencies.observe(method, latency);
+    }
+    match judged {
+        Err(Fault::TooManyRequests(wait)) => {
+            member.state.quiet.refused(question.method, *wait, sent.at, now);
+        }
         Err(_) => {}
-        Ok((_, reply)) => {
-            member.state.quiet.answered(question.method, sent.at);
-            if let (NodeReply::Error { code, .. }, _) = reply
-                && call.may_lack_method(*code)
-            {
+        Ok((_, read)) => {
+            if effect == Effect::Well {
+                member.state.quiet.answered(question.method, sent.at);
+            }
+            if lacks_method(&question, &read.reply) {
                 member.set_lacking(question.method);
             }
-            call.learn(frontier, member, reply, sent, now);
+            call.learn(frontier, member, read, sent, now);
         }
     }
     result

@@ -9,11 +9,14 @@ use tokio::time::Instant;
 
 use super::Pool;
 use super::attempt::attempt;
-use super::member::Member;
-use super::question::{MinSlotUse, Question, UpstreamCall};
+use super::meaning::{Doubt, Holders, Meaning, may_go_on};
+use super::member::{Member, NodeState};
+use super::members::Members;
+use super::question::{MinSlotUse, Question, Reads, UpstreamCall};
 use super::rate::Budget;
-use super::reply::{Best, Meaning, PoolReply};
+use super::reply::{Best, PoolReply};
 use crate::error::{Error, FailedAttempt};
+use crate::methods::Slot;
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::{AttemptResult, RetryReason, Unusable};
 
@@ -61,6 +64,10 @@ struct CallCourse<'a, C> {
     attempts: Vec<FailedAttempt>,
     /// The best answer so far. None is certain, because a certain answer ends the call.
     best: Option<Best>,
+    /// The nodes that do not hold what is asked, by their ids, with their oldest blocks.
+    without_it: Vec<(usize, Option<Slot>)>,
+    /// The nodes whose refusals may be their own trouble. If another node answers the call, they were.
+    doubted: Vec<Arc<NodeState>>,
 }
 
 /// What follows from an attempt.
@@ -78,7 +85,17 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     fn new(pool: &'a Pool, call: &'a C) -> Self {
         let (members, question) = (pool.nodes.load(), call.question());
         let (retries_left, tried) = (members.settings.retries, question.excluded(&members));
-        Self { pool, call, question, retries_left, tried, attempts: Vec::new(), best: None }
+        Self {
+            pool,
+            call,
+            question,
+            retries_left,
+            tried,
+            attempts: Vec::new(),
+            best: None,
+            without_it: Vec::new(),
+            doubted: Vec::new(),
+        }
     }
 
     /// Returns the budget for retries. It protects a pool that is down from triple load. Calls of passthrough methods
@@ -89,48 +106,56 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
 
     /// Records the outcome of one attempt at `member`, and returns what follows.
     fn record(&mut self, member: &Member, outcome: Result<(Meaning, PoolReply), Fault>) -> CallStep {
-        use Meaning::{Answer, NeedsSecondNode, TryElsewhere, UnlistedError};
         let (meaning, reply) = match outcome {
             Ok(answer) => answer,
             Err(fault) => return self.record_fault(member, fault),
         };
-        match (meaning, self.best.take()) {
-            (TryElsewhere(why), held) => {
-                self.failed(member, why, None);
-                let best = Best::better(held, Best { meaning, reply });
-                let step = if best.is_answer() { CallStep::Confirm } else { CallStep::Retry(why) };
-                self.best = Some(best);
-                step
+        match meaning {
+            Meaning::Decides => return self.done(reply),
+            Meaning::AskOn(Doubt::Absent(_)) => {
+                // What it told of its oldest block is not true any more if it leaves out blocks above that.
+                let is_wrong =
+                    |first: &Slot| matches!(self.question.reads, Reads::BlocksFrom(asked) if *first <= asked);
+                let first = member.first_available().filter(|first| !is_wrong(first));
+                self.without_it.push((member.id, first));
             }
-            // Only a certain result replaces an error with an unlisted code. A doubtful one would need a third node.
-            (_, Some(Best { meaning: UnlistedError, reply: first })) => {
-                let is_result = matches!(reply.body, NodeReply::Result(_));
-                CallStep::Done(if meaning == Answer && is_result { reply } else { first })
-            }
-            (Answer, _) => CallStep::Done(reply),
-            // Two nodes confirm an unexpected slot. They do not confirm that a block is missing, because several nodes
-            // may have started from the same snapshot. So all of them are asked.
-            (NeedsSecondNode, Some(Best { meaning: NeedsSecondNode, reply: first })) => {
-                let is_missing = reply.has_no_block();
-                let better = first.better_of(reply);
-                if !is_missing {
-                    return CallStep::Done(better);
-                }
-                self.best = Some(Best { meaning, reply: better });
-                CallStep::Confirm
-            }
-            // Another node has reported a missing block. This error says nothing about that block.
-            (UnlistedError, first @ Some(Best { meaning: NeedsSecondNode, .. })) => {
-                self.best = first;
+            Meaning::AskOn(Doubt::Private) => {
                 self.failed(member, AttemptResult::NodeError, None);
-                CallStep::Confirm
+                self.doubt(member);
             }
-            _ if self.question.is_for_one_node => CallStep::Done(reply),
-            _ => {
-                self.best = Some(Best { meaning, reply });
-                CallStep::Confirm
-            }
+            Meaning::AskOn(Doubt::Behind | Doubt::Unlikely) | Meaning::NotHere => {}
         }
+        if let Some(why) = meaning.result() {
+            self.failed(member, why, None);
+        } else if self.question.is_for_one_node {
+            return CallStep::Done(reply);
+        }
+        let is_confirmed = meaning == Meaning::AskOn(Doubt::Unlikely)
+            && self.best.as_ref().is_some_and(|best| best.meaning == meaning);
+        let best = Best::better(self.best.take(), Best { meaning, reply });
+        if is_confirmed {
+            return CallStep::Done(best.reply);
+        }
+        let step = match meaning.result() {
+            Some(why) if !best.is_answer() => CallStep::Retry(why),
+            _ => CallStep::Confirm,
+        };
+        self.best = Some(best);
+        step
+    }
+
+    /// Ends the call with an answer that decides it.
+    fn done(&mut self, reply: PoolReply) -> CallStep {
+        if matches!(reply.body, NodeReply::Result(_)) {
+            let now = Instant::now();
+            self.doubted.iter().for_each(|node| node.quiet.refused(self.question.method, None, now, now));
+        }
+        CallStep::Done(reply)
+    }
+
+    /// Notes that the refusal of `member` may be its own trouble.
+    fn doubt(&mut self, member: &Member) {
+        self.doubted.push(Arc::clone(&member.state));
     }
 
     /// Records a fault of `member`, and returns what follows.
@@ -148,25 +173,48 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         }
         self.failed(member, fault.result(), retry_after);
         log_fault(member, fault);
-        if !self.call.may_retry(fault) {
-            // The node may hold the block that others lack, and only could not deliver it.
-            if self.misses_block() {
-                self.best = None;
-            }
+        // A call that is too long for one node says nothing of shorter ones.
+        if matches!(fault, Fault::UnknownCode | Fault::Status(..=412 | 414..500)) {
+            self.doubt(member);
+        }
+        if !may_go_on(&self.question, fault) {
+            // The node may hold what others lack, and only could not deliver it.
+            self.best.take_if(|best| matches!(best.meaning, Meaning::AskOn(Doubt::Absent(_))));
             return CallStep::Enough;
         }
-        if self.has_answer() { CallStep::Confirm } else { CallStep::Retry(fault.result()) }
+        let has_answer = self.best.as_ref().is_some_and(Best::is_answer);
+        if has_answer { CallStep::Confirm } else { CallStep::Retry(fault.result()) }
     }
 
-    fn has_answer(&self) -> bool {
-        self.best.as_ref().is_some_and(Best::is_answer)
+    /// Returns true if `member` may hold what the nodes that have answered lack.
+    fn may_hold_more(&self, member: &Member, holders: Holders) -> bool {
+        match (holders, self.question.reads, member.first_available()) {
+            (Holders::Older, _, Some(first)) => self.oldest_heard().is_none_or(|oldest| first < oldest),
+            (Holders::Any, Reads::Block(slot), Some(first)) => first <= slot,
+            _ => true,
+        }
     }
 
-    /// Returns true if the nodes asked so far have reported that a block is missing.
-    fn misses_block(&self) -> bool {
-        self.best
-            .as_ref()
-            .is_some_and(|best| best.meaning == Meaning::NeedsSecondNode && best.reply.has_no_block())
+    /// Returns the oldest block of the nodes that do not hold what is asked. `None` if none of them has told it.
+    fn oldest_heard(&self) -> Option<Slot> {
+        self.without_it.iter().filter_map(|(_, first)| *first).min()
+    }
+
+    /// Returns the nodes that may hold what others lack, and have not answered. A node whose blocks do not go back further
+    /// than those of one that has answered is not one of them.
+    fn unheard(&self, holders: Holders, members: &Members) -> Vec<Arc<Member>> {
+        let oldest = self.oldest_heard();
+        let is_unheard = |member: &&Arc<Member>| {
+            let is_as_young =
+                oldest.zip(member.first_available()).is_some_and(|(heard, first)| heard <= first);
+            holders != Holders::Ahead
+                && member.serves(self.question.method)
+                && self.pool.nodes.cluster.unidentified(member).is_none()
+                && !self.without_it.iter().any(|(id, _)| *id == member.id)
+                && !is_as_young
+                && self.may_hold_more(member, holders)
+        };
+        members.iter().filter(is_unheard).cloned().collect()
     }
 
     fn failed(&mut self, member: &Member, why: AttemptResult, retry_after: Option<Duration>) {
@@ -179,11 +227,21 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
 
     /// Picks a node that may improve or confirm the answer. `None` if no node may be asked.
     fn pick_to_confirm(&self) -> Option<Arc<Member>> {
-        // No report of a missing block proves that there is no block, so nodes in a bad state are asked, too. One that
-        // answers no probe would only cost the caller time. Otherwise the agreement of a node in a bad state proves
-        // nothing.
-        let worst = self.misses_block().then_some(Unusable::Lagging);
-        if self.has_time() { self.pick(worst).ok() } else { None }
+        let Meaning::AskOn(doubt) = self.best.as_ref()?.meaning else { return None };
+        let mut out = self.tried.clone();
+        let worst = match doubt {
+            // No report proves that there is nothing, so nodes in a bad state are asked, too. One that answers no probe would
+            // only cost the caller time.
+            Doubt::Absent(holders @ (Holders::Any | Holders::Older)) => {
+                let members = self.pool.nodes.load();
+                let lacks = |member: &&Arc<Member>| !self.may_hold_more(member, holders);
+                out.extend(members.iter().filter(lacks).map(|member| member.id));
+                Some(Unusable::Lagging)
+            }
+            // The agreement of a node in a bad state proves nothing.
+            Doubt::Absent(Holders::Ahead) | Doubt::Private | Doubt::Unlikely | Doubt::Behind => None,
+        };
+        if self.has_time() { self.pool.nodes.pick(&self.question, &out, worst).ok() } else { None }
     }
 
     /// Picks the node for a retry after an attempt with the result `why`, and pays for the retry. `None` if there is no
@@ -229,10 +287,6 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         }
     }
 
-    fn pick(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
-        self.pool.nodes.pick(&self.question, &self.tried, worst)
-    }
-
     /// Picks the node with the highest slot, to ask it without a minimum slot. `None` unless the best answer so far is a
     /// refusal of the gateway's own minimum slot, which a caller never gets. This attempt is made in addition to
     /// `pool.retries`.
@@ -250,26 +304,40 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     ///
     /// # Errors
     /// No attempt brought a usable answer: [`Error::NoUpstream`], with every failed attempt.
-    fn conclude(self) -> Result<PoolReply, Error> {
-        let is_accepted = |best: &Best| match best.meaning {
-            Meaning::TryElsewhere(AttemptResult::Behind) if self.question.accepts_behind => true,
-            Meaning::TryElsewhere(_) => self.call.accepts_refusal(&self.attempts, &self.pool.nodes.load()),
-            _ => true,
+    fn conclude(mut self) -> Result<PoolReply, Error> {
+        let members = self.pool.nodes.snapshot();
+        let Some(best) = self.best.take() else { return Err(Error::NoUpstream(self.attempts)) };
+        let is_accepted = match best.meaning {
+            Meaning::AskOn(Doubt::Absent(holders)) => {
+                let unheard = self.unheard(holders, &members);
+                self.attempts.extend(self.pool.nodes.why_not(&self.question, &unheard, &self.attempts));
+                unheard.is_empty()
+            }
+            Meaning::AskOn(Doubt::Behind) if self.question.accepts_behind => true,
+            Meaning::AskOn(Doubt::Behind) | Meaning::NotHere => {
+                self.call.accepts_refusal(&self.attempts, &members)
+            }
+            Meaning::AskOn(Doubt::Private | Doubt::Unlikely) | Meaning::Decides => true,
         };
-        self.best.filter(is_accepted).map(|best| best.reply).ok_or(Error::NoUpstream(self.attempts))
+        if is_accepted { Ok(best.reply) } else { Err(Error::NoUpstream(self.attempts)) }
     }
 }
 
 fn log_fault(member: &Member, fault: Fault) {
     let reason = fault.result().as_str();
-    if fault.counts_against_node() {
-        tracing::warn!(upstream.name = member.name, reason, "an attempt on an upstream failed");
-    } else {
-        tracing::debug!(
-            upstream.name = member.name,
-            reason,
-            "an attempt on an upstream brought no usable answer, which does not count against the upstream"
-        );
+    match fault {
+        Fault::TooManyRequests(_)
+        | Fault::TooLarge
+        | Fault::BuffersFull
+        | Fault::Foreign
+        | Fault::GivenUp => {
+            tracing::debug!(
+                upstream.name = member.name,
+                reason,
+                "an attempt on an upstream brought no usable answer, which does not count against the upstream"
+            );
+        }
+        _ => tracing::warn!(upstream.name = member.name, reason, "an attempt on an upstream failed"),
     }
 }
 

@@ -20,12 +20,12 @@ use crate::breaker::BreakerState;
 use crate::config;
 use crate::fair::CallerId;
 use crate::frontier::{Frontier, NodeSlots};
-use crate::methods::{AnyMethod, Commitment, Method, Slot};
+use crate::methods::{AnyMethod, Commitment, Method, Part, Slot};
 use crate::node::websocket::NodeSocket;
 use crate::node::{Client, Fault};
 use crate::telemetry::{AttemptResult, Metrics, Unusable, UpstreamMetrics};
-pub(super) use state::InFlight;
-use state::NodeState;
+use state::UNKNOWN;
+pub(super) use state::{InFlight, NodeState};
 
 /// One node of the pool.
 ///
@@ -143,7 +143,7 @@ impl Member {
         };
         [
             health,
-            (!self.state.breaker().admits(now)).then_some(Unusable::BreakerOpen),
+            (!self.admits_any(now)).then_some(Unusable::BreakerOpen),
             (self.in_flight() >= self.upstream.max_in_flight).then_some(Unusable::Busy),
             self.is_drained().then_some(Unusable::Drained),
         ]
@@ -158,8 +158,20 @@ impl Member {
         (!self.state.by_caller.may_add(caller, 1, in_flight, free)).then_some(Unusable::Busy)
     }
 
-    pub(super) fn has_closed_breaker(&self) -> bool {
-        self.state.breaker().is_closed()
+    /// Returns true if the breakers of the node and of this part of it are closed.
+    pub(super) fn has_closed_breaker(&self, part: Part) -> bool {
+        self.state.breaker().is_closed() && self.state.part(part).breaker().is_closed()
+    }
+
+    /// Returns true if the breaker of this part of the node lets a call pass.
+    pub(super) fn admits(&self, part: Part, now: Instant) -> bool {
+        self.state.part(part).breaker().admits(now)
+    }
+
+    /// Returns true if the node may get calls. It may not if its breaker is open, or those of two of its parts.
+    fn admits_any(&self, now: Instant) -> bool {
+        let is_out = |part: &Part| !self.admits(*part, now);
+        self.state.breaker().admits(now) && Part::ALL.iter().filter(|part| is_out(part)).count() < 2
     }
 
     /// Returns true if the node is known not to serve `method`, or not asked for it by the setting `upstream.methods`.
@@ -305,27 +317,31 @@ impl Member {
         self.state.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the cost of choosing this node: its peak-EWMA latency in seconds, times its calls in flight
-    /// plus one. While the breaker is not closed, the node counts as not measured yet. Otherwise its latency from before
-    /// the failure would keep away the trial that closes the breaker.
-    pub(super) fn load(&self, now: Instant) -> f64 {
-        let latency =
-            if self.has_closed_breaker() { *lock(&self.state.latency) } else { PeakEwma::default() };
+    /// Returns the cost of choosing this node for a call to `part`: the peak-EWMA latency of that part in seconds, times
+    /// the node's calls in flight plus one. While a breaker is not closed, the part counts as not measured yet. Otherwise
+    /// its latency from before the failure would keep away the trial that closes the breaker.
+    pub(super) fn load(&self, part: Part, now: Instant) -> f64 {
+        let is_closed = self.has_closed_breaker(part);
+        let latency = if is_closed { *lock(&self.state.part(part).latency) } else { PeakEwma::default() };
         latency.load(self.in_flight(), now)
     }
 
-    /// Returns the node's peak-EWMA latency as of now.
+    /// Returns the peak-EWMA latency of the node's slowest part as of now.
     pub fn latency(&self) -> Duration {
-        Duration::from_secs_f64(lock(&self.state.latency).seconds(Instant::now()))
+        let now = Instant::now();
+        let seconds = Part::ALL.map(|part| lock(&self.state.part(part).latency).seconds(now));
+        Duration::from_secs_f64(seconds.into_iter().fold(0.0, f64::max))
     }
 
     pub(super) fn set_breaker(&self, settings: config::BreakerSettings) {
         self.state.breaker().set(settings);
+        Part::ALL.iter().for_each(|part| self.state.part(*part).breaker().set(settings));
     }
 
-    /// Returns the state of the node's breaker at `now`.
+    /// Returns the state at `now` of the breaker of the whole node, or the worst one of its parts if that is worse.
     pub fn breaker(&self, now: Instant) -> BreakerState {
-        self.state.breaker().state(now)
+        let parts = Part::ALL.map(|part| self.state.part(part).breaker().state(now));
+        parts.into_iter().fold(self.state.breaker().state(now), BreakerState::max)
     }
 
     /// Returns the number of calls sent to the node since it joined the pool, and how many of them failed.
@@ -333,10 +349,14 @@ impl Member {
         (self.state.requests.load(Ordering::SeqCst), self.state.failures.load(Ordering::Relaxed))
     }
 
-    /// Returns the slot of the oldest block that the node holds. 0 if the node holds all blocks, or if its oldest
-    /// block is unknown.
-    pub fn first_available(&self) -> Slot {
-        self.state.first_available.load(Ordering::Relaxed)
+    /// Returns the slot of the oldest block that the node holds. 0 if the node holds all blocks, and `None` if it has not
+    /// told.
+    pub fn first_available(&self) -> Option<Slot> {
+        Some(self.state.first_available.load(Ordering::Relaxed)).filter(|first| *first != UNKNOWN)
+    }
+
+    pub(super) fn set_first_available(&self, first: Slot) {
+        self.state.first_available.store(first, Ordering::Relaxed);
     }
 
     /// Returns the number of the node's set of features. `None` until the node has reported it.

@@ -118,8 +118,7 @@ impl Nodes {
         let answers = |member: &&Arc<Member>| {
             member.reasons(now).max() < Some(Unusable::Unprobed) && !member.lacks(call.method)
         };
-        let firsts = members.iter().filter(answers).map(|member| member.first_available());
-        let oldest = firsts.min().unwrap_or(0);
+        let oldest = members.iter().filter(answers).filter_map(|member| member.first_available()).min();
         let candidate = |(node, member): (usize, &Arc<Member>)| {
             let commitment = call.commitment;
             let quiet = member.state.quiet.left(call.method, now);
@@ -127,7 +126,8 @@ impl Nodes {
             let is_below = call.wanted_slot.is_some_and(|wanted| reached.is_some_and(|slot| slot < wanted));
             let unusable = [
                 member.reasons(now).max(),
-                (!may_be_trial && !member.has_closed_breaker()).then_some(Unusable::BreakerOpen),
+                (!member.admits(call.part(), now)).then_some(Unusable::BreakerOpen),
+                (!may_be_trial && !member.has_closed_breaker(call.part())).then_some(Unusable::BreakerOpen),
                 quiet.map(|_| Unusable::Quiet),
                 member.lacks(call.method).then_some(Unusable::Incapable),
                 member.over_share(call.context.caller),
@@ -147,10 +147,27 @@ impl Nodes {
                 near: commitment.is_none_or(is_near),
                 quiet,
                 tier: member.tier,
-                load: member.load(now),
+                load: member.load(call.part(), now),
             }
         };
         members.iter().enumerate().map(candidate).collect()
+    }
+
+    /// Returns for each of `nodes` that is not among the `attempts` why it was not asked.
+    pub(super) fn why_not(
+        &self,
+        call: &Question<'_>,
+        nodes: &[Arc<Member>],
+        attempts: &[FailedAttempt],
+    ) -> Vec<FailedAttempt> {
+        let members = self.load();
+        let mut candidates = self.candidates(&members, call, &[], Instant::now());
+        candidates.retain(|candidate| {
+            let member = &members[candidate.node];
+            nodes.iter().any(|node| node.id == member.id)
+                && !attempts.iter().any(|attempt| attempt.upstream == member.name)
+        });
+        reasons(&members, &candidates)
     }
 
     /// Returns true if a node that is not among the `tried` ones is usable for the call.

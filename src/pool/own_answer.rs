@@ -38,7 +38,7 @@ impl Pool {
                     members().filter_map(|m| Some((m.version()?, m))).min_by_key(|(v, _)| numbers(v))?;
                 json!({ "feature-set": member.feature_set(), "solana-core": *version })
             }
-            _ => json!(members().map(Member::first_available).min()?),
+            _ => json!(members().filter_map(Member::first_available).min()?),
         };
         let body = NodeReply::Result(Bytes::from(result.to_string()));
         Some(PoolReply { node: NO_NODE, body, sent_at: now, slot: 0 })

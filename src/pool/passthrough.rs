@@ -9,10 +9,8 @@ use bytes::Bytes;
 
 use super::member::Member;
 use super::members::Members;
-use super::question::{CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
-use super::reply::Meaning;
+use super::question::{CallContext, MinSlotUse, ParsedReply, Question, UpstreamCall};
 use crate::error::FailedAttempt;
-use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, PassthroughCall, Slot};
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
@@ -41,15 +39,8 @@ impl UpstreamCall for PassthroughRequest {
         (self.call.body(id), self.call.min_context_slot)
     }
 
-    fn reader(&self) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
-        |reply| Ok((reply, None))
-    }
-
-    fn classify(&self, (body, _): &ParsedReply, _: &SentRequest, _: &Frontier) -> Result<Meaning, Fault> {
-        match body {
-            NodeReply::Result(_) => Ok(Meaning::Answer),
-            NodeReply::Error { code, .. } => Meaning::of_code(*code),
-        }
+    fn reader(&self, _: Slot) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
+        |reply| Ok(ParsedReply::new(reply, None))
     }
 
     /// Accepts a refusal as the answer if every node that was asked has refused. Nobody knows if the other nodes

@@ -101,7 +101,7 @@ async fn find_health(
         member.forget_lacking();
         member.state.lists_writes.store(identity.lists_writes, Ordering::Relaxed);
         if let Some(first) = identity.first_available {
-            member.state.first_available.store(first, Ordering::Relaxed);
+            member.set_first_available(first);
         }
         if let Some(version) = identity.version {
             member.state.version.store(Some(Arc::new(version)));

@@ -8,15 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::meaning::{Meaning, judge};
 use super::member::Member;
 use super::members::Members;
-use super::reply::Meaning;
 use crate::config;
 use crate::error::FailedAttempt;
 use crate::fair::CallerId;
 use crate::frontier::{Era, Frontier};
 use crate::methods::{AnyMethod, Commitment, Method, Part, Slot};
-use crate::node::{Fault, NodeReply, code};
+use crate::node::{Fault, NodeReply};
 use crate::telemetry::Trace;
 
 /// The context of a call: its caller, and that caller's deadline and trace.
@@ -61,6 +61,10 @@ pub(super) struct Question<'a> {
     pub(super) context: &'a CallContext,
     /// The commitment at which nodes are compared by their slots. `None` if the answer does not depend on one.
     pub(super) commitment: Option<Commitment>,
+    /// True if a result has a slot of its own, usually in its context.
+    pub(super) has_slot: bool,
+    /// The lowest slot of an answer. `None` if any slot will do.
+    pub(super) lowest_slot: Option<Slot>,
     /// The slot that a node should have reached. Nodes known to be below this slot are asked only if no other node is
     /// usable. `None` if any slot will do.
     pub(super) wanted_slot: Option<Slot>,
@@ -89,6 +93,8 @@ impl<'a> Question<'a> {
             method,
             context,
             commitment: None,
+            has_slot: false,
+            lowest_slot: None,
             wanted_slot: None,
             reads: Reads::Nothing,
             is_sticky: false,
@@ -98,6 +104,11 @@ impl<'a> Question<'a> {
             upstreams: &[],
             without: &[],
         }
+    }
+
+    /// Returns the part of a node that answers the call.
+    pub(super) fn part(&self) -> Part {
+        self.method.rules().part
     }
 
     /// Returns the method under which metrics count the call. `None` for one that they count as "other".
@@ -117,6 +128,12 @@ impl<'a> Question<'a> {
     /// wanted slot, unusable nodes are not asked.
     pub(super) fn is_own(&self) -> bool {
         self.own_method().is_some() || matches!(self.method, AnyMethod::Tip(_))
+    }
+
+    /// Returns true if what becomes of the call says something about the health of its node. How much work another one
+    /// makes is up to its caller, and so are its errors.
+    pub(super) fn counts(&self) -> bool {
+        self.is_own() || self.part() == Part::Scans
     }
 
     /// Returns the longest time for an attempt.
@@ -144,18 +161,22 @@ impl<'a> Question<'a> {
 
     /// Returns true if the node is known not to hold the history that the call reads, or has not finalized the block
     /// although another node has. A block is certainly final only if its node has finalized the block's slot. `oldest` is
-    /// the first block that a node of the pool holds.
-    pub(super) fn lacks_history(&self, member: &Member, oldest: Slot, frontier: &Frontier) -> bool {
+    /// the first block that a node of the pool holds. `None` if no node has told it. What is unknown may be young.
+    pub(super) fn lacks_history(&self, member: &Member, oldest: Option<Slot>, frontier: &Frontier) -> bool {
+        let is_younger = |slot: Slot| match member.first_available() {
+            Some(first) => first > slot,
+            None => oldest.is_some_and(|oldest| oldest <= slot),
+        };
         match self.reads {
             Reads::Nothing => false,
             Reads::Block(slot) => {
                 let is_final = slot <= frontier.slot(Commitment::Finalized);
                 let reached = member.slot(Commitment::Finalized);
-                member.first_available() > slot || is_final && reached.is_some_and(|reached| reached < slot)
+                is_younger(slot) || is_final && reached.is_some_and(|reached| reached < slot)
             }
             // Where all nodes have forgotten the start of the list, those with the longest memory leave out the least.
-            Reads::BlocksFrom(first) => member.first_available() > oldest.max(first),
-            Reads::All => member.first_available() > oldest,
+            Reads::BlocksFrom(first) => oldest.is_some_and(|oldest| is_younger(oldest.max(first))),
+            Reads::All => oldest.is_some_and(is_younger),
         }
     }
 }
@@ -171,16 +192,20 @@ pub(super) trait UpstreamCall: Sync {
     /// Returns the body of the request with this `id` for `member`, and its `minContextSlot` if it has one.
     fn write(&self, id: u64, member: &Member, min_slot: MinSlotUse) -> (Bytes, Option<Slot>);
 
-    /// Returns a function that parses the answer and reads its context slot. The function may run on another thread,
-    /// because long answers take long to parse.
-    fn reader(&self) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static;
+    /// Returns a function that parses the answer. The function may run on another thread, because long answers take long
+    /// to parse. `finalized` is the newest known finalized slot.
+    fn reader(
+        &self,
+        finalized: Slot,
+    ) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static;
 
     /// Returns the meaning of an answer.
     ///
     /// # Errors
     /// The answer shows a fault of the node.
-    fn classify(&self, read: &ParsedReply, sent: &SentRequest, frontier: &Frontier)
-    -> Result<Meaning, Fault>;
+    fn judge(&self, read: &ParsedReply, sent: &SentRequest, frontier: &Frontier) -> Result<Meaning, Fault> {
+        judge(&self.question(), read, sent, frontier)
+    }
 
     /// Updates the newest known slots and the node's state from an answer, even if the call goes on to another node.
     fn learn(
@@ -191,16 +216,6 @@ pub(super) trait UpstreamCall: Sync {
         _sent: &SentRequest,
         _at: Instant,
     ) {
-    }
-
-    /// Returns true if another node may be asked after this fault.
-    fn may_retry(&self, fault: Fault) -> bool {
-        fault.may_retry()
-    }
-
-    /// Returns true if an error with this code says that the node does not serve the method at all.
-    fn may_lack_method(&self, code: i32) -> bool {
-        matches!(code, code::METHOD_NOT_FOUND | code::TRANSACTION_HISTORY_NOT_AVAILABLE)
     }
 
     /// Returns true if the refusals in `attempts` decide the call, because the remaining nodes would refuse it,
@@ -250,5 +265,19 @@ impl SentRequest {
     }
 }
 
-/// An answer, and the slot in its context. The slot is `None` if the answer has no context.
-pub(super) type ParsedReply = (NodeReply, Option<Slot>);
+/// An answer that was parsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ParsedReply {
+    pub(super) reply: NodeReply,
+    /// The slot of a result, usually in its context. `None` if it has none.
+    pub(super) slot: Option<Slot>,
+    /// True if another node may hold what this result lacks: it is `null`, or a list that is not full.
+    pub(super) is_short: bool,
+}
+
+impl ParsedReply {
+    /// Returns an answer that lacks nothing, as far as the answer itself tells.
+    pub(super) fn new(reply: NodeReply, slot: Option<Slot>) -> Self {
+        Self { reply, slot, is_short: false }
+    }
+}

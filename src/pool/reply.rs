@@ -1,14 +1,11 @@
-//! A node's answer to a call, what it means, and which of two answers is better.
-//!
-//! Each kind of call applies its own rules first, and then the table of error codes here. The table ignores message
-//! texts, because nodes may change them.
+//! A node's answer to a call, and which of two answers is better.
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::meaning::{Doubt, Meaning};
 use crate::methods::Slot;
-use crate::node::{Fault, NodeReply, code};
-use crate::telemetry::AttemptResult;
+use crate::node::{NodeReply, code};
 
 /// The answer of one node, with its time and slot.
 #[derive(Debug, Clone)]
@@ -32,28 +29,29 @@ impl PoolReply {
         }
     }
 
-    /// Returns true if the answer to getBlock holds no block: it is an error or `null`.
-    pub(super) fn has_no_block(&self) -> bool {
-        self.code().is_some() || self.is_null()
-    }
-
     fn is_null(&self) -> bool {
         self.body == NodeReply::Result(Bytes::from_static(b"null"))
     }
 
-    /// Returns the better of two answers of which neither is certain.
+    /// Returns true if `second` is better, where neither of the two is certain.
     ///
-    /// A result that is not null beats an error, and an error beats null. Between two results that are not null,
-    /// the higher slot wins.
-    pub(super) fn better_of(self, second: Self) -> Self {
-        let second_is_better = match (self.code(), second.code()) {
+    /// A result that is not null beats an error, and an error beats null. Of two lists, the longer one lacks less. Between
+    /// two other results that are not null, the higher slot wins.
+    fn is_worse_than(&self, second: &Self) -> bool {
+        match (&self.body, &second.body) {
             // The second node has passed the block's slot and knows that there is no block.
-            (Some(a), Some(b)) => lacks_block(a) && !lacks_block(b),
-            (None, Some(_)) => self.is_null(),
-            (Some(_), None) => !second.is_null(),
-            (None, None) => !second.is_null() && (self.is_null() || second.slot > self.slot),
-        };
-        if second_is_better { second } else { self }
+            (NodeReply::Error { code: a, .. }, NodeReply::Error { code: b, .. }) => {
+                lacks_block(*a) && !lacks_block(*b)
+            }
+            (NodeReply::Result(_), NodeReply::Error { .. }) => self.is_null(),
+            (NodeReply::Error { .. }, NodeReply::Result(_)) => !second.is_null(),
+            (NodeReply::Result(a), NodeReply::Result(b)) if a.starts_with(b"[") && b.starts_with(b"[") => {
+                b.len() > a.len()
+            }
+            (NodeReply::Result(_), NodeReply::Result(_)) => {
+                !second.is_null() && (self.is_null() || second.slot > self.slot)
+            }
+        }
     }
 }
 
@@ -61,46 +59,7 @@ fn lacks_block(code: i32) -> bool {
     matches!(code, code::BLOCK_CLEANED_UP | code::BLOCK_NOT_AVAILABLE)
 }
 
-/// The meaning of a node's answer for its call, if the answer is not a fault of the node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Meaning {
-    /// The final answer of the call.
-    Answer,
-    /// An answer that another node may improve. A second node is asked, and the better of the two answers is used.
-    NeedsSecondNode,
-    /// An error with a code that nodes are not known to use. A second node is asked, and a result of the second
-    /// node replaces the error.
-    UnlistedError,
-    /// An answer that is used only if no other node is left to ask. Holds the reason why it is not final:
-    /// [`AttemptResult::Behind`] or [`AttemptResult::Incapable`].
-    TryElsewhere(AttemptResult),
-}
-
-impl Meaning {
-    /// Returns the meaning that an error code has for all kinds of calls.
-    ///
-    /// # Errors
-    /// The code stands for a fault of the node.
-    pub(super) const fn of_code(code: i32) -> Result<Self, Fault> {
-        match code {
-            code::NODE_UNHEALTHY => Err(Fault::Unhealthy),
-            code::INTERNAL_ERROR | code::PARSE_ERROR => Err(Fault::UnknownCode),
-            code::MIN_CONTEXT_SLOT_NOT_REACHED => Ok(Self::TryElsewhere(AttemptResult::Behind)),
-            // The node does not serve the method, or its storage or indexes do not support the call.
-            code::METHOD_NOT_FOUND
-            | code::KEY_EXCLUDED_FROM_SECONDARY_INDEX
-            | code::TRANSACTION_HISTORY_NOT_AVAILABLE
-            | code::SCAN_ERROR
-            | code::LONG_TERM_STORAGE_UNREACHABLE => Ok(Self::TryElsewhere(AttemptResult::Incapable)),
-            code::LOWEST_OF_SOLANA..=code::BLOCK_CLEANED_UP
-            | code::INVALID_PARAMS
-            | code::INVALID_REQUEST => Ok(Self::Answer),
-            _ => Ok(Self::UnlistedError),
-        }
-    }
-}
-
-/// The best answer to a call so far, with its meaning, which is never [`Meaning::Answer`].
+/// The best answer to a call so far, with its meaning, which is never [`Meaning::Decides`].
 #[derive(Debug)]
 pub(super) struct Best {
     pub(super) meaning: Meaning,
@@ -110,7 +69,7 @@ pub(super) struct Best {
 impl Best {
     /// Returns true if the caller may get the answer as it is. Other nodes only improve or confirm it.
     pub(super) fn is_answer(&self) -> bool {
-        !matches!(self.meaning, Meaning::TryElsewhere(_))
+        self.rank() > Rank::Behind || self.meaning == Meaning::AskOn(Doubt::Private)
     }
 
     /// Returns true if the node has refused the minimum slot of the request.
@@ -118,21 +77,36 @@ impl Best {
         !self.is_answer() && self.reply.code() == Some(code::MIN_CONTEXT_SLOT_NOT_REACHED)
     }
 
-    /// Returns the better of the two, or `held` if they are equally good. `other` is an answer that is not good enough.
-    ///
-    /// Answers behind the minimum slot are better than refusals. Among answers behind the minimum slot, results are
-    /// better than errors, and higher slots are better than lower ones.
-    pub(super) fn better(held: Option<Self>, other: Self) -> Self {
-        let rank = |best: &Self| {
-            let behind = best.meaning == Meaning::TryElsewhere(AttemptResult::Behind);
-            let is_result = behind && best.reply.code().is_none();
-            (best.is_answer(), behind, is_result, if behind { best.reply.slot } else { 0 })
-        };
-        match held {
-            Some(held) if rank(&held) >= rank(&other) => held,
-            _ => other,
+    fn rank(&self) -> Rank {
+        match self.meaning {
+            Meaning::NotHere => Rank::Refusal,
+            Meaning::AskOn(Doubt::Private) => Rank::Private,
+            Meaning::AskOn(Doubt::Behind) => Rank::Behind,
+            Meaning::AskOn(Doubt::Absent(_) | Doubt::Unlikely) | Meaning::Decides => Rank::Answer,
         }
     }
+
+    /// Returns the better of the two, or `held` if they are equally good. `other` is an answer that is not good enough.
+    /// Among answers behind the minimum slot, results are better than errors, and higher slots are better than lower ones.
+    pub(super) fn better(held: Option<Self>, other: Self) -> Self {
+        let Some(held) = held else { return other };
+        let height = |best: &Self| (best.reply.code().is_none(), best.reply.slot);
+        let is_worse = match (held.rank(), other.rank()) {
+            (Rank::Answer, Rank::Answer) => held.reply.is_worse_than(&other.reply),
+            (Rank::Behind, Rank::Behind) => height(&held) < height(&other),
+            (rank, other) => rank < other,
+        };
+        if is_worse { other } else { held }
+    }
+}
+
+/// How good an answer is that does not decide its call, worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Refusal,
+    Private,
+    Behind,
+    Answer,
 }
 
 #[cfg(test)]
@@ -157,11 +131,12 @@ mod tests {
             ("a result and null", (result(b"{}"), 1), (result(b"null"), 2), 0),
             ("null and a result", (result(b"null"), 2), (result(b"{}"), 1), 1),
             ("one code twice", (error(not_yet), 1), (error(not_yet), 2), 0),
+            ("the longer of two lists", (result(b"[]"), 2), (result(b"[5]"), 1), 1),
             ("null twice", (result(b"null"), 1), (result(b"null"), 2), 0),
             ("another reason for a missing block", (error(not_yet), 1), (error(unknown), 1), 1),
         ] {
-            let better = reply(0, first.0, first.1).better_of(reply(1, second.0, second.1));
-            assert_eq!(better.node, expected, "{name}");
+            let [first, second] = [reply(0, first.0, first.1), reply(1, second.0, second.1)];
+            assert_eq!(usize::from(first.is_worse_than(&second)), expected, "{name}");
         }
     }
 
@@ -171,8 +146,7 @@ mod tests {
             let reply = PoolReply { node, body, sent_at: Instant::now(), slot };
             Best { meaning, reply }
         };
-        let [behind, incapable] =
-            [AttemptResult::Behind, AttemptResult::Incapable].map(Meaning::TryElsewhere);
+        let (behind, incapable) = (Meaning::AskOn(Doubt::Behind), Meaning::NotHere);
         let result = || NodeReply::Result(Bytes::from_static(b"{}"));
         let best = [
             (best_of(0, error(-32601), 9, incapable), 0),
@@ -181,7 +155,7 @@ mod tests {
             (best_of(3, result(), 3, behind), 3),
             (best_of(4, result(), 4, behind), 4),
             (best_of(5, result(), 2, behind), 4),
-            (best_of(6, result(), 1, Meaning::NeedsSecondNode), 6),
+            (best_of(6, result(), 1, Meaning::AskOn(Doubt::Unlikely)), 6),
             (best_of(7, result(), 9, behind), 6),
         ];
         let mut held = None;
@@ -189,24 +163,6 @@ mod tests {
             let better = Best::better(held.take(), other);
             assert_eq!(better.reply.node, expected);
             held = Some(better);
-        }
-    }
-
-    #[test]
-    fn codes_match_the_node_contract() {
-        let elsewhere = |why| Ok(Meaning::TryElsewhere(why));
-        let (behind, incapable) = (elsewhere(AttemptResult::Behind), elsewhere(AttemptResult::Incapable));
-        for (codes, expected) in [
-            (&[-32005][..], Err(Fault::Unhealthy)),
-            (&[-32603, -32700], Err(Fault::UnknownCode)),
-            (&[-32016], behind),
-            (&[-32601, -32010, -32011, -32012, -32019], incapable),
-            (&[-32600, -32602, -32001, -32004, -32007, -32009, -32015, -32020, -32022], Ok(Meaning::Answer)),
-            (&[-32000, -32023, -32099, -32604, -1, 0], Ok(Meaning::UnlistedError)),
-        ] {
-            for code in codes {
-                assert_eq!(Meaning::of_code(*code), expected, "{code}");
-            }
         }
     }
 }

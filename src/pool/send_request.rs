@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
+use super::meaning::{Doubt, Meaning, judge};
 use super::member::Member;
 use super::members::Members;
 use super::question::{CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
-use super::reply::Meaning;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, SendQuery, Slot};
@@ -57,10 +57,6 @@ impl UpstreamCall for SendRequest {
         }
     }
 
-    fn may_retry(&self, fault: Fault) -> bool {
-        matches!(fault, Fault::Connect | Fault::Unhealthy | Fault::Timeout)
-    }
-
     fn write(&self, id: u64, _: &Member, _: MinSlotUse) -> (Bytes, Option<Slot>) {
         self.attempts.fetch_add(1, Ordering::Relaxed);
         let (method, params) = (AnyMethod::Send.as_str(), self.query.params_json());
@@ -68,24 +64,21 @@ impl UpstreamCall for SendRequest {
         (body.into(), self.query.min_context_slot)
     }
 
-    fn reader(&self) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
+    fn reader(&self, _: Slot) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
         let is_repeated = self.attempts.load(Ordering::Relaxed) > 1;
         let signature = self.query.signature.filter(|_| is_repeated);
         move |reply| {
             let sent_before = signature.filter(|_| has_failed(&reply, "already been processed"));
             let result = sent_before.map(|signature| NodeReply::Result(format!("\"{signature}\"").into()));
-            Ok((result.unwrap_or(reply), None))
+            Ok(ParsedReply::new(result.unwrap_or(reply), None))
         }
     }
 
-    fn classify(&self, (body, _): &ParsedReply, _: &SentRequest, _: &Frontier) -> Result<Meaning, Fault> {
-        match body {
-            NodeReply::Result(_) => Ok(Meaning::Answer),
-            _ if self.block.is_some() && has_failed(body, "Blockhash not found") => {
-                Ok(Meaning::TryElsewhere(AttemptResult::Behind))
-            }
-            NodeReply::Error { code, .. } => Meaning::of_code(*code),
+    fn judge(&self, read: &ParsedReply, sent: &SentRequest, frontier: &Frontier) -> Result<Meaning, Fault> {
+        if self.block.is_some() && has_failed(&read.reply, "Blockhash not found") {
+            return Ok(Meaning::AskOn(Doubt::Behind));
         }
+        judge(&self.question(), read, sent, frontier)
     }
 
     /// Accepts a refusal as the answer if no node can have sent the transaction.

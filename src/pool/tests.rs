@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
+use super::meaning::{Meaning, effect};
 use super::member::InFlight;
 use super::passthrough::PassthroughRequest;
 use super::probe::Genesis;
-use super::question::{SentRequest, UpstreamCall as _};
+use super::question::{ParsedReply, Question, SentRequest, UpstreamCall as _};
 use super::*;
 use crate::breaker::BreakerState;
 use crate::config::{Config, GenesisCheck, Secret, Upstream};
 use crate::error::Reason;
 use crate::jsonrpc::Params;
 use crate::methods::{
-    AnyMethod, Commitment, Method, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query, Signature,
-    Slot, TipQuery,
+    AnyMethod, Commitment, Method, Part, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query,
+    Signature, Slot, TipQuery,
 };
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
@@ -66,7 +67,15 @@ pub(super) fn passthrough() -> PassthroughRequest {
 
 /// Begins a `getAccountInfo` call of `caller` at `member`.
 fn begin(member: &Member, caller: usize, now: Instant) -> InFlight<'_> {
-    InFlight::begin(member, Some(Method::GetAccountInfo), true, CallerId::numbered(caller), now)
+    let context = CallContext { caller: CallerId::numbered(caller), ..CallContext::own(now) };
+    InFlight::begin(member, &Question::new(AnyMethod::Own(Method::GetAccountInfo), &context), now)
+}
+
+/// Ends a `getAccountInfo` call with a fault, or with an answer. Returns true if that has opened a breaker.
+fn end(call: InFlight<'_>, fault: Option<Fault>, now: Instant) -> bool {
+    let context = CallContext::own(now);
+    let question = Question::new(AnyMethod::Own(Method::GetAccountInfo), &context);
+    call.ended(effect(&question, &fault.map_or(Ok(Meaning::Decides), Err)), fault, SECOND, now)
 }
 
 #[tokio::test]
@@ -100,11 +109,11 @@ async fn failed_call_is_counted_and_opens_the_breaker() {
     let (members, now) = (pool.members(), Instant::now());
     let node = &members[0];
     let (ok, given_up, failed) = (None, Some(Fault::GivenUp), Some(Fault::Connect));
-    assert!(!begin(node, 1, now).ended(ok, SECOND, now));
-    assert!(!begin(node, 1, now).ended(given_up, SECOND, now), "the caller gave up");
+    assert!(!end(begin(node, 1, now), ok, now));
+    assert!(!end(begin(node, 1, now), given_up, now), "the caller gave up");
     assert_eq!((node.counts(), node.last_failure()), ((2, 0), None));
 
-    assert!(begin(node, 1, now).ended(failed, SECOND, now));
+    assert!(end(begin(node, 1, now), failed, now));
     assert_eq!((node.counts(), node.last_failure()), ((3, 1), Some((AttemptResult::Connect, now))));
     assert_eq!(pool.reasons(node, now), [Unusable::BreakerOpen]);
     let later = now + members.settings.breaker.open;
@@ -112,7 +121,7 @@ async fn failed_call_is_counted_and_opens_the_breaker() {
     let trial = begin(node, 1, later);
     assert!(trial.is_trial());
     assert_eq!(pool.reasons(node, later), [Unusable::BreakerOpen], "one trial at a time");
-    trial.ended(None, SECOND, later);
+    end(trial, None, later);
     assert_eq!((pool.reasons(node, later), node.breaker(later)), (vec![], BreakerState::Closed));
 }
 
@@ -122,7 +131,7 @@ async fn only_first_attempts_of_own_methods_are_trials() {
     let (members, open) = (pool.members(), pool.members().settings.breaker.open);
     let node = &members[0];
     let own = request(Method::GetAccountInfo, r#"["11111111111111111111111111111111"]"#);
-    begin(node, 1, Instant::now()).ended(Some(Fault::Connect), SECOND, Instant::now());
+    end(begin(node, 1, Instant::now()), Some(Fault::Connect), Instant::now());
     tokio::time::advance(open).await;
     let now = Instant::now();
     assert_eq!(node.breaker(now), BreakerState::HalfOpen);
@@ -135,18 +144,15 @@ async fn only_first_attempts_of_own_methods_are_trials() {
         "a further attempt"
     );
     assert_eq!(rated(pool.nodes.candidates(&members, &passthrough().question(), &[], now)), avoided);
-    let forwarded = InFlight::begin(node, None, false, CallerId::numbered(1), now);
+    let forwarded = InFlight::begin(node, &passthrough().question(), now);
     assert!(!forwarded.is_trial());
     drop(forwarded);
     assert_eq!(node.breaker(now), BreakerState::HalfOpen);
     // Trials that end without a result do not follow upon each other.
-    for uncounted in [None, Some(Fault::TooManyRequests(None)), Some(Fault::TooLarge)] {
+    for uncounted in [Fault::TooManyRequests(None), Fault::TooLarge] {
         let trial = begin(node, 1, Instant::now());
         assert!(trial.is_trial());
-        match uncounted {
-            None => trial.end_without_result(),
-            fault => drop(trial.ended(fault, SECOND, Instant::now())),
-        }
+        end(trial, Some(uncounted), Instant::now());
         assert_eq!(pool.reasons(node, Instant::now()), [Unusable::BreakerOpen], "{uncounted:?}");
         tokio::time::advance(open).await;
         assert_eq!(pool.reasons(node, Instant::now()), [], "{uncounted:?}");
@@ -166,6 +172,43 @@ async fn quiet_and_far_nodes_are_rated_by_method() {
     assert_eq!((rated(votes).unusable, pool.reasons(&members[0], now)), (None, vec![]));
     members[0].state.quiet.answered(AnyMethod::Own(Method::GetBlock), now);
     assert_eq!(rated(blocks).unusable, None);
+}
+
+#[tokio::test]
+async fn one_part_of_a_node_may_fail_alone() {
+    let pool = pool(1, |config| config.pool.breaker.failures = 1);
+    let (members, now) = (pool.members(), Instant::now());
+    let rated = |method, params| {
+        let call = request(method, params);
+        pool.nodes.candidates(&members, &call.question(), &[], now)[0].unusable
+    };
+    let fail = |method| {
+        let context = CallContext::own(now);
+        let question = Question::new(AnyMethod::Own(method), &context);
+        let fault = Fault::Status(503);
+        InFlight::begin(&members[0], &question, now).ended(
+            effect(&question, &Err(fault)),
+            Some(fault),
+            SECOND,
+            now,
+        )
+    };
+    assert!(fail(Method::GetBlock));
+    let blocks = || rated(Method::GetBlocks, "[5,6]");
+    assert_eq!((blocks(), rated(Method::GetVoteAccounts, "[]")), (Some(Unusable::BreakerOpen), None));
+    assert_eq!(pool.reasons(&members[0], now), []);
+    assert!(fail(Method::GetSupply), "a second part");
+    assert_eq!(rated(Method::GetVoteAccounts, "[]"), Some(Unusable::BreakerOpen));
+    assert_eq!(pool.reasons(&members[0], now), [Unusable::BreakerOpen], "the whole node is out");
+}
+
+#[tokio::test]
+async fn a_node_that_refuses_does_not_look_fast() {
+    let pool = pool(1, |_| {});
+    let (members, now) = (pool.members(), Instant::now());
+    let before = members[0].load(Part::Accounts, now);
+    end(begin(&members[0], 1, now), Some(Fault::TooManyRequests(None)), now);
+    assert!(members[0].load(Part::Accounts, now) > before);
 }
 
 #[tokio::test]
@@ -353,10 +396,10 @@ async fn blocks_need_nodes_with_their_history() {
         frontier.set_usable(node, true, now);
         frontier.probed(frontier.era(), node, Commitment::Finalized, slot, now);
     }
-    members[1].state.first_available.store(100, Ordering::Relaxed);
+    members[1].set_first_available(100);
     let lacks_history = |slot: Slot| {
         let call = request(Method::GetBlock, &format!("[{slot}]"));
-        call.question().lacks_history(&members[1], 0, frontier)
+        call.question().lacks_history(&members[1], Some(0), frontier)
     };
     for (name, slot, expected) in [
         ("deleted", 99, true),
@@ -404,7 +447,13 @@ async fn an_old_transaction_is_no_nodes_first_slot() {
             newest_before: 0,
             max_slot_lag: 20,
         };
-        request.learn(frontier, &members[0], &(NodeReply::Result(result.into()), Some(900)), &sent, now);
+        request.learn(
+            frontier,
+            &members[0],
+            &ParsedReply::new(NodeReply::Result(result.into()), Some(900)),
+            &sent,
+            now,
+        );
         Commitment::ALL.map(|commitment| frontier.slot(commitment))
     };
     assert_eq!(learn(5), [900, 0, 0]);

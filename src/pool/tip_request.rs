@@ -5,7 +5,6 @@ use bytes::Bytes;
 use super::member::Member;
 use super::members::Members;
 use super::question::{CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
-use super::reply::Meaning;
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{
@@ -79,14 +78,11 @@ impl UpstreamCall for TipRequest {
     fn question(&self) -> Question<'_> {
         Question {
             commitment: Some(self.at()),
+            has_slot: true,
+            lowest_slot: Some(self.floor()),
             wanted_slot: Some(self.floor()),
             ..Question::new(AnyMethod::Tip(self.query.method()), &self.context)
         }
-    }
-
-    /// History is a part of a node that other questions for statuses do not need.
-    fn may_lack_method(&self, code: i32) -> bool {
-        code == code::METHOD_NOT_FOUND
     }
 
     fn write(&self, id: u64, _: &Member, _: MinSlotUse) -> (Bytes, Option<Slot>) {
@@ -96,10 +92,10 @@ impl UpstreamCall for TipRequest {
         (body.into(), floor)
     }
 
-    fn reader(&self) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
+    fn reader(&self, _: Slot) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
         let (query, floors, minimum) = (self.query.clone(), self.floors, self.callers_minimum());
         move |reply| match &reply {
-            NodeReply::Error { .. } => Ok((reply, None)),
+            NodeReply::Error { .. } => Ok(ParsedReply::new(reply, None)),
             NodeReply::Result(result) => {
                 let slot = slot_of(&query, floors, result).ok_or(Fault::BadJson)?;
                 // Behind one address there may be several machines, and some ignore the minimum.
@@ -107,26 +103,8 @@ impl UpstreamCall for TipRequest {
                     Some(minimum) if slot < minimum => NodeReply::min_context_slot_not_reached(slot),
                     _ => reply,
                 };
-                Ok((reply, Some(slot)))
+                Ok(ParsedReply::new(reply, Some(slot)))
             }
-        }
-    }
-
-    fn classify(
-        &self,
-        (body, slot): &ParsedReply,
-        _: &SentRequest,
-        frontier: &Frontier,
-    ) -> Result<Meaning, Fault> {
-        match (body, slot) {
-            (NodeReply::Error { code, .. }, _) => Meaning::of_code(*code),
-            // A slot that one node invents would become a tip that no other node reaches.
-            (NodeReply::Result(_), Some(slot))
-                if *slot >= self.floor() && frontier.believes(self.at(), *slot) =>
-            {
-                Ok(Meaning::Answer)
-            }
-            (NodeReply::Result(_), _) => Ok(Meaning::TryElsewhere(AttemptResult::Behind)),
         }
     }
 
@@ -134,11 +112,11 @@ impl UpstreamCall for TipRequest {
         &self,
         frontier: &Frontier,
         member: &Member,
-        (body, slot): &ParsedReply,
+        ParsedReply { reply, slot, .. }: &ParsedReply,
         sent: &SentRequest,
         now: tokio::time::Instant,
     ) {
-        match (body, slot) {
+        match (reply, slot) {
             (NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, body }, None) => {
                 // It may be below a slot that it had reached: it was restarted, or replaced by another machine.
                 if let Some(slot) = error_context_slot(body) {
@@ -152,7 +130,7 @@ impl UpstreamCall for TipRequest {
         }
         // Where the node has a transaction at a commitment, its chain is there, too. Accounts are then read from such nodes. Its
         // first slot is not that of a transaction, which may be years old.
-        if let (TipQuery::Statuses { .. }, NodeReply::Result(result)) = (&self.query, body)
+        if let (TipQuery::Statuses { .. }, NodeReply::Result(result)) = (&self.query, reply)
             && let Some(Contextual { value, .. }) = Contextual::split(result)
         {
             for SignatureStatus { slot, confirmation_status, .. } in

@@ -296,7 +296,7 @@ async fn a_node_in_a_bad_state_is_asked_for_a_block() {
         let [first, second, holder] = gateway.cluster.nodes() else { panic!("three nodes") };
         let state = || gateway.unusable(2);
         if its_breaker_is_open {
-            holder.fault_on("getAccountInfo", Fault::Status(500), None);
+            holder.fault_on("getAccountInfo", Fault::Reset, None);
             let mut accounts = 0..;
             while state() != Some(Unusable::BreakerOpen) {
                 read(&gateway, accounts.next().unwrap(), Commitment::Processed).await.unwrap();
@@ -333,7 +333,7 @@ async fn a_node_that_hangs_does_not_delay_a_skipped_slot() {
     // The usual duration of the method must be known.
     join_all((newest - 60..newest).map(async |slot| block(slot).send().await)).await;
     let node = gateway.cluster.node(2);
-    node.fault_on("getAccountInfo", Fault::Status(500), None);
+    node.fault_on("getAccountInfo", Fault::Reset, None);
     let mut accounts = 0..;
     while gateway.unusable(2) != Some(Unusable::BreakerOpen) {
         read(&gateway, accounts.next().unwrap(), Commitment::Processed).await.unwrap();

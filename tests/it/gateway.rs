@@ -1,5 +1,7 @@
 //! Keys and limits: permissions, rates and quotas, seen from outside.
 
+use std::time::Instant;
+
 use futures_util::future::join_all;
 use serde_json::json;
 use slotfront::config::AuthMode;
@@ -80,12 +82,16 @@ async fn calls_past_the_burst_are_limited_individually() {
         })
         .start()
         .await;
-    let mut limited = 0;
-    for i in 0..20 {
+    let (began, mut passed, mut limited) = (Instant::now(), 0, 0);
+    while limited < 10 {
         let reply = gateway.get_nodes().send().await;
         assert!(reply.header("ratelimit-policy").starts_with("\"rate\";q=5;w="), "{:?}", reply.headers);
         match reply.status {
-            200 => assert!(i < 10, "five calls pass at once, and one a second"),
+            200 => {
+                passed += 1;
+                let most = 6 + began.elapsed().as_secs();
+                assert!(passed <= most, "five calls pass at once, and one a second: {passed} of {most}");
+            }
             429 => {
                 limited += 1;
                 assert_eq!(reply.code(), -32092);
@@ -95,7 +101,6 @@ async fn calls_past_the_burst_are_limited_individually() {
             status => panic!("{status}"),
         }
     }
-    assert!(limited >= 10, "{limited}");
     let reply = gateway.batch([gateway.get_nodes(), gateway.get_nodes()]).send().await;
     assert_eq!(reply.status, 200, "a batch has status 200, and each element its own outcome");
 }

@@ -111,7 +111,7 @@ async fn calls_too_long_for_a_node_open_no_breaker() {
     let asked = gateway.cluster.nodes().iter().map(|node| node.calls("getInflationReward"));
     assert_eq!(asked.sum::<u64>(), 0, "a node does not read it");
     let attempts = refused.error()["data"]["attempts"].clone();
-    assert_eq!(attempts.as_array().unwrap().len(), 1, "another node would refuse it, too: {attempts}");
+    assert_eq!(attempts.as_array().unwrap().len(), 2, "another node may take longer calls: {attempts}");
     for member in &*gateway.front().pool.members() {
         assert_eq!(member.breaker(Instant::now()), BreakerState::Closed, "{}", member.name);
     }

@@ -340,7 +340,7 @@ async fn forwarded_calls_avoid_a_node_on_trial() {
         .start()
         .await;
     let (node, wallets) = (gateway.cluster.node(0), gateway.cluster.examples().wallets);
-    node.fault_on("getAccountInfo", Fault::Status(500), None);
+    node.fault_on("getAccountInfo", Fault::Reset, None);
     let mut calls = wallets.iter().map(|wallet| gateway.get_account(wallet));
     while node.calls("getAccountInfo") == 0 {
         assert_eq!(calls.next().expect("one of the calls asks the node").send().await.status, 200);

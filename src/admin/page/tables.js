@@ -34,7 +34,7 @@ function nodeRow(node, frontier) {
     element("td.n", {}, rate(node.per_s)),
     element("td.n", {}, whole.format(node.in_flight)),
     element(breaker, {}, node.breaker),
-    element("td.n", {}, node.slots.processed == null ? "–" : slot(node.first_available_block)),
+    element("td.n", {}, node.first_available_block == null ? "–" : slot(node.first_available_block)),
     element("td.n", {}, count(node.requests)),
     element(failed > 0.05 ? "td.n.warn" : "td.n", {}, count(node.failures)),
   ];

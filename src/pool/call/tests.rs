@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::error::Reason;
-use crate::methods::{Method, Pubkey};
+use crate::methods::{AnyMethod, Method, Pubkey};
 use crate::pool::health::Health;
 use crate::pool::probe::Genesis;
 use crate::pool::tests::{passthrough, pool, request};
@@ -22,32 +22,82 @@ fn error(node: usize, code: i32) -> PoolReply {
 }
 
 #[tokio::test]
-async fn unlisted_error_yields_to_a_certain_result() {
+async fn a_private_error_yields_to_any_answer() {
     let (pool, call) = (pool(2, |_| {}), request(Method::GetClusterNodes, "[]"));
-    let members = pool.members();
-    let (kept_open, refused) = (Err(Fault::Status(500)), Meaning::TryElsewhere(AttemptResult::Incapable));
-    for (name, second, expected) in [
-        ("a result", Ok((Meaning::Answer, result(1))), Some(1)),
-        ("a doubtful result", Ok((Meaning::NeedsSecondNode, result(1))), Some(0)),
-        ("an error", Ok((Meaning::Answer, error(1, -32602))), Some(0)),
-        ("a fault", kept_open, None),
-        ("a refusal", Ok((refused, error(1, -32601))), None),
+    let (members, method) = (pool.members(), AnyMethod::Own(Method::GetClusterNodes));
+    let private = || Ok((Meaning::AskOn(Doubt::Private), error(0, -32099)));
+    let unlikely = Meaning::AskOn(Doubt::Unlikely);
+    for (name, second, expected, is_left_alone) in [
+        ("a result", Ok((Meaning::Decides, result(1))), 1, true),
+        ("an error that decides", Ok((Meaning::Decides, error(1, -32602))), 1, false),
+        ("a doubtful result", Ok((unlikely, result(1))), 1, false),
+        ("another private error", Ok((Meaning::AskOn(Doubt::Private), error(1, -32000))), 0, false),
+        ("a fault", Err(Fault::Status(500)), 0, false),
+        ("a refusal", Ok((Meaning::NotHere, error(1, -32601))), 0, false),
     ] {
         let mut course = CallCourse::new(&pool, &call);
-        let first = course.record(&members[0], Ok((Meaning::UnlistedError, error(0, -32099))));
-        assert!(matches!(first, CallStep::Confirm), "{name}");
-        match course.record(&members[1], second) {
-            CallStep::Done(reply) => assert_eq!(Some(reply.node), expected, "{name}"),
-            _ => assert_eq!((expected, course.conclude().unwrap().node), (None, 0), "{name}"),
+        assert!(matches!(course.record(&members[0], private()), CallStep::Confirm), "{name}");
+        let told = match course.record(&members[1], second) {
+            CallStep::Done(reply) => reply,
+            _ => course.conclude().unwrap(),
+        };
+        assert_eq!(told.node, expected, "{name}");
+        let quiet = members[0].state.quiet.left(method, Instant::now());
+        assert_eq!(quiet.is_some(), is_left_alone, "{name}");
+        members[0].state.quiet.answered(method, Instant::now());
+    }
+}
+
+#[tokio::test]
+async fn absence_needs_the_word_of_every_holder() {
+    let pool = pool(3, |_| {});
+    let members = pool.members();
+    let block = request(Method::GetBlock, "[50]");
+    let page = request(Method::GetSignaturesForAddress, r#"["SysvarC1ock11111111111111111111111111111111"]"#);
+    let absent = |holders| Ok((Meaning::AskOn(Doubt::Absent(holders)), error(0, -32007)));
+    let failed = || Err(Fault::Status(503));
+    // The oldest blocks of the nodes. The first one answers, the second fails, and the third is drained.
+    for (name, call, holders, firsts, is_told) in [
+        ("equal ones", &block, Holders::Any, [Some(9), Some(9)], true),
+        ("the failed one is younger", &block, Holders::Any, [Some(9), Some(10)], true),
+        ("the failed one is older", &block, Holders::Any, [Some(9), Some(8)], false),
+        ("the failed one has begun after the block", &block, Holders::Any, [None, Some(51)], true),
+        ("the failed one is unknown", &block, Holders::Any, [Some(9), None], false),
+        ("both are unknown", &block, Holders::Any, [None, None], false),
+        ("what is ahead is not held by one that failed", &block, Holders::Ahead, [None, None], true),
+        ("a page of an older one", &page, Holders::Older, [Some(9), Some(10)], true),
+        ("a page of a younger one", &page, Holders::Older, [Some(9), Some(8)], false),
+        ("a page beside an unknown one", &page, Holders::Older, [Some(9), None], false),
+    ] {
+        members[2].set_drained(true);
+        for (member, first) in members.iter().zip(firsts) {
+            member.set_first_available(first.unwrap_or(Slot::MAX));
+        }
+        let mut course = CallCourse::new(&pool, call);
+        course.record(&members[1], failed());
+        course.record(&members[0], absent(holders));
+        let told = course.conclude();
+        assert_eq!(told.is_ok(), is_told, "{name}");
+        if let Err(Error::NoUpstream(attempts)) = told {
+            assert_eq!(attempts.len(), 1, "{name}");
+            assert!(attempts[0].is(AttemptResult::Status5xx), "{name}");
         }
     }
+    // One that was not asked has not answered, either.
+    members[0].set_first_available(9);
+    members[1].set_first_available(8);
+    members[1].state.quiet.refused(AnyMethod::Own(Method::GetBlock), None, Instant::now(), Instant::now());
+    let mut course = CallCourse::new(&pool, &block);
+    course.record(&members[0], absent(Holders::Any));
+    let Err(Error::NoUpstream(attempts)) = course.conclude() else { panic!("told") };
+    assert_eq!(attempts[0].reason, Reason::NotAsked(Unusable::Quiet));
 }
 
 #[tokio::test]
 async fn refusals_of_all_nodes_are_the_answer() {
     let (pool, own, passthrough) = (pool(2, |_| {}), request(Method::GetBlock, "[5]"), passthrough());
     let members = pool.members();
-    let refused = || Ok((Meaning::TryElsewhere(AttemptResult::Incapable), error(0, -32601)));
+    let refused = || Ok((Meaning::NotHere, error(0, -32601)));
 
     let mut course_of_own = CallCourse::new(&pool, &own);
     course_of_own.record(&members[0], refused());

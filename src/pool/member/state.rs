@@ -14,12 +14,14 @@ use super::Member;
 use crate::breaker::Breaker;
 use crate::config;
 use crate::fair::{CallerHoldings, CallerId};
-use crate::methods::{AnyMethod, Method};
+use crate::methods::{AnyMethod, Method, Part, Slot};
 use crate::node::Fault;
 use crate::pool::cluster::ClusterMark;
 use crate::pool::health::Health;
 use crate::pool::lock;
+use crate::pool::meaning::Effect;
 use crate::pool::peak_ewma::PeakEwma;
+use crate::pool::question::Question;
 use crate::telemetry::AttemptResult;
 
 /// The state of one node. A reload that only changes the node's settings keeps this state.
@@ -27,8 +29,8 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) in_flight: AtomicUsize,
     pub(in crate::pool) by_caller: CallerHoldings,
     pub(in crate::pool) slow_calls: SlowCalls,
-    pub(in crate::pool) latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,
+    parts: [PartState; Part::ALL.len()],
     pub(in crate::pool) health: ArcSwap<Health>,
     /// The methods that the node does not serve, as a set with one bit for each [`AnyMethod::index`].
     pub(in crate::pool) incapable: AtomicU64,
@@ -59,13 +61,13 @@ impl NodeState {
             in_flight: AtomicUsize::new(0),
             by_caller: CallerHoldings::default(),
             slow_calls: SlowCalls::default(),
-            latency: Mutex::default(),
             breaker: Mutex::new(Breaker::new(breaker)),
+            parts: Part::ALL.map(|_| PartState::new(breaker)),
             health: ArcSwap::from_pointee(Health::Unprobed),
             incapable: AtomicU64::new(0),
             refuses_blocks: AtomicBool::new(false),
             lists_writes: AtomicBool::new(false),
-            first_available: AtomicU64::new(0),
+            first_available: AtomicU64::new(UNKNOWN),
             quiet: QuietCalls::new(Duration::from_millis(250), Duration::from_secs(5)),
             quiet_for_follower: QuietCalls::new(Duration::from_secs(1), Duration::from_mins(1)),
             drained: AtomicBool::new(false),
@@ -77,6 +79,30 @@ impl NodeState {
             last_failure: Mutex::default(),
             probed: AtomicBool::new(false),
         }
+    }
+
+    /// Returns the breaker of the whole node, which counts what concerns all of its parts.
+    pub(in crate::pool) fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        lock(&self.breaker)
+    }
+
+    pub(in crate::pool) fn part(&self, part: Part) -> &PartState {
+        &self.parts[part.index()]
+    }
+}
+
+/// The oldest block of a node that has not told it.
+pub(super) const UNKNOWN: Slot = Slot::MAX;
+
+/// The state of one part of a node.
+pub(in crate::pool) struct PartState {
+    pub(in crate::pool) latency: Mutex<PeakEwma>,
+    breaker: Mutex<Breaker>,
+}
+
+impl PartState {
+    fn new(breaker: config::BreakerSettings) -> Self {
+        Self { latency: Mutex::default(), breaker: Mutex::new(Breaker::new(breaker)) }
     }
 
     pub(in crate::pool) fn breaker(&self) -> MutexGuard<'_, Breaker> {
@@ -169,31 +195,32 @@ pub(in crate::pool) struct InFlight<'a> {
     member: &'a Member,
     /// The method under which metrics count the call.
     method: Option<Method>,
+    part: Part,
     caller: CallerId,
-    /// True if the call is the trial of a half-open breaker.
-    trial: bool,
-    /// True once the breaker has the result of the call.
+    /// True if what becomes of the call says something about the node's health.
+    counts: bool,
+    /// True while the call is the trial of the node's half-open breaker.
+    node_trial: bool,
+    /// True while the call is the trial of the half-open breaker of the part.
+    part_trial: bool,
+    /// True once a breaker has the result of the call.
     settled: bool,
     ended: bool,
 }
 
 impl<'a> InFlight<'a> {
-    /// Begins a call at `member`. A call that is not one of slotfront's own is never a trial: nobody knows how long it
-    /// takes, and its errors may be about the call.
-    pub(in crate::pool) fn begin(
-        member: &'a Member,
-        method: Option<Method>,
-        is_own: bool,
-        caller: CallerId,
-        now: Instant,
-    ) -> Self {
-        let state = &member.state;
+    /// Begins a call at `member`.
+    pub(in crate::pool) fn begin(member: &'a Member, question: &Question<'_>, now: Instant) -> Self {
+        let (state, caller, part) = (&member.state, question.context.caller, question.part());
         state.in_flight.fetch_add(1, Ordering::Relaxed);
         state.by_caller.add(caller, 1);
         // The call is counted before it is sent, so that the cluster check cannot miss it.
         state.requests.fetch_add(1, Ordering::SeqCst);
-        let trial = is_own && state.breaker().started(now);
-        Self { member, method, caller, trial, settled: false, ended: false }
+        let counts = question.counts();
+        let begins = |breaker: &Mutex<Breaker>| counts && lock(breaker).started(now);
+        let (node_trial, part_trial) = (begins(&state.breaker), begins(&state.part(part).breaker));
+        let method = question.counted_method();
+        Self { member, method, part, caller, counts, node_trial, part_trial, settled: false, ended: false }
     }
 
     pub(in crate::pool) fn member(&self) -> &'a Member {
@@ -202,7 +229,7 @@ impl<'a> InFlight<'a> {
 
     #[cfg(test)]
     pub(in crate::pool) fn is_trial(&self) -> bool {
-        self.trial
+        self.node_trial || self.part_trial
     }
 
     /// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95 latency. A hang
@@ -213,39 +240,51 @@ impl<'a> InFlight<'a> {
             return false;
         }
         self.settled = true;
-        self.member.state.breaker().failed(now)
+        self.part_trial = false;
+        self.member.state.part(self.part).breaker().failed(now)
     }
 
-    /// Ends the call without an effect on the node's health. A trial opens the breaker again.
-    pub(in crate::pool) fn end_without_result(mut self) {
-        self.ended = true;
-    }
-
-    /// Ends the call and records its result. `fault` is `None` for a success. Returns true if the fault opened the
-    /// breaker.
-    pub(in crate::pool) fn ended(mut self, fault: Option<Fault>, latency: Duration, now: Instant) -> bool {
+    /// Ends the call with this `effect` on the node's health. `fault` is `None` for an answer. Returns true if the effect has
+    /// opened a breaker.
+    pub(in crate::pool) fn ended(
+        mut self,
+        effect: Effect,
+        fault: Option<Fault>,
+        latency: Duration,
+        now: Instant,
+    ) -> bool {
         let state = &self.member.state;
+        let part = state.part(self.part);
         self.ended = true;
-        if matches!(fault, None | Some(Fault::Timeout)) {
-            lock(&state.latency).observe(latency, now);
+        if !self.counts {
+            return false;
+        }
+        if matches!(effect, Effect::Well | Effect::Refused) || fault == Some(Fault::Timeout) {
+            lock(&part.latency).observe(latency, now);
         }
         if let Some(fault) = fault.filter(|fault| *fault != Fault::GivenUp) {
             state.failures.fetch_add(1, Ordering::Relaxed);
             *lock(&state.last_failure) = Some((fault.result(), now));
         }
-        // The breaker already has the result of a call that hung.
-        if self.settled || fault.is_some_and(|fault| !fault.counts_against_node()) {
+        // A breaker already has the result of a call that hung.
+        if self.settled || matches!(effect, Effect::Refused | Effect::Nothing) {
             return false;
         }
         self.settled = true;
-        let mut breaker = state.breaker();
-        if fault.is_some() {
-            return breaker.failed(now);
+        if effect == Effect::NodeFailed {
+            self.node_trial = false;
+            return state.breaker().failed(now);
         }
-        if !breaker.is_closed() {
-            lock(&state.latency).restart(latency, now);
+        self.part_trial = false;
+        if effect == Effect::PartFailed {
+            return part.breaker().failed(now);
         }
-        breaker.succeeded();
+        self.node_trial = false;
+        if !self.member.has_closed_breaker(self.part) {
+            lock(&part.latency).restart(latency, now);
+        }
+        state.breaker().succeeded();
+        part.breaker().succeeded();
         false
     }
 }
@@ -258,8 +297,11 @@ impl Drop for InFlight<'_> {
         if !self.ended {
             self.member.metrics.requests.at((self.method, AttemptResult::Cancelled)).inc();
         }
-        if self.trial && !self.settled {
+        if self.node_trial {
             state.breaker().trial_was_vain(Instant::now());
+        }
+        if self.part_trial {
+            state.part(self.part).breaker().trial_was_vain(Instant::now());
         }
     }
 }

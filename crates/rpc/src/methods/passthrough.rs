@@ -106,6 +106,7 @@ impl AnyMethod {
         match self {
             Self::Own(method) => method.rules(),
             Self::Tip(_) | Self::Subscription(_) => &rules::TIP,
+            Self::Passthrough(PassthroughMethod::GetStakeActivation) => &rules::AMOUNT,
             Self::Passthrough(_) => &rules::SIMULATION,
             Self::Send => &rules::SEND,
         }
