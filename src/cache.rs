@@ -154,20 +154,22 @@ struct PlannedCall<'a> {
     arrived_at: Instant,
 }
 
-fn min_slot(query: &Query, conditions: &dyn Conditions) -> Slot {
-    query.min_context_slot().max(conditions.known_slot()).unwrap_or(0)
+/// Returns the rule for a stored answer to `query` that is served at present: it must reach the caller's minContextSlot,
+/// and what the caller knows of.
+fn stored_rule(query: &Query, conditions: &dyn Conditions) -> ServeRule {
+    let rule = ServeRule::within(Limit::Stale).at_least(query.min_context_slot().unwrap_or(0));
+    rule.knowing(query, conditions.known_slot())
 }
 
 impl PlannedCall<'_> {
-    /// Returns the slot that a stored answer must reach to serve this caller at present: its minContextSlot or the
-    /// slot that its key has seen, whichever is higher.
-    fn min_slot(&self) -> Slot {
-        min_slot(self.query, self.conditions)
+    /// Returns the rule for a stored entry that is served to this caller.
+    fn stored_rule(&self) -> ServeRule {
+        stored_rule(self.query, self.conditions)
     }
 
     /// Returns the rule for an entry that is served to this caller within `limit`.
     fn rule(&self, limit: Limit) -> ServeRule {
-        ServeRule { limit, min_slot: 0, asked_since: Some(self.arrived_at) }
+        ServeRule::within(limit).asked_since(self.arrived_at)
     }
 }
 
@@ -229,7 +231,7 @@ impl Cache {
 
     /// Returns true if a call of `query` would be answered now without asking a node.
     pub fn holds(&self, query: &Query, conditions: &dyn Conditions) -> bool {
-        let found = self.lookup.look_up(query, &self.lookup.plan(query), min_slot(query, conditions));
+        let found = self.lookup.look_up(query, &self.lookup.plan(query), &stored_rule(query, conditions));
         found.is_some_and(|(_, verdict)| verdict.is_yes())
     }
 

@@ -42,7 +42,7 @@ pub(super) async fn answer_call(cache: &Cache, call: &PlannedCall<'_>) -> Result
 async fn look_up_or_fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Error> {
     let mut reason = ForwardReason::Request;
     if !call.options.bypass {
-        let found = cache.lookup.look_up(call.query, &call.plan, call.min_slot());
+        let found = cache.lookup.look_up(call.query, &call.plan, &call.stored_rule());
         if let Some(cause) = found.as_ref().and_then(|(_, verdict)| verdict.cause()) {
             cache.lookup.metrics.cache_stale.at(cause).inc();
         }
@@ -77,7 +77,7 @@ async fn serve_stored(
     }
     let rule = |now| {
         let newest = cache.lookup.newest_slot(&call.plan, now);
-        ServeRule::within(Limit::Stale).at_least(call.min_slot()).at_least(newest)
+        call.stored_rule().at_least(newest)
     };
     let serving = serve(cache, call, entry, verdict, rule, None);
     let served = if is_long_work(call.query, entry) {
@@ -131,17 +131,17 @@ async fn fetch(
     let mut is_last = false;
     for number in first..flights {
         is_last |= number + 1 == flights;
-        let (requirement, min_slot) = match (number, min_context_slot, commitment) {
+        let (requirement, min_slot, known) = match (number, min_context_slot, commitment) {
             // Any answer serves the caller if it happens to reach the caller's slots.
-            (0, ..) => (SlotRequirement::None, min_context_slot.max(known_slot)),
+            (0, ..) => (SlotRequirement::None, min_context_slot, known_slot),
             // All callers for whom the slot of the first answer was too low share the second flight.
             (1, Some(_), Some(c)) if shares => {
-                (SlotRequirement::AtLeast(cache.lookup.frontier.slot(c)), min_context_slot)
+                (SlotRequirement::AtLeast(cache.lookup.frontier.slot(c)), min_context_slot, None)
             }
             // The answer serves the caller at any slot, because no node gives a higher one, and a node that has not
             // reached minContextSlot refuses the call itself.
-            (_, Some(slot), _) => (SlotRequirement::CallerMinimum(slot), None),
-            (_, None, _) => (SlotRequirement::at_least(known_slot), None),
+            (_, Some(slot), _) => (SlotRequirement::CallerMinimum(slot), None, None),
+            (_, None, _) => (SlotRequirement::at_least(known_slot), None, None),
         };
         let flight = start_flight(cache, call, requirement, false);
         let is_leader = flight.is_leader;
@@ -151,7 +151,7 @@ async fn fetch(
             Fetched::KeptNewer(..) if is_leader || number > first => Limit::InFault,
             Fetched::New(..) | Fetched::Joined(_) | Fetched::KeptNewer(..) => Limit::Fresh,
         };
-        let rule = call.rule(limit).at_least(min_slot.unwrap_or(0));
+        let rule = call.rule(limit).at_least(min_slot.unwrap_or(0)).knowing(call.query, known);
         if !fetched.fits(&call.plan) || !is_served(cache, &rule, &fetched.entry().meta) {
             continue;
         }

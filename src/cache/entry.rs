@@ -166,6 +166,9 @@ pub enum Class {
     ClusterNodes,
     /// An answer that may be another in each slot.
     OneSlot(Commitment),
+    /// What no node that may hold it has, as all of them have said when this slot was the newest known one at this
+    /// commitment. The entry expires with the next slot, and is never served because a node does not answer.
+    Absent(Slot, Commitment),
     /// An answer for which a node has walked over many accounts.
     Scan,
     /// An answer that is never stored.

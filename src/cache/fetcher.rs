@@ -160,7 +160,7 @@ impl Fetcher {
     /// accounts. If that fails, derives the answer from another entry, if possible.
     async fn find_without_node(&self, plan: &LookupPlan) -> Option<Fetched> {
         let find = || {
-            let found = self.lookup.look_up(&plan.upstream, plan, 0);
+            let found = self.lookup.look_up(&plan.upstream, plan, &ServeRule::within(Limit::Stale));
             found.filter(|(_, verdict)| *verdict == Verdict::Fresh).map(|(stored, _)| stored)
         };
         let mut fresh = find();

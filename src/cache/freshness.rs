@@ -17,7 +17,7 @@ use super::entry::{Class, EntryMeta};
 use super::status::CacheStatus;
 use crate::config::{self, Assemble};
 use crate::frontier::Frontier;
-use crate::methods::{Commitment, Slot};
+use crate::methods::{Commitment, Query, Slot};
 use crate::telemetry::StaleCause;
 
 /// How far past its limits of age and lag an entry may be.
@@ -38,6 +38,8 @@ pub(super) struct ServeRule {
     pub(super) limit: Limit,
     /// The lowest slot. 0 if any slot will do.
     pub(super) min_slot: Slot,
+    /// The lowest slot of an answer that may be another in each slot and shows no slot. 0 if any slot will do.
+    pub(super) told: Slot,
     /// An answer for which a node was asked since then, which is when the caller arrived, may have any age and lag.
     pub(super) asked_since: Option<Instant>,
 }
@@ -45,7 +47,18 @@ pub(super) struct ServeRule {
 impl ServeRule {
     /// Returns the rule that allows this `limit` at any slot.
     pub(super) const fn within(limit: Limit) -> Self {
-        Self { limit, min_slot: 0, asked_since: None }
+        Self { limit, min_slot: 0, told: 0, asked_since: None }
+    }
+
+    /// Returns the rule for callers who have arrived at `arrived_at`.
+    pub(super) fn asked_since(self, arrived_at: Instant) -> Self {
+        Self { asked_since: Some(arrived_at), ..self }
+    }
+
+    /// Returns the rule for a caller of `query` who knows of `slot`.
+    pub(super) fn knowing(self, query: &Query, slot: Option<Slot>) -> Self {
+        let slot = slot.unwrap_or(0);
+        if query.has_context() { self.at_least(slot) } else { Self { told: self.told.max(slot), ..self } }
     }
 
     /// Returns the rule that also asks for at least `slot`.
@@ -102,7 +115,8 @@ impl FreshnessPolicy {
 
     /// Returns whether `rule` allows an entry with this `meta` to be served at `now`.
     pub(super) fn serves(&self, rule: &ServeRule, meta: &EntryMeta, now: Instant) -> Verdict {
-        if meta.slot < rule.min_slot {
+        let may_change = matches!(meta.class, Class::OneSlot(_) | Class::Absent(..));
+        if meta.slot < rule.min_slot || may_change && meta.slot < rule.told {
             return Verdict::No(StaleCause::Floor);
         }
         let verdict = self.assess(meta, now);
@@ -121,9 +135,12 @@ impl FreshnessPolicy {
         let (ttl, commitment) = (self.ttl(meta.class), commitment(meta.class));
         let lag = commitment.map_or(0, |c| self.frontier.slot(c).saturating_sub(meta.slot));
         let max_lag = commitment.map_or(u64::MAX, |c| self.max_lag_slots(c));
-        if let Class::NotYet(slot, commitment) = meta.class
-            && self.frontier.slot(commitment) >= slot
-        {
+        let is_over = match meta.class {
+            Class::NotYet(slot, commitment) => self.frontier.slot(commitment) >= slot,
+            Class::Absent(slot, commitment) => self.frontier.slot(commitment) > slot,
+            _ => false,
+        };
+        if is_over {
             return Verdict::No(StaleCause::Lag);
         }
         let (in_time, in_slots) = (age <= ttl, lag <= max_lag);
@@ -192,7 +209,7 @@ impl FreshnessPolicy {
             Class::Samples | Class::ClusterNodes | Class::Scan => Some(rules.finalized),
             Class::BlockFinal | Class::Skipped => Some(rules.block.unwrap_or(Duration::MAX)),
             Class::BlockConfirmed => Some(rules.confirmed),
-            Class::NotYet(..) | Class::SkippedUnconfirmed | Class::Uncached => None,
+            Class::NotYet(..) | Class::SkippedUnconfirmed | Class::Absent(..) | Class::Uncached => None,
         }
     }
 
@@ -226,7 +243,7 @@ impl FreshnessPolicy {
             Class::Samples => ttl.performance_samples,
             Class::ClusterNodes => ttl.cluster_nodes,
             // As long as an account at processed, which is about one slot.
-            Class::OneSlot(_) => ttl.account.processed,
+            Class::OneSlot(_) | Class::Absent(..) => ttl.account.processed,
             Class::Scan => ttl.scan,
             Class::Uncached => Duration::ZERO,
             Class::BlockFinal => ttl.block_finalized,

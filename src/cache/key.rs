@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 
 use super::derive::Derivation;
 use super::derive::block::BlockShape;
@@ -270,23 +271,29 @@ impl LookupPlan {
     }
 }
 
-/// Returns true if the answer to `query` can't change any more. `finalized` is the newest known finalized slot, and
-/// `answer` a node's result with its slot. `None` if the result alone tells.
+/// Returns true if the answer to `query` can't change any more: it was read at finalized, or is about slots that its node
+/// has finalized. `finalized` is the newest known finalized slot, and `answer` a node's result, with the slot that the node
+/// has finalized. `None` if the result alone tells.
 pub(super) fn is_final(query: &Query, finalized: Slot, answer: Option<(Slot, &Bytes)>) -> Option<bool> {
     let is_at_finalized = query.commitment().unwrap_or_default() == Commitment::Finalized;
+    let has_finalized = |slot: Slot| slot <= finalized && answer.is_none_or(|(reached, _)| slot <= reached);
     match query {
-        Query::Plain(PlainQuery { life: Life::Cluster, .. }) => Some(true),
-        Query::BlockTime(BlockTimeQuery { slot, .. }) => Some(*slot <= finalized),
+        Query::Plain(PlainQuery { life: Life::Cluster, .. }) if is_at_finalized => Some(true),
+        Query::Plain(PlainQuery { life: Life::Cluster, .. }) => answer.map(|_| false),
+        Query::BlockTime(BlockTimeQuery { slot, .. }) => Some(has_finalized(*slot)),
         // A node that has not finalized the end leaves out what it does not know yet.
-        Query::Blocks(BlocksQuery { last: Some(last), .. }) => {
-            Some(*last <= finalized && answer.is_none_or(|(slot, _)| slot >= *last))
-        }
+        Query::Blocks(BlocksQuery { last: Some(last), .. }) => Some(has_finalized(*last)),
         Query::Blocks(BlocksQuery { limit: Some(limit), .. }) => answer.map(|(_, list)| {
             let slots: Vec<Slot> = serde_json::from_slice(list).unwrap_or_default();
-            slots.len() as u64 == *limit && slots.last().is_some_and(|last| *last <= finalized)
+            slots.len() as u64 == *limit && slots.last().is_some_and(|last| has_finalized(*last))
         }),
-        Query::Transaction(_) => answer.map(|(_, transaction)| {
-            is_at_finalized || member(transaction, "slot").is_some_and(|slot: Slot| slot <= finalized)
+        // A node may complete a confirmed transaction later.
+        Query::Transaction(_) => answer.map(|(_, text)| {
+            let is_complete = || {
+                let meta = member::<&RawValue>(text, "meta").is_some_and(|meta| meta.get() != "null");
+                meta && member::<i64>(text, "blockTime").is_some()
+            };
+            is_at_finalized || member(text, "slot").is_some_and(has_finalized) && is_complete()
         }),
         // At finalized a node knows the transaction before which the page begins only once that is final. At confirmed
         // the page does not tell whether it is.
@@ -314,9 +321,9 @@ pub(super) fn class_until_final(query: &Query, result: Option<&Bytes>) -> Class 
     match query.plain().map_or(Life::Never, |call| call.life) {
         Life::State => Class::Account(commitment),
         Life::Scan => Class::Scan,
-        Life::Cluster | Life::Never => Class::Uncached,
+        Life::Never => Class::Uncached,
         // The cache knows the epoch later, if it knows it at all.
-        Life::Epoch | Life::OneSlot | Life::Final => Class::OneSlot(commitment),
+        Life::Cluster | Life::Epoch | Life::OneSlot | Life::Final => Class::OneSlot(commitment),
     }
 }
 

@@ -107,19 +107,19 @@ impl Lookup {
         &self,
         query: &Query,
         plan: &LookupPlan,
-        min_slot: Slot,
+        rule: &ServeRule,
     ) -> Option<(Stored, Verdict)> {
-        if !self.may_reach(plan, min_slot) {
+        if !self.may_reach(plan, rule.min_slot) {
             return None;
         }
-        let found = self.find_planned(plan, min_slot);
+        let found = self.find_planned(plan, rule);
         if matches!(found, Some((_, Verdict::Fresh))) {
             return found;
         }
-        if let Some(account) = self.find_lamports(query, min_slot) {
+        if let Some(account) = self.find_lamports(query, rule) {
             return Some((account, Verdict::Fresh));
         }
-        let list = self.assemble(query, ServeRule::within(Limit::Fresh).at_least(min_slot));
+        let list = self.assemble(query, ServeRule { limit: Limit::Fresh, ..*rule });
         list.map(|list| (Stored::assembled(list), Verdict::Fresh)).or(found)
     }
 
@@ -131,22 +131,22 @@ impl Lookup {
     }
 
     /// Returns a fresh entry of the account whose lamports `query` asks for, in a form that only these are read from.
-    fn find_lamports(&self, query: &Query, min_slot: Slot) -> Option<Stored> {
+    fn find_lamports(&self, query: &Query, rule: &ServeRule) -> Option<Stored> {
         let Query::Lamports(query) = query else { return None };
         forms::lamport_forms().find_map(|form| {
             let plan = self.plan(&Query::Account(query.account_in(form)));
-            let (stored, verdict) = self.find_planned(&plan, min_slot)?;
+            let (stored, verdict) = self.find_planned(&plan, rule)?;
             (verdict == Verdict::Fresh).then_some(Stored::assembled(stored.entry))
         })
     }
 
-    /// Returns the best of the entries under the keys of `plan`.
-    pub(super) fn find_planned(&self, plan: &LookupPlan, min_slot: Slot) -> Option<(Stored, Verdict)> {
+    /// Returns the best of the entries under the keys of `plan`, by `rule` within [`Limit::Stale`].
+    pub(super) fn find_planned(&self, plan: &LookupPlan, rule: &ServeRule) -> Option<(Stored, Verdict)> {
         let now = Instant::now();
         let candidates = self.candidates(plan);
         // Another answer may have shown one of the accounts at a higher slot.
         let (lowest, floor) = self.floors_under(&plan.key, now);
-        let rule = ServeRule::within(Limit::Stale).at_least(min_slot).at_least(floor);
+        let rule = rule.at_least(floor);
         let mut best = None;
         for mut stored in candidates {
             if stored.entry.stamp.is_some() {

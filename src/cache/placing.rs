@@ -208,16 +208,17 @@ impl Lookup {
         let absent = |class| Ok((plan.alternate_key.clone().unwrap_or_else(|| plan.key.clone()), class));
         match &reply.body {
             NodeReply::Result(result) => {
-                // Null proves nothing, and a fee's null may become a number at any slot.
-                let is_null = match plan.upstream {
-                    Query::Fee(_) => {
-                        Contextual::split(result).is_none_or(|fee| fee.value.as_ref() == b"null")
+                let placement = match (&plan.upstream, &plan.key) {
+                    // A fee's null may become a number at any slot.
+                    (Query::Fee(_), _)
+                        if Contextual::split(result).is_none_or(|fee| fee.value.as_ref() == b"null") =>
+                    {
+                        Err(UncacheableReason::Null)
                     }
-                    _ => result.as_ref() == b"null",
-                };
-                let placement = match plan.key {
-                    _ if is_null => Err(UncacheableReason::Null),
-                    Key::Plain(..) => self.place_plain(plan, reply.slot, result),
+                    (Query::Block(_), _) if reply.is_short => absent(self.class_of_absence(&plan.upstream)),
+                    (Query::Blocks(_) | Query::Page(_), _) => self.place_plain(plan, reply, result),
+                    (_, Key::Plain(..)) if reply.is_short => keep(self.class_of_absence(&plan.upstream)),
+                    (_, Key::Plain(..)) => self.place_plain(plan, reply, result),
                     _ => keep(plan.class),
                 };
                 (Payload::Result(TextParts::One(result.clone())), placement)
@@ -230,7 +231,7 @@ impl Lookup {
                     | (Query::Balance(_) | Query::Supply(_), code::INVALID_PARAMS)
                     | (Query::Block(_), code::UNSUPPORTED_TRANSACTION_VERSION) => keep(plan.class),
                     (Query::Transaction(_), code::UNSUPPORTED_TRANSACTION_VERSION) => {
-                        self.place_plain(plan, reply.slot, body)
+                        self.place_plain(plan, reply, body)
                     }
                     (Query::Block(q), code::SLOT_SKIPPED | code::LONG_TERM_STORAGE_SLOT_SKIPPED)
                         if matches!(plan.alternate_key, Some(Key::NoBlock(_))) =>
@@ -250,6 +251,10 @@ impl Lookup {
                     {
                         absent(Class::NotYet(q.slot, q.commitment))
                     }
+                    (query, code) if query.method().rules().absences.contains(&code) => {
+                        let class = self.class_of_absence(query);
+                        if matches!(query, Query::Block(_)) { absent(class) } else { keep(class) }
+                    }
                     _ => Err(UncacheableReason::Transient),
                 };
                 (Payload::Error { code: *code, body: body.clone() }, placement)
@@ -257,9 +262,9 @@ impl Lookup {
         }
     }
 
-    /// Returns the key and class of `result`, a node's answer to the call of `plan` at `slot`, which is kept as it is.
-    fn place_plain(&self, plan: &LookupPlan, slot: Slot, result: &Bytes) -> Placement {
-        let (key, query) = (plan.key.clone(), &plan.upstream);
+    /// Returns the key and class of `result`, which `reply` has brought for the call of `plan`, and which is kept as it is.
+    fn place_plain(&self, plan: &LookupPlan, reply: &PoolReply, result: &Bytes) -> Placement {
+        let (key, query, slot) = (plan.key.clone(), &plan.upstream, reply.slot);
         if let Key::Plain(.., Some(epoch)) = &key {
             let schedule = self.epoch_schedule();
             // At the border of two epochs, a node may still answer of the last one.
@@ -271,12 +276,10 @@ impl Lookup {
         let finalized = self.frontier.slot(Commitment::Finalized);
         // What could not be final when the node was asked may have been read from a fork.
         let may_be_final = plan.class == Class::BlockFinal;
-        if may_be_final && is_final(query, finalized, Some((slot, result))) == Some(true) {
-            let list = || serde_json::from_slice::<Vec<Slot>>(result).unwrap_or_default();
+        if may_be_final && is_final(query, finalized, Some((reply.finalized, result))) == Some(true) {
             return match query {
-                // A node leaves out what it no longer holds.
-                Query::Blocks(BlocksQuery { first, last, .. }) if !is_whole(&list(), *first, *last) => {
-                    Err(UncacheableReason::Transient)
+                Query::Blocks(blocks) if !self.is_proven_whole(blocks, result) => {
+                    Ok((key, self.class_of_absence(query)))
                 }
                 _ => Ok((plan.alternate_key.clone().unwrap_or(key), Class::BlockFinal)),
             };
@@ -287,6 +290,22 @@ impl Lookup {
             _ if may_be_final && plan.alternate_key.is_none() => Err(UncacheableReason::Transient),
             class => Ok((key, class)),
         }
+    }
+
+    /// Returns the class of what no node has, or may have told completely, at this moment.
+    fn class_of_absence(&self, query: &Query) -> Class {
+        let commitment = query.commitment().unwrap_or_default();
+        Class::Absent(self.frontier.slot(commitment), commitment)
+    }
+
+    /// Returns true if a list of final blocks is proven to leave out none: no more slots in a row are missing than may be
+    /// without a block, and the list ends with the last slot that was asked for, or the slots after its end are known to be
+    /// without one. A node leaves out what it no longer holds, and what it does not know yet.
+    fn is_proven_whole(&self, query: &BlocksQuery, list: &Bytes) -> bool {
+        let slots = serde_json::from_slice::<Vec<Slot>>(list).unwrap_or_default();
+        let Some(end) = slots.last().copied() else { return false };
+        let mut after = end.saturating_add(1)..=query.last.unwrap_or(end);
+        is_whole(&slots, query.first, query.last) && after.all(|slot| self.proves_skip(slot))
     }
 
     /// Returns the cluster's epochs, if somebody has asked for them.

@@ -202,7 +202,8 @@ impl SecondLevel {
                 continue;
             }
             let SharedValue { slot, body, .. } = value;
-            let reply = PoolReply { node: NO_NODE, body, sent_at, slot };
+            let reply =
+                PoolReply { node: NO_NODE, body, sent_at, slot, finalized: Slot::MAX, is_short: false };
             let newest = best.as_ref().is_none_or(|(_, best)| (best.slot, best.sent_at) < (slot, sent_at));
             if newest && self.lookup.accepts_shared(&plan, &reply, min_slot) {
                 best = Some((plan, reply));

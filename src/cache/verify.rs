@@ -357,7 +357,14 @@ mod tests {
             verifier.sample(&query, &entry, &delivered);
             let (_, reply_sender) = calls.recv().await.unwrap();
             let body = NodeReply::Result(block(height));
-            let reply = PoolReply { node: 0, body, sent_at: Instant::now(), slot: 7 };
+            let reply = PoolReply {
+                node: 0,
+                body,
+                sent_at: Instant::now(),
+                slot: 7,
+                finalized: Slot::MAX,
+                is_short: false,
+            };
             assert!(reply_sender.send(Ok(reply)).is_ok());
             verifier.tasks.close();
             verifier.tasks.wait().await;

@@ -353,11 +353,12 @@ impl Principal {
     }
 
     /// Returns the slot below which a stored answer to `query` would be older than what the caller knows. `None` if there
-    /// is none, or if the answer to `query` has no context slot. A scan costs a node seconds, so it is made anew for a
+    /// is none, or if the answer to `query` has neither a context slot nor a part in past blocks. A scan costs a node seconds, so it is made anew for a
     /// `monotonic` plan only. `believes` says whether any node may be at a slot.
     pub fn known_slot(&self, query: &Query, believes: impl FnOnce(Commitment, Slot) -> bool) -> Option<Slot> {
         let is_scan = query.plain().is_some_and(|call| call.life == Life::Scan);
-        let commitment = commitment_of_context(query).filter(|_| !is_scan || self.is_monotonic())?;
+        let shown = commitment_of_context(query).or_else(|| commitment_of_history(query));
+        let commitment = shown.filter(|_| !is_scan || self.is_monotonic())?;
         self.known.highest(commitment, |slot| believes(commitment, slot))
     }
 
@@ -426,6 +427,16 @@ impl Principal {
                 write(name, quota.saturating_sub(ceiling(used[at] + reserved)), ends[at]);
             }
         }
+    }
+}
+
+/// Returns the commitment of an answer about past blocks, which may lack what the caller was told of. `None` for other
+/// answers.
+fn commitment_of_history(query: &Query) -> Option<Commitment> {
+    match query {
+        Query::Transaction(_) | Query::Page(_) | Query::Blocks(_) => query.commitment(),
+        Query::BlockTime(_) => Some(Commitment::Processed),
+        _ => None,
     }
 }
 

@@ -37,6 +37,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
         era: frontier.era(),
         min_context_slot,
         slot_before: member.slot(commitment).unwrap_or(0),
+        finalized_before: member.slot(Commitment::Finalized).unwrap_or(0),
         newest_before: frontier.slot(commitment),
         max_slot_lag: pool.nodes.load().settings.max_slot_lag,
     };
@@ -46,9 +47,19 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let judged = received.and_then(|reply| Ok((judge(pool, call, member, &sent, &reply)?, reply)));
     let result = record(pool, call, &sent, in_flight, &judged);
     span.end(result);
-    let (meaning, ParsedReply { reply: body, slot, .. }) = judged?;
+    let (meaning, ParsedReply { reply: body, slot, is_short }) = judged?;
     let slot = slot.unwrap_or(sent.slot_before);
-    Ok((meaning, PoolReply { node: member.id, body, sent_at: sent.at, slot }))
+    Ok((
+        meaning,
+        PoolReply {
+            node: member.id,
+            body,
+            sent_at: sent.at,
+            slot,
+            finalized: sent.finalized_before,
+            is_short,
+        },
+    ))
 }
 
 async fn send<C: UpstreamCall>(

@@ -238,8 +238,9 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
                 out.extend(members.iter().filter(lacks).map(|member| member.id));
                 Some(Unusable::Lagging)
             }
+            Doubt::Private => Some(Unusable::NoHistory),
             // The agreement of a node in a bad state proves nothing.
-            Doubt::Absent(Holders::Ahead) | Doubt::Private | Doubt::Unlikely | Doubt::Behind => None,
+            Doubt::Absent(Holders::Ahead) | Doubt::Unlikely | Doubt::Behind => None,
         };
         if self.has_time() { self.pool.nodes.pick(&self.question, &out, worst).ok() } else { None }
     }

@@ -5,7 +5,7 @@
 //! not read, because nodes may change them, except where one code has two meanings.
 
 use crate::frontier::Frontier;
-use crate::methods::{AnyMethod, Part, Slot};
+use crate::methods::{AnyMethod, Commitment, Part, Slot};
 use crate::node::answer::error_context_slot;
 use crate::node::{Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
@@ -134,8 +134,15 @@ pub(super) fn judge(
         // Whoever was shown a slot may ask for what is in it.
         code::BLOCK_NOT_AVAILABLE if rules.absences.contains(&code) => Ok(match question.reads {
             Reads::Block(slot) => {
-                let newest = frontier.slot(question.commitment.unwrap_or_default());
-                if slot <= newest {
+                let newest = match question.commitment {
+                    Some(commitment) => frontier.slot(commitment),
+                    None => Commitment::ALL
+                        .map(|commitment| frontier.slot(commitment))
+                        .into_iter()
+                        .max()
+                        .unwrap_or(0),
+                };
+                if slot <= frontier.slot(Commitment::Finalized) {
                     absent(Holders::Any)
                 } else if slot <= newest.saturating_add(MAY_BE_AHEAD) {
                     absent(Holders::Ahead)

@@ -31,7 +31,14 @@ impl Pool {
                 let (code, message) = (code::NODE_UNHEALTHY, "Node is unhealthy");
                 let body = json!({ "code": code, "message": message, "data": { "numSlotsBehind": null } });
                 let body = NodeReply::Error { code, body: body.to_string().into() };
-                return Some(PoolReply { node: NO_NODE, body, sent_at: now, slot: 0 });
+                return Some(PoolReply {
+                    node: NO_NODE,
+                    body,
+                    sent_at: now,
+                    slot: 0,
+                    finalized: 0,
+                    is_short: false,
+                });
             }
             Method::GetVersion => {
                 let (version, member) =
@@ -41,7 +48,7 @@ impl Pool {
             _ => json!(members().filter_map(Member::first_available).min()?),
         };
         let body = NodeReply::Result(Bytes::from(result.to_string()));
-        Some(PoolReply { node: NO_NODE, body, sent_at: now, slot: 0 })
+        Some(PoolReply { node: NO_NODE, body, sent_at: now, slot: 0, finalized: 0, is_short: false })
     }
 }
 

@@ -246,6 +246,8 @@ pub(super) struct SentRequest {
     /// The newest slot that the node was known to have reached before the request was sent. 0 if no slot was
     /// known.
     pub(super) slot_before: Slot,
+    /// The newest slot that the node was known to have finalized before the request was sent. 0 if none was known.
+    pub(super) finalized_before: Slot,
     /// The newest slot known to the pool before the request was sent. 0 if no slot was known.
     pub(super) newest_before: Slot,
     pub(super) max_slot_lag: u64,

@@ -19,6 +19,10 @@ pub struct PoolReply {
     /// The slot in the answer's context. Without a context, the newest slot that the node was known to have
     /// reached before the request was sent.
     pub slot: Slot,
+    /// The newest slot that the node was known to have finalized before the request was sent. 0 if none was known.
+    pub finalized: Slot,
+    /// True if another node might have held what this result lacks: it is `null`, or a list that is not full.
+    pub is_short: bool,
 }
 
 impl PoolReply {
@@ -120,7 +124,14 @@ mod tests {
     #[tokio::test]
     async fn better_answers_are_results_then_reasons() {
         let result = |text| NodeReply::Result(Bytes::from_static(text));
-        let reply = |node, body, slot| PoolReply { node, body, sent_at: Instant::now(), slot };
+        let reply = |node, body, slot| PoolReply {
+            node,
+            body,
+            sent_at: Instant::now(),
+            slot,
+            finalized: 0,
+            is_short: false,
+        };
         let (unknown, not_yet) = (-32000, code::BLOCK_NOT_AVAILABLE);
         for (name, first, second, expected) in [
             ("a result at a lower slot than an error", (result(b"{}"), 1), (error(unknown), 2), 0),
@@ -143,7 +154,8 @@ mod tests {
     #[tokio::test]
     async fn answers_that_are_not_good_enough_have_an_order() {
         let best_of = |node, body: NodeReply, slot, meaning| {
-            let reply = PoolReply { node, body, sent_at: Instant::now(), slot };
+            let reply =
+                PoolReply { node, body, sent_at: Instant::now(), slot, finalized: 0, is_short: false };
             Best { meaning, reply }
         };
         let (behind, incapable) = (Meaning::AskOn(Doubt::Behind), Meaning::NotHere);

@@ -444,6 +444,7 @@ async fn an_old_transaction_is_no_nodes_first_slot() {
             era: frontier.era(),
             min_context_slot: None,
             slot_before: 0,
+            finalized_before: 0,
             newest_before: 0,
             max_slot_lag: 20,
         };

@@ -35,6 +35,7 @@ mod fuzz;
 mod gateway;
 mod http;
 mod http2;
+mod judging;
 mod last_answer;
 mod malformed_answers;
 mod methods;

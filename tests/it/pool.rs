@@ -329,7 +329,7 @@ async fn missing_first_block_keeps_the_old_one() {
 }
 
 #[tokio::test]
-async fn null_blocks_are_retried_and_never_stored() {
+async fn null_blocks_are_retried_and_kept_for_a_slot() {
     let gateway = TestGateway::builder().config(with_short_attempts).start().await;
     let slot = gateway.cluster.examples().block_with_v0;
     let call = gateway.get_block(slot).details("none");
@@ -337,8 +337,10 @@ async fn null_blocks_are_retried_and_never_stored() {
         node.fault_on("getBlock", Fault::NullResult, Some(1));
     }
     let reply = call.send().await;
-    assert_eq!((reply.result(), reply.cache_status()), (Value::Null, "fwd=miss"));
+    assert_eq!((reply.result(), reply.cache_status()), (Value::Null, "fwd=miss; stored"));
+    assert!(call.send().await.is_hit());
     assert_eq!(gateway.upstream_calls(), 3);
+    gateway.step_by(1).await;
     let reply = call.send().await;
     assert!(reply.result()["blockhash"].is_string(), "{}", reply.text);
 }

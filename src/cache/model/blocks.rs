@@ -12,6 +12,7 @@ mod steps;
 use super::stepped_cache::{AnsweredCaller, SentCall};
 use super::*;
 use crate::cache::CacheStatus;
+use crate::cache::entry::Class;
 use crate::error::Error;
 use crate::methods::{BlockDetails, BlockEncoding, BlockQuery};
 use answers::{block_text, parent_of, serves_shape};
@@ -178,6 +179,10 @@ impl BlockModel {
                 let is_reached = self.cache.frontier.slot(query.commitment) >= query.slot;
                 (!is_reached).then(EntryLife::of_future_block)
             }
+            TestAnswer::Null => Some(EntryLife::of_absence()),
+            TestAnswer::Error(code) if Method::GetBlock.rules().absences.contains(&code) => {
+                Some(EntryLife::of_absence())
+            }
             _ => None,
         }
     }
@@ -187,12 +192,13 @@ impl BlockModel {
     fn check_answer(&self, caller: &TestCaller<TestCall>, answer: &CacheAnswer) -> Result<(), TestCaseError> {
         let case = || format!("{:?} {answer:?}", caller.call);
         let Some(ended) = self.source(answer) else {
-            // Null proves nothing and is never stored, so only callers who waited for the call get it.
-            let has_waited = matches!(
-                answer.status,
-                CacheStatus::Forwarded { stored: false, .. } | CacheStatus::Collapsed
-            );
-            prop_assert!(has_waited, "{}", case());
+            // Null proves nothing, so it is stored for a moment only.
+            let is_right = match answer.status {
+                CacheStatus::Forwarded { .. } | CacheStatus::Collapsed => true,
+                CacheStatus::Hit { stale, .. } => !stale && matches!(answer.meta.class, Class::Absent(..)),
+                _ => false,
+            };
+            prop_assert!(is_right, "{}", case());
             return Ok(());
         };
         let TestCall { query, was_final } = &caller.call;

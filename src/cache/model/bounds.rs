@@ -148,6 +148,11 @@ impl EntryLife {
         Self { fresh: ttl().no_block_unconfirmed, in_fault: Duration::ZERO }
     }
 
+    /// Returns the times for which it may be served that no node has a block.
+    pub(super) fn of_absence() -> Self {
+        Self { fresh: ttl().account.processed, in_fault: Duration::ZERO }
+    }
+
     /// Returns the times for which the answer that a block does not exist yet may be served.
     pub(super) fn of_future_block() -> Self {
         Self { fresh: ttl().no_block_not_yet, in_fault: Duration::ZERO }

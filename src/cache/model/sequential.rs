@@ -172,7 +172,8 @@ impl CacheUnderTest {
     async fn look_up(&self, query: TestQuery, min_slot: Option<Slot>) -> Option<ShownAnswer> {
         let (query, charge) = (query.query(), Charge::free());
         let call = planned(&self.cache, &query, &charge);
-        let found = self.cache.lookup.find_planned(&call.plan, min_slot.unwrap_or(0));
+        let rule = ServeRule::within(Limit::Stale).at_least(min_slot.unwrap_or(0));
+        let found = self.cache.lookup.find_planned(&call.plan, &rule);
         let (stored, _) = found.filter(|(_, verdict)| verdict.is_yes())?;
         let found = Fetched::AlreadyFresh(stored.entry, None);
         let answer = serve_fetched(&self.cache, &call, &found, call.rule(Limit::Stale), None, false).await;

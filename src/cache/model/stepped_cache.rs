@@ -218,7 +218,15 @@ impl<W> SteppedCache<W> {
 
     /// Answers the upstream call of this number with `body` at `slot`.
     pub(super) fn answer_call(&mut self, number: usize, body: NodeReply, slot: Slot) {
-        let reply = PoolReply { node: 0, body, sent_at: self.calls[number].sent_at, slot };
+        let is_short = matches!(&body, NodeReply::Result(text) if text.as_ref() == b"null");
+        let reply = PoolReply {
+            node: 0,
+            body,
+            sent_at: self.calls[number].sent_at,
+            slot,
+            finalized: Slot::MAX,
+            is_short,
+        };
         self.end_call(number, Some(reply));
     }
 

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::jsonrpc::Params;
-use crate::methods::{Commitment, Method, Profile, Query};
+use crate::methods::{Method, Profile, Query};
 use crate::pool::UpstreamRequest;
 use crate::pool::question::{CallContext, UpstreamCall as _};
 
@@ -39,6 +39,7 @@ fn sent(slot_before: Slot) -> SentRequest {
         era: Frontier::new(0).era(),
         min_context_slot: None,
         slot_before,
+        finalized_before: slot_before,
         newest_before: slot_before,
         max_slot_lag: 20,
     }
