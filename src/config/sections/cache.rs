@@ -8,12 +8,12 @@ use crate::methods::PerCommitment;
 section! {
     /// Capacity, lifetimes and lag of cached answers.
     pub struct CacheSettings {
-        /// Memory for cached answers. The default has room for about 250,000 accounts, or a few hundred full blocks.
-        /// The process needs 1.2 times as much and 60 MB, and what `pool.max_buffered`,
+        /// Memory for cached answers. The default has room for about 250,000 accounts, or 95 full mainnet blocks. The
+        /// process needs 1.2 times as much and 60 MB, and what `pool.max_buffered`,
         /// `server.max_outgoing` and `server.max_incoming` allow.
         capacity: u64 = bytes("512MiB", "1MiB"..="1024GiB"),
         /// Maximum size of an entry. A longer answer is not cached.
-        // Larger than every known mainnet block. One entry takes at most 1/32 of the cache.
+        // A mainnet block of 2025 has 5.2 MB in base64 and 9.8 MB in jsonParsed. One entry takes at most 1/32 of the cache.
         max_entry: u64 = bytes("16MiB", "1KiB"..="1024GiB"),
         /// Assembly of account lists from cached accounts: "same-slot" if all are of one slot, "off" never.
         // A list assembled from entries of one slot equals the list that a node gives at this slot.

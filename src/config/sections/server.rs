@@ -47,7 +47,7 @@ section! {
         /// Maximum size of all answers in memory until they are sent. Further requests get -32094 with Retry-After. An
         /// answer sent to several callers counts once. One key may hold up to eight times as many bytes as are free:
         /// 8/9 of all if it is alone.
-        // Eight of the largest answers at once, or more than a hundred blocks for clients that read slowly.
+        // Eight of the largest answers at once, or about a hundred mainnet blocks for clients that read slowly.
         max_outgoing: usize = size("512MiB", "1MiB"..="1024GiB"),
         /// Maximum time to receive a request head.
         // A request head fits into one packet, so a slower client is broken or hostile.
