@@ -65,12 +65,18 @@ use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::{Metrics, Unusable};
 
+/// The share of calls for which a second node may be asked because the first one is slow. A node that hangs is avoided
+/// before it has made more calls slow than that.
+const SHARE_OF_SLOW: f64 = 0.02;
+
 /// All upstream nodes, and the state that calls to them share.
 pub struct Pool {
     nodes: Nodes,
     latencies: Latencies,
     retries: Budget,
     passthrough_retries: Budget,
+    /// The budget for second nodes that are asked because a first one is slow.
+    patience: Budget,
     /// The places of calls for which nodes walk over many accounts. A reload that changes their number replaces them.
     scans: ArcSwap<Scans>,
     buffers: Arc<BufferBudget>,
@@ -106,6 +112,7 @@ impl Pool {
             latencies: Latencies::default(),
             retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
             passthrough_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
+            patience: Budget::new(SHARE_OF_SLOW, RETRIES_PER_SECOND, MAX_TOKENS),
             scans: ArcSwap::from_pointee(Scans::new(config.pool.max_scans)),
             buffers,
             metrics,

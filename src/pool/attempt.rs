@@ -1,6 +1,6 @@
 //! One attempt at one node: sends the request, classifies the answer, and records what follows from it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::Attempt;
 
-/// The shortest time after which a call counts as hanging, however fast its method usually is.
+/// The shortest time after which a call counts as slow, however fast its method usually is.
 const SLOW_AT_LEAST: Duration = Duration::from_millis(250);
 
 /// Sends `call` to `member` once. Returns the answer with its meaning, or the fault of the attempt.
@@ -72,54 +72,50 @@ async fn send<C: UpstreamCall>(
 ) -> Result<ParsedReply, Fault> {
     let question = call.question();
     let (member, context) = (in_flight.member(), question.context);
-    let (patience, slow) = {
-        let settings = &pool.nodes.load().settings;
-        let p95 = question.own_method().and_then(|method| pool.latencies.quantile(method, 0.95));
-        (question.timeout(settings), p95.map(|p95| p95.mul_f64(settings.breaker.slow).max(SLOW_AT_LEAST)))
-    };
-    let timeout = patience.min(context.deadline.saturating_duration_since(sent.at));
-    let is_in_doubt = !member.has_closed_breaker(question.part());
+    let most = question.timeout(&pool.nodes.load().settings);
+    let timeout = most.min(context.deadline.saturating_duration_since(sent.at));
     let finalized = pool.nodes.frontier.slot(Commitment::Finalized);
-    // Set as soon as an answer begins to arrive.
-    let heard = AtomicBool::new(false);
     let exchange = async {
+        let heard = AtomicBool::new(false);
         let answer = member.client.post(context.caller, body, timeout, &heard, span).await?;
         answer.read(sent.id, call.reader(finalized)).await
     };
     tokio::pin!(exchange);
-    let received = match slow {
-        None => exchange.await,
-        Some(slow) => match tokio::time::timeout(slow, &mut exchange).await {
-            Ok(received) => received,
-            Err(_)
-                if note_hang(pool, &question, in_flight) && is_in_doubt && !heard.load(Ordering::Relaxed) =>
-            {
-                Err(Fault::Timeout)
-            }
-            Err(_) => exchange.await,
-        },
+    let usual = slow_after(pool, member, &question);
+    let received = match tokio::time::timeout(usual.unwrap_or(UNMEASURED), &mut exchange).await {
+        Ok(received) => received,
+        Err(_) => {
+            note_slow(in_flight, usual.is_some() && question.is_own());
+            exchange.await
+        }
     };
     match received {
         // The caller had less time left than an attempt may take, so the timeout is not the node's fault.
-        Err(Fault::Timeout) if timeout < patience && Instant::now() >= context.deadline => {
-            Err(Fault::GivenUp)
-        }
+        Err(Fault::Timeout) if timeout < most && Instant::now() >= context.deadline => Err(Fault::GivenUp),
         received => received,
     }
 }
 
-/// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95 latency. Returns true if
-/// the attempt may be given up, because another node may answer the call. Only an attempt at a node whose breaker was not
-/// closed is given up, and only if its answer is not arriving yet: a trial, or a question for a block that others lack.
-fn note_hang(pool: &Pool, question: &Question<'_>, in_flight: &mut InFlight<'_>) -> bool {
-    let member = in_flight.member();
-    if in_flight.note_hang(Instant::now()) {
+/// The time after which a call is slow while nobody knows how long its method usually takes.
+pub(super) const UNMEASURED: Duration = Duration::from_secs(1);
+
+/// Returns the time after which a call takes much longer than its method usually does at `member`, or at other nodes as long
+/// as that is not known there. `None` if it is known nowhere.
+pub(super) fn slow_after(pool: &Pool, member: &Member, question: &Question<'_>) -> Option<Duration> {
+    let usual = member.state.latencies.usual(question.method);
+    let usual = usual.or_else(|| pool.latencies.usual(question.method))?;
+    Some(usual.mul_f64(pool.nodes.load().settings.breaker.slow).max(SLOW_AT_LEAST))
+}
+
+/// Notes that the call is slow. It hangs if it takes much longer than is known to be usual.
+fn note_slow(in_flight: &mut InFlight<'_>, hangs: bool) {
+    in_flight.is_slow = true;
+    if hangs && in_flight.note_hang(Instant::now()) {
         tracing::warn!(
-            upstream.name = member.name,
+            upstream.name = in_flight.member().name,
             "circuit breaker opened because calls hang: this upstream is avoided for a while"
         );
     }
-    pool.nodes.has_usable(question, &[member.id])
 }
 
 /// Returns the meaning of an answer.
@@ -164,7 +160,7 @@ fn record<C: UpstreamCall>(
     member.metrics.request_duration.at(method).observe(latency.as_secs_f64());
     let effect = effect(&question, &meaning);
     // A node that has done no work would look fast.
-    let usual = || method.and_then(|method| pool.latencies.quantile(method, 0.95)).unwrap_or(SLOW_AT_LEAST);
+    let usual = || pool.latencies.usual(question.method).unwrap_or(SLOW_AT_LEAST);
     let felt = if effect == Effect::Refused { latency.max(usual()) } else { latency };
     if in_flight.ended(effect, meaning.err(), felt, now) {
         tracing::warn!(
@@ -174,8 +170,9 @@ fn record<C: UpstreamCall>(
             "circuit breaker opened: this upstream is avoided for a while"
         );
     }
-    if let (Some(method), Effect::Well) = (method, effect) {
-        pool.latencies.observe(method, latency);
+    if effect == Effect::Well {
+        pool.latencies.observe(question.method, latency);
+        member.state.latencies.observe(question.method, latency);
     }
     match judged {
         Err(Fault::TooManyRequests(wait)) => {

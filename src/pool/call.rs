@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Pool;
-use super::attempt::attempt;
+use super::attempt::{UNMEASURED, attempt, slow_after};
 use super::meaning::{Doubt, Holders, Meaning, may_go_on};
 use super::member::{Member, NodeState};
 use super::members::Members;
@@ -28,11 +28,12 @@ use crate::telemetry::{AttemptResult, RetryReason, Unusable};
 /// error, too, so the caller must check the deadline.
 pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<PoolReply, Error> {
     let mut course = CallCourse::new(pool, call);
-    course.retry_budget().deposit(Instant::now());
+    let now = Instant::now();
+    course.retry_budget().deposit(now);
+    pool.patience.deposit(now);
     let mut member = course.pick_in_time(Some(Unusable::Incapable)).await.map_err(Error::NoUpstream)?;
     loop {
-        course.tried.push(member.id);
-        let next = match course.record(&member, attempt(pool, call, &member, MinSlotUse::Sent).await) {
+        let next = match course.ask(&member).await {
             CallStep::Done(reply) => return Ok(reply),
             CallStep::Enough => None,
             CallStep::Confirm => course.pick_to_confirm(),
@@ -102,6 +103,67 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// have a budget of their own, because a caller may find one that fails everywhere.
     fn retry_budget(&self) -> &Budget {
         if self.question.is_own() { &self.pool.retries } else { &self.pool.passthrough_retries }
+    }
+
+    /// Asks `member`. If that takes many times the usual time, asks a second node as well, and takes the first answer that
+    /// decides the call. The slower attempt is given up. Returns what follows.
+    async fn ask(&mut self, member: &Arc<Member>) -> CallStep {
+        let (pool, call) = (self.pool, self.call);
+        self.tried.push(member.id);
+        let first = attempt(pool, call, member, MinSlotUse::Sent);
+        tokio::pin!(first);
+        let patience = slow_after(pool, member, &self.question).unwrap_or(UNMEASURED);
+        if !self.question.is_quick {
+            let outcome = first.await;
+            return self.record(member, outcome);
+        }
+        if let Ok(outcome) = tokio::time::timeout(patience, &mut first).await {
+            return self.record(member, outcome);
+        }
+        if self.is_spare(member) {
+            self.failed(member, AttemptResult::Slow, None);
+            return CallStep::Confirm;
+        }
+        let Some(second) = self.pick_beside(patience) else {
+            let outcome = first.await;
+            return self.record(member, outcome);
+        };
+        self.tried.push(second.id);
+        let other = attempt(pool, call, &second, MinSlotUse::Sent);
+        tokio::pin!(other);
+        let (step, left) = tokio::select! {
+            biased;
+            outcome = &mut first => (self.record(member, outcome), &second),
+            outcome = &mut other => (self.record(&second, outcome), member),
+        };
+        if matches!(step, CallStep::Done(_) | CallStep::Enough) {
+            return step;
+        }
+        // It does not decide the call, so the other answer is worth waiting for.
+        let outcome = if left.id == member.id { first.await } else { other.await };
+        self.record(left, outcome)
+    }
+
+    /// Returns true if the absence of what is asked may be told without the word of `member`.
+    fn is_spare(&self, member: &Member) -> bool {
+        let Some(Best { meaning: Meaning::AskOn(Doubt::Absent(holders)), .. }) = self.best else {
+            return false;
+        };
+        !self.unheard(holders, &self.pool.nodes.load()).iter().any(|unheard| unheard.id == member.id)
+    }
+
+    /// Picks the node that is asked beside one that has taken `waited` so far, and pays for it. `None` if there is no usable
+    /// node that is faster: where all are slow, asking twice would make them slower.
+    fn pick_beside(&self, waited: Duration) -> Option<Arc<Member>> {
+        if !self.has_time() || !self.pool.nodes.has_faster(&self.question, &self.tried, waited) {
+            return None;
+        }
+        if !self.pool.patience.withdraw(Instant::now()) {
+            return None;
+        }
+        let second = self.pool.nodes.pick(&self.question, &self.tried, None).ok()?;
+        self.pool.metrics.upstream_retries.at(RetryReason(AttemptResult::Slow)).inc();
+        Some(second)
     }
 
     /// Records the outcome of one attempt at `member`, and returns what follows.

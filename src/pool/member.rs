@@ -326,6 +326,11 @@ impl Member {
         latency.load(self.in_flight(), now)
     }
 
+    /// Returns true if this part of the node has lately answered sooner than after `waited`.
+    pub(super) fn is_faster(&self, part: Part, waited: Duration, now: Instant) -> bool {
+        lock(&self.state.part(part).latency).seconds(now) < waited.as_secs_f64()
+    }
+
     /// Returns the peak-EWMA latency of the node's slowest part as of now.
     pub fn latency(&self) -> Duration {
         let now = Instant::now();

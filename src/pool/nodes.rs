@@ -176,6 +176,15 @@ impl Nodes {
         candidates.iter().any(|candidate| candidate.unusable.is_none())
     }
 
+    /// Returns true if a node that is not among the `tried` ones is usable for the call, and usually answers sooner than
+    /// after `waited`.
+    pub(super) fn has_faster(&self, call: &Question<'_>, tried: &[usize], waited: Duration) -> bool {
+        let (members, now) = (self.load(), Instant::now());
+        let is_faster = |candidate: &Candidate| members[candidate.node].is_faster(call.part(), waited, now);
+        let candidates = self.candidates(&members, call, tried, now);
+        candidates.iter().any(|candidate| candidate.unusable.is_none() && is_faster(candidate))
+    }
+
     /// Returns a receiver that is notified when a probe has changed the health of a node, or asked for its identity.
     pub(super) fn probed(&self) -> watch::Receiver<()> {
         self.probed.subscribe()

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::lock;
-use crate::methods::Method;
+use crate::methods::AnyMethod;
 
 /// The time in which the weight of an old answer falls to 1/e. This is Finagle's default.
 const DECAY: Duration = Duration::from_secs(10);
@@ -105,25 +105,25 @@ impl Quantiles {
     }
 }
 
-/// The recent latencies of each method, over all nodes.
+/// The recent latencies of each method, at one node or over all of them.
 #[derive(Debug)]
-pub(super) struct Latencies([Mutex<Quantiles>; Method::ALL.len()]);
+pub(super) struct Latencies([Mutex<Quantiles>; AnyMethod::COUNT]);
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self(Method::ALL.map(|_| Mutex::default()))
+        Self(std::array::from_fn(|_| Mutex::default()))
     }
 }
 
 impl Latencies {
-    pub(super) fn observe(&self, method: Method, latency: Duration) {
+    pub(super) fn observe(&self, method: AnyMethod, latency: Duration) {
         lock(&self.0[method.index()]).observe(latency);
     }
 
-    /// Returns the latency that a `share` of the method's answers, from 0.0 to 1.0, did not exceed. `None` before
-    /// the first 32 answers to the method.
-    pub(super) fn quantile(&self, method: Method, share: f64) -> Option<Duration> {
-        lock(&self.0[method.index()]).at(share)
+    /// Returns the usual time of a method, which 95 % of the answers did not exceed. `None` before the first 32 answers to
+    /// the method.
+    pub(super) fn usual(&self, method: AnyMethod) -> Option<Duration> {
+        lock(&self.0[method.index()]).at(0.95)
     }
 }
 

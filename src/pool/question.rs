@@ -78,6 +78,8 @@ pub(super) struct Question<'a> {
     /// True if the gateway may send its own minimum slot as `minContextSlot`, because the caller has set none. The caller
     /// never sees a node's refusal of that minimum slot. The node with the highest slot is then asked without it.
     pub(super) may_send_min_slot: bool,
+    /// True if a second node is asked when one takes many times its usual time.
+    pub(super) is_quick: bool,
     /// True if an answer below the wanted slot is accepted if no usable node reaches the slot.
     pub(super) accepts_behind: bool,
     /// The names of the upstreams that may get the call. All of them, if there is no name.
@@ -100,6 +102,7 @@ impl<'a> Question<'a> {
             is_sticky: false,
             is_for_one_node: false,
             may_send_min_slot: false,
+            is_quick: method.rules().is_quick,
             accepts_behind: false,
             upstreams: &[],
             without: &[],

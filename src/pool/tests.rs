@@ -113,7 +113,9 @@ async fn failed_call_is_counted_and_opens_the_breaker() {
     assert!(!end(begin(node, 1, now), given_up, now), "the caller gave up");
     assert_eq!((node.counts(), node.last_failure()), ((2, 0), None));
 
+    assert!(node.load(Part::Accounts, now) >= 1.0, "its answers took a second");
     assert!(end(begin(node, 1, now), failed, now));
+    assert!(node.load(Part::Accounts, now) < 0.1, "what was before the failure keeps no trial away");
     assert_eq!((node.counts(), node.last_failure()), ((3, 1), Some((AttemptResult::Connect, now))));
     assert_eq!(pool.reasons(node, now), [Unusable::BreakerOpen]);
     let later = now + members.settings.breaker.open;
@@ -209,6 +211,18 @@ async fn a_node_that_refuses_does_not_look_fast() {
     let before = members[0].load(Part::Accounts, now);
     end(begin(&members[0], 1, now), Some(Fault::TooManyRequests(None)), now);
     assert!(members[0].load(Part::Accounts, now) > before);
+}
+
+#[tokio::test]
+async fn where_all_are_slow_no_node_is_faster() {
+    let pool = pool(2, |_| {});
+    let (members, now) = (pool.members(), Instant::now());
+    let call = request(Method::GetAccountInfo, r#"["11111111111111111111111111111111"]"#);
+    let has_faster = || pool.nodes.has_faster(&call.question(), &[0], SECOND / 4);
+    assert!(has_faster());
+    end(begin(&members[1], 1, now), None, now);
+    assert!(!has_faster(), "its last answer took a second");
+    assert!(!pool.nodes.has_faster(&call.question(), &[0, 1], SECOND / 4));
 }
 
 #[tokio::test]

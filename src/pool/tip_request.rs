@@ -81,6 +81,8 @@ impl UpstreamCall for TipRequest {
             has_slot: true,
             lowest_slot: Some(self.floor()),
             wanted_slot: Some(self.floor()),
+            // A search of the history takes as long as the history is.
+            is_quick: !matches!(self.query, TipQuery::Statuses { search_history: true, .. }),
             ..Question::new(AnyMethod::Tip(self.query.method()), &self.context)
         }
     }

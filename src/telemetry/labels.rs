@@ -152,7 +152,9 @@ label! {
         Incapable = "incapable",
         /// The answer was discarded, because the node belongs to another Solana cluster or its cluster is unknown.
         Foreign = "foreign",
-        /// The attempt was given up: the deadline passed, or no caller waited any more.
+        /// The attempt took many times its usual time, so another node was asked as well. Only retries are counted so.
+        Slow = "slow",
+        /// The attempt was given up: the deadline passed, another node has answered first, or no caller waited any more.
         Cancelled = "cancelled",
     }
 }

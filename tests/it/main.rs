@@ -46,6 +46,7 @@ mod other_methods;
 mod out_of_use;
 mod pages;
 mod passthrough;
+mod patience;
 mod pool;
 mod probes;
 mod promises;

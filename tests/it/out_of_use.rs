@@ -11,31 +11,19 @@ use tokio::time::{Instant, timeout};
 
 #[tokio::test]
 async fn half_open_breaker_gets_a_trial() {
-    let gateway = TestGateway::builder()
-        .breakers_open_at_once(Duration::from_millis(1))
-        .config(|config| {
-            config.pool.attempt_timeout.fill(Duration::from_secs(3));
-        })
-        .start()
-        .await;
+    let gateway = TestGateway::builder().breakers_open_at_once(Duration::from_millis(1)).start().await;
     let (wallets, node) = (gateway.cluster.examples().wallets, gateway.cluster.node(0));
     let mut calls = wallets.iter().map(|wallet| gateway.get_account(wallet));
-    node.fault_on("getAccountInfo", Fault::Hang, Some(1));
+    node.fault_on("getAccountInfo", Fault::Reset, Some(1));
     while node.calls("getAccountInfo") == 0 {
         calls.next().expect("one of the calls asks the node").send().await;
     }
     let breaker = || gateway.front().pool.members()[0].breaker(Instant::now());
     gateway.until("its breaker is half-open", || breaker() == BreakerState::HalfOpen).await;
-    // Its latency of some seconds is from before the failure, and keeps no call away.
-    let mut asked_at = Instant::now();
     while node.calls("getAccountInfo") == 1 {
-        asked_at = Instant::now();
         calls.next().expect("one of the calls asks the node").send().await;
     }
-    let took = asked_at.elapsed();
     assert_eq!((node.calls("getAccountInfo"), breaker()), (2, BreakerState::Closed));
-    let latency = gateway.front().pool.members()[0].latency();
-    assert!(latency <= took, "{latency:?} is from before the failure, not {took:?}");
 }
 
 #[tokio::test]

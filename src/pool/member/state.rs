@@ -20,7 +20,7 @@ use crate::pool::cluster::ClusterMark;
 use crate::pool::health::Health;
 use crate::pool::lock;
 use crate::pool::meaning::Effect;
-use crate::pool::peak_ewma::PeakEwma;
+use crate::pool::peak_ewma::{Latencies, PeakEwma};
 use crate::pool::question::Question;
 use crate::telemetry::AttemptResult;
 
@@ -31,6 +31,7 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) slow_calls: SlowCalls,
     breaker: Mutex<Breaker>,
     parts: [PartState; Part::ALL.len()],
+    pub(in crate::pool) latencies: Latencies,
     pub(in crate::pool) health: ArcSwap<Health>,
     /// The methods that the node does not serve, as a set with one bit for each [`AnyMethod::index`].
     pub(in crate::pool) incapable: AtomicU64,
@@ -63,6 +64,7 @@ impl NodeState {
             slow_calls: SlowCalls::default(),
             breaker: Mutex::new(Breaker::new(breaker)),
             parts: Part::ALL.map(|_| PartState::new(breaker)),
+            latencies: Latencies::default(),
             health: ArcSwap::from_pointee(Health::Unprobed),
             incapable: AtomicU64::new(0),
             refuses_blocks: AtomicBool::new(false),
@@ -203,6 +205,9 @@ pub(in crate::pool) struct InFlight<'a> {
     node_trial: bool,
     /// True while the call is the trial of the half-open breaker of the part.
     part_trial: bool,
+    sent_at: Instant,
+    /// True once the call has taken many times its usual time.
+    pub(in crate::pool) is_slow: bool,
     /// True once a breaker has the result of the call.
     settled: bool,
     ended: bool,
@@ -220,7 +225,20 @@ impl<'a> InFlight<'a> {
         let begins = |breaker: &Mutex<Breaker>| counts && lock(breaker).started(now);
         let (node_trial, part_trial) = (begins(&state.breaker), begins(&state.part(part).breaker));
         let method = question.counted_method();
-        Self { member, method, part, caller, counts, node_trial, part_trial, settled: false, ended: false }
+        let (is_slow, settled, ended) = (false, false, false);
+        Self {
+            member,
+            method,
+            part,
+            caller,
+            counts,
+            node_trial,
+            part_trial,
+            sent_at: now,
+            is_slow,
+            settled,
+            ended,
+        }
     }
 
     pub(in crate::pool) fn member(&self) -> &'a Member {
@@ -296,6 +314,11 @@ impl Drop for InFlight<'_> {
         state.by_caller.remove(self.caller, 1);
         if !self.ended {
             self.member.metrics.requests.at((self.method, AttemptResult::Cancelled)).inc();
+        }
+        // Another node has answered first. Without its time, the slow one would look fast again.
+        if !self.ended && self.is_slow && self.counts {
+            let now = Instant::now();
+            lock(&state.part(self.part).latency).observe(now.duration_since(self.sent_at), now);
         }
         if self.node_trial {
             state.breaker().trial_was_vain(Instant::now());

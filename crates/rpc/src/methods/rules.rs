@@ -40,6 +40,9 @@ pub struct Rules {
     pub errors: &'static [i32],
     /// The codes of the errors by which a node says that it does not hold what is asked. Another node may hold it.
     pub absences: &'static [i32],
+    /// True if a second node is asked when one takes many times its usual time. Not for what changes the chain, and not for
+    /// what may cost a node seconds by itself.
+    pub is_quick: bool,
     /// The price in units of an answer, and why. `None` for `units.default`.
     pub price: Option<(u64, &'static str)>,
     /// The time for an attempt, by default. `None` for `pool.attempt_timeout.default`.
@@ -63,6 +66,7 @@ pub(super) const STATE: Rules = Rules {
     answerer: Answerer::AnyNode,
     errors: &[],
     absences: &[],
+    is_quick: true,
     price: None,
     timeout: None,
 };
@@ -93,16 +97,18 @@ pub(super) const BLOCK_TIME: Rules = Rules { part: Part::History, absences: NO_B
 pub(super) const BLOCKS: Rules = Rules { part: Part::History, ..STATE };
 pub(super) const TRANSACTION: Rules = Rules { errors: &[UNSUPPORTED_VERSION], ..BLOCKS };
 /// A page of signatures. A node may not know the transaction that bounds it.
-pub(super) const PAGE: Rules = Rules { absences: &[-32020], ..BLOCKS };
+pub(super) const PAGE: Rules = Rules { absences: &[-32020], is_quick: false, ..BLOCKS };
 /// The rewards of an epoch, which are in the block that begins the next one.
 pub(super) const REWARD: Rules = Rules {
     errors: &[REWARDS_PERIOD_ACTIVE],
     absences: &[-32001, -32004, -32007, -32009, -32014, -32018],
+    is_quick: false,
     ..BLOCKS
 };
 pub(super) const OWNERS: Rules = Rules {
     part: Part::Scans,
     errors: &[TOO_LONG_FOR_BASE58, INVALID_PARAMS],
+    is_quick: false,
     price: Some((10, "Nodes with an index find these accounts.")),
     ..STATE
 };
@@ -110,10 +116,15 @@ pub(super) const SCAN: Rules = Rules { price: Some((100, "A node walks over many
 pub(super) const OF_NODE: Rules = Rules { part: Part::OfNodes, answerer: Answerer::OneNode, ..STATE };
 pub(super) const OF_POOL: Rules = Rules { answerer: Answerer::Pool, ..OF_NODE };
 pub(super) const TIP: Rules = Rules { part: Part::Tip, ..AMOUNT };
-pub(super) const SIMULATION: Rules =
-    Rules { errors: &[-32003, INVALID_PARAMS], price: Some((5, "A node executes the transaction.")), ..TIP };
+pub(super) const SIMULATION: Rules = Rules {
+    errors: &[-32003, INVALID_PARAMS],
+    is_quick: false,
+    price: Some((5, "A node executes the transaction.")),
+    ..TIP
+};
 pub(super) const SEND: Rules = Rules {
     errors: &[-32002, -32003, -32006, -32013, INVALID_PARAMS],
+    is_quick: false,
     price: Some((10, "The price of a transaction, whatever becomes of it at the node.")),
     ..TIP
 };
