@@ -167,11 +167,24 @@ fn legacy_and_ignored_forms_fold_into_one_query() {
         (Method::GetTokenSupply, r#"[KEY,{"commitment":"confirmed"}]"#, r#"[KEY,["confirmed"]]"#),
         (Method::GetBlocks, r#"[5,{"commitment":"confirmed"}]"#, r#"[5,null,{"commitment":"confirmed"}]"#),
         (Method::GetBlocks, "[5]", r#"[5,null,{"commitment":"recent"}]"#),
+        (
+            Method::GetBlocks,
+            r#"[5,{"commitment":"confirmed","minContextSlot":7}]"#,
+            r#"[5,{"commitment":"processed"},{"commitment":"confirmed","minContextSlot":7}]"#,
+        ),
+        (Method::GetBlocks, "[5]", r#"[5,{"commitment":"confirmed","minContextSlot":7},{}]"#),
+        (Method::GetBlocks, r#"[5,{"commitment":"confirmed"}]"#, r#"[5,{"commitment":"confirmed"},null]"#),
         (Method::GetBlocksWithLimit, "[5,6]", "[5,6,null]"),
         (
             Method::GetLeaderSchedule,
             r#"[null,{"identity":KEY}]"#,
             r#"[{"identity":KEY,"commitment":"finalized"}]"#,
+        ),
+        // Here a node reads the first of two configs.
+        (
+            Method::GetLeaderSchedule,
+            r#"[{"identity":KEY}]"#,
+            r#"[{"identity":KEY},{"commitment":"confirmed"}]"#,
         ),
         (Method::GetTransaction, "[SIGNATURE]", r#"[SIGNATURE,"json"]"#),
         (Method::GetTransaction, r#"[SIGNATURE,{"encoding":"base64"}]"#, r#"[SIGNATURE,{"base64":null}]"#),

@@ -79,12 +79,13 @@ pub(super) fn blocks(params: &Params) -> Result<Query, ParamError> {
     let first: Slot = next(&mut params)?;
     let second: Option<RpcBlocksConfigWrapper> = next(&mut params)?;
     let third: Option<RpcContextConfig> = next(&mut params)?;
-    let (last, config) = match second {
-        None => (None, third),
-        Some(RpcBlocksConfigWrapper::EndSlotOnly(last)) => (last, third),
+    let (last, second) = match second {
+        None => (None, None),
+        Some(RpcBlocksConfigWrapper::EndSlotOnly(last)) => (last, None),
         Some(RpcBlocksConfigWrapper::ConfigOnly(config)) => (None, config),
     };
-    let config = config.unwrap_or_default();
+    // Of two configs, a node reads the last one.
+    let config = third.or(second).unwrap_or_default();
     at_least_confirmed(config.commitment)?;
     let params = json!([first, last, {}]);
     let call = PlainQuery::new(Method::GetBlocks, &params, ResultKind::List, Life::Final).within(&config);
@@ -115,10 +116,10 @@ pub(super) fn blocks_with_limit(params: &Params) -> Result<Query, ParamError> {
     let first: Slot = next(&mut params)?;
     let limit = next::<usize>(&mut params)? as u64;
     let config = next::<Option<RpcContextConfig>>(&mut params)?.unwrap_or_default();
+    at_least_confirmed(config.commitment)?;
     if limit > MAX_BLOCKS {
         return Err(ParamError::new(format!("Limit too large; max {MAX_BLOCKS}")));
     }
-    at_least_confirmed(config.commitment)?;
     let (method, params) = (Method::GetBlocksWithLimit, json!([first, limit, {}]));
     let call = PlainQuery::new(method, &params, ResultKind::List, Life::Final).within(&config);
     Ok(Query::Blocks(BlocksQuery { first, last: None, limit: Some(limit), call }))
