@@ -50,6 +50,15 @@ named! {
 }
 
 impl Coding {
+    /// Returns the coding that a header calls by `name`. Case does not matter, and `x-gzip` is `gzip` (RFC 9110, 8.4.1).
+    pub fn of_header(name: &[u8]) -> Option<Self> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        Self::ALL
+            .into_iter()
+            .find(|coding| is(coding.as_str()))
+            .or_else(|| is("x-gzip").then_some(Self::Gzip))
+    }
+
     /// Compresses the whole of `plain`. `None` if the compressor fails, which happens only without free
     /// memory.
     pub fn encode(self, plain: &[u8]) -> Option<Bytes> {

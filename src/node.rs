@@ -4,6 +4,7 @@
 //! Every failure is a [`Fault`], which never holds an address, because an upstream's URL may be a secret.
 
 pub mod answer;
+mod body;
 pub mod client;
 pub mod code;
 pub mod shape;
@@ -13,7 +14,8 @@ pub mod websocket;
 use std::time::Duration;
 
 pub use answer::{Contextual, NodeReply, RawAnswer};
-pub use client::{BufferBudget, Client};
+pub use body::BufferBudget;
+pub use client::Client;
 
 use crate::telemetry::AttemptResult;
 

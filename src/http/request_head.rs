@@ -246,12 +246,9 @@ impl Accepted {
     pub(super) fn of(fields: &(impl Fields + ?Sized)) -> Self {
         let (mut named, mut identity, mut star) = ([None; Coding::ALL.len()], None, None);
         for (name, weight) in fields.all("accept-encoding").flat_map(elements).filter_map(element) {
-            let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-            let known = if let Some(coding) = Coding::ALL.into_iter().find(|coding| is(coding.as_str())) {
+            let known = if let Some(coding) = Coding::of_header(name) {
                 &mut named[coding as usize]
-            } else if is("x-gzip") {
-                &mut named[Coding::Gzip as usize]
-            } else if is("identity") {
+            } else if name.eq_ignore_ascii_case(b"identity") {
                 &mut identity
             } else if name == b"*" {
                 &mut star

@@ -1,6 +1,6 @@
 //! The HTTP client of one node. Each request is one POST, limited in time and bytes.
 //!
-//! Only this module uses reqwest. Redirects are not followed, and proxies from the environment are not used.
+//! Only `node` uses reqwest. Redirects are not followed, and proxies from the environment are not used.
 //! Every error becomes a [`Fault`] here, so that no URL travels further.
 
 use std::collections::HashSet;
@@ -11,12 +11,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hyper_util::client::legacy::connect::HttpInfo;
-use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
+use super::body::{Body, BufferBudget, Buffered};
 use super::{Fault, RawAnswer};
-use crate::chunks::{BodyBuffer, OverLimit};
+use crate::chunks::BodyBuffer;
 use crate::config::{CaFile, PoolSettings, Secret, Upstream};
-use crate::fair::{ByteBudget, CallerHoldings, CallerId};
+use crate::fair::CallerId;
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
 /// The time after which idle connections are closed. Most servers close idle connections later, and nodes never close
@@ -55,61 +56,6 @@ impl Connections {
         if known.insert(info.local_addr()) {
             self.opened.fetch_add(1, Ordering::SeqCst);
         }
-    }
-}
-
-/// The limit on the bytes of all upstream bodies that are being read: `pool.max_buffered`. All nodes share
-/// it. By the rule of `fair.rs`, no caller can take all of it.
-#[derive(Debug)]
-pub struct BufferBudget {
-    bytes: ByteBudget,
-    by_caller: CallerHoldings,
-}
-
-/// The bytes that one body has taken from the budget, for the caller that asked for it. They are given back on
-/// drop.
-#[derive(Debug)]
-struct Buffered<'a> {
-    budget: &'a BufferBudget,
-    caller: CallerId,
-    bytes: usize,
-}
-
-impl BufferBudget {
-    /// Creates a budget of `limit` bytes.
-    pub fn new(limit: usize) -> Self {
-        Self { bytes: ByteBudget::new(limit), by_caller: CallerHoldings::default() }
-    }
-
-    /// Replaces the limit. Bytes that are already taken stay taken.
-    pub fn set_limit(&self, limit: usize) {
-        self.bytes.set_limit(limit);
-    }
-}
-
-impl<'a> Buffered<'a> {
-    fn new(budget: &'a BufferBudget, caller: CallerId) -> Self {
-        Self { budget, caller, bytes: 0 }
-    }
-
-    /// Takes `bytes` more bytes from the budget. Returns false if the bytes in use would exceed the limit, or those
-    /// of the caller its share.
-    fn grow(&mut self, bytes: usize) -> bool {
-        let BufferBudget { bytes: all, by_caller } = self.budget;
-        let taken =
-            by_caller.may_add(self.caller, bytes, all.used(), all.free()) && all.take(bytes, all.limit());
-        if taken {
-            by_caller.add(self.caller, bytes);
-            self.bytes += bytes;
-        }
-        taken
-    }
-}
-
-impl Drop for Buffered<'_> {
-    fn drop(&mut self) {
-        self.budget.bytes.give_back(self.bytes);
-        self.budget.by_caller.remove(self.caller, self.bytes);
     }
 }
 
@@ -154,6 +100,7 @@ impl Client {
             headers.insert(HeaderName::try_from(header.as_str()).map_err(|_| bad())?, value);
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("zstd, gzip"));
         // One crypto provider serves the whole process. A second installation fails and changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let roots = match &upstream.ca_file {
@@ -169,6 +116,9 @@ impl Client {
         let build = |http2: bool| {
             let http = reqwest::Client::builder()
                 .default_headers(headers.clone())
+                // The body is decompressed in `body.rs`.
+                .no_gzip()
+                .no_zstd()
                 .connect_timeout(pool.connect_timeout)
                 .pool_idle_timeout(IDLE)
                 .tcp_nodelay(true)
@@ -291,22 +241,19 @@ impl Client {
         }
     }
 
-    /// Reads the whole body of a response, at most `limit` bytes, while `buffered` can grow by the bytes.
+    /// Reads the whole body of a response, decompressed at most `limit` bytes, while `buffered` can grow by the bytes.
     async fn read(
         response: &mut reqwest::Response,
         limit: usize,
-        mut buffered: Buffered<'_>,
+        buffered: Buffered<'_>,
     ) -> Result<Bytes, Fault> {
         let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
-        let mut body = BodyBuffer::with_expected_length(announced.unwrap_or(0), limit);
-        // Bytes are counted after decompression, so that a small body cannot grow without bound.
-        while let Some(chunk) = response.chunk().await.map_err(|_| Fault::Truncated)? {
-            if !buffered.grow(chunk.len()) {
-                return Err(Fault::BuffersFull);
-            }
-            body.push(chunk).map_err(|OverLimit| Fault::TooLarge)?;
+        let bytes = BodyBuffer::with_expected_length(announced.unwrap_or(0), limit);
+        let mut body = Body::new(response.headers(), bytes, buffered)?;
+        while let Some(piece) = response.chunk().await.map_err(|_| Fault::Truncated)? {
+            body.push(piece)?;
         }
-        Ok(body.finish_compact())
+        body.finish()
     }
 }
 
@@ -356,19 +303,5 @@ mod tests {
             assert_eq!(retry_after(&headers, now), expected.map(Duration::from_secs), "{text}");
         }
         assert_eq!(retry_after(&HeaderMap::new(), now), None);
-    }
-
-    #[test]
-    fn buffer_budget_is_shared_and_released() {
-        let budget = BufferBudget::new(90);
-        let of = |caller| Buffered::new(&budget, CallerId::numbered(caller));
-        let (mut one, mut again, mut other) = (of(1), of(1), of(2));
-        assert!(one.grow(50) && again.grow(30) && !again.grow(1), "eight ninths are one caller's");
-        assert!(other.grow(9) && !other.grow(1), "eight times what would be left");
-        drop(one);
-        assert!(other.grow(30));
-        drop((again, other));
-        let mut own = of(0);
-        assert!(own.grow(90) && !own.grow(1), "no particular caller, no share");
     }
 }

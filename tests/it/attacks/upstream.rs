@@ -34,6 +34,13 @@ fn answer(head: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
+/// Returns `text` as one gzip member.
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    packed.write_all(text).unwrap();
+    packed.finish().unwrap()
+}
+
 /// Returns at least 16 GiB of the character 0, compressed to at most 32 MiB. Unpacking it takes longer than
 /// an attempt may take.
 fn bomb(encoding: &str) -> Vec<u8> {
@@ -41,6 +48,9 @@ fn bomb(encoding: &str) -> Vec<u8> {
         // RFC 8878: the magic number, a window of 128 KiB, and then blocks of one byte repeated 128 Ki times.
         let head = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 7 << 3];
         return [&head[..], &[0x02, 0x00, 0x10, b'0'].repeat(128 << 10)].concat();
+    }
+    if encoding == "x-gzip" {
+        return gzip(&vec![b'0'; 1 << 20]).repeat(16 << 10);
     }
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     let mut ends = [0; 2];
@@ -56,7 +66,7 @@ fn bomb(encoding: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn compression_bomb_stops_at_the_answer_limit() {
-    for encoding in ["gzip", "zstd"] {
+    for encoding in ["gzip", "x-gzip", "zstd"] {
         let packed = bomb(encoding);
         assert!(packed.len() <= 32 << 20, "{}", packed.len());
         let head = format!("200 OK\r\ncontent-encoding: {encoding}");
@@ -65,6 +75,26 @@ async fn compression_bomb_stops_at_the_answer_limit() {
         assert_eq!((reply.status, reply.code()), (502, -32095), "{encoding}");
         assert!(reply.text.contains("too_large"), "{encoding}: {}", reply.text);
         assert_eq!(gateway.get_nodes().send().await.status, 200, "the node is still used");
+    }
+}
+
+#[tokio::test]
+async fn compressed_answers_are_read_by_every_name_and_to_the_last_member() {
+    let text = br#"{"jsonrpc":"2.0","result":{"current":[],"delinquent":[]},"id":""}"#;
+    let members = [gzip(&text[..30]), gzip(b""), gzip(&text[30..])].concat();
+    let frames = [&text[..30], &text[30..]].map(|part| zstd::bulk::compress(part, 3).unwrap()).concat();
+    for (coding, body) in [
+        ("gzip", gzip(text)),
+        ("gzip", members.clone()),
+        ("x-gzip", gzip(text)),
+        ("X-GZIP", members),
+        ("Zstd", frames),
+    ] {
+        let head = format!("200 OK\r\ncontent-encoding: {coding}");
+        let (gateway, _tap) = answered_by(1, answer(&head, &body), |_| {}).await;
+        let reply = gateway.get_votes().send().await;
+        // The answer is read to its end, where it has the id of another call.
+        assert_eq!(reply.error()["data"]["attempts"][0]["reason"], "wrong_id", "{coding}: {}", reply.text);
     }
 }
 
