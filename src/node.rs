@@ -63,14 +63,15 @@ pub enum Fault {
 const CALL_TOO_LONG: Fault = Fault::Status(413);
 
 impl Fault {
-    /// Returns the name of the fault in metrics, logs and `data.attempts`. A status from 500 to 599 counts as
-    /// 5xx, and any other status except 429 as 4xx.
+    /// Returns the name of the fault in metrics, logs and `data.attempts`. A status outside of 300 to 399 and of 500 to
+    /// 599 counts as 4xx, except 429.
     pub const fn result(self) -> AttemptResult {
         match self {
             Self::Connect => AttemptResult::Connect,
             Self::Truncated => AttemptResult::Reset,
             Self::Timeout => AttemptResult::Timeout,
             Self::TooManyRequests(_) => AttemptResult::Status429,
+            Self::Status(300..=399) => AttemptResult::Status3xx,
             Self::Status(500..=599) => AttemptResult::Status5xx,
             Self::Status(_) => AttemptResult::Status4xx,
             Self::BadJson => AttemptResult::BadJson,
@@ -101,5 +102,30 @@ impl Fault {
     /// passed, the call or the answer is too long, or the buffers shared by all nodes are full.
     pub const fn may_retry(self) -> bool {
         !matches!(self, CALL_TOO_LONG | Self::TooLarge | Self::BuffersFull | Self::GivenUp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_named_by_their_class() {
+        for (status, name) in [
+            (300, "status_3xx"),
+            (301, "status_3xx"),
+            (302, "status_3xx"),
+            (307, "status_3xx"),
+            (308, "status_3xx"),
+            (399, "status_3xx"),
+            (400, "status_4xx"),
+            (403, "status_4xx"),
+            (499, "status_4xx"),
+            (500, "status_5xx"),
+            (599, "status_5xx"),
+            (600, "status_4xx"),
+        ] {
+            assert_eq!(Fault::Status(status).result().as_str(), name, "{status}");
+        }
     }
 }

@@ -211,8 +211,16 @@ mod tests {
         results.extend(
             [Is::TooLarge, Is::BuffersFull, Is::Timeout, Is::Cancelled].map(|is| (failed(&[is]), PRICE.miss)),
         );
-        let faults =
-            [Is::Connect, Is::Reset, Is::Status429, Is::Status4xx, Is::Status5xx, Is::BadJson, Is::WrongId];
+        let faults = [
+            Is::Connect,
+            Is::Reset,
+            Is::Status429,
+            Is::Status3xx,
+            Is::Status4xx,
+            Is::Status5xx,
+            Is::BadJson,
+            Is::WrongId,
+        ];
         results.extend(faults.map(|is| (failed(&[is]), 0.0)));
         results.extend(
             [Is::UnknownCode, Is::Unhealthy, Is::Behind, Is::Incapable, Is::Foreign]

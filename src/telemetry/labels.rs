@@ -129,7 +129,9 @@ label! {
         Timeout = "timeout",
         /// The node answered HTTP 429.
         Status429 = "status_429",
-        /// The node answered HTTP 4xx other than 429, or a redirect, which is not followed.
+        /// The node answered with a redirect, which is not followed.
+        Status3xx = "status_3xx",
+        /// The node answered HTTP 4xx other than 429.
         Status4xx = "status_4xx",
         /// The node answered HTTP 5xx other than 501.
         Status5xx = "status_5xx",

@@ -28,6 +28,7 @@ fn faults() -> Vec<(&'static str, Fault)> {
         ("timeout", Fault::Latency(LONG_ATTEMPT_TIMEOUT + ATTEMPT_TIMEOUT)),
         ("status_429", Fault::Status429 { retry_after_s: 1 }),
         ("status_5xx", Fault::Status(503)),
+        ("status_3xx", Fault::Status(307)),
         ("status_4xx", Fault::Status(403)),
         ("status_5xx", Fault::Html),
         ("reset", Fault::Truncated),

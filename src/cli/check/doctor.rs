@@ -168,6 +168,9 @@ fn unreachable(fault: Fault) -> &'static str {
             "start it, or check its url, its --rpc-bind-address and firewalls; for https also ca_file"
         }
         Fault::Timeout | Fault::GivenUp => "check the network, and the load of the node",
+        Fault::Status(300..=399) => {
+            "set its url to the address that it redirects to; no redirect is followed"
+        }
         Fault::Status(401 | 403) => {
             "set the credentials that it requires: a key in its url, or a header in upstream.headers"
         }

@@ -150,6 +150,7 @@ fn unreachable_upstreams_get_specific_fixes() {
     for (fault, cure) in [
         (Fault::Connect, "--rpc-bind-address"),
         (Fault::Timeout, "network"),
+        (Fault::Status(308), "redirects"),
         (Fault::Status(401), "upstream.headers"),
         (Fault::TooManyRequests(None), "upstream.rps"),
         (Fault::BadJson, "not JSON-RPC"),
