@@ -1,7 +1,7 @@
 //! One upstream node: its client, its limits, and its parsed answers.
 //!
-//! This module knows nothing of other nodes and never retries: the pool decides the consequences of a fault.
-//! Every failure is a [`Fault`], which never holds an address, because an upstream's URL may be a secret.
+//! This module knows nothing of other nodes. It sends a read again if a kept connection was closed under it, and leaves the
+//! consequences of all other faults to the pool. Every failure is a [`Fault`], which never holds an address, because an upstream's URL may be a secret.
 
 pub mod answer;
 mod body;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use answer::{Contextual, NodeReply, RawAnswer};
 pub use body::BufferBudget;
-pub use client::Client;
+pub use client::{Client, Resend};
 
 use crate::telemetry::AttemptResult;
 

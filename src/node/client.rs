@@ -2,14 +2,21 @@
 //!
 //! Only `node` uses reqwest. Redirects are not followed, and proxies from the environment are not used.
 //! Every error becomes a [`Fault`] here, so that no URL travels further.
+//!
+//! A node, or a balancer in front of it, may close a connection just when the next request comes. A read is then sent
+//! once more, on a connection of its own (RFC 9112, 9.3.1): another kept connection may be as old as the first.
 
 use std::collections::HashSet;
+use std::error::Error as _;
+use std::iter::successors;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use hyper::http::Extensions;
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpInfo;
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
@@ -39,6 +46,16 @@ pub const MAX_BLOCK_BYTES: usize = 64 << 20;
 /// number, all addresses are forgotten, and each connection counts as new again.
 const KNOWN_CONNECTIONS: usize = 4096;
 
+/// Whether a request is sent again if the connection on which it was sent had brought an answer before, and broke
+/// without one to this request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resend {
+    /// It is sent once more.
+    Once,
+    /// It is not, because the node may have acted on it.
+    Never,
+}
+
 /// The connections that have brought answers, by their local addresses.
 #[derive(Debug, Default)]
 struct Connections {
@@ -57,6 +74,18 @@ impl Connections {
             self.opened.fetch_add(1, Ordering::SeqCst);
         }
     }
+
+    /// Returns true if `error` broke a connection that has brought an answer before.
+    fn include_that_of(&self, error: &reqwest::Error) -> bool {
+        let mut causes = successors(error.source(), |&cause| cause.source());
+        let broken = causes.find_map(|cause| cause.downcast_ref::<legacy::Error>()?.connect_info());
+        let mut info = Extensions::new();
+        if let Some(broken) = broken {
+            broken.get_extras(&mut info);
+        }
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        info.get::<HttpInfo>().is_some_and(|info| known.contains(&info.local_addr()))
+    }
 }
 
 /// The error in the configuration because of which a client cannot be built.
@@ -72,6 +101,9 @@ pub struct ClientError {
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
+    /// The client for requests that are sent again. It keeps no connection. `None` for HTTP/2, by which a node says itself
+    /// which requests it has not taken, and reqwest sends those again.
+    again: Option<reqwest::Client>,
     url: Secret,
     /// The client for a WebSocket and its address. `None` if the node has none.
     pub(super) socket: Option<(reqwest::Client, Secret)>,
@@ -113,12 +145,13 @@ impl Client {
             .into_iter()
             .flatten()
             .all(|url| url.expose().starts_with("http:") || url.expose().starts_with("ws:"));
-        let build = |http2: bool| {
+        let build = |http2: bool, kept: usize| {
             let http = reqwest::Client::builder()
                 .default_headers(headers.clone())
                 // The body is decompressed in `body.rs`.
                 .no_gzip()
                 .no_zstd()
+                .pool_max_idle_per_host(kept)
                 .connect_timeout(pool.connect_timeout)
                 .pool_idle_timeout(IDLE)
                 .tcp_nodelay(true)
@@ -132,15 +165,14 @@ impl Client {
             };
             http.build().map_err(|e| wrong(kind_of(&e).to_owned()))
         };
+        let single = build(false, 0)?;
         // A WebSocket begins as HTTP/1.1, with the scheme of HTTP.
-        let socket = match &upstream.ws_url {
-            None => None,
-            Some(url) => Some((build(false)?, Secret::new(url.expose().replacen("ws", "http", 1)))),
-        };
+        let socket = upstream.ws_url.as_ref().map(|url| Secret::new(url.expose().replacen("ws", "http", 1)));
         reqwest::Url::parse(upstream.url.expose()).map_err(|e| wrong(format!("url: {e}")))?;
         Ok(Self {
-            http: build(upstream.http2)?,
-            socket,
+            http: build(upstream.http2, usize::MAX)?,
+            socket: socket.map(|url| (single.clone(), url)),
+            again: Some(single).filter(|_| !upstream.http2),
             url: upstream.url.clone(),
             max_response: pool.max_response,
             probe_timeout: pool.connect_timeout + PROBE_ANSWER,
@@ -159,8 +191,9 @@ impl Client {
         self.probe_timeout
     }
 
-    /// Sends one call of `caller` and reads its answer to the end, within `timeout`. If the call is traced, the node
-    /// gets the trace context of `span`. `heard` is set once the answer begins to arrive.
+    /// Sends one call of `caller` and reads its answer to the end, within `timeout`, which also holds for a call that is
+    /// sent again. If the call is traced, the node gets the trace context of `span`. `heard` is set once the answer begins
+    /// to arrive.
     ///
     /// # Errors
     /// The request failed or took longer than `timeout`, or the status is 401, 402 or 429. The body is incomplete or
@@ -170,7 +203,7 @@ impl Client {
         caller: CallerId,
         body: Bytes,
         timeout: Duration,
-        heard: &AtomicBool,
+        resend: Resend,
         span: &Attempt<'_>,
     ) -> Result<RawAnswer, Fault> {
         let mut request = self.http.post(self.url.expose());
@@ -181,7 +214,7 @@ impl Client {
             }
         }
         let buffered = Buffered::new(&self.budget, caller);
-        let read = self.exchange(request.body(body), self.max_response, buffered, heard);
+        let read = self.exchange(request.body(body), resend, self.max_response, buffered);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
@@ -191,9 +224,10 @@ impl Client {
     /// # Errors
     /// As for [`Client::post`], but never [`Fault::BuffersFull`].
     pub async fn ask(&self, body: Bytes, timeout: Duration, limit: usize) -> Result<RawAnswer, Fault> {
-        let (budget, heard) = (BufferBudget::new(usize::MAX), AtomicBool::new(false));
+        let budget = BufferBudget::new(usize::MAX);
         let request = self.http.post(self.url.expose()).body(body);
-        let read = self.exchange(request, limit, Buffered::new(&budget, CallerId::default()), &heard);
+        let buffered = Buffered::new(&budget, CallerId::default());
+        let read = self.exchange(request, Resend::Once, limit, buffered);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
@@ -202,7 +236,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::ask`].
     pub async fn date(&self, body: Bytes, timeout: Duration) -> Result<Option<String>, Fault> {
-        let sent = self.send(self.http.post(self.url.expose()).body(body));
+        let sent = self.send(self.http.post(self.url.expose()).body(body), Resend::Once);
         let response = tokio::time::timeout(timeout, sent).await.unwrap_or(Err(Fault::Timeout))?;
         Ok(response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned))
     }
@@ -210,14 +244,13 @@ impl Client {
     async fn exchange(
         &self,
         request: reqwest::RequestBuilder,
+        resend: Resend,
         limit: usize,
         buffered: Buffered<'_>,
-        heard: &AtomicBool,
     ) -> Result<RawAnswer, Fault> {
-        let mut response = self.send(request).await?;
+        let mut response = self.send(request, resend).await?;
         let status = response.status();
         let body = if status.is_success() {
-            heard.store(true, Ordering::Relaxed);
             Self::read(&mut response, limit, buffered).await?
         } else {
             let reading = Self::read(&mut response, MAX_REFUSAL_BYTES, buffered);
@@ -228,8 +261,19 @@ impl Client {
     }
 
     /// Sends a request, and returns the response, unless its status speaks for itself, whatever the body may be.
-    async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Fault> {
-        let sent = request.send().await;
+    async fn send(
+        &self,
+        request: reqwest::RequestBuilder,
+        resend: Resend,
+    ) -> Result<reqwest::Response, Fault> {
+        let request = request.build().map_err(|_| Fault::Connect)?;
+        let second = self.again.as_ref().filter(|_| resend == Resend::Once).zip(request.try_clone());
+        let mut sent = self.http.execute(request).await;
+        if let (Err(error), Some((client, request))) = (&sent, second)
+            && self.connections.include_that_of(error)
+        {
+            sent = client.execute(request).await;
+        }
         let response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
         if let Some(connection) = response.extensions().get::<HttpInfo>() {
             self.connections.note(connection);

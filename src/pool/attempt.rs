@@ -1,6 +1,5 @@
 //! One attempt at one node: sends the request, classifies the answer, and records what follows from it.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,8 +10,8 @@ use super::meaning::{Effect, Meaning, effect, lacks_method};
 use super::member::{InFlight, Member};
 use super::question::{MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
 use super::reply::PoolReply;
-use crate::methods::Commitment;
-use crate::node::{Fault, NodeReply};
+use crate::methods::{Commitment, write_method};
+use crate::node::{Fault, NodeReply, Resend};
 use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::Attempt;
 
@@ -75,9 +74,10 @@ async fn send<C: UpstreamCall>(
     let most = question.timeout(&pool.nodes.load().settings);
     let timeout = most.min(context.deadline.saturating_duration_since(sent.at));
     let finalized = pool.nodes.frontier.slot(Commitment::Finalized);
+    let is_read = write_method(question.method.as_str()).is_none();
+    let resend = if is_read { Resend::Once } else { Resend::Never };
     let exchange = async {
-        let heard = AtomicBool::new(false);
-        let answer = member.client.post(context.caller, body, timeout, &heard, span).await?;
+        let answer = member.client.post(context.caller, body, timeout, resend, span).await?;
         answer.read(sent.id, call.reader(finalized)).await
     };
     tokio::pin!(exchange);

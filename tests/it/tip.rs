@@ -10,7 +10,7 @@ use slotfront::config::{Config, FollowMode};
 use slotfront::methods::{AnyMethod, Commitment, Signature, Slot, TipMethod};
 use slotfront::tip::Tip;
 use slotfront_sim::{Cluster, Fault, Settings};
-use slotfront_testkit::{PATIENCE, Reply, TestCluster, TestGateway};
+use slotfront_testkit::{LoopbackTap, PATIENCE, Reply, TestCluster, TestGateway};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -442,6 +442,25 @@ async fn transactions_are_sent_where_it_is_allowed() {
     let reply = gateway.call("sendTransaction", json!([too_long])).send().await;
     assert_eq!((reply.code(), sent()), (-32602, 2));
     assert!(reply.text.contains("too large"), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn a_transaction_is_not_sent_again_on_a_new_connection() {
+    let tap = LoopbackTap::start().await;
+    tap.close_at(|number, seen| number > 1 && seen.body.contains("sendTransaction"));
+    let gateway = TestGateway::builder().nodes(1).tap(&tap).config(sending).start().await;
+    gateway.cluster.fault_everywhere("sendTransaction", &Fault::Result(json!(SIGNATURE)));
+    let (text, _) = transaction(0);
+    for calls in 1..100 {
+        let reply = gateway.call("sendTransaction", json!([text])).send().await;
+        assert_eq!(tap.seen("sendTransaction").len(), calls);
+        // On a new connection it is answered.
+        if reply.status != 200 {
+            assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
+            return;
+        }
+    }
+    panic!("no call came on a kept connection");
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
 //! Nodes that support less than Agave, or answer differently.
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
 use slotfront::methods::{AnyMethod, Commitment, Method, Pubkey};
 use slotfront::telemetry::Unusable;
 use slotfront_sim::Fault;
-use slotfront_testkit::{FORWARDED, TestGateway, forwarded_params};
+use slotfront_testkit::{FORWARDED, LoopbackTap, TestGateway, forwarded_params};
 use tokio::time::Instant;
 
 /// Returns a call of each of the eight methods.
@@ -234,6 +235,46 @@ async fn no_number_of_a_caller_opens_a_breaker() {
         let reply = call.send().await;
         assert_eq!((reply.status, reply.code()), (200, -32016), "{}", reply.text);
         assert_eq!(reply.error()["data"]["contextSlot"], slot);
+    }
+    assert_no_fault(&gateway);
+}
+
+/// Balancers close a connection after so many requests, some of them only when the next one comes.
+#[tokio::test]
+async fn a_node_may_close_each_connection_at_its_third_request() {
+    let tap = LoopbackTap::start().await;
+    tap.close_at(|number, _| number == 3);
+    let gateway = TestGateway::builder().nodes(1).tap(&tap).start().await;
+    let wallets = gateway.cluster.examples().wallets;
+    for _ in 0..10 {
+        let calls = wallets.iter().take(6).map(|wallet| gateway.get_account(wallet).no_cache().send());
+        for reply in join_all(calls).await {
+            assert_eq!(reply.status, 200, "{}", reply.text);
+        }
+    }
+    assert!(tap.seen("getAccountInfo").len() > 60, "some were sent again");
+    assert_no_fault(&gateway);
+}
+
+#[tokio::test]
+async fn reads_are_sent_again_on_a_new_connection() {
+    let tap = LoopbackTap::start().await;
+    tap.close_at(|number, seen| {
+        number > 1 && ["getBlock\"", "getSupply"].iter().any(|cut| seen.body.contains(cut))
+    });
+    let gateway = TestGateway::builder().nodes(1).tap(&tap).start().await;
+    let block = json!([gateway.cluster.examples().block_with_v0, { "maxSupportedTransactionVersion": 0 }]);
+    for (method, params) in [("getBlock", block), ("getSupply", json!([]))] {
+        let seen = || tap.seen(&format!("\"{method}\"")).len();
+        let mut calls = 0;
+        // A call on a new connection is answered at once.
+        while seen() == calls {
+            calls += 1;
+            assert!(calls < 100, "no call of {method} came on a kept connection");
+            let reply = gateway.call(method, params.clone()).no_cache().send().await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+        }
+        assert_eq!(seen(), calls + 1, "{method}");
     }
     assert_no_fault(&gateway);
 }

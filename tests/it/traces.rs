@@ -225,6 +225,8 @@ mod exported {
     #[tokio::test]
     async fn recorded_spans_link_caller_and_node() {
         let (gateway, node, collector) = traced(0.0).await;
+        // No connection brings two answers, so that the broken one is new, and the call is not sent again within its span.
+        node.close_at(|number, _| number == 2);
         gateway.cluster.node(0).fault_on("getAccountInfo", Fault::Reset, Some(1));
         let vendor = ("tracestate", "a=1");
         let reply = call(&gateway, 0, &[("traceparent", PARENT), vendor, ("x-request-id", "mine")]).await;
@@ -257,7 +259,8 @@ mod exported {
         let results: Vec<_> = clients.iter().map(|span| attribute(span, "upstream.result")).collect();
         assert_eq!(results, ["connect", "ok"]);
         let time = |span: &Value, key: &str| span[key].as_str().unwrap().parse::<u64>().unwrap();
-        let asked = node.seen("getAccountInfo");
+        let mut asked = node.seen("getAccountInfo");
+        asked.dedup_by(|second, first| second.body == first.body);
         for (client, asked) in clients.iter().zip(&asked) {
             assert_eq!(client["parentSpanId"], server["spanId"]);
             assert_eq!(attribute(client, "upstream.name"), "node-0");

@@ -28,6 +28,9 @@ impl TappedRequest {
     }
 }
 
+/// Returns true if the connection is closed in place of an answer to this request, which has this number on it, from 1.
+type Cut = fn(usize, &TappedRequest) -> bool;
+
 /// A loopback HTTP server that records requests, and forwards them to a node or answers them itself. Clones
 /// share the records.
 #[derive(Clone)]
@@ -35,6 +38,7 @@ pub struct LoopbackTap {
     url: String,
     node: Arc<OnceLock<String>>,
     instead: Arc<OnceLock<(&'static str, Vec<u8>)>>,
+    cut: Arc<OnceLock<Cut>>,
     seen: Arc<Mutex<Vec<TappedRequest>>>,
     /// The client that forwards requests, created once for all clones of this value. On a busy machine, creating a
     /// client takes longer than the timeout of a probe. After a timeout, the prober would open another connection.
@@ -46,8 +50,8 @@ impl LoopbackTap {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let (node, instead, seen, client) = Default::default();
-        let tap = Self { url, node, instead, seen, client };
+        let (node, instead, cut, seen, client) = Default::default();
+        let tap = Self { url, node, instead, cut, seen, client };
         let (tasks, by) = (TaskTracker::new(), tap.clone());
         tasks.clone().spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -84,6 +88,12 @@ impl LoopbackTap {
         self.instead.set((method, answer)).expect("a tap has one answer of its own");
     }
 
+    /// Closes a connection, without an answer, when `cut` says so of a request and its number on that connection, from 1.
+    /// Panics on a second call.
+    pub fn close_at(&self, cut: Cut) {
+        self.cut.set(cut).expect("a tap has one rule for its connections");
+    }
+
     /// Returns the recorded requests whose bodies contain `words`.
     pub fn seen(&self, words: &str) -> Vec<TappedRequest> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +106,7 @@ impl LoopbackTap {
 
     async fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut stream = BufReader::new(stream);
-        loop {
+        for number in 1.. {
             let mut head = String::new();
             while !head.ends_with("\r\n\r\n") {
                 if stream.read_line(&mut head).await.ok()? == 0 {
@@ -109,7 +119,11 @@ impl LoopbackTap {
             seen.body = String::from_utf8(body.clone()).ok()?;
             let called = |method: &str| seen.body.contains(&format!("\"{method}\""));
             let instead = self.instead.get().filter(|(method, _)| called(method));
+            let is_cut = self.cut.get().is_some_and(|cut| cut(number, &seen));
             self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+            if is_cut {
+                return None;
+            }
             if let Some((_, answer)) = instead {
                 stream.write_all(answer).await.ok()?;
                 continue;
@@ -125,5 +139,6 @@ impl LoopbackTap {
             let head = format!("HTTP/1.1 {status} -\r\ncontent-length: {}\r\n\r\n", answer.len());
             stream.write_all(&[head.into_bytes(), answer].concat()).await.ok()?;
         }
+        None
     }
 }
