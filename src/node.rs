@@ -7,6 +7,7 @@ pub mod answer;
 mod body;
 pub mod client;
 pub mod code;
+pub mod rent_epoch;
 pub mod shape;
 pub mod version;
 pub mod websocket;

@@ -21,6 +21,7 @@ use hyper_util::client::legacy::connect::HttpInfo;
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::body::{Body, BufferBudget, Buffered};
+use super::rent_epoch::unrounded;
 use super::{Fault, RawAnswer};
 use crate::chunks::BodyBuffer;
 use crate::config::{CaFile, PoolSettings, Secret, Upstream};
@@ -257,7 +258,7 @@ impl Client {
             // The status says enough without the body.
             tokio::time::timeout(REFUSAL_TIMEOUT, reading).await.ok().and_then(Result::ok).unwrap_or_default()
         };
-        Ok(RawAnswer::new(status.as_u16(), body))
+        Ok(RawAnswer::new(status.as_u16(), unrounded(body)))
     }
 
     /// Sends a request, and returns the response, unless its status speaks for itself, whatever the body may be.

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::jsonrpc::{Id, reply};
 use crate::methods::{Commitment, Slot, Subscription, SubscriptionMethod};
 use crate::node::answer::id_number;
+use crate::node::rent_epoch::unrounded;
 use crate::node::websocket::NodeSocket;
 use crate::pool::member::Member;
 
@@ -278,8 +279,9 @@ impl Relay {
     fn read<E>(&mut self, message: Option<Result<Message, E>>) -> Result<(), Loss> {
         let Some(Ok(message)) = message else { return Err("it is closed") };
         let Message::Text(text) = message else { return Ok(()) };
+        let text = unrounded(text.into());
         let message: NodeMessage<'_> =
-            serde_json::from_str(&text).map_err(|_| "its messages are no JSON-RPC")?;
+            serde_json::from_slice(&text).map_err(|_| "its messages are no JSON-RPC")?;
         if let Some(NotificationParams { result, subscription: id }) = message.params {
             match self.subscriptions.get(&id).map(|subscription| &**subscription) {
                 Some(Subscription::Slot) => {

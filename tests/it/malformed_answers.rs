@@ -1,7 +1,7 @@
 //! Nodes with malformed or outdated answers: a caller never gets an answer that is older than its status
 //! says.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use slotfront::methods::{Commitment, Pubkey};
 use slotfront_sim::Fault;
 use slotfront_testkit::{PATIENCE, TestGateway};
@@ -249,6 +249,35 @@ async fn malformed_results_are_retried_and_never_stored() {
             }
             let kept = call.send().await;
             assert_eq!((kept.json(), kept.is_hit()), (direct, true), "{method} {result}");
+        }
+    }
+}
+
+/// Some providers read the numbers of an answer as floating point.
+#[tokio::test]
+async fn a_rounded_rent_epoch_is_put_right() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (node, slot) = (gateway.cluster.node(0), gateway.cluster.slot(Commitment::Finalized));
+    let (wallet, base64) = (gateway.cluster.examples().wallets[0].to_string(), json!({"encoding": "base64"}));
+    let account = json!({
+        "data": ["AQ==", "base64"], "executable": false, "lamports": 5, "owner": wallet, "rentEpoch": 2_f64.powi(64),
+        "space": 1,
+    });
+    let keyed = json!([{ "account": account, "pubkey": wallet }]);
+    let within =
+        |value: &Value| json!({ "context": { "apiVersion": "4.0.0", "slot": slot }, "value": value });
+    for (method, params, answer) in [
+        ("getAccountInfo", json!([wallet, base64]), within(&account)),
+        ("getMultipleAccounts", json!([[wallet, wallet], base64]), within(&json!([account, account]))),
+        ("getProgramAccounts", json!([wallet, base64]), keyed.clone()),
+        ("getTokenAccountsByOwner", json!([wallet, { "mint": wallet }, base64]), within(&keyed)),
+        ("getTokenAccountsByDelegate", json!([wallet, { "mint": wallet }, base64]), within(&keyed)),
+    ] {
+        node.fault_on(method, Fault::Result(answer), None);
+        for _ in 0..2 {
+            let reply = gateway.call(method, params.clone()).send().await;
+            assert!(reply.text.contains(r#""rentEpoch":18446744073709551615,"#), "{method}: {}", reply.text);
+            assert!(!reply.text.contains("e19"), "{method}: {}", reply.text);
         }
     }
 }

@@ -211,6 +211,20 @@ async fn null_members_and_ids_as_strings_are_read() {
     assert_eq!(reserve.calls(""), 0, "the first node is well");
 }
 
+/// Some providers read the numbers of a notification as floating point.
+#[tokio::test]
+async fn a_rounded_rent_epoch_is_put_right_in_notifications() {
+    let (gateway, [node, _]) = start().await;
+    let mut socket = gateway.socket().await;
+    socket.subscribe("programSubscribe", json!(["11111111111111111111111111111111"])).await;
+    let of = |rent_epoch: Value| {
+        let account = json!({"lamports": 5, "rentEpoch": rent_epoch, "space": 0});
+        json!({"context": {"slot": 5}, "value": {"account": account, "pubkey": "x"}})
+    };
+    node.notify("programSubscribe", "programNotification", &of(json!(2_f64.powi(64))));
+    assert_eq!(socket.notification().await["result"], of(json!(u64::MAX)));
+}
+
 /// Whoever hears of a transaction reads what it has changed, although an older answer is still fresh, and although the first
 /// node is behind.
 #[tokio::test]
