@@ -58,7 +58,9 @@ impl SingleTransaction {
     /// noted, and if the transaction has no `meta` or is not in the format that nodes write.
     pub fn make(&self, block: &Bytes) -> Option<Payload> {
         let TransactionPlace { slot, span: (from, to), index } = self.place;
-        let time: i64 = member(block, "blockTime")?;
+        // The first blocks of a cluster may have no time.
+        let time = member::<&RawValue>(block, "blockTime").map_or("null", RawValue::get);
+        serde_json::from_str::<Option<i64>>(time).ok()?;
         let text = block.get(from as usize..to as usize).map(|text| block.slice_ref(text))?;
         let mut transaction = JsonPart::read(&text, depth(self.asked.encoding))?;
         if first_signature(&mut transaction)? != self.signature {
@@ -70,12 +72,12 @@ impl SingleTransaction {
             return Some(unsupported(version));
         }
         let numbers = [
-            ("blockTime", time.to_string()),
-            ("slot", slot.to_string()),
-            ("transactionIndex", index.to_string()),
+            ("blockTime", Cow::Borrowed(time)),
+            ("slot", Cow::Owned(slot.to_string())),
+            ("transactionIndex", Cow::Owned(index.to_string())),
         ];
         for (name, number) in numbers {
-            members.insert(name, JsonPart::Text(Cow::Owned(number)));
+            members.insert(name, JsonPart::Text(number));
         }
         Some(Payload::Result(transaction.write().into()))
     }
@@ -85,6 +87,7 @@ impl SingleTransaction {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::super::super::entry::TextParts;
     use super::super::super::tests::{RecordedCall, load};
     use super::*;
     use crate::methods::{BlockDetails, Query, TransactionQuery};
@@ -178,8 +181,19 @@ mod tests {
         let (meta, _) = str::from_utf8(&block).unwrap().split_once(r#","transaction":["#).unwrap();
         let (_, meta) = meta.split_once(r#"{"meta":"#).unwrap();
         assert!(with(r#""blockHeight":"#, r#""unknown":1,"blockHeight":"#).is_some());
+        for time in [r#""blockTime":null,"of":"#, r#""of":"#] {
+            let Some(Payload::Result(made)) = with(r#""blockTime":"#, time) else {
+                panic!("nothing with {time}")
+            };
+            let Some(Payload::Result(timed)) = make(first, place, &block) else { panic!("nothing") };
+            let of = |made: TextParts| serde_json::from_slice::<serde_json::Value>(&made.whole()).unwrap();
+            let (made, mut timed) = (of(made), of(timed));
+            timed["blockTime"] = serde_json::Value::Null;
+            assert_eq!(made, timed, "{time}");
+        }
         for (old, new) in [
-            (r#""blockTime":"#, r#""blockTime":null,"of":"#),
+            (r#""blockTime":"#, r#""blockTime":"","of":"#),
+            (r#""blockTime":"#, r#""blockTime":1.5,"of":"#),
             (meta, "null"),
             (r#""status":"#, r#""unknown":1,"status":"#),
             (r#"{"meta":"#, r#"{"unknown":1,"meta":"#),
