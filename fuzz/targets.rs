@@ -165,10 +165,12 @@ pub(crate) fn answer(data: &[u8]) {
     if let Some(only) = derive::vote_account(&result, &Pubkey([*shape; 32])) {
         check(&only);
     }
+    let height = Some(block::OwnHeight::Null);
     for asked in shapes() {
-        let whole = block::reshape(&result, asked);
+        let whole = block::reshape(&result, asked, height);
         let places = block::places(&result, 5, asked.encoding);
-        let single = |(signature, place)| block::SingleTransaction { signature, asked, place }.make(&result);
+        let single =
+            |(signature, place)| block::SingleTransaction { signature, asked, place }.make(&result, height);
         for made in places.into_iter().map(single).chain([whole]).flatten() {
             match made {
                 Payload::Result(made) => check(&made.whole()),

@@ -191,7 +191,8 @@ impl Cache {
             .map(|store| Arc::new(SecondLevel::new(config, Arc::clone(&lookup), Arc::clone(store), &tasks)));
         let purger = Arc::new(Purger::new(Arc::clone(&lookup), second_level.clone(), Arc::clone(&pool)));
         let verifier = Verifier::new(config, Arc::clone(&lookup), Arc::clone(&pool), tasks.clone());
-        let renderer = Arc::new(Renderer::new(config, cores, Arc::clone(&lookup), tasks.clone()));
+        let renderer = Renderer::new(config, cores, Arc::clone(&lookup), Arc::clone(&pool), tasks.clone());
+        let renderer = Arc::new(renderer);
         let owners = (Arc::clone(&lookup), Arc::clone(&renderer), Arc::clone(&verifier));
         let fetcher = Arc::new(Fetcher::new(config, owners, second_level, pool, tasks));
         let request_timeout = config.server.request_timeout;

@@ -139,8 +139,8 @@ fn blocks(c: &mut Criterion, cluster: &Cluster) {
         ("none", BlockDetails::None, BlockEncoding::Json),
     ] {
         let asked = BlockShape { details, encoding, ..BlockShape::BASE64 };
-        assert!(reshape(&block, asked).is_some(), "{name} can be made");
-        group.bench_function(name, |b| b.iter(|| black_box(reshape(&block, asked).is_some())));
+        assert!(reshape(&block, asked, None).is_some(), "{name} can be made");
+        group.bench_function(name, |b| b.iter(|| black_box(reshape(&block, asked, None).is_some())));
     }
 }
 

@@ -34,13 +34,14 @@ pub(super) enum Derivation {
 }
 
 impl Derivation {
-    pub(super) fn make(&self, text: &Bytes) -> Option<Payload> {
+    /// Makes the answer from `text`. `of_nodes` is as for [`block::reshape`].
+    pub(super) fn make(&self, text: &Bytes, of_nodes: Option<block::OwnHeight>) -> Option<Payload> {
         match self {
             Self::VoteAccount(pubkey) => {
                 vote_account(text, pubkey).map(|votes| Payload::Result(votes.into()))
             }
-            Self::Block(asked) => block::reshape(text, *asked),
-            Self::Transaction(wanted) => wanted.make(text),
+            Self::Block(asked) => block::reshape(text, *asked, of_nodes),
+            Self::Transaction(wanted) => wanted.make(text, of_nodes),
             Self::BlockTime => {
                 let time: i64 = member(text, "blockTime")?;
                 Some(Payload::Result(Bytes::from(time.to_string()).into()))

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::derive::account::DeriveError;
+use super::derive::block::OwnHeight;
 use super::derive::{self, Derivation, list};
 use super::entry::{Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::freshness::{Limit, ServeRule};
@@ -24,8 +25,9 @@ use crate::coding::{self, CompressedText};
 use crate::config;
 use crate::error::Error;
 use crate::low_priority;
-use crate::methods::{BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Query};
+use crate::methods::{AnyMethod, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Method, Query};
 use crate::node::OFF_WORKER_BYTES;
+use crate::pool::Pool;
 use crate::telemetry::{Compression, Metrics};
 
 /// The length in bytes above which a text is compressed off the async workers, because it would block a worker for
@@ -40,6 +42,7 @@ pub(super) struct Renderer {
     /// The permits for writing long texts on blocking threads. They limit how many texts are written at once.
     render_permits: Arc<Semaphore>,
     compressor: Arc<Compressor>,
+    pool: Arc<Pool>,
     request_timeout: Duration,
     tasks: TaskTracker,
 }
@@ -57,12 +60,14 @@ impl Renderer {
         config: &config::Config,
         cores: usize,
         lookup: Arc<Lookup>,
+        pool: Arc<Pool>,
         tasks: TaskTracker,
     ) -> Self {
         Self {
             render_permits: Arc::new(Semaphore::new(cores * 2)),
             compressor: Arc::new(Compressor::new(cores, Arc::clone(&lookup.metrics))),
             lookup,
+            pool,
             request_timeout: config.server.request_timeout,
             tasks,
         }
@@ -154,6 +159,7 @@ impl Renderer {
     ) -> Option<(Entry, bool)> {
         let EntryBody::Verbatim(Payload::Result(TextParts::One(text))) = &source.body else { return None };
         let text = text.clone();
+        let of_nodes = self.own_height_of_nodes();
         let is_long = text.len() > OFF_WORKER_BYTES;
         let payload = if is_long {
             let permit = Arc::clone(&self.render_permits).acquire_owned();
@@ -161,13 +167,20 @@ impl Renderer {
             let work = tokio::task::spawn_blocking(move || {
                 // The permit is held until the work ends, even if the caller has left.
                 let _permit = permit;
-                derivation.make(&text)
+                derivation.make(&text, of_nodes)
             });
             work.await.ok().flatten()
         } else {
-            derivation.make(&text)
+            derivation.make(&text, of_nodes)
         };
         Some((Entry::new(EntryBody::Verbatim(payload?), source.meta, None), is_long))
+    }
+
+    /// Returns the `stackHeight` that all nodes with blocks write beside a transaction's own instructions.
+    fn own_height_of_nodes(&self) -> Option<OwnHeight> {
+        let members = self.pool.members();
+        let with_blocks = members.iter().filter(|member| !member.lacks(AnyMethod::Own(Method::GetBlock)));
+        OwnHeight::of_versions(with_blocks.map(|member| member.version()))
     }
 
     /// Returns `payload`, which was written from `entry`, in the coding that the caller accepts. `None` if

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::config::Assemble;
 use slotfront::methods::{Commitment, Slot};
-use slotfront_sim::{Cluster, Node};
+use slotfront_sim::{Cluster, Fault, Node};
 use slotfront_testkit::{Reply, TestCluster, TestGateway, node_answer};
 
 const ENCODINGS: [&str; 4] = ["base58", "base64", "base64+zstd", "binary"];
@@ -282,6 +282,33 @@ async fn one_block_in_base64_serves_every_shape_but_json_parsed() {
             }
             assert_eq!(gateway.upstream_calls() - before, 1, "every shape is made of one block");
         }
+    }
+}
+
+/// Nodes of different versions write different heights beside the instructions of a transaction itself.
+#[tokio::test]
+async fn json_is_made_only_if_the_height_of_its_instructions_is_known() {
+    for (versions, height) in [
+        (["4.0.0", "2.3.1"], Some(json!(1))),
+        (["2.2.14", "2.0.3"], Some(Value::Null)),
+        (["2.2.14", "4.0.0"], None),
+    ] {
+        let prepare = |cluster: &Cluster| {
+            cluster.nodes().iter().zip(versions).for_each(|(node, version)| node.set_version(version));
+        };
+        let gateway = TestGateway::builder().nodes(2).prepare(prepare).start().await;
+        let slot = gateway.cluster.examples().block_with_v0;
+        let ask = |encoding: &str| gateway.get_block(slot).encoding(encoding).version_0();
+        let mut block = ask("base64").result_of(gateway.cluster.node(0));
+        for transaction in block["transactions"].as_array_mut().unwrap() {
+            // Blocks from before 2.3 do not have it.
+            transaction["meta"].as_object_mut().unwrap().remove("costUnits").unwrap();
+        }
+        gateway.cluster.fault_everywhere("getBlock", &Fault::Result(block));
+        let made = ask("json").send().await.result();
+        let instruction = &made["transactions"][0]["transaction"]["message"]["instructions"][0];
+        assert_eq!(instruction.get("stackHeight"), height.as_ref(), "{versions:?}");
+        assert_eq!(gateway.upstream_calls(), if height.is_some() { 1 } else { 2 }, "{versions:?}");
     }
 }
 

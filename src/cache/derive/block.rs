@@ -1,10 +1,11 @@
 //! The derivation of a block in another shape from one full block in base64, and of a shorter block in jsonParsed from
 //! a full one.
 //!
-//! The bytes are those that Agave 4.0 writes. No program is known, so jsonParsed is made from no other encoding. A node
+//! The bytes are those that Agave 4.0 writes, except where the block shows that its node writes otherwise. No program is known, so jsonParsed is made from no other encoding. A node
 //! of a newer version may write members that are unknown here. If one of them is in an object that must be parsed,
 //! nothing is derived and a node is asked in the caller's words.
 
+mod height;
 mod single;
 mod transaction;
 
@@ -17,6 +18,7 @@ use super::object::{JsonObject, JsonPart, ParseDepth};
 use crate::methods::{BlockDetails, BlockEncoding, BlockQuery, Signature};
 use crate::node::code;
 use crate::node::shape::member;
+pub use height::OwnHeight;
 pub use single::{SingleTransaction, TransactionPlace, places};
 use transaction::{DecodedTransaction, LoadedAddresses};
 
@@ -119,6 +121,13 @@ impl BlockShape {
         shapes.into_iter().flat_map(|shape| [false, true].map(|rewards| Self { rewards, ..shape }))
     }
 
+    /// Returns the `stackHeight` that is written into this shape when it is made from `source`. `None` if it is unknown, or if
+    /// this shape has none that `source` lacks.
+    fn height(self, source: &[u8], of_nodes: Option<OwnHeight>) -> Option<OwnHeight> {
+        let is_written = (self.details, self.encoding) == (BlockDetails::Full, BlockEncoding::Json);
+        if is_written { OwnHeight::of_block(source, of_nodes) } else { None }
+    }
+
     /// Returns the depth to which the source of this shape must be parsed.
     const fn depth(self) -> ParseDepth {
         match (self.details, self.encoding) {
@@ -135,8 +144,10 @@ impl BlockShape {
 /// error if the caller does not accept the version of a transaction.
 ///
 /// `None` if the answer cannot be derived, if `source` is `null`, or if it is not in the format that nodes write.
-/// In that case a node is asked. The derivation takes one pass over the text and keeps the order of members.
-pub fn reshape(source: &Bytes, asked: BlockShape) -> Option<Payload> {
+/// In that case a node is asked. The derivation takes one pass over the text and keeps the order of members. `of_nodes` is
+/// what the nodes that may have sent `source` write where it does not tell.
+pub fn reshape(source: &Bytes, asked: BlockShape, of_nodes: Option<OwnHeight>) -> Option<Payload> {
+    let height = asked.height(source, of_nodes);
     let mut block = JsonPart::read(source, asked.depth())?;
     let members = block.as_object()?;
     members.get("blockhash")?;
@@ -157,7 +168,7 @@ pub fn reshape(source: &Bytes, asked: BlockShape) -> Option<Payload> {
         }
         BlockDetails::Accounts | BlockDetails::Full => {
             for transaction in members.get("transactions")?.as_list()? {
-                if let Err(version) = rewrite(transaction.as_object()?, asked)? {
+                if let Err(version) = rewrite(transaction.as_object()?, asked, height)? {
                     return Some(unsupported(version));
                 }
             }
@@ -191,7 +202,11 @@ fn first_signature(transaction: &mut JsonPart) -> Option<Signature> {
 
 /// Rewrites a transaction of a full block in the shape `asked`. The error is the transaction's version, which the caller
 /// does not accept.
-fn rewrite(transaction: &mut JsonObject, asked: BlockShape) -> Option<Result<(), u8>> {
+fn rewrite(
+    transaction: &mut JsonObject,
+    asked: BlockShape,
+    height: Option<OwnHeight>,
+) -> Option<Result<(), u8>> {
     transaction.only(&[&TRANSACTION])?;
     let has_meta = matches!(transaction.get("meta")?, JsonPart::Object(_));
     let version = match transaction.get("version") {
@@ -228,7 +243,8 @@ fn rewrite(transaction: &mut JsonObject, asked: BlockShape) -> Option<Result<(),
         let part = transaction.get("transaction")?;
         let wire = transaction::wire(part)?;
         let decoded = DecodedTransaction::read(&wire).filter(|decoded| decoded.version() == version)?;
-        let text = if is_short { decoded.accounts(&loaded)? } else { decoded.encoded(asked.encoding)? };
+        let text =
+            if is_short { decoded.accounts(&loaded)? } else { decoded.encoded(asked.encoding, height)? };
         *part = JsonPart::Text(Cow::Owned(text));
     }
     Some(Ok(()))

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::super::super::entry::Payload;
 use super::super::account::ByteSpan;
 use super::super::object::{JsonPart, ParseDepth};
-use super::{BlockShape, TRIM, WIRE, first_signature, rewrite, unsupported};
+use super::{BlockShape, OwnHeight, TRIM, WIRE, first_signature, rewrite, unsupported};
 use crate::methods::{BlockEncoding, Signature, Slot};
 use crate::node::shape::member;
 
@@ -55,8 +55,9 @@ const fn depth(encoding: BlockEncoding) -> ParseDepth {
 impl SingleTransaction {
     /// Returns the answer to getTransaction, made from `block`. It is an error if the caller does not accept the version.
     /// `None` if another transaction is at the place, because the block is of another fork than the one that was
-    /// noted, and if the transaction has no `meta` or is not in the format that nodes write.
-    pub fn make(&self, block: &Bytes) -> Option<Payload> {
+    /// noted, and if the transaction has no `meta` or is not in the format that nodes write. `of_nodes` is as for
+    /// [`super::reshape`].
+    pub fn make(&self, block: &Bytes, of_nodes: Option<OwnHeight>) -> Option<Payload> {
         let TransactionPlace { slot, span: (from, to), index } = self.place;
         // The first blocks of a cluster may have no time.
         let time = member::<&RawValue>(block, "blockTime").map_or("null", RawValue::get);
@@ -68,7 +69,7 @@ impl SingleTransaction {
         }
         let members = transaction.as_object()?;
         members.get("meta")?.as_object()?;
-        if let Err(version) = rewrite(members, self.asked)? {
+        if let Err(version) = rewrite(members, self.asked, self.asked.height(block, of_nodes))? {
             return Some(unsupported(version));
         }
         let numbers = [
@@ -140,7 +141,7 @@ mod tests {
                     (Payload::Error { code: *code, body: body.clone() }, "a version that is not supported")
                 }
             };
-            let made = wanted(signature, (encoding, max_version), place).make(&block);
+            let made = wanted(signature, (encoding, max_version), place).make(&block, None);
             assert!(made.as_ref() == Some(&expected), "{}: {made:?} instead of {expected:?}", call.name);
             *proved.entry(what).or_default() += 1;
         }
@@ -162,7 +163,8 @@ mod tests {
         let mut blocks = recorded.iter().map(|call| block_of(&recorded, call, BASE64));
         let (block, places) = blocks.find(|(_, places)| places.len() > 1).unwrap();
         let [(first, place), (second, other), ..] = places[..] else { panic!("one transaction") };
-        let make = |signature, place, block: &Bytes| wanted(signature, (BASE64, Some(0)), place).make(block);
+        let make =
+            |signature, place, block: &Bytes| wanted(signature, (BASE64, Some(0)), place).make(block, None);
         assert!(make(first, place, &block).is_some() && make(second, other, &block).is_some());
         // A hash may be that of another transaction, too.
         assert_eq!(make(second, place, &block), None);

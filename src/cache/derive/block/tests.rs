@@ -18,6 +18,11 @@ const SIGNATURES: BlockShape =
     BlockShape { details: BlockDetails::Signatures, max_version: None, ..ACCOUNTS };
 const NONE: BlockShape = BlockShape { details: BlockDetails::None, ..SIGNATURES };
 
+/// Returns the answer in the shape `asked`, made from `source` as nodes of 2.3 and later write it.
+fn reshape(source: &Bytes, asked: BlockShape) -> Option<Payload> {
+    super::reshape(source, asked, Some(OwnHeight::One))
+}
+
 fn recorded() -> Vec<RecordedCall> {
     // Each group of recorded blocks is named after their slot. The file `epochs` was recorded on another cluster,
     // so its groups get other names.
@@ -76,7 +81,7 @@ fn recorded_shapes_derive_from_base64() {
             NodeReply::Result(text) => Payload::Result(text.clone().into()),
             NodeReply::Error { code, body } => Payload::Error { code: *code, body: body.clone() },
         };
-        let made = reshape(source, asked);
+        let made = super::reshape(source, asked, None);
         assert!(made.as_ref() == Some(&expected), "{}: {made:?} instead of {expected:?}", call.name);
         match (&call.reply, asked.details) {
             (NodeReply::Error { .. }, _) => count("a version that is not supported"),
@@ -285,6 +290,41 @@ fn derives_rare_transactions_exactly_or_not_at_all() {
                 && (asked.details != BlockDetails::Full || asked.encoding != BlockEncoding::Base64);
             assert_eq!(made(&block, asked).is_none(), is_read, "{asked:?} of {damaged}");
         }
+    }
+}
+
+#[test]
+fn own_instructions_have_the_height_that_their_node_writes() {
+    let inner = |height: &str| {
+        let instruction = format!(r#"{{"accounts":[],"data":"","programIdIndex":0{height}}}"#);
+        format!(
+            r#""innerInstructions":[{{"index":0,"instructions":[{instruction}]}}],"loadedAddresses":{{"readonly":[],"writable":[]}}"#
+        )
+    };
+    let (wire, number) = (in_base64(&wire(&[])), inner(r#","stackHeight":2"#));
+    for (meta, of_nodes, expected) in [
+        (format!(r#""costUnits":1,{number}"#), Some(OwnHeight::Null), Some(r#","stackHeight":1"#)),
+        (number.clone(), Some(OwnHeight::One), Some(r#","stackHeight":1"#)),
+        (number.clone(), Some(OwnHeight::Null), Some(r#","stackHeight":null"#)),
+        (number.clone(), None, None),
+        (inner(""), None, Some("")),
+        (inner(""), Some(OwnHeight::One), Some("")),
+    ] {
+        let block = block_of(&format!(r#"{{"meta":{{{meta},{SHORT}}},{wire},"version":"legacy"}}"#));
+        let made = text(super::reshape(&block, JSON, of_nodes));
+        let instruction = expected.map(|height| format!(r#""programIdIndex":1{height}}}"#));
+        assert_eq!(made.is_some(), expected.is_some(), "{meta}");
+        if let (Some(made), Some(instruction)) = (made, instruction) {
+            assert!(made.contains(&instruction), "{instruction}: {made}");
+        }
+        let place = places(&block, 5, BlockEncoding::Base64)[0];
+        let single = SingleTransaction { signature: place.0, asked: JSON, place: place.1 };
+        assert_eq!(single.make(&block, of_nodes).is_some(), expected.is_some(), "{meta}");
+        // No other shape depends on it.
+        assert!(
+            super::reshape(&block, ACCOUNTS, None).is_some()
+                && super::reshape(&block, SIGNATURES, None).is_some()
+        );
     }
 }
 

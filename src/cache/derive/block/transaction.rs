@@ -6,11 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::base58;
 use super::super::object::JsonPart;
+use super::height::OwnHeight;
 use crate::methods::message::{AddressTableLookup, Instruction, Message, MessageVersion, WireTransaction};
 use crate::methods::{BlockEncoding, Pubkey, Signature};
-
-/// The depth of calls at which a transaction's own instructions run. Nodes show it beside each of them.
-const STACK_HEIGHT: u8 = 1;
 
 /// The addresses that a node has read from lookup tables, as `meta` shows them.
 #[derive(Default)]
@@ -73,10 +71,11 @@ impl<'a> DecodedTransaction<'a> {
         self.signatures.first().map(|signature| Signature(*signature))
     }
 
-    /// Returns the transaction as JSON text in `encoding`. `None` for jsonParsed, which needs a decoder for each program.
-    pub(super) fn encoded(&self, encoding: BlockEncoding) -> Option<String> {
+    /// Returns the transaction as JSON text in `encoding`. `None` for jsonParsed, which needs a decoder for each program,
+    /// and for json if `height` is unknown.
+    pub(super) fn encoded(&self, encoding: BlockEncoding, height: Option<OwnHeight>) -> Option<String> {
         match encoding {
-            BlockEncoding::Json => json(&JsonTransaction::of(self)),
+            BlockEncoding::Json => json(&JsonTransaction::of(self, height?)),
             BlockEncoding::Base58 => Some(format!(r#"["{}","base58"]"#, base58::encode(self.wire))),
             BlockEncoding::Binary => Some(format!("\"{}\"", base58::encode(self.wire))),
             BlockEncoding::Base64 => Some(format!(r#"["{}","base64"]"#, STANDARD.encode(self.wire))),
@@ -168,11 +167,12 @@ struct JsonInstruction<'a> {
     accounts: &'a [u8],
     data: String,
     program_id_index: u8,
-    stack_height: u8,
+    #[serde(skip_serializing_if = "OwnHeight::is_missing")]
+    stack_height: OwnHeight,
 }
 
 impl<'a> JsonTransaction<'a> {
-    fn of(transaction: &DecodedTransaction<'a>) -> Self {
+    fn of(transaction: &DecodedTransaction<'a>, stack_height: OwnHeight) -> Self {
         let message = &transaction.message;
         let lookup = |lookup: &AddressTableLookup<'a>| JsonLookup {
             account_key: lookup.table.to_string(),
@@ -183,7 +183,7 @@ impl<'a> JsonTransaction<'a> {
             accounts: instruction.accounts,
             data: base58::encode(instruction.data),
             program_id_index: instruction.program,
-            stack_height: STACK_HEIGHT,
+            stack_height,
         };
         let message = JsonMessage {
             account_keys: message.account_keys.iter().map(address).collect(),

@@ -23,7 +23,7 @@ pub(super) fn block_text(query: &BlockQuery, mark: usize) -> Bytes {
         (loaded, format!(r#"["{}","base64"]"#, BASE64.encode(wire)))
     };
     let meta = format!(
-        r#"{{"err":null,"fee":5,{loaded}"postBalances":[1],"postTokenBalances":[],"preBalances":[6],"preTokenBalances":[],"rewards":[],"status":{{"Ok":null}}}}"#
+        r#"{{"costUnits":1,"err":null,"fee":5,{loaded}"postBalances":[1],"postTokenBalances":[],"preBalances":[6],"preTokenBalances":[],"rewards":[],"status":{{"Ok":null}}}}"#
     );
     let source = format!(
         r#"{{"blockHeight":{mark},"blockTime":{slot},"blockhash":"{hash}","parentSlot":{parent},"previousBlockhash":"{hash}","rewards":[{{"lamports":{mark}}}],"transactions":[{{"meta":{meta},"transaction":{transaction},"version":"legacy"}}]}}"#
@@ -31,7 +31,7 @@ pub(super) fn block_text(query: &BlockQuery, mark: usize) -> Bytes {
     if asked.source().is_none() {
         return source.into();
     }
-    match reshape(&source.into(), asked) {
+    match reshape(&source.into(), asked, None) {
         Some(Payload::Result(text)) => text.whole(),
         made => panic!("{made:?}"),
     }
