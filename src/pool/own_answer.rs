@@ -42,7 +42,7 @@ impl Pool {
             }
             Method::GetVersion => {
                 let (version, member) =
-                    members().filter_map(|m| Some((m.version()?, m))).min_by_key(|(v, _)| numbers(v))?;
+                    members().filter_map(|m| Some((m.version()?, m))).min_by_key(|(v, _)| rank(v))?;
                 json!({ "feature-set": member.feature_set(), "solana-core": *version })
             }
             _ => json!(members().filter_map(Member::first_available).min()?),
@@ -52,7 +52,43 @@ impl Pool {
     }
 }
 
-/// Returns the numbers of a version, by which versions are compared.
-fn numbers(version: &str) -> Vec<u64> {
-    version.split(['.', '-']).map(|part| part.parse().unwrap_or(0)).collect()
+/// Returns the place of a version in the order of versions. Those of Agave come first, because Firedancer counts its
+/// versions, `0.708.40000`, in another way, which cannot be compared. A pre-release comes before its release.
+fn rank(version: &str) -> (bool, Vec<u64>) {
+    let is_agave =
+        version.split('.').next().and_then(|major| major.parse().ok()).is_some_and(|major: u64| major > 0);
+    // Alpha, beta and rc are in the order of the alphabet.
+    let number = |part: &str| part.parse().unwrap_or_else(|_| part.bytes().next().map_or(0, u64::from));
+    let mut numbers: Vec<u64> = version.split(['.', '-']).map(number).collect();
+    if !version.contains('-') {
+        numbers.push(u64::MAX);
+    }
+    (!is_agave, numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_within_one_scheme() {
+        for (versions, lowest) in [
+            (&["4.0.2", "4.0.10", "4.1.0"][..], "4.0.2"),
+            (&["0.708.40000", "4.0.0", "3.1.9"], "3.1.9"),
+            (&["0.505.20216", "10.0.0"], "10.0.0"),
+            (&["0.708.40000", "0.505.20216", "0.1001.1"], "0.505.20216"),
+            (&["4.1.0", "4.1.0-rc.0", "4.1.0-beta.2", "4.1.0-alpha.10"], "4.1.0-alpha.10"),
+            (&["4.1.0-alpha.4", "4.0.9"], "4.0.9"),
+            (&["unknown", "4.0.0"], "4.0.0"),
+            (&["unknown"], "unknown"),
+        ] {
+            for order in [versions.to_vec(), versions.iter().rev().copied().collect()] {
+                assert_eq!(
+                    order.into_iter().min_by_key(|version| rank(version)),
+                    Some(lowest),
+                    "{versions:?}"
+                );
+            }
+        }
+    }
 }

@@ -297,13 +297,15 @@ async fn only_final_answers_at_finalized_serve_callers_at_confirmed() {
 #[tokio::test]
 async fn pool_answers_for_its_nodes() {
     let gateway = TestGateway::builder()
-        .nodes(2)
+        .nodes(3)
         .prepare(|cluster| {
             cluster.node(0).set_version("4.10.1");
             cluster.node(1).set_version("4.9.2");
+            cluster.node(2).set_version("0.708.40000");
             let newest = cluster.slot(Commitment::Finalized);
             cluster.node(0).prune_below(newest - 10);
             cluster.node(1).prune_below(newest - 20);
+            cluster.node(2).prune_below(newest - 10);
         })
         .start()
         .await;
@@ -318,7 +320,7 @@ async fn pool_answers_for_its_nodes() {
     for node in gateway.cluster.nodes() {
         node.set_healthy(false);
     }
-    gateway.until("no node is usable", || (0..2).all(|node| gateway.unusable(node).is_some())).await;
+    gateway.until("no node is usable", || (0..3).all(|node| gateway.unusable(node).is_some())).await;
     let unhealthy = ask("getHealth").send().await;
     assert_eq!((unhealthy.status, unhealthy.code()), (200, -32005));
     let answer = ask("getHealth").answer_of(gateway.cluster.node(0));
