@@ -11,6 +11,7 @@ pub mod rent_epoch;
 pub mod shape;
 pub mod version;
 pub mod websocket;
+pub mod words;
 
 use std::time::Duration;
 
