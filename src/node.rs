@@ -35,8 +35,7 @@ pub enum Fault {
     Truncated,
     /// The answer was not complete in time.
     Timeout,
-    /// The node refused the call by a rate limit: with HTTP 429, or with an error that
-    /// [means the same](code::is_too_many_requests). Holds the waiting time of `Retry-After`, at most an hour; `None` if
+    /// The node refused the call by a rate limit: with HTTP 429, or in [words](words::ROWS) that mean the same. Holds the waiting time of `Retry-After`, at most an hour; `None` if
     /// that header is missing or invalid. Does not count against the node.
     TooManyRequests(Option<Duration>),
     /// The status was neither 2xx nor 429, and the body is no JSON-RPC error.

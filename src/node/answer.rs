@@ -6,8 +6,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::shape::member;
+use super::words::{Refusal, refusal};
 use super::{Fault, OFF_WORKER_BYTES, code};
 use crate::methods::{AccountEncoding, Slot};
+
+/// The number of bytes of a body without an error in which the words of a refusal are looked for.
+const MAX_WORDS: usize = 512;
 
 /// The body of a node's HTTP response, complete and not yet parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,16 +30,42 @@ impl RawAnswer {
     }
 
     /// Parses the body as the response to the request `id`. An error is what the node said, also with a status that is not
-    /// 2xx, because gateways in front of nodes choose statuses by their own rules. HTTP 501 without one means -32601.
+    /// 2xx, because gateways in front of nodes choose statuses by their own rules. What hosted nodes refuse in
+    /// [their words](super::words) becomes what it means: too many calls, or -32601 for a method that this node does not serve.
     ///
     /// # Errors
     /// As for [`NodeReply::parse`], and [`Fault::Status`] for a status that is not 2xx with any other body.
     pub fn reply(&self, id: u64) -> Result<NodeReply, Fault> {
-        match (self.status, NodeReply::parse(&self.body, id)) {
+        let parsed = NodeReply::parse(&self.body, id);
+        match (self.refusal(&parsed), &parsed) {
+            (Some(Refusal::TooMany | Refusal::OutOfCredits), _) => return Err(Fault::TooManyRequests(None)),
+            (Some(Refusal::NotOnPlan | Refusal::NotThisMethod), _) => {
+                return Ok(NodeReply::method_not_found());
+            }
+            (Some(Refusal::NotThisCall), Ok(NodeReply::Error { body, .. })) => {
+                return Ok(NodeReply::Error { code: code::OF_A_PROVIDER, body: body.clone() });
+            }
+            _ => {}
+        }
+        match (self.status, parsed) {
             (200..=299, parsed) => parsed,
-            (_, said @ (Ok(NodeReply::Error { .. }) | Err(Fault::TooManyRequests(_)))) => said,
-            (501, _) => Ok(NodeReply::method_not_found()),
+            (_, said @ Ok(NodeReply::Error { .. })) => said,
             (status, _) => Err(Fault::Status(status)),
+        }
+    }
+
+    /// Returns what the body means in the words of hosted nodes, if it is a refusal.
+    fn refusal(&self, parsed: &Result<NodeReply, Fault>) -> Option<Refusal> {
+        match parsed {
+            Ok(NodeReply::Result(_)) => None,
+            Ok(NodeReply::Error { code, body }) => {
+                let message = member::<Cow<'_, str>>(body, "message").unwrap_or_default();
+                refusal(self.status, Some(*code), &message)
+            }
+            Err(_) => {
+                let text = &self.body[..self.body.len().min(MAX_WORDS)];
+                refusal(self.status, None, &String::from_utf8_lossy(text))
+            }
         }
     }
 
@@ -123,8 +154,7 @@ impl NodeReply {
     /// Parses the body of the response to the request `id`. The whole text is checked to be JSON.
     ///
     /// # Errors
-    /// [`Fault::BadJson`] if the body is not a JSON-RPC 2.0 response, [`Fault::WrongId`] if it answers
-    /// another call, [`Fault::TooManyRequests`] if it is an error by which providers refuse calls above a rate.
+    /// [`Fault::BadJson`] if the body is not a JSON-RPC 2.0 response, [`Fault::WrongId`] if it answers another call.
     pub fn parse(body: &Bytes, id: u64) -> Result<Self, Fault> {
         let text = std::str::from_utf8(body).map_err(|_| Fault::BadJson)?;
         let envelope: Envelope = serde_json::from_str(text).map_err(|_| Fault::BadJson)?;
@@ -138,11 +168,7 @@ impl NodeReply {
         let is_own_id = id_number(envelope.id) == Some(id);
         match error {
             // The limiter of a provider may not have read the call's id.
-            Some((code, _))
-                if code::is_too_many_requests(code) && (is_own_id || envelope.id.get() == "null") =>
-            {
-                return Err(Fault::TooManyRequests(None));
-            }
+            Some(_) if envelope.id.get() == "null" => {}
             _ if !is_own_id => return Err(Fault::WrongId),
             _ => {}
         }
@@ -263,7 +289,7 @@ mod tests {
     use super::*;
 
     fn parse(text: impl AsRef<[u8]>) -> Result<NodeReply, Fault> {
-        NodeReply::parse(&Bytes::copy_from_slice(text.as_ref()), 7)
+        RawAnswer::new(200, Bytes::copy_from_slice(text.as_ref())).reply(7)
     }
 
     #[test]
@@ -287,7 +313,10 @@ mod tests {
             (r#"{"jsonrpc":"2.0","error":{"code":429},"id":7}"#, Err(Fault::TooManyRequests(None))),
             (r#"{"jsonrpc":"2.0","error":{"code":-32429},"id":null}"#, Err(Fault::TooManyRequests(None))),
             (r#"{"jsonrpc":"2.0","error":{"code":429},"id":8}"#, Err(Fault::WrongId)),
-            (r#"{"jsonrpc":"2.0","error":{"code":-32000},"id":null}"#, Err(Fault::WrongId)),
+            (
+                r#"{"jsonrpc":"2.0","error":{"code":-32000},"id":null}"#,
+                Ok(NodeReply::Error { code: -32000, body: Bytes::from_static(br#"{"code":-32000}"#) }),
+            ),
         ] {
             assert_eq!(parse(body), expected, "{body}");
         }

@@ -193,11 +193,10 @@ impl Client {
     }
 
     /// Sends one call of `caller` and reads its answer to the end, within `timeout`, which also holds for a call that is
-    /// sent again. If the call is traced, the node gets the trace context of `span`. `heard` is set once the answer begins
-    /// to arrive.
+    /// sent again. If the call is traced, the node gets the trace context of `span`.
     ///
     /// # Errors
-    /// The request failed or took longer than `timeout`, or the status is 401, 402 or 429. The body is incomplete or
+    /// The request failed or took longer than `timeout`, or the status is 401 or 429. The body is incomplete or
     /// exceeds a limit. The content of the body is not checked here, and a body without 2xx may be missing.
     pub async fn post(
         &self,
@@ -281,7 +280,7 @@ impl Client {
         }
         match response.status().as_u16() {
             429 => Err(Fault::TooManyRequests(retry_after(response.headers(), SystemTime::now()))),
-            status @ (401 | 402) => Err(Fault::Status(status)),
+            status @ 401 => Err(Fault::Status(status)),
             _ => Ok(response),
         }
     }

@@ -41,11 +41,5 @@ pub const INTERNAL_ERROR: i32 = -32603;
 /// The node could not parse the call.
 pub const PARSE_ERROR: i32 = -32700;
 
-/// The lowest code of the errors that Solana nodes define. The highest is [`BLOCK_CLEANED_UP`].
-pub const LOWEST_OF_SOLANA: i32 = -32022;
-
-/// Returns true if providers refuse a call with this code because of a rate limit, in a response with HTTP 200 as well
-/// as with HTTP 429. Helius uses the second code.
-pub const fn is_too_many_requests(code: i32) -> bool {
-    matches!(code, 429 | -32429)
-}
+/// An error that a provider gives for reasons of its own, whatever its code.
+pub const OF_A_PROVIDER: i32 = 0;
