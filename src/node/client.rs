@@ -19,6 +19,7 @@ use hyper::http::Extensions;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpInfo;
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use tokio::time::Instant;
 
 use super::body::{Body, BufferBudget, Buffered};
 use super::rent_epoch::unrounded;
@@ -268,9 +269,12 @@ impl Client {
     ) -> Result<reqwest::Response, Fault> {
         let request = request.build().map_err(|_| Fault::Connect)?;
         let second = self.again.as_ref().filter(|_| resend == Resend::Once).zip(request.try_clone());
+        let sent_at = Instant::now();
         let mut sent = self.http.execute(request).await;
+        // What breaks later may be cut by a balancer that waits no longer for a node at work.
         if let (Err(error), Some((client, request))) = (&sent, second)
             && self.connections.include_that_of(error)
+            && sent_at.elapsed() <= self.probe_timeout
         {
             sent = client.execute(request).await;
         }

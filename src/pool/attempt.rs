@@ -15,8 +15,10 @@ use crate::node::{Fault, NodeReply, Resend};
 use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::Attempt;
 
-/// The shortest time after which a call counts as slow, however fast its method usually is.
-const SLOW_AT_LEAST: Duration = Duration::from_millis(250);
+/// The shortest time that counts as usual, however fast a method is: four times as much is slow, by default.
+const USUAL_AT_LEAST: Duration = Duration::from_millis(60);
+/// The time that counts as usual while nobody knows how long a method takes.
+const USUAL_AT_FIRST: Duration = Duration::from_millis(250);
 
 /// Sends `call` to `member` once. Returns the answer with its meaning, or the fault of the attempt.
 pub(super) async fn attempt<C: UpstreamCall>(
@@ -81,11 +83,11 @@ async fn send<C: UpstreamCall>(
         answer.read(sent.id, call.reader(finalized)).await
     };
     tokio::pin!(exchange);
-    let usual = slow_after(pool, member, &question);
-    let received = match tokio::time::timeout(usual.unwrap_or(UNMEASURED), &mut exchange).await {
+    let (slow, is_measured) = slow_after(pool, member, &question);
+    let received = match tokio::time::timeout(slow, &mut exchange).await {
         Ok(received) => received,
         Err(_) => {
-            note_slow(in_flight, usual.is_some() && question.is_own());
+            note_slow(in_flight, is_measured && question.is_own());
             exchange.await
         }
     };
@@ -96,15 +98,13 @@ async fn send<C: UpstreamCall>(
     }
 }
 
-/// The time after which a call is slow while nobody knows how long its method usually takes.
-pub(super) const UNMEASURED: Duration = Duration::from_secs(1);
-
-/// Returns the time after which a call takes much longer than its method usually does at `member`, or at other nodes as long
-/// as that is not known there. `None` if it is known nowhere.
-pub(super) fn slow_after(pool: &Pool, member: &Member, question: &Question<'_>) -> Option<Duration> {
+/// Returns the time after which a call takes `pool.breaker.slow` times as long as its method usually does at `member`, or at
+/// all nodes as long as that is not known there, and true if it is known at all.
+pub(super) fn slow_after(pool: &Pool, member: &Member, question: &Question<'_>) -> (Duration, bool) {
     let usual = member.state.latencies.usual(question.method);
-    let usual = usual.or_else(|| pool.latencies.usual(question.method))?;
-    Some(usual.mul_f64(pool.nodes.load().settings.breaker.slow).max(SLOW_AT_LEAST))
+    let usual = usual.or_else(|| pool.latencies.usual(question.method));
+    let slow = usual.map_or(USUAL_AT_FIRST, |usual| usual.max(USUAL_AT_LEAST));
+    (slow.mul_f64(pool.nodes.load().settings.breaker.slow), usual.is_some())
 }
 
 /// Notes that the call is slow. It hangs if it takes much longer than is known to be usual.
@@ -160,7 +160,7 @@ fn record<C: UpstreamCall>(
     member.metrics.request_duration.at(method).observe(latency.as_secs_f64());
     let effect = effect(&question, &meaning);
     // A node that has done no work would look fast.
-    let usual = || pool.latencies.usual(question.method).unwrap_or(SLOW_AT_LEAST);
+    let usual = || pool.latencies.usual(question.method).unwrap_or(USUAL_AT_FIRST);
     let felt = if effect == Effect::Refused { latency.max(usual()) } else { latency };
     if in_flight.ended(effect, meaning.err(), felt, now) {
         tracing::warn!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Pool;
-use super::attempt::{UNMEASURED, attempt, slow_after};
+use super::attempt::{attempt, slow_after};
 use super::meaning::{Doubt, Holders, Meaning, may_go_on};
 use super::member::{Member, NodeState};
 use super::members::Members;
@@ -112,7 +112,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         self.tried.push(member.id);
         let first = attempt(pool, call, member, MinSlotUse::Sent);
         tokio::pin!(first);
-        let patience = slow_after(pool, member, &self.question).unwrap_or(UNMEASURED);
+        let (patience, _) = slow_after(pool, member, &self.question);
         if !self.question.is_quick {
             let outcome = first.await;
             return self.record(member, outcome);

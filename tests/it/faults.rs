@@ -325,6 +325,7 @@ async fn a_node_that_hangs_does_not_delay_a_skipped_slot() {
         .config(|config| {
             config.server.request_timeout = Duration::from_mins(5);
             config.pool.attempt_timeout.fill(Duration::from_mins(5));
+            config.pool.breaker.slow = 4.0;
         })
         .start()
         .await;

@@ -14,7 +14,7 @@ async fn half_open_breaker_gets_a_trial() {
     let gateway = TestGateway::builder().breakers_open_at_once(Duration::from_millis(1)).start().await;
     let (wallets, node) = (gateway.cluster.examples().wallets, gateway.cluster.node(0));
     let mut calls = wallets.iter().map(|wallet| gateway.get_account(wallet));
-    node.fault_on("getAccountInfo", Fault::Reset, Some(1));
+    node.fault_on("getAccountInfo", Fault::Status(500), Some(1));
     while node.calls("getAccountInfo") == 0 {
         calls.next().expect("one of the calls asks the node").send().await;
     }
@@ -31,7 +31,10 @@ async fn hanging_trial_is_answered_by_another_node() {
     let gateway = TestGateway::builder()
         .nodes(2)
         .breakers_open_at_once(Duration::from_millis(1))
-        .config(|config| config.pool.attempt_timeout.fill(10 * PATIENCE))
+        .config(|config| {
+            config.pool.attempt_timeout.fill(10 * PATIENCE);
+            config.pool.breaker.slow = 4.0;
+        })
         .in_tiers()
         .start()
         .await;

@@ -198,8 +198,11 @@ async fn short_deadlines_do_not_blame_the_node() {
 
 #[tokio::test]
 async fn heavy_calls_do_not_open_a_breaker() {
-    let gateway =
-        TestGateway::builder().nodes(1).config(|config| config.pool.breaker.failures = 3).start().await;
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| (config.pool.breaker.failures, config.pool.breaker.slow) = (3, 4.0))
+        .start()
+        .await;
     let node = gateway.cluster.node(0);
     let pool = &gateway.front().pool;
     let callers = [CallerId::fresh(), CallerId::fresh()];

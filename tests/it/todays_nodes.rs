@@ -1,5 +1,7 @@
 //! Nodes that support less than Agave, or answer differently.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use slotfront::breaker::BreakerState;
@@ -277,4 +279,29 @@ async fn reads_are_sent_again_on_a_new_connection() {
         assert_eq!(seen(), calls + 1, "{method}");
     }
     assert_no_fault(&gateway);
+}
+
+/// A balancer that waits no longer cuts a call that the node still works on. Nobody should give it that work twice.
+#[tokio::test]
+async fn a_read_that_breaks_late_is_not_sent_again() {
+    let tap = LoopbackTap::start().await;
+    tap.close_at(|number, seen| {
+        let is_cut = number > 1 && seen.body.contains("getSupply");
+        if is_cut {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        is_cut
+    });
+    // The limit is a second more.
+    let configure =
+        |config: &mut slotfront::config::Config| config.pool.connect_timeout = Duration::from_millis(500);
+    let gateway = TestGateway::builder().nodes(1).tap(&tap).config(configure).start().await;
+    for calls in 1..100 {
+        let reply = gateway.call("getSupply", json!([])).no_cache().send().await;
+        assert_eq!(tap.seen("getSupply").len(), calls);
+        if reply.status != 200 {
+            return;
+        }
+    }
+    panic!("no call came on a kept connection");
 }

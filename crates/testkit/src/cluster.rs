@@ -134,6 +134,8 @@ impl TestCluster {
         config.pool.probe_interval = Duration::from_millis(20);
         // The timeouts are longer than anything takes on a busy machine. A test of a timeout sets its own.
         config.pool.attempt_timeout.fill(Duration::from_secs(20));
+        // A call that a test holds, or a machine that stands still, makes no node slow.
+        config.pool.breaker.slow = 1000.0;
         config.pool.forward_timeout = Duration::from_secs(20);
         config.server.request_timeout = Duration::from_secs(40);
         let server = &mut config.server;

@@ -109,9 +109,9 @@ const REFUSALS: &[(Refusal, u16, Option<i32>, &str)] = &[
     (OutOfCredits, 200, Some(402), "Payment Required"),
     (OutOfCredits, 200, Some(-32005), "daily request count exceeded, request rate limited"),
     (TooMany, 200, Some(-32005), "exceeded project rate limit"),
-    // Ankr
+    // Ankr, whose -32090 is a code of slotfront, too. So it is known by its words only:
+    // github.com/tradingstrategy-ai/web3-ethereum-defi/blob/HEAD/eth_defi/provider/fallback.py
     (TooMany, 429, Some(-32090), "Too many requests, reason: call rate limit exhausted, retry in 10s"),
-    (TooMany, 200, Some(-32090), ""),
     (NotOnPlan, 403, Some(-32052), "API key is not allowed to access blockchain"),
     (
         NotOnPlan,
@@ -184,6 +184,8 @@ const REFUSALS: &[(Refusal, u16, Option<i32>, &str)] = &[
     ),
     // GetBlock
     (OutOfCredits, 402, None, "Out of CU"),
+    // slotfront itself, as another's node
+    (TooMany, 429, Some(-32092), "Too many requests: 2 calls a second"),
     // Proxies in front of nodes, and nodes that lack a method
     (NotThisMethod, 403, Some(-32001), "rpc method is not whitelisted"),
     (NotThisMethod, 403, Some(-32001), "method is not whitelisted"),
@@ -374,8 +376,10 @@ fn every_row_names_a_provider_and_a_page() {
 }
 
 #[test]
-fn codes_of_solana_decide_nothing_without_words() {
-    for code in (-32022..=-32000).chain([-32700, -32600, -32602, -32603]) {
+fn codes_of_solana_and_slotfront_decide_nothing_without_words() {
+    let ours = -32096..=-32090;
+    let others = [-32700, -32600, -32602, -32603];
+    for code in (-32022..=-32000).chain(ours).chain(others) {
         for status in [200, 400, 401, 403, 404, 405, 410, 413, 500, 501, 502, 503] {
             assert_eq!(
                 refusal(status, Some(code), "Words that no provider has said"),
@@ -387,7 +391,7 @@ fn codes_of_solana_decide_nothing_without_words() {
 }
 
 #[test]
-fn statuses_of_key_trouble_and_wrong_addresses_decide_nothing() {
+fn trouble_with_a_key_or_an_address_decides_nothing() {
     for status in [200, 301, 400, 401, 403, 404, 405, 410, 413, 500, 502, 503, 504] {
         for message in ["", "Method Not Allowed", "<html>Payment Required: too many requests</html>"] {
             assert_eq!(refusal(status, None, message), None, "{status} {message}");
@@ -398,6 +402,10 @@ fn statuses_of_key_trouble_and_wrong_addresses_decide_nothing() {
         (403, 403, "Access forbidden, contact your app developer or support@rpcpool.com."),
         (403, 403, "Your IP or provider is blocked from this endpoint"),
         (413, 413, "Request too large"),
+        (401, -32090, "Unauthorized: unknown, expired or revoked API key"),
+        (403, -32091, "Forbidden: getBlock is not allowed for this API key"),
+        (503, -32094, "Overloaded"),
+        (502, -32095, "No upstream could answer"),
         (503, -32002, "Service unavailable"),
         (504, -32003, "Gateway timeout"),
     ];
