@@ -84,12 +84,11 @@ async fn send<C: UpstreamCall>(
     };
     tokio::pin!(exchange);
     let (slow, is_measured) = slow_after(pool, member, &question);
-    let received = match tokio::time::timeout(slow, &mut exchange).await {
-        Ok(received) => received,
-        Err(_) => {
-            note_slow(in_flight, is_measured && question.is_own());
-            exchange.await
-        }
+    let received = if let Ok(received) = tokio::time::timeout(slow, &mut exchange).await {
+        received
+    } else {
+        note_slow(in_flight, is_measured && question.is_own());
+        exchange.await
     };
     match received {
         // The caller had less time left than an attempt may take, so the timeout is not the node's fault.

@@ -177,13 +177,13 @@ pub(super) fn effect(question: &Question<'_>, outcome: &Result<Meaning, Fault>) 
     match outcome {
         _ if !question.counts() => Effect::Nothing,
         Ok(Meaning::Decides | Meaning::AskOn(Doubt::Absent(_) | Doubt::Unlikely)) => Effect::Well,
-        Ok(Meaning::AskOn(Doubt::Private | Doubt::Behind) | Meaning::NotHere) => Effect::Refused,
         // A scan takes as long as its filters make it.
         Err(Fault::Timeout) if question.method.rules().part == Part::Scans => Effect::PartFailed,
         Err(Fault::Connect | Fault::Truncated | Fault::Timeout) => Effect::NodeFailed,
         Err(Fault::Status(500..) | Fault::BadJson | Fault::WrongId | Fault::Unhealthy) => Effect::PartFailed,
         // What a node says of one method says nothing of the others.
-        Err(Fault::Status(_) | Fault::UnknownCode | Fault::TooManyRequests(_)) => Effect::Refused,
+        Ok(Meaning::AskOn(Doubt::Private | Doubt::Behind) | Meaning::NotHere)
+        | Err(Fault::Status(_) | Fault::UnknownCode | Fault::TooManyRequests(_)) => Effect::Refused,
         Err(Fault::TooLarge | Fault::BuffersFull | Fault::Foreign | Fault::GivenUp) => Effect::Nothing,
     }
 }

@@ -340,7 +340,9 @@ impl Member {
 
     pub(super) fn set_breaker(&self, settings: config::BreakerSettings) {
         self.state.breaker().set(settings);
-        Part::ALL.iter().for_each(|part| self.state.part(*part).breaker().set(settings));
+        for part in Part::ALL {
+            self.state.part(part).breaker().set(settings);
+        }
     }
 
     /// Returns the state at `now` of the breaker of the whole node, or the worst one of its parts if that is worse.

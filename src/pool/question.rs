@@ -55,6 +55,7 @@ pub(super) enum Reads {
 
 /// What the pool has to know of a call to choose nodes for it.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Question<'a> {
     pub(super) method: AnyMethod,
     /// The caller that the call is for, with its deadline and trace.

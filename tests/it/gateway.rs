@@ -1,7 +1,5 @@
 //! Keys and limits: permissions, rates and quotas, seen from outside.
 
-use std::time::Instant;
-
 use futures_util::future::join_all;
 use serde_json::json;
 use slotfront::config::AuthMode;
@@ -9,6 +7,7 @@ use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::{AnyMethod, Commitment, Method};
 use slotfront_sim::{Cluster, Settings};
 use slotfront_testkit::{PATIENCE, TestCluster, TestGateway};
+use tokio::time::Instant;
 
 #[tokio::test]
 async fn unknown_key_is_401_with_callers_id() {

@@ -128,8 +128,8 @@ async fn late_store_costs_few_requests() {
 async fn store_faults_under_load_fail_no_caller() {
     let mut store = Redis::start(&["--maxmemory-policy", "noeviction"]);
     // Under load, each pause of this machine would be a fault of the store if it had less time to answer.
-    let shared = SharedSettings { timeout: Duration::from_secs(4), ..store.settings() };
-    let a = connected(TestGateway::builder().config(with(shared)).start().await).await;
+    let settings = SharedSettings { timeout: Duration::from_secs(4), ..store.settings() };
+    let a = connected(TestGateway::builder().config(with(settings)).start().await).await;
     let b = connected(a.beside().start().await).await;
     let over = AtomicBool::new(false);
     let load = async {

@@ -45,13 +45,16 @@ fn sent(slot_before: Slot) -> SentRequest {
     }
 }
 
+/// Codes, the methods for which they come, and what they mean then.
+type Row<'a> = (&'a [i32], &'a [Method], Result<Meaning, Fault>);
+
 #[tokio::test]
 async fn an_error_means_what_it_means_for_its_method() {
     use Method::{GetAccountInfo, GetBlock, GetBlocks, GetInflationReward, GetProgramAccounts};
     use Method::{GetSignaturesForAddress, GetSlotLeaders, GetTokenAccountBalance, GetTransaction};
     let unlisted = [-32000, -32023, -32099, -32097, -32029, -32413, 15, -1, 0];
     let of_senders = [-32002, -32003, -32006, -32008, -32013, -32017, -32021, -32022];
-    let rows: &[(&[i32], &[Method], Result<Meaning, Fault>)] = &[
+    let rows: &[Row<'_>] = &[
         (&[-32005], &[GetAccountInfo, GetBlock], Err(Fault::Unhealthy)),
         (&[-32603, -32700, -32600], &[GetAccountInfo, GetBlock, GetProgramAccounts], Err(Fault::UnknownCode)),
         (&[-32601, -32011, -32019], &[GetAccountInfo, GetBlock, GetProgramAccounts], NOT_HERE),
@@ -131,7 +134,7 @@ async fn what_a_result_lacks_another_node_may_hold() {
     let rewards = params_of(Method::GetInflationReward);
     let transaction = params_of(Method::GetTransaction);
     for (method, params, result, expected) in [
-        (Method::GetSignaturesForAddress, &*two, r#"[{},{}]"#, ANSWER),
+        (Method::GetSignaturesForAddress, &*two, "[{},{}]", ANSWER),
         (Method::GetSignaturesForAddress, &two, "[{}]", Ok(absent(Holders::Older))),
         (Method::GetSignaturesForAddress, &two, "[]", Ok(absent(Holders::Older))),
         (Method::GetBlocks, past, "[5,6,7,8,9]", ANSWER),

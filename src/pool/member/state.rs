@@ -193,6 +193,7 @@ impl<M: Copy + Eq + Hash> QuietCalls<M> {
 
 /// One call under way at a node. Dropping it before the call has ended does not affect the node's health,
 /// because the attempt was given up.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(in crate::pool) struct InFlight<'a> {
     member: &'a Member,
     /// The method under which metrics count the call.

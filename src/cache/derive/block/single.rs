@@ -184,14 +184,14 @@ mod tests {
         let (_, meta) = meta.split_once(r#"{"meta":"#).unwrap();
         assert!(with(r#""blockHeight":"#, r#""unknown":1,"blockHeight":"#).is_some());
         for time in [r#""blockTime":null,"of":"#, r#""of":"#] {
-            let Some(Payload::Result(made)) = with(r#""blockTime":"#, time) else {
+            let Some(Payload::Result(found)) = with(r#""blockTime":"#, time) else {
                 panic!("nothing with {time}")
             };
-            let Some(Payload::Result(timed)) = make(first, place, &block) else { panic!("nothing") };
-            let of = |made: TextParts| serde_json::from_slice::<serde_json::Value>(&made.whole()).unwrap();
-            let (made, mut timed) = (of(made), of(timed));
-            timed["blockTime"] = serde_json::Value::Null;
-            assert_eq!(made, timed, "{time}");
+            let Some(Payload::Result(expected)) = make(first, place, &block) else { panic!("nothing") };
+            let of = |text: TextParts| serde_json::from_slice::<serde_json::Value>(&text.whole()).unwrap();
+            let (found, mut expected) = (of(found), of(expected));
+            expected["blockTime"] = serde_json::Value::Null;
+            assert_eq!(found, expected, "{time}");
         }
         for (old, new) in [
             (r#""blockTime":"#, r#""blockTime":"","of":"#),
