@@ -84,7 +84,6 @@ pub struct Cache {
     purger: Arc<Purger>,
     /// Compares hits with nodes' later answers.
     verifier: Arc<Verifier>,
-    request_timeout: Duration,
 }
 
 /// The options of a caller's call, in addition to the query.
@@ -92,14 +91,23 @@ pub struct Cache {
 pub struct CallOptions {
     /// True if the call goes to a node even if an answer is stored. The node's answer is stored all the same.
     pub bypass: bool,
-    /// The moment at which the caller stops waiting.
-    pub deadline: Instant,
+    /// The moment since which the caller waits.
+    pub asked_at: Instant,
+    /// The time for which the caller waits.
+    pub timeout: Duration,
     /// The content coding that the caller accepts. The answer may still come uncompressed.
     pub coding: Option<Coding>,
     /// The id by which the pool tells callers apart.
     pub caller: CallerId,
     /// The call's span context.
     pub trace: Trace,
+}
+
+impl CallOptions {
+    /// Returns the moment at which the caller stops waiting.
+    fn deadline(&self) -> Instant {
+        self.asked_at + self.timeout
+    }
 }
 
 /// An answer on its way to a caller.
@@ -191,12 +199,11 @@ impl Cache {
             .map(|store| Arc::new(SecondLevel::new(config, Arc::clone(&lookup), Arc::clone(store), &tasks)));
         let purger = Arc::new(Purger::new(Arc::clone(&lookup), second_level.clone(), Arc::clone(&pool)));
         let verifier = Verifier::new(config, Arc::clone(&lookup), Arc::clone(&pool), tasks.clone());
-        let renderer = Renderer::new(config, cores, Arc::clone(&lookup), Arc::clone(&pool), tasks.clone());
-        let renderer = Arc::new(renderer);
+        let renderer =
+            Arc::new(Renderer::new(cores, Arc::clone(&lookup), Arc::clone(&pool), tasks.clone()));
         let owners = (Arc::clone(&lookup), Arc::clone(&renderer), Arc::clone(&verifier));
-        let fetcher = Arc::new(Fetcher::new(config, owners, second_level, pool, tasks));
-        let request_timeout = config.server.request_timeout;
-        Arc::new(Self { lookup, fetcher, renderer, purger, verifier, request_timeout })
+        let fetcher = Arc::new(Fetcher::new(owners, second_level, pool, tasks));
+        Arc::new(Self { lookup, fetcher, renderer, purger, verifier })
     }
 
     /// Answers `query` from a stored entry or from a node. Fetches share `charge`, and make it owe their price even if

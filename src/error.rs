@@ -22,7 +22,7 @@ pub mod code {
     pub const TOO_MANY_REQUESTS: i32 = -32092;
     /// A batch has too many calls, or its answers have too many bytes together.
     pub const TOO_LARGE: i32 = -32093;
-    /// Too many requests are in flight, or too many bytes of bodies or answers are in memory.
+    /// Too many requests are in flight, too many bytes of bodies or answers are in memory, or nodes work on too many scans.
     pub const OVERLOADED: i32 = -32094;
     /// No upstream could answer.
     pub const NO_UPSTREAM: i32 = -32095;
@@ -68,7 +68,7 @@ pub enum Error {
         /// The limit on all answers of a batch, in bytes.
         limit: usize,
     },
-    /// Too many requests are in flight, or too many bytes of bodies or answers are in memory.
+    /// Too many requests are in flight, too many bytes of bodies or answers are in memory, or nodes work on too many scans.
     Overloaded,
     /// No upstream could answer. Holds every failed attempt. If all were refused by rate limits, the caller gets the
     /// shortest time after which a node may answer.

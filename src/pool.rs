@@ -33,6 +33,7 @@ mod tip_request;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -60,7 +61,7 @@ use crate::config;
 use crate::error::Error;
 pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
-use crate::methods::{Answerer, Slot};
+use crate::methods::{Answerer, Method, Slot};
 use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::{Metrics, Unusable};
@@ -79,6 +80,7 @@ pub struct Pool {
     patience: Budget,
     /// The places of calls for which nodes walk over many accounts. A reload that changes their number replaces them.
     scans: ArcSwap<Scans>,
+    request_timeout: Duration,
     buffers: Arc<BufferBudget>,
     metrics: Arc<Metrics>,
     next_id: AtomicU64,
@@ -114,6 +116,7 @@ impl Pool {
             passthrough_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
             patience: Budget::new(SHARE_OF_SLOW, RETRIES_PER_SECOND, MAX_TOKENS),
             scans: ArcSwap::from_pointee(Scans::new(config.pool.max_scans)),
+            request_timeout: config.server.request_timeout,
             buffers,
             metrics,
             next_id: AtomicU64::new(1),
@@ -122,12 +125,27 @@ impl Pool {
         })
     }
 
+    /// Returns the longest time for a call of `method`: `server.request_timeout`. A scan may take that long to get its
+    /// place, and then has the whole time of an attempt.
+    pub fn time_of(&self, method: Method) -> Duration {
+        self.request_timeout + self.walking_time(method)
+    }
+
+    /// Returns the time for which a node may walk over accounts for a call of `method`. Zero if it walks over none.
+    fn walking_time(&self, method: Method) -> Duration {
+        let times = &self.nodes.load().settings.attempt_timeout;
+        if method.rules().walks { times[method.index()] } else { Duration::ZERO }
+    }
+
     /// Sends a typed query to nodes until one answers. `pool.retries`, the retry budget and the request's deadline
     /// limit the number of attempts.
     ///
+    /// A scan has its place until this future ends. Drop the future of a scan only with the process, because its node
+    /// walks on without a caller.
+    ///
     /// # Errors
     /// No node gave a usable answer: [`Error::NoUpstream`], with every failed attempt. A passed deadline gives
-    /// this error, too, so the caller must check the deadline.
+    /// this error, too, so the caller must check the deadline. [`Error::Overloaded`] if a scan gets no place in time.
     pub async fn call(&self, request: &UpstreamRequest) -> Result<PoolReply, Error> {
         #[cfg(test)]
         if let Some(fake_node) = self.fake_node.get() {
@@ -141,15 +159,19 @@ impl Pool {
         {
             return Ok(reply);
         }
-        let _place = if request.is_scan() { Some(self.scan_place(&request.context).await?) } else { None };
+        let _place = if method.rules().walks { Some(self.scan_place(request).await?) } else { None };
         call::run(self, request).await
     }
 
-    /// Waits for the place of a scan, until the deadline of its call.
-    async fn scan_place(&self, context: &CallContext) -> Result<ScanPlace, Error> {
+    /// Waits for the place of a scan, as long as an attempt can still have its whole time before the call's deadline.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`] if there is no place in time.
+    async fn scan_place(&self, request: &UpstreamRequest) -> Result<ScanPlace, Error> {
+        let CallContext { deadline, caller, .. } = request.context;
+        let until = deadline.checked_sub(self.walking_time(request.query.method())).unwrap_or(deadline);
         let scans = self.scans.load_full();
-        let place = timeout_at(context.deadline, scans.place(context.caller)).await.ok().flatten();
-        place.ok_or_else(|| Error::NoUpstream(Vec::new()))
+        timeout_at(until, scans.place(caller)).await.ok().flatten().ok_or(Error::Overloaded)
     }
 
     /// Sends a call of a passthrough method to nodes, as [`Pool::call`] does with a typed query.

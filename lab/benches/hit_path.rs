@@ -37,7 +37,8 @@ fn hit_path(c: &mut Criterion) {
     };
     let options = || CallOptions {
         bypass: false,
-        deadline: Instant::now() + Duration::from_secs(10),
+        asked_at: Instant::now(),
+        timeout: Duration::from_secs(10),
         coding: None,
         caller: CallerId::default(),
         trace: Trace::default(),

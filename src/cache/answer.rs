@@ -60,8 +60,8 @@ async fn look_up_or_fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<Cache
     // The fetch is boxed, so that the future of a hit is small. For the same reason this timer covers only the
     // fetch.
     let fetched =
-        timeout_at(call.options.deadline, Box::pin(fetch_retrying_smaller(cache, call, reason))).await;
-    fetched.map_err(|_| Error::TimedOut(cache.request_timeout))??.ok_or(Error::Overloaded)
+        timeout_at(call.options.deadline(), Box::pin(fetch_retrying_smaller(cache, call, reason))).await;
+    fetched.map_err(|_| Error::TimedOut(call.options.timeout))??.ok_or(Error::Overloaded)
 }
 
 /// Serves `entry`, which the look-up found. `None` if it may not be served any more once it is written.
@@ -81,8 +81,8 @@ async fn serve_stored(
     };
     let serving = serve(cache, call, entry, verdict, rule, None);
     let served = if is_long_work(call.query, entry) {
-        let in_time = timeout_at(call.options.deadline, serving).await;
-        in_time.unwrap_or(Err(Error::TimedOut(cache.request_timeout)))
+        let in_time = timeout_at(call.options.deadline(), serving).await;
+        in_time.unwrap_or(Err(Error::TimedOut(call.options.timeout)))
     } else {
         serving.await
     };
@@ -248,7 +248,7 @@ async fn find_stand_in(cache: &Cache, call: &PlannedCall<'_>, limit: Limit) -> O
     let rule = ServeRule::within(limit).at_least(call.query.min_context_slot().unwrap_or(0));
     match cache.lookup.find_stand_in(call.query, &call.plan, rule) {
         Some(entry) => Some(entry),
-        None => cache.renderer.derive(&call.plan, rule, call.options.deadline).await,
+        None => cache.renderer.derive(&call.plan, rule, call.options.deadline()).await,
     }
 }
 

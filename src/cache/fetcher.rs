@@ -26,7 +26,6 @@ use super::render::Renderer;
 use super::second_level::{SecondLevel, SharedAnswers};
 use super::store::Insert;
 use super::verify::Verifier;
-use crate::config;
 use crate::error::{Error, FailedAttempt};
 use crate::methods::{BlockDetails, Commitment, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES, code};
@@ -69,27 +68,17 @@ pub(super) struct Fetcher {
     /// The shared store, which is the second level of the cache, if one is configured.
     second_level: Option<Arc<SecondLevel>>,
     pool: Arc<Pool>,
-    request_timeout: Duration,
 }
 
 impl Fetcher {
     /// Creates a fetcher over `pool`. Fetches run as tasks of `tasks`.
     pub(super) fn new(
-        config: &config::Config,
         (lookup, renderer, verifier): (Arc<Lookup>, Arc<Renderer>, Arc<Verifier>),
         second_level: Option<Arc<SecondLevel>>,
         pool: Arc<Pool>,
         tasks: TaskTracker,
     ) -> Self {
-        Self {
-            lookup,
-            renderer,
-            flights: Flights::new(tasks),
-            verifier,
-            second_level,
-            pool,
-            request_timeout: config.server.request_timeout,
-        }
+        Self { lookup, renderer, flights: Flights::new(tasks), verifier, second_level, pool }
     }
 
     /// Joins the shared fetch for `plan` and `requirement`, or starts one with the caller's `options`. If `is_background`,
@@ -103,8 +92,9 @@ impl Fetcher {
     ) -> FlightHandle<FlightResult> {
         let (fetcher, flight_plan, options) = (Arc::clone(self), plan.clone(), options.clone());
         let fetch = async move {
-            // The flight has a deadline of its own, so that callers who join late may wait as long as the leader.
-            let options = CallOptions { deadline: Instant::now() + fetcher.request_timeout, ..options };
+            // The flight has a time of its own, so that callers who join late may wait as long as the leader.
+            let timeout = fetcher.pool.time_of(flight_plan.upstream.method());
+            let options = CallOptions { asked_at: Instant::now(), timeout, ..options };
             if requirement == SlotRequirement::None
                 && let Some(found) = fetcher.find_without_node(&flight_plan).await
             {
@@ -207,7 +197,7 @@ impl Fetcher {
             EntryBody::Verbatim(Payload::Result(text)) if text.pieces() == ["null"] => Some(Ok(fetched)),
             _ => {
                 let (mut entry, _) =
-                    self.renderer.make(fetched.entry(), derivation, options.deadline).await?;
+                    self.renderer.make(fetched.entry(), derivation, options.deadline()).await?;
                 entry.meta.derived = matches!(fetched, Fetched::KeptNewer(..) | Fetched::AlreadyFresh(..));
                 let entry = Arc::new(entry);
                 let inserted = self.lookup.insert_derived(plan, &entry, generation);
@@ -267,7 +257,8 @@ impl Fetcher {
         let one_node =
             min_context_slot.zip(commitment).is_some_and(|(slot, c)| slot > self.lookup.frontier.slot(c));
         let query = plan.upstream.clone().with_min_context_slot(min_context_slot);
-        let CallOptions { deadline, caller, trace, .. } = options;
+        let deadline = options.deadline();
+        let CallOptions { caller, trace, .. } = options;
         let context = CallContext { deadline, caller, trace, is_background };
         // A list of blocks ends at the newest one of the node.
         let last = match &query {

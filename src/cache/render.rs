@@ -22,7 +22,6 @@ use super::lookup::Lookup;
 use super::store::Insert;
 use super::{MemoryPermit, PlannedCall};
 use crate::coding::{self, CompressedText};
-use crate::config;
 use crate::error::Error;
 use crate::low_priority;
 use crate::methods::{AnyMethod, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Method, Query};
@@ -43,7 +42,6 @@ pub(super) struct Renderer {
     render_permits: Arc<Semaphore>,
     compressor: Arc<Compressor>,
     pool: Arc<Pool>,
-    request_timeout: Duration,
     tasks: TaskTracker,
 }
 
@@ -56,19 +54,12 @@ pub(super) struct WritePermit {
 impl Renderer {
     /// Creates a renderer for the entries of `lookup`. `cores` bounds the number of long texts that are
     /// written at once.
-    pub(super) fn new(
-        config: &config::Config,
-        cores: usize,
-        lookup: Arc<Lookup>,
-        pool: Arc<Pool>,
-        tasks: TaskTracker,
-    ) -> Self {
+    pub(super) fn new(cores: usize, lookup: Arc<Lookup>, pool: Arc<Pool>, tasks: TaskTracker) -> Self {
         Self {
             render_permits: Arc::new(Semaphore::new(cores * 2)),
             compressor: Arc::new(Compressor::new(cores, Arc::clone(&lookup.metrics))),
             lookup,
             pool,
-            request_timeout: config.server.request_timeout,
             tasks,
         }
     }
@@ -95,9 +86,9 @@ impl Renderer {
         let memory = call.conditions.reserve_memory(max_written_bytes(call.query, entry));
         let memory = memory.ok_or(Error::Overloaded)?;
         let permit = Arc::clone(&self.render_permits).acquire_owned();
-        match timeout_at(call.options.deadline, permit).await {
+        match timeout_at(call.options.deadline(), permit).await {
             Ok(Ok(permit)) => Ok(WritePermit { permit, memory }),
-            _ => Err(Error::TimedOut(self.request_timeout)),
+            _ => Err(Error::TimedOut(call.options.timeout)),
         }
     }
 
@@ -201,7 +192,7 @@ impl Renderer {
         if is_kept && let Some(compressed) = entry.compressed.made(coding) {
             return (Some(Arc::clone(compressed)), false);
         }
-        let until = call.options.deadline.min(Instant::now() + COMPRESSION_WAIT);
+        let until = call.options.deadline().min(Instant::now() + COMPRESSION_WAIT);
         let (lookup, compressor) = (Arc::clone(&self.lookup), Arc::clone(&self.compressor));
         let (query, entry, body) = (call.query.clone(), Arc::clone(entry), body.clone());
         let compressing = async move {

@@ -53,8 +53,6 @@ pub(super) struct Verifier {
     hasher: RandomState,
     permits: Arc<Semaphore>,
     refetched_permits: Arc<Semaphore>,
-    /// The longest wait for the node's answer.
-    patience: Duration,
     lookup: Arc<Lookup>,
     pool: Arc<Pool>,
     tasks: TaskTracker,
@@ -97,7 +95,6 @@ impl Verifier {
             hasher: RandomState::new(),
             permits: Arc::new(Semaphore::new(AT_ONCE)),
             refetched_permits: Arc::new(Semaphore::new(REFETCHED_AT_ONCE)),
-            patience: config.server.request_timeout,
             lookup,
             pool,
             tasks,
@@ -263,7 +260,7 @@ impl Verifier {
             }
             (query, _) => query.clone().with_min_context_slot(min_slot),
         };
-        let context = CallContext::own(Instant::now() + self.patience);
+        let context = CallContext::own(Instant::now() + self.pool.time_of(query.method()));
         self.pool.call(&UpstreamRequest { query, min_slot, prefer: None, one_node, context }).await.ok()
     }
 

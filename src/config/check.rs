@@ -229,7 +229,8 @@ fn ip_reaches(ip: IpAddr, listener: SocketAddr) -> bool {
 fn timeouts(config: &mut Config, rules: &mut CrossChecks<'_>) {
     let request = config.server.request_timeout;
     let show = |d| humantime::format_duration(d).to_string();
-    for method in Method::ALL {
+    // A scan has the time of its attempt beside that of other calls.
+    for method in Method::ALL.into_iter().filter(|method| !method.rules().walks) {
         let attempt = &mut config.pool.attempt_timeout[method.index()];
         let own = format!("pool.attempt_timeout.{}", method.as_str());
         let shared = "pool.attempt_timeout.default".to_owned();

@@ -262,6 +262,11 @@ fn rules_between_settings() {
             with("[pool]\nattempt_timeout = { getBlock = \"40s\" }"),
             "pool.attempt_timeout.getBlock: exceeds server.request_timeout (30s)",
         ),
+        (with("[pool]\nattempt_timeout = { getSupply = \"5m\" }"), ""),
+        (
+            with("[pool]\nattempt_timeout = { getTokenAccountsByOwner = \"40s\" }"),
+            "pool.attempt_timeout.getTokenAccountsByOwner: exceeds server.request_timeout (30s)",
+        ),
         (with("[auth]\nopen_plan = \"gold\""), "auth.open_plan: is not the name of a plan"),
         (with("[follow]\nupstreams = [\"a\"]"), "follow.upstreams: is not the name of an upstream"),
         (with("[follow]\nmode = \"on\"\nupstreams = [\"upstream-1\"]"), ""),
@@ -355,14 +360,20 @@ fn the_next_port_is_left_to_whoever_has_it() {
 #[test]
 fn defaults_adapt_to_settings() {
     let config = valid(&(ONE.to_owned() + "[server]\nrequest_timeout = \"5s\""), &[]);
-    assert!(config.pool.attempt_timeout.iter().all(|d| *d == Duration::from_secs(5)));
+    let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
+    assert_eq!(seconds, Method::ALL.map(|method| if method.rules().walks { 60 } else { 5 }));
     let short = "[server]\nrequest_timeout = \"5s\"\n[pool]\nattempt_timeout = { default = \"2s\" }";
     let config = valid(&(ONE.to_owned() + short), &[]);
     let by_method = |method: Method| config.pool.attempt_timeout[method.index()].as_secs();
     assert_eq!((by_method(Method::GetBlock), by_method(Method::GetAccountInfo)), (5, 2));
     let config = valid(&(ONE.to_owned() + "[pool]\nattempt_timeout = { default = \"3s\" }"), &[]);
     let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
-    assert_eq!(seconds, Method::ALL.map(|method| if method == Method::GetBlock { 25 } else { 3 }));
+    let expected = |method: Method| match method {
+        Method::GetBlock => 25,
+        method if method.rules().walks => 60,
+        _ => 3,
+    };
+    assert_eq!(seconds, Method::ALL.map(expected));
     let config = valid(&(ONE.to_owned() + "[units]\ndefault = 2\ngetSlot = 7\nsendTransaction = 9"), &[]);
     let price = |method: Method| config.units.by_method[AnyMethod::Own(method).index()];
     let (own, scan) = (price(Method::GetAccountInfo), price(Method::GetSupply));

@@ -150,7 +150,8 @@ async fn ask_cache(
     let conditions = CallConditions { request, query };
     let options = CallOptions {
         bypass: request.bypass,
-        deadline: request.started + request.front.config.server.request_timeout,
+        asked_at: request.started,
+        timeout: request.front.pool.time_of(query.method()),
         coding: request.coding,
         caller: request.principal.caller(),
         trace: request.trace.clone(),
@@ -285,7 +286,7 @@ impl<'a> RequestContext<'a> {
         Ok(())
     }
 
-    /// Returns the context of a call to nodes for this request.
+    /// Returns the context of a call to nodes for this request that the cache does not answer.
     pub(super) fn call_context(&self) -> CallContext {
         CallContext {
             deadline: self.started + self.front.config.server.request_timeout,

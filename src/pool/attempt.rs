@@ -74,7 +74,9 @@ async fn send<C: UpstreamCall>(
     let question = call.question();
     let (member, context) = (in_flight.member(), question.context);
     let most = question.timeout(&pool.nodes.load().settings);
-    let timeout = most.min(context.deadline.saturating_duration_since(sent.at));
+    let left = context.deadline.saturating_duration_since(sent.at);
+    // A node walks on without its caller, so a scan has its place until the node answers or has had its time.
+    let timeout = if question.method.rules().walks { most } else { most.min(left) };
     let finalized = pool.nodes.frontier.slot(Commitment::Finalized);
     let is_read = write_method(question.method.as_str()).is_none();
     let resend = if is_read { Resend::Once } else { Resend::Never };

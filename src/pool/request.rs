@@ -14,7 +14,7 @@ use super::members::Members;
 use super::question::{CallContext, MinSlotUse, ParsedReply, Question, Reads, SentRequest, UpstreamCall};
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
-use crate::methods::{Answerer, AnyMethod, BlocksQuery, Commitment, Method, Part, Query, Slot};
+use crate::methods::{Answerer, AnyMethod, BlocksQuery, Commitment, Method, Query, Slot};
 use crate::node::answer::{elements, error_context_slot, first_available_block};
 use crate::node::shape::{LONGEST_SKIP, fits, is_whole};
 use crate::node::{Contextual, Fault, NodeReply, code};
@@ -140,11 +140,6 @@ impl UpstreamCall for UpstreamRequest {
 }
 
 impl UpstreamRequest {
-    /// Returns true if nodes walk over many accounts for the call, as some nodes do for the accounts of an owner.
-    pub(super) fn is_scan(&self) -> bool {
-        self.query.method().rules().part == Part::Scans
-    }
-
     /// Returns the query with the minimum slot as `minContextSlot`, if the method has that parameter and the
     /// caller has not set it.
     ///

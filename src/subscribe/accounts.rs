@@ -215,8 +215,8 @@ fn data(form: AccountForm, text: &str) -> Value {
 
 /// Asks the cache as a caller does.
 async fn ask(hub: &Hub, query: &Query, caller: CallerId, timeout: Duration) -> Result<Payload, Error> {
-    let deadline = Instant::now() + timeout;
-    let options = CallOptions { bypass: false, deadline, coding: None, caller, trace: Trace::default() };
+    let (asked_at, trace) = (Instant::now(), Trace::default());
+    let options = CallOptions { bypass: false, asked_at, timeout, coding: None, caller, trace };
     let answer = hub.parts.cache.answer(query, options, &Charge::free(), &NoConditions).await?;
     Ok(answer.payload)
 }

@@ -24,7 +24,7 @@ const PREFIX: &str = "slotfront";
 pub(crate) const KEYS_WITH_SERIES: usize = 200;
 
 /// The bucket bounds of durations, in seconds. They are dense from 50 to 300 µs, which is typical of hits. Above 1 ms,
-/// which is typical of nodes, there are three in each decade. 30 s is the default deadline of a call.
+/// which is typical of nodes, there are three in each decade. 30 s is the default deadline of a call that is no scan.
 pub(super) const LATENCY: [f64; 20] = [
     0.000_05, 0.000_1, 0.000_15, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
     0.5, 1.0, 2.0, 5.0, 10.0, 30.0,

@@ -330,7 +330,8 @@ async fn late_fetch_is_paid_by_its_callers() {
     let charge = Charge::new(Arc::clone(&payer) as _, Price { hit: 0.0, miss: 5.0 });
     let options = CallOptions {
         bypass: false,
-        deadline: Instant::now() + Duration::from_millis(50),
+        asked_at: Instant::now(),
+        timeout: Duration::from_millis(50),
         coding: None,
         caller: CallerId::default(),
         trace: Trace::default(),

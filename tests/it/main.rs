@@ -33,6 +33,7 @@ mod files;
 mod follow;
 mod fuzz;
 mod gateway;
+mod heavy;
 mod http;
 mod http2;
 mod judging;

@@ -317,7 +317,7 @@ impl Conditions for SeenSlot {
 
 /// Returns the options of a call with the default deadline, and the slot that its key has seen.
 pub(super) fn options(bypass: bool, known_slot: Option<Slot>) -> (CallOptions, SeenSlot) {
-    let deadline = Instant::now() + bounds::request_timeout();
+    let (asked_at, timeout) = (Instant::now(), bounds::request_timeout());
     let (caller, trace) = (crate::pool::CallerId::default(), Trace::default());
-    (CallOptions { bypass, deadline, coding: None, caller, trace }, SeenSlot(known_slot))
+    (CallOptions { bypass, asked_at, timeout, coding: None, caller, trace }, SeenSlot(known_slot))
 }

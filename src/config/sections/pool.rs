@@ -40,8 +40,9 @@ section! {
         /// as is free.
         // Eight of the largest answers at once, and half of a small server's memory.
         max_buffered: usize = size("512MiB", "1KiB"..="1024GiB"),
-        /// Maximum calls in flight for which nodes walk over many accounts, such as getProgramAccounts. Further ones
-        /// wait.
+        /// Maximum scans at the nodes: calls for which a node walks over many accounts, such as getProgramAccounts. Further
+        /// ones wait for `server.request_timeout`, then get -32094 with Retry-After. A scan keeps its place while its node may
+        /// still work on it, even if its caller has left.
         // A node has few threads for them, and other calls wait behind them.
         max_scans: usize = within(4, 1..=10_000),
         breaker: BreakerSettings = section(),

@@ -59,10 +59,11 @@ section! {
         /// is slow, but served.
         // TCP resends a lost packet several times in this time.
         write_timeout: Duration = within("30s", TIMEOUT),
-        /// Maximum time for a call. Then it gets -32096.
+        /// Maximum time for a call. Then it gets -32096. A scan, such as getProgramAccounts, may wait that long for one of
+        /// `pool.max_scans` places, and then has its `pool.attempt_timeout` beside it.
         // The default timeout of the Rust client library.
         request_timeout: Duration = within("30s", TIMEOUT),
-        /// Maximum time for calls in flight after SIGTERM.
+        /// Maximum time for calls in flight after SIGTERM. A scan that takes longer is cut off.
         // Less than the 30 s that Kubernetes waits before it kills a process.
         drain_timeout: Duration = within("20s", TIMEOUT),
         /// Origins of web pages that may call: "*", or for example `https://app.example`.

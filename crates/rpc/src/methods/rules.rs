@@ -47,6 +47,10 @@ pub struct Rules {
     pub price: Option<(u64, &'static str)>,
     /// The time for an attempt, by default. `None` for `pool.attempt_timeout.default`.
     pub timeout: Option<&'static str>,
+    /// True if a node walks over many accounts for a call, whatever its indexes, and walks on without its caller. So such
+    /// calls have few places (`pool.max_scans`), the time of an attempt beside `server.request_timeout`, and no second
+    /// node after that time.
+    pub walks: bool,
 }
 
 /// The data of an account is too long for base58.
@@ -69,6 +73,7 @@ pub(super) const STATE: Rules = Rules {
     is_quick: true,
     price: None,
     timeout: None,
+    walks: false,
 };
 pub(super) const ACCOUNT: Rules = Rules { errors: &[TOO_LONG_FOR_BASE58], ..STATE };
 pub(super) const ACCOUNTS: Rules = Rules {
@@ -105,6 +110,7 @@ pub(super) const REWARD: Rules = Rules {
     is_quick: false,
     ..BLOCKS
 };
+/// The token accounts of one owner. A node with the index for them finds them as fast as an account.
 pub(super) const OWNERS: Rules = Rules {
     part: Part::Scans,
     errors: &[TOO_LONG_FOR_BASE58, INVALID_PARAMS],
@@ -112,7 +118,13 @@ pub(super) const OWNERS: Rules = Rules {
     price: Some((10, "Nodes with an index find these accounts.")),
     ..STATE
 };
-pub(super) const SCAN: Rules = Rules { price: Some((100, "A node walks over many accounts.")), ..OWNERS };
+pub(super) const SCAN: Rules = Rules {
+    price: Some((100, "A node walks over many accounts.")),
+    // A walk over a large program takes a busy node most of a minute, and would take another node as long.
+    timeout: Some("60s"),
+    walks: true,
+    ..OWNERS
+};
 pub(super) const OF_NODE: Rules = Rules { part: Part::OfNodes, answerer: Answerer::OneNode, ..STATE };
 pub(super) const OF_POOL: Rules = Rules { answerer: Answerer::Pool, ..OF_NODE };
 pub(super) const TIP: Rules = Rules { part: Part::Tip, ..AMOUNT };
