@@ -102,6 +102,26 @@ async fn a_scan_may_take_longer_than_other_calls() {
 }
 
 #[tokio::test]
+async fn no_other_node_repeats_a_scan_that_has_had_its_time() {
+    let scene = Scene::new(2, 1, |config| {
+        config.pool.attempt_timeout.fill(Duration::from_millis(300));
+    })
+    .await;
+    let nodes = [0, 1].map(|node| scene.gateway.cluster.node(node));
+    for (method, asked) in [(SCAN, 1), (OF_OWNER, 2)] {
+        let _held = nodes.map(|node| node.hold(method));
+        let reply = scene.call(method, 0, 0).send().await;
+        let attempts = reply.error()["data"]["attempts"].as_array().unwrap().len();
+        assert_eq!(
+            (reply.status, attempts, scene.calls(method)),
+            (502, asked, asked as u64),
+            "{}",
+            reply.text
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_scan_keeps_its_place_while_its_node_works() {
     let scene = Scene::new(1, 4, |config| {
         config.pool.max_scans = 2;
