@@ -63,12 +63,12 @@ pub const ROWS: &[Row] = &[
     row(
         OutOfCredits,
         Words(&["max usage reached"]),
-        "Helius: github.com/nirholas/three.ws (solana-rpc-lanes)",
+        "Helius: github.com/nirholas/three.ws",
     ),
     row(
         OutOfCredits,
         Words(&["daily request limit reached"]),
-        "QuickNode: github.com/nirholas/three.ws (solana-rpc-lanes)",
+        "QuickNode: github.com/nirholas/three.ws",
     ),
     row(
         OutOfCredits,
@@ -102,7 +102,7 @@ pub const ROWS: &[Row] = &[
             "method '*' is available for paid plans only",
             "method '*' is not available for anonymous access",
         ]),
-        "Tatum: github.com/nirholas/three.ws (solana-rpc-lanes)",
+        "Tatum: github.com/nirholas/three.ws",
     ),
     row(NotOnPlan, Words(&["method '*' requires * tier or higher"]), "Triport: triport.io/docs/errors"),
     row(
@@ -151,7 +151,7 @@ pub const ROWS: &[Row] = &[
     row(
         NotThisCall,
         Words(&["request blocked. details: blocked parameter"]),
-        "PublicNode: github.com/nirholas/three.ws (solana-rpc-lanes)",
+        "PublicNode: github.com/nirholas/three.ws",
     ),
     row(
         NotThisCall,
@@ -229,7 +229,7 @@ pub const ROWS: &[Row] = &[
     ),
     row(NotThisMethod, Codes(&[code::METHOD_NOT_FOUND]), "JSON-RPC: jsonrpc.org/specification#error_object"),
     row(TooMany, Codes(&[429]), "Alchemy: alchemy.com/docs/reference/throughput"),
-    row(TooMany, Codes(&[-32429]), "Helius: github.com/nirholas/three.ws (solana-rpc-lanes)"),
+    row(TooMany, Codes(&[-32429]), "Helius: github.com/nirholas/three.ws"),
     row(TooMany, Codes(&[7429]), "Syndica: docs.syndica.io/platform/solana-rpc/error-handling"),
     row(TooMany, Codes(&[-32029]), "OnFinality, TheRPC: therpc.io/docs/solana/rate-limits"),
     row(OutOfCredits, Statuses(&[402]), "Infura: docs.metamask.io/services/how-to/avoid-rate-limiting"),
