@@ -5,7 +5,8 @@ jsonParsed. A recording in another encoding is written as bytes again for the no
 text of them. A recorded transaction is put into a block of its own.
 
 What nodes of older versions leave out is filled in, because slotfront writes like a node of version 4.0: the version of a
-transaction, `stackHeight` 1 beside its instructions, and its empty list of lookup tables.
+transaction, its empty list of lookup tables, and `stackHeight` 1 beside its instructions. That one is left out if the node
+has written none beside inner instructions, either.
 """
 
 import base64
@@ -42,15 +43,15 @@ class Entry:
             if self.version not in (None, self.wire.version):
                 raise ValueError(f"its version is {self.wire.version}, and not {self.version}")
             self.version = self.wire.version
+        self.has_heights = True
         self.signature = self.wire.signatures[0] if self.wire else part["signatures"][0]
 
     def part(self, encoding):
         """Returns the member `transaction` in this encoding. None if it cannot be made of the recording."""
         if self.wire is None:
             return self.recorded["transaction"] if encoding == "jsonParsed" else None
-        if encoding == "json" and self.recorded_json:
-            return self.recorded_json
-        return self.wire.encoded(encoding)
+        part = self.recorded_json if encoding == "json" and self.recorded_json else self.wire.encoded(encoding)
+        return part if encoding != "json" or self.has_heights else without_heights(part)
 
     def short(self):
         return self.wire.accounts((self.recorded["meta"] or {}).get("loadedAddresses", NO_ADDRESSES))
@@ -93,6 +94,18 @@ def as_newer_nodes(part, version):
     return {**part, "message": message}
 
 
+def without_heights(part):
+    left = [{name: value for name, value in one.items() if name != "stackHeight"} for one in part["message"]["instructions"]]
+    return {**part, "message": {**part["message"], "instructions": left}}
+
+
+def has_heights(entries):
+    """Returns false if the node has written inner instructions without their heights."""
+    metas = [entry.recorded["meta"] or {} for entry in entries]
+    inner = [one for meta in metas for group in meta.get("innerInstructions") or [] for one in group["instructions"]]
+    return not inner or any("stackHeight" in one for one in inner) or any("costUnits" in meta for meta in metas)
+
+
 class Block:
     """The scene of a full block."""
 
@@ -104,6 +117,9 @@ class Block:
                 self.entries.append(Entry(tree))
             except (ValueError, KeyError, TypeError, IndexError) as fault:
                 raise Unusable(f"its transaction {index} cannot be read: {fault!r}") from fault
+        written = has_heights(self.entries)
+        for entry in self.entries:
+            entry.has_heights = written
         is_parsed = [entry.wire is None for entry in self.entries]
         if any(is_parsed) != all(is_parsed):
             raise Unusable("some of its transactions are jsonParsed, and others are not")
@@ -163,7 +179,7 @@ class Block:
     def transaction(self, index, entry, encoding, max_version):
         """Returns the answer to getTransaction. None if it cannot be made of the recording."""
         time, part = self.block.get("blockTime"), entry.part(encoding)
-        if time is None or part is None or entry.recorded["meta"] is None:
+        if part is None or entry.recorded["meta"] is None:
             return None
         numbers = {"blockTime": time, "slot": self.block_slot, "transactionIndex": index}
         return self.refusal([entry], max_version) or result({**entry.written(part, max_version), **numbers})

@@ -21,6 +21,9 @@ def address(number):
 SUBSCRIPTIONS = {"blockSubscribe": "all", "logsSubscribe": "all", "programSubscribe": address(0)}
 
 
+ROUNDED = '"rentEpoch":18446744073709552000'
+
+
 class Unusable(Exception):
     """Why a file cannot be used."""
 
@@ -47,7 +50,8 @@ def load(file):
     method, params = json.loads(found["method"]), json.loads(found["params"])
     if not isinstance(method, str) or not isinstance(params, list):
         raise Unusable("its method has to be a text, and its params a list")
-    response = found["response"]
+    # Some gateways in front of nodes have rounded this number, which slotfront puts right.
+    response = found["response"].replace(ROUNDED, ROUNDED.replace("9552000", "9551615"))
     if (body := as_object(response)) and "jsonrpc" in body:
         if "error" in body:
             raise Unusable(f"the node refused: {body['error']}")
