@@ -199,8 +199,7 @@ impl Cache {
             .map(|store| Arc::new(SecondLevel::new(config, Arc::clone(&lookup), Arc::clone(store), &tasks)));
         let purger = Arc::new(Purger::new(Arc::clone(&lookup), second_level.clone(), Arc::clone(&pool)));
         let verifier = Verifier::new(config, Arc::clone(&lookup), Arc::clone(&pool), tasks.clone());
-        let renderer =
-            Arc::new(Renderer::new(cores, Arc::clone(&lookup), Arc::clone(&pool), tasks.clone()));
+        let renderer = Arc::new(Renderer::new(cores, Arc::clone(&lookup), Arc::clone(&pool), tasks.clone()));
         let owners = (Arc::clone(&lookup), Arc::clone(&renderer), Arc::clone(&verifier));
         let fetcher = Arc::new(Fetcher::new(owners, second_level, pool, tasks));
         Arc::new(Self { lookup, fetcher, renderer, purger, verifier })

@@ -60,16 +60,8 @@ const fn row(refusal: Refusal, sign: Sign, source: &'static str) -> Row {
 
 /// All known refusals. The first row that fits decides: words stand before codes, and codes before statuses.
 pub const ROWS: &[Row] = &[
-    row(
-        OutOfCredits,
-        Words(&["max usage reached"]),
-        "Helius: github.com/nirholas/three.ws",
-    ),
-    row(
-        OutOfCredits,
-        Words(&["daily request limit reached"]),
-        "QuickNode: github.com/nirholas/three.ws",
-    ),
+    row(OutOfCredits, Words(&["max usage reached"]), "Helius: github.com/nirholas/three.ws"),
+    row(OutOfCredits, Words(&["daily request limit reached"]), "QuickNode: github.com/nirholas/three.ws"),
     row(
         OutOfCredits,
         Words(&["monthly capacity limit exceeded"]),
