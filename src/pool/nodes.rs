@@ -113,7 +113,7 @@ impl Nodes {
         now: Instant,
     ) -> Vec<Candidate> {
         // A call that has failed once, or whose errors may be its own, does not find out if a node is back.
-        let may_be_trial = tried.is_empty() && call.own_method().is_some();
+        let may_be_trial = tried.is_empty() && call.counts();
         // A node that answers no probe may hold more, which nobody gets from it.
         let answers = |member: &&Arc<Member>| {
             member.reasons(now).max() < Some(Unusable::Unprobed) && !member.lacks(call.method)

@@ -14,7 +14,7 @@ use crate::error::Reason;
 use crate::jsonrpc::Params;
 use crate::methods::{
     AnyMethod, Commitment, Method, Part, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query,
-    Signature, Slot, TipQuery,
+    Signature, Slot, TipMethod, TipQuery,
 };
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
@@ -202,6 +202,34 @@ async fn one_part_of_a_node_may_fail_alone() {
     assert!(fail(Method::GetSupply), "a second part");
     assert_eq!(rated(Method::GetVoteAccounts, "[]"), Some(Unusable::BreakerOpen));
     assert_eq!(pool.reasons(&members[0], now), [Unusable::BreakerOpen], "the whole node is out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_part_gets_a_trial_of_its_own() {
+    let pool = pool(2, |config| config.pool.breaker.failures = 1);
+    let (members, open) = (pool.members(), pool.members().settings.breaker.open);
+    let context = CallContext::own(Instant::now() + 10 * open);
+    for method in [
+        AnyMethod::Own(Method::GetVoteAccounts),
+        AnyMethod::Own(Method::GetBlocks),
+        AnyMethod::Own(Method::GetSupply),
+        AnyMethod::Own(Method::GetIdentity),
+        AnyMethod::Tip(TipMethod::GetEpochInfo),
+    ] {
+        let question = Question::new(method, &context);
+        let end = |outcome: Result<Meaning, Fault>| {
+            let (fault, now) = (outcome.err(), Instant::now());
+            let begun = InFlight::begin(&members[0], &question, now);
+            begun.ended(effect(&question, &outcome), fault, SECOND, now);
+        };
+        let rated = || pool.nodes.candidates(&members, &question, &[], Instant::now())[0].unusable;
+        end(Err(Fault::Status(503)));
+        assert_eq!(rated(), Some(Unusable::BreakerOpen), "{method:?}");
+        tokio::time::advance(open).await;
+        assert_eq!(rated(), None, "{method:?} finds out if the part is back");
+        end(Ok(Meaning::Decides));
+        assert!(members[0].has_closed_breaker(question.part()), "{method:?}");
+    }
 }
 
 #[tokio::test]
