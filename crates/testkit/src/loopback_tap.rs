@@ -101,7 +101,9 @@ impl LoopbackTap {
     }
 
     fn client(&self) -> &reqwest::Client {
-        self.client.get_or_init(|| reqwest::Client::builder().no_proxy().build().expect("a client"))
+        // On a kept connection, the client would send a request again that the node resets.
+        let builder = || reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0);
+        self.client.get_or_init(|| builder().build().expect("a client"))
     }
 
     async fn serve(&self, stream: TcpStream) -> Option<()> {
