@@ -59,10 +59,6 @@ pub enum Fault {
     GivenUp,
 }
 
-/// The fault of a call that is too long for the node. Its caller's own text may have been short enough, because
-/// defaults are written out.
-const CALL_TOO_LONG: Fault = Fault::Status(413);
-
 impl Fault {
     /// Returns the name of the fault in metrics, logs and `data.attempts`. A status outside of 300 to 399 and of 500 to
     /// 599 counts as 4xx, except 429.
@@ -84,25 +80,6 @@ impl Fault {
             Self::Foreign => AttemptResult::Foreign,
             Self::GivenUp => AttemptResult::Cancelled,
         }
-    }
-
-    /// Returns true if the breaker counts the fault, because it says something about the node's health.
-    pub const fn counts_against_node(self) -> bool {
-        !matches!(
-            self,
-            Self::TooManyRequests(_)
-                | CALL_TOO_LONG
-                | Self::TooLarge
-                | Self::BuffersFull
-                | Self::Foreign
-                | Self::GivenUp
-        )
-    }
-
-    /// Returns true if another node may give a better answer. No other node can help if the deadline has
-    /// passed, the call or the answer is too long, or the buffers shared by all nodes are full.
-    pub const fn may_retry(self) -> bool {
-        !matches!(self, CALL_TOO_LONG | Self::TooLarge | Self::BuffersFull | Self::GivenUp)
     }
 }
 

@@ -36,8 +36,7 @@ pub(crate) struct NodeView {
     pub lag_slots: PerCommitment<Option<u64>>,
     /// The software version that the node reports. `None` if it reports none.
     pub version: Option<String>,
-    /// The slot of the oldest block that the node holds. 0 if the node holds all blocks, or if its oldest block is
-    /// unknown.
+    /// The slot of the oldest block that the node holds: 0 if it holds all blocks. `None` if its oldest block is unknown.
     pub first_available_block: Option<Slot>,
     /// The state of the node's circuit breaker, which keeps calls off a failing node.
     pub breaker: BreakerState,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::shape::member;
-use super::words::{Refusal, refusal};
+use super::words::{NodeRefusal, refusal};
 use super::{Fault, OFF_WORKER_BYTES, code};
 use crate::methods::{AccountEncoding, Slot};
 
@@ -38,11 +38,13 @@ impl RawAnswer {
     pub fn reply(&self, id: u64) -> Result<NodeReply, Fault> {
         let parsed = NodeReply::parse(&self.body, id);
         match (self.refusal(&parsed), &parsed) {
-            (Some(Refusal::TooMany | Refusal::OutOfCredits), _) => return Err(Fault::TooManyRequests(None)),
-            (Some(Refusal::NotOnPlan | Refusal::NotThisMethod), _) => {
+            (Some(NodeRefusal::TooMany | NodeRefusal::OutOfCredits), _) => {
+                return Err(Fault::TooManyRequests(None));
+            }
+            (Some(NodeRefusal::NotOnPlan | NodeRefusal::NotThisMethod), _) => {
                 return Ok(NodeReply::method_not_found());
             }
-            (Some(Refusal::NotThisCall), Ok(NodeReply::Error { body, .. })) => {
+            (Some(NodeRefusal::NotThisCall), Ok(NodeReply::Error { body, .. })) => {
                 return Ok(NodeReply::Error { code: code::OF_A_PROVIDER, body: body.clone() });
             }
             _ => {}
@@ -55,7 +57,7 @@ impl RawAnswer {
     }
 
     /// Returns what the body means in the words of hosted nodes, if it is a refusal.
-    fn refusal(&self, parsed: &Result<NodeReply, Fault>) -> Option<Refusal> {
+    fn refusal(&self, parsed: &Result<NodeReply, Fault>) -> Option<NodeRefusal> {
         match parsed {
             Ok(NodeReply::Result(_)) => None,
             Ok(NodeReply::Error { code, body }) => {

@@ -10,13 +10,13 @@
 //! Some statuses mean nothing here unless words or a code say more. 401 and 403 are trouble with the key of the whole
 //! node, 404, 405 and 410 a wrong address or a page for maintenance, and 413 a call that is too long.
 
-use self::Refusal::{NotOnPlan, NotThisCall, NotThisMethod, OutOfCredits, TooMany};
+use self::NodeRefusal::{NotOnPlan, NotThisCall, NotThisMethod, OutOfCredits, TooMany};
 use self::Sign::{BareStatuses, Codes, Statuses, Words};
 use super::code;
 
 /// The meaning of a refusal by a hosted node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Refusal {
+pub enum NodeRefusal {
     /// Calls came too fast. The node serves the same call some seconds later.
     TooMany,
     /// The credits of a day or a month are used up. The node refuses calls of all methods until it gets new credits.
@@ -47,14 +47,14 @@ pub enum Sign {
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
     /// The meaning.
-    pub refusal: Refusal,
+    pub refusal: NodeRefusal,
     /// What it is recognized by.
     pub sign: Sign,
     /// Who says so, and the page that tells it, without its `https://`.
     pub source: &'static str,
 }
 
-const fn row(refusal: Refusal, sign: Sign, source: &'static str) -> Row {
+const fn row(refusal: NodeRefusal, sign: Sign, source: &'static str) -> Row {
     Row { refusal, sign, source }
 }
 
@@ -259,7 +259,7 @@ fn begins_with(message: &[u8], words: &[u8]) -> bool {
 /// Returns what a node's refusal means. `None` if it is no refusal, or one that is not known.
 ///
 /// `code` and `message` are those of the JSON-RPC error. For a body without one, pass its text as the message.
-pub fn refusal(status: u16, code: Option<i32>, message: &str) -> Option<Refusal> {
+pub fn refusal(status: u16, code: Option<i32>, message: &str) -> Option<NodeRefusal> {
     let message = message.trim_start();
     ROWS.iter().find(|row| row.sign.fits(status, code, message)).map(|row| row.refusal)
 }

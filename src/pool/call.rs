@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use super::Pool;
 use super::attempt::{attempt, slow_after};
-use super::meaning::{Doubt, Holders, Meaning, may_go_on};
+use super::meaning::{Holders, Meaning, WhyAskOn, may_go_on};
 use super::member::{Member, NodeState};
 use super::members::Members;
-use super::question::{MinSlotUse, Question, Reads, UpstreamCall};
+use super::question::{BlocksRead, MinSlotUse, Question, UpstreamCall};
 use super::rate::Budget;
 use super::reply::{Best, PoolReply};
 use crate::error::{Error, FailedAttempt};
@@ -146,7 +146,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
 
     /// Returns true if the absence of what is asked may be told without the word of `member`.
     fn is_spare(&self, member: &Member) -> bool {
-        let Some(Best { meaning: Meaning::AskOn(Doubt::Absent(holders)), .. }) = self.best else {
+        let Some(Best { meaning: Meaning::AskOn(WhyAskOn::Absent(holders)), .. }) = self.best else {
             return false;
         };
         !self.unheard(holders, &self.pool.nodes.load()).iter().any(|unheard| unheard.id == member.id)
@@ -174,25 +174,24 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         };
         match meaning {
             Meaning::Decides => return self.done(reply),
-            Meaning::AskOn(Doubt::Absent(_)) => {
+            Meaning::AskOn(WhyAskOn::Absent(_)) => {
                 // What it told of its oldest block is not true any more if it leaves out blocks above that.
-                let is_wrong =
-                    |first: &Slot| matches!(self.question.reads, Reads::BlocksFrom(asked) if *first <= asked);
+                let is_wrong = |first: &Slot| matches!(self.question.reads, BlocksRead::BlocksFrom(asked) if *first <= asked);
                 let first = member.first_available().filter(|first| !is_wrong(first));
                 self.without_it.push((member.id, first));
             }
-            Meaning::AskOn(Doubt::Private) => {
+            Meaning::AskOn(WhyAskOn::Private) => {
                 self.failed(member, AttemptResult::NodeError, None);
                 self.doubt(member);
             }
-            Meaning::AskOn(Doubt::Behind | Doubt::Unlikely) | Meaning::NotHere => {}
+            Meaning::AskOn(WhyAskOn::Behind | WhyAskOn::Unlikely) | Meaning::NotHere => {}
         }
         if let Some(why) = meaning.result() {
             self.failed(member, why, None);
         } else if self.question.is_for_one_node {
             return CallStep::Done(reply);
         }
-        let is_confirmed = meaning == Meaning::AskOn(Doubt::Unlikely)
+        let is_confirmed = meaning == Meaning::AskOn(WhyAskOn::Unlikely)
             && self.best.as_ref().is_some_and(|best| best.meaning == meaning);
         let best = Best::better(self.best.take(), Best { meaning, reply });
         if is_confirmed {
@@ -241,7 +240,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         }
         if !may_go_on(&self.question, fault) {
             // The node may hold what others lack, and only could not deliver it.
-            self.best.take_if(|best| matches!(best.meaning, Meaning::AskOn(Doubt::Absent(_))));
+            self.best.take_if(|best| matches!(best.meaning, Meaning::AskOn(WhyAskOn::Absent(_))));
             return CallStep::Enough;
         }
         let has_answer = self.best.as_ref().is_some_and(Best::is_answer);
@@ -252,7 +251,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     fn may_hold_more(&self, member: &Member, holders: Holders) -> bool {
         match (holders, self.question.reads, member.first_available()) {
             (Holders::Older, _, Some(first)) => self.oldest_heard().is_none_or(|oldest| first < oldest),
-            (Holders::Any, Reads::Block(slot), Some(first)) => first <= slot,
+            (Holders::Any, BlocksRead::Block(slot), Some(first)) => first <= slot,
             _ => true,
         }
     }
@@ -294,15 +293,15 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         let worst = match doubt {
             // No report proves that there is nothing, so nodes in a bad state are asked, too. One that answers no probe would
             // only cost the caller time.
-            Doubt::Absent(holders @ (Holders::Any | Holders::Older)) => {
+            WhyAskOn::Absent(holders @ (Holders::Any | Holders::Older)) => {
                 let members = self.pool.nodes.load();
                 let lacks = |member: &&Arc<Member>| !self.may_hold_more(member, holders);
                 out.extend(members.iter().filter(lacks).map(|member| member.id));
                 Some(Unusable::Lagging)
             }
-            Doubt::Private => Some(Unusable::NoHistory),
+            WhyAskOn::Private => Some(Unusable::NoHistory),
             // The agreement of a node in a bad state proves nothing.
-            Doubt::Absent(Holders::Ahead) | Doubt::Unlikely | Doubt::Behind => None,
+            WhyAskOn::Absent(Holders::Ahead) | WhyAskOn::Unlikely | WhyAskOn::Behind => None,
         };
         if self.has_time() { self.pool.nodes.pick(&self.question, &out, worst).ok() } else { None }
     }
@@ -371,16 +370,16 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         let members = self.pool.nodes.snapshot();
         let Some(best) = self.best.take() else { return Err(Error::NoUpstream(self.attempts)) };
         let is_accepted = match best.meaning {
-            Meaning::AskOn(Doubt::Absent(holders)) => {
+            Meaning::AskOn(WhyAskOn::Absent(holders)) => {
                 let unheard = self.unheard(holders, &members);
                 self.attempts.extend(self.pool.nodes.why_not(&self.question, &unheard, &self.attempts));
                 unheard.is_empty()
             }
-            Meaning::AskOn(Doubt::Behind) if self.question.accepts_behind => true,
-            Meaning::AskOn(Doubt::Behind) | Meaning::NotHere => {
+            Meaning::AskOn(WhyAskOn::Behind) if self.question.accepts_behind => true,
+            Meaning::AskOn(WhyAskOn::Behind) | Meaning::NotHere => {
                 self.call.accepts_refusal(&self.attempts, &members)
             }
-            Meaning::AskOn(Doubt::Private | Doubt::Unlikely) | Meaning::Decides => true,
+            Meaning::AskOn(WhyAskOn::Private | WhyAskOn::Unlikely) | Meaning::Decides => true,
         };
         if is_accepted { Ok(best.reply) } else { Err(Error::NoUpstream(self.attempts)) }
     }

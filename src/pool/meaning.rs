@@ -10,7 +10,7 @@ use crate::node::answer::error_context_slot;
 use crate::node::{Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 
-use super::question::{ParsedReply, Question, Reads, SentRequest};
+use super::question::{BlocksRead, ParsedReply, Question, SentRequest};
 
 /// The number of slots above the newest known one at which a block may be that a node does not have yet: what a caller was
 /// told elsewhere, before this gateway has heard of it.
@@ -22,14 +22,14 @@ pub(super) enum Meaning {
     /// The answer of the call.
     Decides,
     /// An answer that another node may improve.
-    AskOn(Doubt),
+    AskOn(WhyAskOn),
     /// The node does not answer such calls. Its error is used only if all nodes refuse.
     NotHere,
 }
 
 /// The reason why an answer does not decide its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doubt {
+pub(super) enum WhyAskOn {
     /// The node does not hold all of what is asked. That is the answer once every node that may hold it says so.
     Absent(Holders),
     /// The slot is so far above the newest known one that the node may be on a wrong chain. A second node confirms it.
@@ -70,7 +70,7 @@ impl Meaning {
     /// Returns the word for an answer of this meaning. `None` if the answer itself tells.
     pub(super) const fn result(self) -> Option<AttemptResult> {
         match self {
-            Self::AskOn(Doubt::Behind) => Some(AttemptResult::Behind),
+            Self::AskOn(WhyAskOn::Behind) => Some(AttemptResult::Behind),
             Self::NotHere => Some(AttemptResult::Incapable),
             Self::Decides | Self::AskOn(_) => None,
         }
@@ -89,7 +89,7 @@ pub(super) fn judge(
 ) -> Result<Meaning, Fault> {
     // Where one node is asked for its own word, its word is the answer. A transaction goes to a node that knows its block.
     let is_own_word = question.is_for_one_node && question.method != AnyMethod::Send;
-    let behind = if is_own_word { Meaning::Decides } else { Meaning::AskOn(Doubt::Behind) };
+    let behind = if is_own_word { Meaning::Decides } else { Meaning::AskOn(WhyAskOn::Behind) };
     let is_of_tip = question.method.rules().part == Part::Tip;
     let code = match (reply, *slot) {
         (NodeReply::Error { code, .. }, _) => *code,
@@ -107,10 +107,10 @@ pub(super) fn judge(
                 Some(slot) if is_below(slot) => behind,
                 // A slot that one node invents would become a tip that no other node reaches.
                 Some(slot) if !is_believed(slot) && is_of_tip => behind,
-                Some(slot) if !is_believed(slot) => Meaning::AskOn(Doubt::Unlikely),
+                Some(slot) if !is_believed(slot) => Meaning::AskOn(WhyAskOn::Unlikely),
                 _ if *is_short => absent(match question.reads {
-                    Reads::BlocksFrom(_) | Reads::All => Holders::Older,
-                    Reads::Nothing | Reads::Block(_) => Holders::Any,
+                    BlocksRead::BlocksFrom(_) | BlocksRead::All => Holders::Older,
+                    BlocksRead::Nothing | BlocksRead::Block(_) => Holders::Any,
                 }),
                 _ => Meaning::Decides,
             });
@@ -133,7 +133,7 @@ pub(super) fn judge(
         }
         // Whoever was shown a slot may ask for what is in it.
         code::BLOCK_NOT_AVAILABLE if rules.absences.contains(&code) => Ok(match question.reads {
-            Reads::Block(slot) => {
+            BlocksRead::Block(slot) => {
                 let newest = match question.commitment {
                     Some(commitment) => frontier.slot(commitment),
                     None => Commitment::ALL
@@ -156,12 +156,12 @@ pub(super) fn judge(
         // The node may answer "no such account" at a slot at which the account did not exist yet.
         _ if rules.errors.contains(&code) && is_below => Ok(behind),
         _ if rules.errors.contains(&code) => Ok(Meaning::Decides),
-        _ => Ok(Meaning::AskOn(Doubt::Private)),
+        _ => Ok(Meaning::AskOn(WhyAskOn::Private)),
     }
 }
 
 const fn absent(holders: Holders) -> Meaning {
-    Meaning::AskOn(Doubt::Absent(holders))
+    Meaning::AskOn(WhyAskOn::Absent(holders))
 }
 
 fn context_slot(reply: &NodeReply) -> Option<Slot> {
@@ -176,13 +176,13 @@ fn is_too_long_for_base58(reply: &NodeReply) -> bool {
 pub(super) fn effect(question: &Question<'_>, outcome: &Result<Meaning, Fault>) -> Effect {
     match outcome {
         _ if !question.counts() => Effect::Nothing,
-        Ok(Meaning::Decides | Meaning::AskOn(Doubt::Absent(_) | Doubt::Unlikely)) => Effect::Well,
+        Ok(Meaning::Decides | Meaning::AskOn(WhyAskOn::Absent(_) | WhyAskOn::Unlikely)) => Effect::Well,
         // A scan takes as long as its filters make it.
         Err(Fault::Timeout) if question.method.rules().part == Part::Scans => Effect::PartFailed,
         Err(Fault::Connect | Fault::Truncated | Fault::Timeout) => Effect::NodeFailed,
         Err(Fault::Status(500..) | Fault::BadJson | Fault::WrongId | Fault::Unhealthy) => Effect::PartFailed,
         // What a node says of one method says nothing of the others.
-        Ok(Meaning::AskOn(Doubt::Private | Doubt::Behind) | Meaning::NotHere)
+        Ok(Meaning::AskOn(WhyAskOn::Private | WhyAskOn::Behind) | Meaning::NotHere)
         | Err(Fault::Status(_) | Fault::UnknownCode | Fault::TooManyRequests(_)) => Effect::Refused,
         Err(Fault::TooLarge | Fault::BuffersFull | Fault::Foreign | Fault::GivenUp) => Effect::Nothing,
     }

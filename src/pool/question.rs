@@ -42,7 +42,7 @@ impl CallContext {
 
 /// The history that a call reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reads {
+pub(super) enum BlocksRead {
     /// None.
     Nothing,
     /// The block of this slot.
@@ -69,7 +69,7 @@ pub(super) struct Question<'a> {
     /// The slot that a node should have reached. Nodes known to be below this slot are asked only if no other node is
     /// usable. `None` if any slot will do.
     pub(super) wanted_slot: Option<Slot>,
-    pub(super) reads: Reads,
+    pub(super) reads: BlocksRead,
     /// True if the call stays with one node while that node is usable. The answers of different nodes differ, because
     /// each node has its own view of the cluster.
     pub(super) is_sticky: bool,
@@ -99,7 +99,7 @@ impl<'a> Question<'a> {
             has_slot: false,
             lowest_slot: None,
             wanted_slot: None,
-            reads: Reads::Nothing,
+            reads: BlocksRead::Nothing,
             is_sticky: false,
             is_for_one_node: false,
             may_send_min_slot: false,
@@ -120,9 +120,8 @@ impl<'a> Question<'a> {
         if let AnyMethod::Own(method) = self.method { Some(method) } else { None }
     }
 
-    /// Returns the method if it is a cached one. `None` for a forwarded method and for a scan. Only the others tell
-    /// something about a node's health and latency: nobody knows how long another call may take, and its errors may be its
-    /// own.
+    /// Returns the method if it is a cached one. `None` for a forwarded method and for a scan: nobody knows how long such a
+    /// call may take, so it tells nothing about a node's latency.
     pub(super) fn own_method(&self) -> Option<Method> {
         self.counted_method().filter(|method| method.rules().part != Part::Scans)
     }
@@ -172,15 +171,15 @@ impl<'a> Question<'a> {
             None => oldest.is_some_and(|oldest| oldest <= slot),
         };
         match self.reads {
-            Reads::Nothing => false,
-            Reads::Block(slot) => {
+            BlocksRead::Nothing => false,
+            BlocksRead::Block(slot) => {
                 let is_final = slot <= frontier.slot(Commitment::Finalized);
                 let reached = member.slot(Commitment::Finalized);
                 is_younger(slot) || is_final && reached.is_some_and(|reached| reached < slot)
             }
             // Where all nodes have forgotten the start of the list, those with the longest memory leave out the least.
-            Reads::BlocksFrom(first) => oldest.is_some_and(|oldest| is_younger(oldest.max(first))),
-            Reads::All => oldest.is_some_and(is_younger),
+            BlocksRead::BlocksFrom(first) => oldest.is_some_and(|oldest| is_younger(oldest.max(first))),
+            BlocksRead::All => oldest.is_some_and(is_younger),
         }
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::meaning::{Doubt, Meaning};
+use super::meaning::{Meaning, WhyAskOn};
 use crate::methods::Slot;
 use crate::node::{NodeReply, code};
 
@@ -73,7 +73,7 @@ pub(super) struct Best {
 impl Best {
     /// Returns true if the caller may get the answer as it is. Other nodes only improve or confirm it.
     pub(super) fn is_answer(&self) -> bool {
-        self.rank() > Rank::Behind || self.meaning == Meaning::AskOn(Doubt::Private)
+        self.rank() > Rank::Behind || self.meaning == Meaning::AskOn(WhyAskOn::Private)
     }
 
     /// Returns true if the node has refused the minimum slot of the request.
@@ -84,9 +84,9 @@ impl Best {
     fn rank(&self) -> Rank {
         match self.meaning {
             Meaning::NotHere => Rank::Refusal,
-            Meaning::AskOn(Doubt::Private) => Rank::Private,
-            Meaning::AskOn(Doubt::Behind) => Rank::Behind,
-            Meaning::AskOn(Doubt::Absent(_) | Doubt::Unlikely) | Meaning::Decides => Rank::Answer,
+            Meaning::AskOn(WhyAskOn::Private) => Rank::Private,
+            Meaning::AskOn(WhyAskOn::Behind) => Rank::Behind,
+            Meaning::AskOn(WhyAskOn::Absent(_) | WhyAskOn::Unlikely) | Meaning::Decides => Rank::Answer,
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
                 PoolReply { node, body, sent_at: Instant::now(), slot, finalized: 0, is_short: false };
             Best { meaning, reply }
         };
-        let (behind, incapable) = (Meaning::AskOn(Doubt::Behind), Meaning::NotHere);
+        let (behind, incapable) = (Meaning::AskOn(WhyAskOn::Behind), Meaning::NotHere);
         let result = || NodeReply::Result(Bytes::from_static(b"{}"));
         let best = [
             (best_of(0, error(-32601), 9, incapable), 0),
@@ -167,7 +167,7 @@ mod tests {
             (best_of(3, result(), 3, behind), 3),
             (best_of(4, result(), 4, behind), 4),
             (best_of(5, result(), 2, behind), 4),
-            (best_of(6, result(), 1, Meaning::AskOn(Doubt::Unlikely)), 6),
+            (best_of(6, result(), 1, Meaning::AskOn(WhyAskOn::Unlikely)), 6),
             (best_of(7, result(), 9, behind), 6),
         ];
         let mut held = None;

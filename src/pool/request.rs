@@ -11,7 +11,9 @@ use tokio::time::Instant;
 
 use super::member::Member;
 use super::members::Members;
-use super::question::{CallContext, MinSlotUse, ParsedReply, Question, Reads, SentRequest, UpstreamCall};
+use super::question::{
+    BlocksRead, CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall,
+};
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{Answerer, AnyMethod, BlocksQuery, Commitment, Method, Query, Slot};
@@ -49,11 +51,11 @@ impl UpstreamCall for UpstreamRequest {
             lowest_slot: self.min_slot,
             wanted_slot: self.min_slot.max(self.prefer),
             reads: match &self.query {
-                Query::Block(query) => Reads::Block(query.slot),
-                Query::BlockTime(query) => Reads::Block(query.slot),
-                Query::Blocks(query) => Reads::BlocksFrom(query.first),
-                Query::Page(_) => Reads::All,
-                _ => Reads::Nothing,
+                Query::Block(query) => BlocksRead::Block(query.slot),
+                Query::BlockTime(query) => BlocksRead::Block(query.slot),
+                Query::Blocks(query) => BlocksRead::BlocksFrom(query.first),
+                Query::Page(_) => BlocksRead::All,
+                _ => BlocksRead::Nothing,
             },
             is_sticky: method.rules().answerer != Answerer::AnyNode,
             is_for_one_node: self.one_node,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-use super::meaning::{Doubt, Meaning, judge};
+use super::meaning::{Meaning, WhyAskOn, judge};
 use super::member::Member;
 use super::members::Members;
 use super::question::{CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
@@ -76,7 +76,7 @@ impl UpstreamCall for SendRequest {
 
     fn judge(&self, read: &ParsedReply, sent: &SentRequest, frontier: &Frontier) -> Result<Meaning, Fault> {
         if self.block.is_some() && has_failed(&read.reply, "Blockhash not found") {
-            return Ok(Meaning::AskOn(Doubt::Behind));
+            return Ok(Meaning::AskOn(WhyAskOn::Behind));
         }
         judge(&self.question(), read, sent, frontier)
     }

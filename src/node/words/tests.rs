@@ -3,7 +3,7 @@ use std::slice::from_ref;
 use super::*;
 
 /// Refusals that the sources of the rows show: what they mean, the HTTP status, the code, and the message.
-const REFUSALS: &[(Refusal, u16, Option<i32>, &str)] = &[
+const REFUSALS: &[(NodeRefusal, u16, Option<i32>, &str)] = &[
     // Helius
     (OutOfCredits, 429, Some(-32429), "max usage reached"),
     (TooMany, 429, Some(-32429), "rate limited"),

@@ -25,13 +25,13 @@ fn error(node: usize, code: i32) -> PoolReply {
 async fn a_private_error_yields_to_any_answer() {
     let (pool, call) = (pool(2, |_| {}), request(Method::GetClusterNodes, "[]"));
     let (members, method) = (pool.members(), AnyMethod::Own(Method::GetClusterNodes));
-    let private = || Ok((Meaning::AskOn(Doubt::Private), error(0, -32099)));
-    let unlikely = Meaning::AskOn(Doubt::Unlikely);
+    let private = || Ok((Meaning::AskOn(WhyAskOn::Private), error(0, -32099)));
+    let unlikely = Meaning::AskOn(WhyAskOn::Unlikely);
     for (name, second, expected, is_left_alone) in [
         ("a result", Ok((Meaning::Decides, result(1))), 1, true),
         ("an error that decides", Ok((Meaning::Decides, error(1, -32602))), 1, false),
         ("a doubtful result", Ok((unlikely, result(1))), 1, false),
-        ("another private error", Ok((Meaning::AskOn(Doubt::Private), error(1, -32000))), 0, false),
+        ("another private error", Ok((Meaning::AskOn(WhyAskOn::Private), error(1, -32000))), 0, false),
         ("a fault", Err(Fault::Status(500)), 0, false),
         ("a refusal", Ok((Meaning::NotHere, error(1, -32601))), 0, false),
     ] {
@@ -54,7 +54,7 @@ async fn absence_needs_the_word_of_every_holder() {
     let members = pool.members();
     let block = request(Method::GetBlock, "[50]");
     let page = request(Method::GetSignaturesForAddress, r#"["SysvarC1ock11111111111111111111111111111111"]"#);
-    let absent = |holders| Ok((Meaning::AskOn(Doubt::Absent(holders)), error(0, -32007)));
+    let absent = |holders| Ok((Meaning::AskOn(WhyAskOn::Absent(holders)), error(0, -32007)));
     let failed = || Err(Fault::Status(503));
     // The oldest blocks of the nodes. The first one answers, the second fails, and the third is drained.
     for (name, call, holders, firsts, is_told) in [

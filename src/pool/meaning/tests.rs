@@ -11,9 +11,9 @@ use crate::pool::question::{CallContext, UpstreamCall as _};
 
 const ANSWER: Result<Meaning, Fault> = Ok(Meaning::Decides);
 const ABSENT: Result<Meaning, Fault> = Ok(absent(Holders::Any));
-const UNLIKELY: Result<Meaning, Fault> = Ok(Meaning::AskOn(Doubt::Unlikely));
-const BEHIND: Result<Meaning, Fault> = Ok(Meaning::AskOn(Doubt::Behind));
-const PRIVATE: Result<Meaning, Fault> = Ok(Meaning::AskOn(Doubt::Private));
+const UNLIKELY: Result<Meaning, Fault> = Ok(Meaning::AskOn(WhyAskOn::Unlikely));
+const BEHIND: Result<Meaning, Fault> = Ok(Meaning::AskOn(WhyAskOn::Behind));
+const PRIVATE: Result<Meaning, Fault> = Ok(Meaning::AskOn(WhyAskOn::Private));
 const NOT_HERE: Result<Meaning, Fault> = Ok(Meaning::NotHere);
 const ACCOUNT: &str = r#"["11111111111111111111111111111111"]"#;
 
