@@ -12,7 +12,7 @@ use crate::telemetry::{AttemptResult, Unusable};
 
 /// The JSON-RPC codes with which slotfront itself answers.
 pub mod code {
-    /// The method is unknown, writes to the cluster, or is not enabled in `passthrough.methods`.
+    /// The method is unknown, writes to the cluster, or is in no `[methods]`.
     pub const METHOD_NOT_FOUND: i32 = -32601;
     /// The key is unknown, expired or revoked.
     pub const UNAUTHORIZED: i32 = -32090;
@@ -35,7 +35,7 @@ pub mod code {
 pub enum Error {
     /// The request is not JSON, or not a JSON-RPC 2.0 call that a node would carry out.
     Envelope(EnvelopeError),
-    /// The method is none that slotfront answers, and is not enabled in `passthrough.methods`.
+    /// The method is none that slotfront answers, and that no operator has listed.
     MethodNotFound,
     /// The method writes to the cluster, as `sendTransaction` does. Holds the method's name.
     Write(&'static str),

@@ -21,7 +21,6 @@ mod incoming;
 mod keyless;
 pub mod listener;
 pub(crate) mod openrpc;
-mod passthrough;
 mod proxy_protocol;
 mod reply;
 mod request;
@@ -32,6 +31,7 @@ pub mod shutdown;
 mod timed_socket;
 mod tip;
 pub mod tls;
+mod uncached;
 mod upgrade;
 
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub struct Front {
     pub gateway: Arc<Gateway>,
     /// The cache, which answers calls.
     pub cache: Arc<Cache>,
-    /// The nodes, for `/health` and for passthrough calls.
+    /// The nodes, for `/health` and for calls that the cache does not answer.
     pub pool: Arc<Pool>,
     /// The newest slots of the cluster, at each commitment.
     pub frontier: Arc<Frontier>,

@@ -10,13 +10,13 @@ mod attempt;
 mod call;
 mod cluster;
 mod followed_node;
+mod forward;
 pub mod health;
 mod meaning;
 pub mod member;
 mod members;
 mod nodes;
 mod own_answer;
-mod passthrough;
 pub mod peak_ewma;
 pub mod probe;
 mod prober;
@@ -43,17 +43,17 @@ use tokio_util::task::TaskTracker;
 
 use cluster::ClusterIdentity;
 pub use followed_node::FollowedNode;
+pub use forward::ForwardedRequest;
 use member::Member;
 pub use members::{Members, Prepared};
 use nodes::Nodes;
-pub use passthrough::PassthroughRequest;
 use peak_ewma::Latencies;
 pub use question::CallContext;
-use question::UpstreamCall as _;
+use question::UpstreamCall;
 use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
-use scans::{ScanPlace, Scans};
+use scans::Scans;
 pub use send_request::SendRequest;
 pub use tip_request::TipRequest;
 
@@ -61,7 +61,7 @@ use crate::config;
 use crate::error::Error;
 pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
-use crate::methods::{Answerer, Method, Slot};
+use crate::methods::{Answerer, AnyMethod, Slot};
 use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::{Metrics, Unusable};
@@ -75,7 +75,7 @@ pub struct Pool {
     nodes: Nodes,
     latencies: Latencies,
     retries: Budget,
-    passthrough_retries: Budget,
+    forwarded_retries: Budget,
     /// The budget for second nodes that are asked because a first one is slow.
     patience: Budget,
     /// The places of calls for which nodes walk over many accounts. A reload that changes their number replaces them.
@@ -113,7 +113,7 @@ impl Pool {
             nodes: Nodes::new(members, cluster, frontier, config.cache.max_lag_slots),
             latencies: Latencies::default(),
             retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
-            passthrough_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
+            forwarded_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
             patience: Budget::new(SHARE_OF_SLOW, RETRIES_PER_SECOND, MAX_TOKENS),
             scans: ArcSwap::from_pointee(Scans::new(config.pool.max_scans)),
             request_timeout: config.server.request_timeout,
@@ -127,12 +127,12 @@ impl Pool {
 
     /// Returns the longest time for a call of `method`: `server.request_timeout`. A scan may take that long to get its
     /// place, and then has the whole time of an attempt.
-    pub fn time_of(&self, method: Method) -> Duration {
+    pub fn time_of(&self, method: AnyMethod) -> Duration {
         self.request_timeout + self.walking_time(method)
     }
 
     /// Returns the time for which a node may walk over accounts for a call of `method`. Zero if it walks over none.
-    fn walking_time(&self, method: Method) -> Duration {
+    fn walking_time(&self, method: AnyMethod) -> Duration {
         let times = &self.nodes.load().settings.attempt_timeout;
         if method.rules().walks { times[method.index()] } else { Duration::ZERO }
     }
@@ -159,27 +159,31 @@ impl Pool {
         {
             return Ok(reply);
         }
-        let _place = if method.rules().walks { Some(self.scan_place(request).await?) } else { None };
-        call::run(self, request).await
+        self.in_place(AnyMethod::Own(method), request).await
     }
 
-    /// Waits for the place of a scan, as long as an attempt can still have its whole time before the call's deadline.
-    ///
-    /// # Errors
-    /// [`Error::Overloaded`] if there is no place in time.
-    async fn scan_place(&self, request: &UpstreamRequest) -> Result<ScanPlace, Error> {
-        let CallContext { deadline, caller, .. } = request.context;
-        let until = deadline.checked_sub(self.walking_time(request.query.method())).unwrap_or(deadline);
-        let scans = self.scans.load_full();
-        timeout_at(until, scans.place(caller)).await.ok().flatten().ok_or(Error::Overloaded)
-    }
-
-    /// Sends a call of a passthrough method to nodes, as [`Pool::call`] does with a typed query.
+    /// Sends a call that is forwarded as it came to nodes, as [`Pool::call`] does with a typed query.
     ///
     /// # Errors
     /// As for [`Pool::call`].
-    pub async fn pass_through(&self, request: &PassthroughRequest) -> Result<NodeReply, Error> {
-        Ok(call::run(self, request).await?.body)
+    pub async fn forward(&self, request: &ForwardedRequest) -> Result<NodeReply, Error> {
+        Ok(self.in_place(request.call.method, request).await?.body)
+    }
+
+    /// Makes a call. If nodes walk over accounts for it, waits for a place first, as long as an attempt can still have its
+    /// whole time before the call's deadline.
+    async fn in_place(&self, method: AnyMethod, request: &impl UpstreamCall) -> Result<PoolReply, Error> {
+        let mut _place = None;
+        if method.rules().walks {
+            let CallContext { deadline, caller, .. } = *request.question().context;
+            let until = deadline.checked_sub(self.walking_time(method)).unwrap_or(deadline);
+            let scans = self.scans.load_full();
+            _place = timeout_at(until, scans.place(caller)).await.ok().flatten();
+            if _place.is_none() {
+                return Err(Error::Overloaded);
+            }
+        }
+        call::run(self, request).await
     }
 
     /// Sends a read of the tip to nodes until one answers at or above the tip.
@@ -235,7 +239,7 @@ impl Pool {
         let after = Arc::new(before.reconfigured(prepared, &self.nodes.frontier, &self.metrics));
         self.buffers.set_limit(settings.max_buffered);
         self.retries.set_share(settings.retry_budget);
-        self.passthrough_retries.set_share(settings.retry_budget);
+        self.forwarded_retries.set_share(settings.retry_budget);
         if before.settings.max_scans != settings.max_scans {
             self.scans.store(Arc::new(Scans::new(settings.max_scans)));
         }

@@ -93,7 +93,7 @@ impl Fetcher {
         let (fetcher, flight_plan, options) = (Arc::clone(self), plan.clone(), options.clone());
         let fetch = async move {
             // The flight has a time of its own, so that callers who join late may wait as long as the leader.
-            let timeout = fetcher.pool.time_of(flight_plan.upstream.method());
+            let timeout = fetcher.pool.time_of(flight_plan.upstream.method().into());
             let options = CallOptions { asked_at: Instant::now(), timeout, ..options };
             if requirement == SlotRequirement::None
                 && let Some(found) = fetcher.find_without_node(&flight_plan).await

@@ -16,8 +16,9 @@ use super::entry::Class;
 use super::forms::{self, Sizes};
 use crate::frontier::Frontier;
 use crate::methods::{
-    AccountEncoding, AccountForm, AccountQuery, BlockQuery, BlockTimeQuery, BlocksQuery, Commitment, Life,
-    Method, PageQuery, PlainQuery, Pubkey, Query, SamplesQuery, Slot, TransactionQuery, VotesQuery,
+    AccountEncoding, AccountForm, AccountQuery, BlockQuery, BlockTimeQuery, BlocksQuery, Commitment,
+    ExtendedQuery, Life, Method, PageQuery, PlainQuery, Pubkey, Query, SamplesQuery, Slot, TransactionQuery,
+    VotesQuery,
 };
 use crate::node::answer::elements;
 use crate::node::shape::member;
@@ -197,6 +198,7 @@ impl LookupPlan {
                 (Key::Samples, Class::Samples)
             }
             Query::Plain(call)
+            | Query::Extended(ExtendedQuery { call, .. })
             | Query::Transaction(TransactionQuery { call, .. })
             | Query::Blocks(BlocksQuery { call, .. })
             | Query::BlockTime(BlockTimeQuery { call, .. })

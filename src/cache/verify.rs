@@ -260,7 +260,7 @@ impl Verifier {
             }
             (query, _) => query.clone().with_min_context_slot(min_slot),
         };
-        let context = CallContext::own(Instant::now() + self.pool.time_of(query.method()));
+        let context = CallContext::own(Instant::now() + self.pool.time_of(query.method().into()));
         self.pool.call(&UpstreamRequest { query, min_slot, prefer: None, one_node, context }).await.ok()
     }
 

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use slotfront_sim::{Cluster, Settings, passthrough_methods};
+use slotfront_sim::{Cluster, Settings};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -11,9 +11,9 @@ use super::{Failure, World, reachable, sim};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::reload::ConfigSource;
-use crate::config::{Config, DEV_KEY, FollowMode, Secret, Upstream};
+use crate::config::{Config, DEV_KEY, FollowMode, ListedSettings, Secret, Upstream};
 use crate::gateway::Gateway;
-use crate::methods::{AnyMethod, PassthroughMethod};
+use crate::methods::Group;
 use crate::telemetry::{self, Metrics};
 
 /// Run a simulated cluster and a gateway in front of it, without setup
@@ -60,9 +60,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     // For a tenth of this time after a stop signal, the gateway still accepts connections. A developer wants
     // that to be short.
     config.server.drain_timeout = Duration::from_secs(1);
-    // Client libraries also simulate transactions.
-    config.passthrough = passthrough_methods().into_iter().map(AnyMethod::Passthrough).collect();
-    config.passthrough.push(AnyMethod::Passthrough(PassthroughMethod::RequestAirdrop));
+    config.list_method("requestAirdrop", ListedSettings::of(Group::Provider));
     config.send.enabled = true;
     config.plans.values_mut().for_each(|plan| plan.send = true);
     config.follow.mode = FollowMode::On;

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use crate::methods::{AnyMethod, Method};
+use crate::methods::AnyMethod;
 
 use super::problem::Problem;
 use super::reader::Findings;
@@ -230,7 +230,8 @@ fn timeouts(config: &mut Config, rules: &mut CrossChecks<'_>) {
     let request = config.server.request_timeout;
     let show = |d| humantime::format_duration(d).to_string();
     // A scan has the time of its attempt beside that of other calls.
-    for method in Method::ALL.into_iter().filter(|method| !method.rules().walks) {
+    let has_own = |method: &AnyMethod| matches!(method, AnyMethod::Own(_) | AnyMethod::Listed(_));
+    for method in AnyMethod::all().filter(|method| has_own(method) && !method.rules().walks) {
         let attempt = &mut config.pool.attempt_timeout[method.index()];
         let own = format!("pool.attempt_timeout.{}", method.as_str());
         let shared = "pool.attempt_timeout.default".to_owned();
@@ -312,11 +313,16 @@ fn auth(config: &Config, rules: &mut CrossChecks<'_>) {
 /// Checks the lists of upstreams' names.
 fn names_of_upstreams(config: &Config, rules: &mut CrossChecks<'_>) {
     let names: Vec<_> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+    let of_methods = config
+        .methods
+        .iter()
+        .map(|(method, listed)| (format!("methods.{}.upstreams", method.as_str()), &listed.upstreams));
     let lists = [("follow.upstreams", &config.follow.upstreams), ("send.upstreams", &config.send.upstreams)];
-    let listed = lists.into_iter().flat_map(|(path, list)| list.iter().map(move |name| (path, name)));
+    let lists = lists.into_iter().map(|(path, list)| (path.to_owned(), list)).chain(of_methods);
+    let listed = lists.flat_map(|(path, list)| list.iter().map(move |name| (path.clone(), name)));
     for (path, name) in listed.filter(|(_, name)| !names.contains(&name.as_str())) {
         rules.report(
-            path,
+            &path,
             "upstream",
             // What is no name may be a URL.
             if is_name(name) { format!("{name:?}") } else { "***".to_owned() },
@@ -346,7 +352,7 @@ fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut CrossChecks<'_>) {
         }
     }
     for (key, quota) in [("daily_units", plan.daily_units), ("monthly_units", plan.monthly_units)] {
-        let allowed = plan.allowed(&config.passthrough).filter(|m| plan.send || *m != AnyMethod::Send);
+        let allowed = plan.allowed().filter(|m| plan.send || *m != AnyMethod::Send);
         let most_expensive = allowed.max_by_key(|m| (config.units.by_method[m.index()], Reverse(m.index())));
         let Some((quota, method)) = quota.zip(most_expensive) else { continue };
         let cost = config.units.by_method[method.index()];

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use super::reader::Section;
-use super::{Config, Plan, Upstream, load};
-use crate::methods::AnyMethod;
+use super::{Config, ListedSettings, Plan, Upstream, load};
+use crate::methods::{AnyMethod, ListedMethod};
 
 /// The key of `slotfront dev`, and its plan.
 pub const DEV_KEY: &str = "dev";
@@ -37,5 +37,14 @@ impl Config {
         config.server.admin_listen = admin_listen;
         config.upstreams = upstreams;
         config
+    }
+
+    /// Lists a method, without a check of its name: requestAirdrop, which simulated nodes have, is one that no file can
+    /// list. The plan of the key `dev` allows it.
+    pub fn list_method(&mut self, name: &str, settings: ListedSettings) {
+        let Some(method) = ListedMethod::new(name, settings.group).map(AnyMethod::Listed) else { return };
+        self.methods.insert(method, settings);
+        let methods = self.plans.get_mut(DEV_KEY).and_then(|plan| plan.methods.as_mut());
+        methods.into_iter().for_each(|list| list.push(method));
     }
 }

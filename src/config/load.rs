@@ -63,8 +63,17 @@ pub(super) fn parse(
 /// # Panics
 /// Never: a test checks that the defaults are valid.
 pub(super) fn defaults() -> (Config, Findings) {
-    let text = "[[upstream]]\nurl = \"http://upstream.invalid\"";
-    parse(text, &BTreeMap::new(), Path::new("")).expect("the defaults are valid, as a test holds")
+    of_one_upstream("")
+}
+
+/// Loads the same with one listed method, by which the settings of any are declared.
+pub(super) fn with_example_method() -> (Config, Findings) {
+    of_one_upstream(&format!("\n[methods.{}]", super::EXAMPLE_METHOD))
+}
+
+fn of_one_upstream(rest: &str) -> (Config, Findings) {
+    let text = format!("[[upstream]]\nurl = \"http://upstream.invalid\"{rest}");
+    parse(&text, &BTreeMap::new(), Path::new("")).expect("the defaults are valid, as a test holds")
 }
 
 fn unreadable_file(fault: &str) -> Problem {
@@ -78,7 +87,13 @@ fn unknown_names(table: &RawTable, path: &str, found: &mut Findings) {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         if !found.known.contains(&path) {
             let near = nearest_path(&path, &found.known);
-            let fix = near.map_or_else(|| "remove it".to_owned(), |known| format!("did you mean {known}?"));
+            let fix = match near {
+                _ if path == "passthrough" => {
+                    "list each method in a table of its own, [methods.NAME]".to_owned()
+                }
+                Some(known) => format!("did you mean {known}?"),
+                None => "remove it".to_owned(),
+            };
             found.problems.push(Problem::new(path, written.origin.clone(), "is not a setting", fix));
             continue;
         }

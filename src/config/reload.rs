@@ -89,7 +89,7 @@ impl Changes {
                 ("auth.admin_token", old.auth.admin_token != new.auth.admin_token),
                 ("cache", old.cache != new.cache),
                 ("follow", old.follow != new.follow),
-                ("passthrough", old.passthrough != new.passthrough),
+                ("methods", old.methods != new.methods),
                 ("send", old.send != new.send),
                 ("shared", old.shared != new.shared),
                 ("verify", old.verify != new.verify),

@@ -25,7 +25,7 @@ pub fn schema() -> Value {
 
 /// Returns the declarations of all settings and tables.
 pub(super) fn declared() -> Vec<Declared> {
-    load::defaults().1.declared
+    load::with_example_method().1.declared
 }
 
 /// Returns the place of the setting or table `path` in a schema.
@@ -37,7 +37,9 @@ fn node<'a>(mut schema: &'a mut Value, path: &str) -> &'a mut Value {
                 list["type"] = "array".into();
                 &mut list["items"]
             }
-            None if name == super::STANDARD_PLAN => &mut schema["additionalProperties"],
+            None if [super::STANDARD_PLAN, super::EXAMPLE_METHOD].contains(&name) => {
+                &mut schema["additionalProperties"]
+            }
             None => &mut schema["properties"][name],
         };
     }
@@ -49,7 +51,8 @@ fn close(schema: &mut Value) {
     let Value::Object(rules) = schema else { return };
     rules.values_mut().for_each(close);
     let Some(properties) = rules.remove("properties") else { return };
-    let table = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let others = rules.remove("additionalProperties").unwrap_or(Value::Bool(false));
+    let table = json!({ "type": "object", "properties": properties, "additionalProperties": others });
     match (rules.remove("const"), table) {
         (Some(word), table) => _ = rules.insert("anyOf".to_owned(), json!([{ "const": word }, table])),
         (None, Value::Object(table)) => rules.extend(table),

@@ -3,6 +3,7 @@
 mod auth;
 mod cache;
 mod follow;
+mod methods;
 pub(super) mod pool;
 mod send;
 mod server;
@@ -16,14 +17,14 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use super::setting::{Field, section};
-use super::value::Forwardable;
+use super::setting::section;
 use super::{Problem, Secret};
 use crate::methods::{AnyMethod, Profile};
 
 pub use auth::{Auth, AuthMode, KEYS_FILE, Plan, STANDARD_PLAN, Units};
 pub use cache::{Assemble, CacheSettings, StaleIfError, Ttl};
 pub use follow::{FollowMode, FollowSettings, Verify};
+pub use methods::{EXAMPLE_METHOD, ListedSettings};
 pub use pool::{BreakerSettings, PoolSettings};
 pub use send::SendSettings;
 pub use server::{Server, TlsFiles, WsListen, next_address};
@@ -38,6 +39,9 @@ section! {
         /// interface. Client libraries need "node": with "spec", web3.js and kit throw for a missing account.
         profile["compat.profile"]: Profile = get("node"),
         server: Server = section(),
+        /// Further read methods, which only some nodes have, by name.
+        // Plans, prices and upstreams name them, so they are read first.
+        methods: BTreeMap<AnyMethod, ListedSettings> = with(methods::methods),
         auth: Auth = section(),
         plans: BTreeMap<String, Plan> = with(auth::plans),
         units: Units = section(),
@@ -47,20 +51,12 @@ section! {
         cache: CacheSettings = section(),
         follow: FollowSettings = section(),
         shared: Option<SharedSettings> = with(shared::shared),
-        /// Further read methods that pass through to a node without caching, for plans that name no methods as well. Methods
-        /// that write are refused. `[units]` sets their prices by name; plans and keys can be restricted to them.
-        passthrough["passthrough.methods"]: Vec<AnyMethod> = with(forwarded),
         send: SendSettings = section(),
         verify: Verify = section(),
         telemetry: Telemetry = section(),
         /// The settings that are valid but probably unintended. Reported at the start.
         warnings: Vec<Problem> = fixed(Vec::new()),
     }
-}
-
-/// Reads the methods to forward.
-fn forwarded(f: &Field<'_, '_>) -> Vec<AnyMethod> {
-    f.list::<Forwardable>(&[]).into_iter().map(|Forwardable(method)| method).collect()
 }
 
 /// The bounds of timeouts. Timers have a resolution of a millisecond, and an hour is as good as unlimited.

@@ -282,7 +282,7 @@ fn rules_between_settings() {
         (with("[plans.a]\ndaily_units = 9\nmethods = [\"getAccountInfo\"]"), ""),
         (
             with("[plans.a]\nmethods = [\"getblock\"]"),
-            "plans.a.methods: element 0: expected the name of a group or an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts",
+            "plans.a.methods: element 0: expected the name of a group or an exact method name: one that slotfront answers itself, or one of [methods]",
         ),
         (with("[plans.a]\nmethods = [\"getSlot\", \"getBlock\", \"accountSubscribe\", \"history\"]"), ""),
         (with("[plans.a]\ndaily_units = 10"), ""),
@@ -304,14 +304,31 @@ fn rules_between_settings() {
             with("[server]\nws_listen = \"127.0.0.1:8080\""),
             "server.ws_listen: is also the address of server.listen (\"0.0.0.0:8080\")",
         ),
-        (with("[passthrough]\nmethods = [\"simulateTransaction\"]"), ""),
+        (with("[passthrough]\nmethods = [\"getAsset\"]"), "passthrough: is not a setting"),
         (
-            with("[passthrough]\nmethods = [\"simulateTransaction\", \"sendTransaction\"]"),
-            "passthrough.methods: element 1: expected the exact name of a read method that slotfront does not answer itself; methods that write are never forwarded",
+            with(
+                "[methods.getAsset]\n[units]\ngetAsset = 0\n[plans.a]\nmethods = [\"getAsset\", \"provider\"]",
+            ),
+            "",
+        ),
+        (with("[methods.getOther]\ngroup = \"scans\"\n[pool]\nattempt_timeout.getOther = \"1m\""), ""),
+        (with("[methods.getBalance]"), "methods.getBalance: is a method that slotfront answers itself"),
+        (
+            with("[methods.accountUnsubscribe]"),
+            "methods.accountUnsubscribe: is a method that slotfront answers itself",
+        ),
+        (with("[methods.sendBundle]"), "methods.sendBundle: writes, and only reads are forwarded"),
+        (
+            with(&format!("[methods.{}]", "a".repeat(200))),
+            "expected letters, digits and '_', at most 64 of them",
         ),
         (
-            with("[passthrough]\nmethods = [\"getBalance\"]"),
-            "passthrough.methods: element 0: expected the exact name of a read method that slotfront does not answer itself; methods that write are never forwarded",
+            with("[methods.getAsset]\ngroup = \"das\""),
+            "methods.getAsset.group: expected \"core\", \"history\", \"owners\", \"scans\" or \"provider\"",
+        ),
+        (
+            with("[methods.getAsset]\nupstreams = [\"nobody\"]"),
+            "methods.getAsset.upstreams: is not the name of an upstream",
         ),
         (with("[plans.a]\nmax_batch = 101"), "plans.a.max_batch: exceeds server.max_batch (100)"),
         (with("[plans.a]\nmonotonic = true"), ""),
@@ -360,14 +377,14 @@ fn the_next_port_is_left_to_whoever_has_it() {
 #[test]
 fn defaults_adapt_to_settings() {
     let config = valid(&(ONE.to_owned() + "[server]\nrequest_timeout = \"5s\""), &[]);
-    let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
+    let seconds = Method::ALL.map(|method| config.pool.attempt_timeout[method.index()].as_secs());
     assert_eq!(seconds, Method::ALL.map(|method| if method.rules().walks { 60 } else { 5 }));
     let short = "[server]\nrequest_timeout = \"5s\"\n[pool]\nattempt_timeout = { default = \"2s\" }";
     let config = valid(&(ONE.to_owned() + short), &[]);
     let by_method = |method: Method| config.pool.attempt_timeout[method.index()].as_secs();
     assert_eq!((by_method(Method::GetBlock), by_method(Method::GetAccountInfo)), (5, 2));
     let config = valid(&(ONE.to_owned() + "[pool]\nattempt_timeout = { default = \"3s\" }"), &[]);
-    let seconds = config.pool.attempt_timeout.map(|d| d.as_secs());
+    let seconds = Method::ALL.map(|method| config.pool.attempt_timeout[method.index()].as_secs());
     let expected = |method: Method| match method {
         Method::GetBlock => 25,
         method if method.rules().walks => 60,

@@ -77,6 +77,7 @@ words!(GenesisCheck: "checked" = Checked or "unchecked" = Unchecked);
 words!(AuthMode: "keys" = Keys or "open" = Open);
 words!(Assemble: "same-slot" = SameSlot or "off" = Off);
 words!(FollowMode: "off" = Off, "shadow" = Shadow or "on" = On);
+words!(Group: "core" = Core, "history" = History, "owners" = Owners, "scans" = Scans or "provider" = Provider);
 words!(LogFormat: "auto" = Auto, "pretty" = Pretty or "json" = Json);
 words!(Commitment: "processed" = Processed, "confirmed" = Confirmed or "finalized" = Finalized);
 
@@ -160,7 +161,8 @@ impl Setting for IpNet {
 pub(super) struct MethodOrGroup(pub(super) Vec<AnyMethod>);
 
 impl Setting for MethodOrGroup {
-    const EXPECTED: &'static str = "the name of a group or an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts";
+    const EXPECTED: &'static str =
+        "the name of a group or an exact method name: one that slotfront answers itself, or one of [methods]";
     const EXAMPLE: &'static str = r#""core" or "getBlock""#;
 
     fn read(raw: &Raw) -> Option<Self> {
@@ -171,30 +173,8 @@ impl Setting for MethodOrGroup {
 
     fn schema() -> Value {
         let groups = Group::ALL.map(Group::as_str).into_iter();
-        json!({ "enum": groups.chain(AnyMethod::listed().map(AnyMethod::as_str)).collect::<Vec<_>>() })
-    }
-}
-
-/// A method that `passthrough.methods` may list.
-pub(super) struct Forwardable(pub(super) AnyMethod);
-
-impl Forwardable {
-    fn is_one(method: AnyMethod) -> bool {
-        matches!(method, AnyMethod::Passthrough(_))
-    }
-}
-
-impl Setting for Forwardable {
-    const EXPECTED: &'static str = "the exact name of a read method that slotfront does not answer itself; methods that write are never forwarded";
-    const EXAMPLE: &'static str = r#""simulateTransaction""#;
-
-    fn read(raw: &Raw) -> Option<Self> {
-        AnyMethod::from_name(raw.text()?.trim()).filter(|method| Self::is_one(*method)).map(Self)
-    }
-
-    fn schema() -> Value {
-        let names = AnyMethod::listed().filter(|method| Self::is_one(*method)).map(AnyMethod::as_str);
-        json!({ "enum": names.collect::<Vec<_>>() })
+        let own = AnyMethod::built_in().map(AnyMethod::as_str);
+        json!({ "anyOf": [{ "enum": groups.chain(own).collect::<Vec<_>>() }, String::schema()] })
     }
 }
 

@@ -372,7 +372,7 @@ mod tests {
     key a: id: another key has the same id; ids must be unique
     key a: plan: no plan is named "gold"; add it to the configuration, or use another
     key a: created: expected a time like "2027-01-31T12:00:00Z"
-    key a: methods: expected an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts
+    key a: methods: expected an exact method name: one that slotfront answers itself, or one of [methods]
     key number 3: id: expected 1 to 64 letters, digits, '-', '_' or '.'
     key number 3: plan: no plan is named "gold"; add it to the configuration, or use another
     key number 3: sha256: expected 64 hexadecimal digits; `slotfront keys create` writes them

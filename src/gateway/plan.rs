@@ -27,7 +27,7 @@ pub(crate) struct PlanTerms {
 pub(crate) fn plans(config: &Config) -> Plans {
     let terms = |(name, plan): (&String, &Plan)| {
         // The configuration allows only ASCII in names, so a header may contain them.
-        let methods = plan.allowed(&config.passthrough).collect();
+        let methods = plan.allowed().collect();
         let (plan_name, policy) = (name.clone(), policy(plan));
         (name.clone(), Arc::new(PlanTerms { name: plan_name, plan: plan.clone(), methods, policy }))
     };
@@ -52,7 +52,7 @@ fn policy(plan: &Plan) -> String {
 /// or the number of accounts.
 pub(crate) fn admit(terms: &PlanTerms, methods: Option<&[AnyMethod]>, query: &Query) -> Result<(), Error> {
     admit_method(terms, methods, AnyMethod::Own(query.method()), query.commitment())?;
-    if let (Some(limit), Query::Accounts(accounts)) = (terms.plan.max_accounts, query)
+    if let (Some(limit), Query::Accounts(accounts)) = (terms.plan.max_accounts, query.known())
         && accounts.pubkeys.len() > limit
     {
         let n = accounts.pubkeys.len();
@@ -94,7 +94,7 @@ pub(crate) fn price_of(units: &Units, method: AnyMethod) -> Price {
 /// configuration check relies on this: it requires that each quota suffices for one call.
 pub(crate) fn price(units: &Units, query: &Query) -> Price {
     let mut price = units.by_method[AnyMethod::Own(query.method()).index()];
-    if let Query::Accounts(accounts) = query {
+    if let Query::Accounts(accounts) = query.known() {
         let part = (accounts.pubkeys.len() as u64).clamp(1, FULL_LIST);
         price = (price * part).div_ceil(FULL_LIST);
     }
@@ -155,7 +155,7 @@ mod tests {
         ];
         for (plan, methods, query, refused) in rows {
             let expected = refused.map_or(Ok(()), |what| Err(Error::Forbidden(what.to_owned())));
-            let (name, methods_of_plan) = (String::new(), plan.allowed(&[]).collect());
+            let (name, methods_of_plan) = (String::new(), plan.allowed().collect());
             let terms =
                 PlanTerms { name, plan: plan.clone(), methods: methods_of_plan, policy: String::new() };
             assert_eq!(admit(&terms, methods, &query), expected, "{query:?}");

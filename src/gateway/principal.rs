@@ -16,7 +16,7 @@ use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share};
-use crate::methods::{AnyMethod, Commitment, Life, PassthroughCall, Query, Slot};
+use crate::methods::{AnyMethod, Commitment, ForwardedCall, Life, Query, Slot};
 use crate::telemetry::{KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -201,17 +201,17 @@ impl Principal {
         self.reserve(plan::price(&self.context.units, query))
     }
 
-    /// Checks that the plan and the key allow a passthrough call, and reserves its price. Returns the call to send with
+    /// Checks that the plan and the key allow a call that is forwarded, and reserves its price. Returns the call to send with
     /// its charge. If the plan restricts commitments, the call is rewritten so that a node can read only the commitment
     /// that was checked.
     ///
     /// # Errors
     /// As for [`Self::admit`].
-    pub fn admit_passthrough(
+    pub fn admit_forwarded(
         self: &Arc<Self>,
-        mut call: PassthroughCall,
-    ) -> Result<(PassthroughCall, Charge), Error> {
-        let charge = self.admit_other(AnyMethod::Passthrough(call.method), Some(call.commitment))?;
+        mut call: ForwardedCall,
+    ) -> Result<(ForwardedCall, Charge), Error> {
+        let charge = self.admit_other(call.method, Some(call.commitment))?;
         if self.limits.as_ref().is_some_and(|limits| limits.terms.plan.commitments.is_some()) {
             call = call.canonical();
         }
@@ -245,8 +245,11 @@ impl Principal {
     pub fn allows(&self, method: AnyMethod, commitment: Option<Commitment>) -> Result<(), Error> {
         let Some(limits) = &self.limits else {
             // Without a plan, what a plan opens that names no methods.
-            let is_open = method.is_usual() || self.context.listed.contains(&method);
-            return if is_open { Ok(()) } else { Err(Error::Forbidden(method.as_str().to_owned())) };
+            return if method.is_usual() {
+                Ok(())
+            } else {
+                Err(Error::Forbidden(method.as_str().to_owned()))
+            };
         };
         plan::admit_method(&limits.terms, self.validity.scope.methods.as_deref(), method, commitment)
     }
@@ -433,7 +436,7 @@ impl Principal {
 /// Returns the commitment of an answer about past blocks, which may lack what the caller was told of. `None` for other
 /// answers.
 fn commitment_of_history(query: &Query) -> Option<Commitment> {
-    match query {
+    match query.known() {
         Query::Transaction(_) | Query::Page(_) | Query::Blocks(_) => query.commitment(),
         Query::BlockTime(_) => Some(Commitment::Processed),
         _ => None,

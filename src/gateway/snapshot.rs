@@ -17,7 +17,6 @@ use super::principal::{PlanLimits, Principal};
 use super::quota::Ledger;
 use crate::config::watch::Watched;
 use crate::config::{AuthMode, Config, Units, io_fault};
-use crate::methods::AnyMethod;
 use crate::telemetry::Metrics;
 
 pub(crate) struct KeySnapshot {
@@ -176,8 +175,6 @@ pub(crate) struct PrincipalContext {
     pub(crate) lease_client: Option<Arc<LeaseClient>>,
     pub(crate) plans: Plans,
     pub(crate) units: Units,
-    /// The setting `passthrough.methods`.
-    pub(crate) listed: Vec<AnyMethod>,
     pub(crate) dev_key: Option<String>,
     pub(crate) failed_per_minute: u32,
     /// The failed keys of each client address.
@@ -199,7 +196,6 @@ impl PrincipalContext {
             lease_client,
             plans: plan::plans(config),
             units: config.units.clone(),
-            listed: config.passthrough.clone(),
             dev_key: config.auth.dev_key.clone(),
             failed_per_minute: config.auth.failed_per_minute,
             failed: Arc::new(PerAddress::new()),

@@ -11,14 +11,14 @@ use super::access::CallOutcome;
 use super::in_flight::{FREE_BYTES, InFlightPermit};
 use super::reply::BodyParts;
 use super::request_head::{Accepted, ClientInfo};
-use super::{Front, in_flight, passthrough};
+use super::{Front, in_flight, uncached};
 use crate::cache::entry::{Payload, TextParts};
 use crate::cache::{CacheAnswer, CacheStatus, CallOptions, Charge, Conditions, MemoryPermit};
 use crate::coding::{Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::error::Error;
 use crate::gateway::Principal;
 use crate::jsonrpc::{Call, Id, reply};
-use crate::methods::{self, Commitment, Method, Profile, Query, Slot};
+use crate::methods::{self, AnyMethod, Commitment, Method, Profile, Query, Slot};
 use crate::pool::CallContext;
 use crate::telemetry::{NodeCode, Outcome, Trace};
 
@@ -80,7 +80,7 @@ pub(super) async fn answer(request: &RequestContext<'_>, call: Call) -> CallResp
 pub(super) enum Admission {
     /// The cache answers it.
     Admitted(AdmittedCall),
-    /// Its method is not answered through the cache: it is read from the tip, forwarded or unknown.
+    /// Its method is not answered through the cache: it is read from the tip, sent, forwarded or unknown.
     Foreign(Call),
     Refused(CallResponse),
 }
@@ -109,7 +109,7 @@ impl Admission {
         match self {
             Self::Admitted(call) => call.answer(request).await,
             Self::Foreign(Call { id, method, params }) => {
-                passthrough::answer(request, &id, &method, params).await
+                uncached::answer(request, &id, &method, params).await
             }
             Self::Refused(response) => response,
         }
@@ -151,7 +151,7 @@ async fn ask_cache(
     let options = CallOptions {
         bypass: request.bypass,
         asked_at: request.started,
-        timeout: request.front.pool.time_of(query.method()),
+        timeout: request.front.pool.time_of(query.method().into()),
         coding: request.coding,
         caller: request.principal.caller(),
         trace: request.trace.clone(),
@@ -286,10 +286,10 @@ impl<'a> RequestContext<'a> {
         Ok(())
     }
 
-    /// Returns the context of a call to nodes for this request that the cache does not answer.
-    pub(super) fn call_context(&self) -> CallContext {
+    /// Returns the context of a call of `method` to nodes for this request that the cache does not answer.
+    pub(super) fn call_context(&self, method: AnyMethod) -> CallContext {
         CallContext {
-            deadline: self.started + self.front.config.server.request_timeout,
+            deadline: self.started + self.front.pool.time_of(method),
             caller: self.principal.caller(),
             trace: self.trace.clone(),
             is_background: false,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call::{CallResponse, RequestContext};
-use super::passthrough::{charged, finish};
+use super::uncached::{charged, finish};
 use crate::cache::{CacheStatus, Debt};
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
-use crate::methods::SendQuery;
+use crate::methods::{AnyMethod, SendQuery};
 use crate::node::NodeReply;
 use crate::send::send;
 
@@ -32,8 +32,8 @@ async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<NodeRe
     let front = Arc::clone(request.front);
     let block =
         query.blockhash.and_then(|hash| front.tip.known_block(&hash.to_string())).map(|block| block.slot);
-    let context = request.call_context();
+    let context = request.call_context(AnyMethod::Send);
     let sending =
         async move { send(&front.pool, query, block, &front.config.send, context, &front.tasks).await };
-    charged(request, charge, sending, Debt::of).await
+    charged(request, charge, AnyMethod::Send, sending, Debt::of).await
 }

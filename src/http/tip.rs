@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call::{CallResponse, RequestContext};
-use super::passthrough::{charged, finish};
+use super::uncached::{charged, finish};
 use crate::cache::Debt;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
@@ -38,13 +38,15 @@ pub(super) async fn answer(
 /// # Errors
 /// The refusal by the key's plan or quota, or as for [`Tip::answer`](crate::tip::Tip::answer).
 async fn read(request: &RequestContext<'_>, query: TipQuery) -> Result<TipAnswer, Error> {
-    let charge = request.principal.admit_other(AnyMethod::Tip(query.method()), query.commitment())?;
-    let (tip, context) = (Arc::clone(&request.front.tip), request.call_context());
+    let method = AnyMethod::Tip(query.method());
+    let charge = request.principal.admit_other(method, query.commitment())?;
+    let (tip, context) = (Arc::clone(&request.front.tip), request.call_context(method));
     let debt = |answer: &Result<TipAnswer, Error>| match answer {
         Ok(answer) if answer.status.is_hit() => Debt::Hit,
         other => Debt::of(other),
     };
-    let answer = charged(request, charge, async move { tip.answer(&query, &context).await }, debt).await?;
+    let reading = async move { tip.answer(&query, &context).await };
+    let answer = charged(request, charge, method, reading, debt).await?;
     // Whoever knows that a transaction has landed would take an older account for a fault.
     let known = request.principal.known_slots();
     Commitment::ALL.into_iter().zip(answer.landed).for_each(|(at, slot)| known.tell(at, slot));

@@ -99,10 +99,10 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         }
     }
 
-    /// Returns the budget for retries. It protects a pool that is down from triple load. Calls of passthrough methods
+    /// Returns the budget for retries. It protects a pool that is down from triple load. Forwarded calls
     /// have a budget of their own, because a caller may find one that fails everywhere.
     fn retry_budget(&self) -> &Budget {
-        if self.question.is_own() { &self.pool.retries } else { &self.pool.passthrough_retries }
+        if self.question.is_own() { &self.pool.retries } else { &self.pool.forwarded_retries }
     }
 
     /// Asks `member`. If that takes many times the usual time, asks a second node as well, and takes the first answer that

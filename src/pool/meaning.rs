@@ -177,8 +177,8 @@ pub(super) fn effect(question: &Question<'_>, outcome: &Result<Meaning, Fault>) 
     match outcome {
         _ if !question.counts() => Effect::Nothing,
         Ok(Meaning::Decides | Meaning::AskOn(WhyAskOn::Absent(_) | WhyAskOn::Unlikely)) => Effect::Well,
-        // A scan takes as long as its filters make it.
-        Err(Fault::Timeout) if question.method.rules().part == Part::Scans => Effect::PartFailed,
+        // A scan takes as long as its filters make it, and what a provider's own methods take nobody knows.
+        Err(Fault::Timeout) if matches!(question.part(), Part::Scans | Part::Provider) => Effect::PartFailed,
         Err(Fault::Connect | Fault::Truncated | Fault::Timeout) => Effect::NodeFailed,
         Err(Fault::Status(500..) | Fault::BadJson | Fault::WrongId | Fault::Unhealthy) => Effect::PartFailed,
         // What a node says of one method says nothing of the others.

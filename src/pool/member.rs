@@ -177,16 +177,16 @@ impl Member {
     /// Returns true if the node is known not to serve `method`, or not asked for it by the setting `upstream.methods`.
     pub fn lacks(&self, method: AnyMethod) -> bool {
         let may_ask = self.upstream.methods.as_ref().is_none_or(|list| list.contains(&method));
-        !may_ask || self.state.incapable.load(Ordering::Relaxed) & bit(method) != 0
+        !may_ask || self.state.lacks[method.index()].load(Ordering::Relaxed)
     }
 
     pub(super) fn set_lacking(&self, method: AnyMethod) {
-        self.state.incapable.fetch_or(bit(method), Ordering::Relaxed);
+        self.state.lacks[method.index()].store(true, Ordering::Relaxed);
     }
 
     /// Forgets which methods the node does not serve, because it may have been restarted with other settings.
     pub(super) fn forget_lacking(&self) {
-        self.state.incapable.store(0, Ordering::Relaxed);
+        self.state.lacks.iter().for_each(|lacks| lacks.store(false, Ordering::Relaxed));
         self.state.refuses_blocks.store(false, Ordering::Relaxed);
     }
 
@@ -375,9 +375,4 @@ impl Member {
     pub fn version(&self) -> Option<Arc<String>> {
         self.state.version.load_full()
     }
-}
-
-const fn bit(method: AnyMethod) -> u64 {
-    const { assert!(AnyMethod::COUNT <= u64::BITS as usize) };
-    1 << method.index()
 }

@@ -133,24 +133,17 @@ impl<'a> Question<'a> {
         self.own_method().is_some() || matches!(self.method, AnyMethod::Tip(_))
     }
 
-    /// Returns true if what becomes of the call says something about the health of its node. How much work another one
+    /// Returns true if what becomes of the call says something about the health of its node. How much work a transaction
     /// makes is up to its caller, and so are its errors.
     pub(super) fn counts(&self) -> bool {
-        self.is_own() || self.part() == Part::Scans
+        !matches!(self.method, AnyMethod::Simulate | AnyMethod::Send)
     }
 
     /// Returns the longest time for an attempt.
     pub(super) fn timeout(&self, settings: &config::PoolSettings) -> Duration {
-        match self.method {
-            AnyMethod::Own(method) => settings.attempt_timeout[method.index()],
-            // These answers are a few numbers, and everybody waits for one call.
-            AnyMethod::Tip(_) => {
-                settings.attempt_timeout[Method::GetAccountInfo.index()].min(LONGEST_READ_OF_TIP)
-            }
-            AnyMethod::Passthrough(_) | AnyMethod::Subscription(_) | AnyMethod::Send => {
-                settings.forward_timeout
-            }
-        }
+        let most = settings.attempt_timeout[self.method.index()];
+        // The answers of the tip are a few numbers, and everybody waits for one call.
+        if matches!(self.method, AnyMethod::Tip(_)) { most.min(LONGEST_READ_OF_TIP) } else { most }
     }
 
     /// Returns the ids of the nodes that must not get the call.

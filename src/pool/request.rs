@@ -50,7 +50,7 @@ impl UpstreamCall for UpstreamRequest {
             has_slot: self.query.has_context(),
             lowest_slot: self.min_slot,
             wanted_slot: self.min_slot.max(self.prefer),
-            reads: match &self.query {
+            reads: match self.query.known() {
                 Query::Block(query) => BlocksRead::Block(query.slot),
                 Query::BlockTime(query) => BlocksRead::Block(query.slot),
                 Query::Blocks(query) => BlocksRead::BlocksFrom(query.first),
@@ -165,7 +165,7 @@ impl UpstreamRequest {
 /// Returns true if a node may not hold all of what `result` should have: it is `null`, a page that is not full, rewards that
 /// are missing, or a list of past blocks with more of them missing in a row than can have been skipped.
 fn is_short(query: &Query, result: &Bytes, finalized: Slot) -> bool {
-    match query {
+    match query.known() {
         Query::Page(query) => elements(result).is_none_or(|page| page.len() < query.limit),
         Query::Blocks(BlocksQuery { first, last, .. }) => {
             let is_past = first.saturating_add(LONGEST_SKIP) < finalized;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::forward::ForwardedRequest;
 use super::meaning::{Meaning, effect};
 use super::member::InFlight;
-use super::passthrough::PassthroughRequest;
 use super::probe::Genesis;
 use super::question::{ParsedReply, Question, SentRequest, UpstreamCall as _};
 use super::*;
@@ -13,8 +13,8 @@ use crate::config::{Config, GenesisCheck, Secret, Upstream};
 use crate::error::Reason;
 use crate::jsonrpc::Params;
 use crate::methods::{
-    AnyMethod, Commitment, Method, Part, PassthroughCall, PassthroughMethod, Profile, Pubkey, Query,
-    Signature, Slot, TipMethod, TipQuery,
+    AnyMethod, Commitment, ForwardedCall, Method, Part, Profile, Pubkey, Query, Signature, Slot, TipMethod,
+    TipQuery,
 };
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
@@ -59,10 +59,11 @@ pub(super) fn request(method: Method, params: &str) -> UpstreamRequest {
     UpstreamRequest { query, min_slot: None, prefer: None, one_node: false, context }
 }
 
-/// Returns a call of a passthrough method, with a deadline in one second.
-pub(super) fn passthrough() -> PassthroughRequest {
-    let call = PassthroughCall::new(PassthroughMethod::SimulateTransaction, Params::None);
-    PassthroughRequest { call, prefer: None, context: CallContext::own(Instant::now() + SECOND) }
+/// Returns a simulation, with a deadline in one second.
+pub(super) fn simulation() -> ForwardedRequest {
+    let call = ForwardedCall::new(AnyMethod::Simulate, Params::None);
+    let context = CallContext::own(Instant::now() + SECOND);
+    ForwardedRequest { call, prefer: None, upstreams: Vec::new(), context }
 }
 
 /// Begins a `getAccountInfo` call of `caller` at `member`.
@@ -145,8 +146,8 @@ async fn only_first_attempts_of_own_methods_are_trials() {
         avoided,
         "a further attempt"
     );
-    assert_eq!(rated(pool.nodes.candidates(&members, &passthrough().question(), &[], now)), avoided);
-    let forwarded = InFlight::begin(node, &passthrough().question(), now);
+    assert_eq!(rated(pool.nodes.candidates(&members, &simulation().question(), &[], now)), avoided);
+    let forwarded = InFlight::begin(node, &simulation().question(), now);
     assert!(!forwarded.is_trial());
     drop(forwarded);
     assert_eq!(node.breaker(now), BreakerState::HalfOpen);
@@ -281,13 +282,13 @@ async fn rate_of_a_node_is_a_seconds_calls() {
 }
 
 /// Returns a pool of nodes with these rate limits, all of which are used up, and a call that a caller waits for.
-fn used_up(limits: &[u32]) -> (Pool, PassthroughRequest) {
+fn used_up(limits: &[u32]) -> (Pool, ForwardedRequest) {
     let pool = pool(limits.len(), |config| {
         for (upstream, limit) in config.upstreams.iter_mut().zip(limits) {
             upstream.rps = Some(*limit);
         }
     });
-    let mut call = passthrough();
+    let mut call = simulation();
     (call.context.is_background, call.context.deadline) = (false, Instant::now() + 10 * SECOND);
     while pool.nodes.pick(&call.question(), &[], None).is_ok() {}
     (pool, call)
@@ -453,8 +454,8 @@ async fn blocks_need_nodes_with_their_history() {
     ] {
         assert_eq!(lacks_history(slot), expected, "{name}");
     }
-    // Nobody knows which history a passthrough call reads, so the call may go to every node.
-    let candidates = pool.nodes.candidates(&members, &passthrough().question(), &[], now);
+    // Nobody knows which history a forwarded call reads, so the call may go to every node.
+    let candidates = pool.nodes.candidates(&members, &simulation().question(), &[], now);
     assert!(candidates.iter().all(|candidate| candidate.unusable.is_none()));
 }
 

@@ -3,7 +3,7 @@
 //! Each label has a closed set of values, so the number of series is bounded. The labels `key` and `upstream` are
 //! exceptions. The Prometheus registry of a key or an upstream adds them.
 
-use crate::methods::{Commitment, Method, PassthroughMethod, SubscriptionMethod, TipMethod};
+use crate::methods::{Commitment, Method, SubscriptionMethod, TipMethod};
 use crate::named;
 
 /// A metric label with a closed set of values. The values are numbered by position, from 0.
@@ -64,7 +64,6 @@ macro_rules! named_label {
 
 named_label!(Commitment is "commitment");
 named_label!(TipMethod is "method");
-named_label!(PassthroughMethod is "method");
 named_label!(SubscriptionMethod is "method");
 
 /// Declares an enum whose variants are the values of a label. It takes the label's name and the text of each value.
@@ -176,7 +175,7 @@ named! {
         NoHistory = "no_history",
         /// The node reports that it is behind or unhealthy.
         Unhealthy = "unhealthy",
-        /// The node's breaker is open. A passthrough call and a further attempt of a call also avoid a node whose breaker is
+        /// The node's breaker is open. A forwarded call and a further attempt of a call also avoid a node whose breaker is
         /// half-open, because they are not made to find out if the node is back.
         BreakerOpen = "breaker_open",
         /// The node has not answered a probe yet.

@@ -16,7 +16,7 @@ use super::labels::{
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
-use crate::methods::{Commitment, Method, PassthroughMethod, SubscriptionMethod, TipMethod};
+use crate::methods::{Commitment, Method, SubscriptionMethod, TipMethod};
 
 const PREFIX: &str = "slotfront";
 
@@ -78,12 +78,6 @@ metrics! {
         request_duration: HotHistograms<(Option<Method>, Outcome)> = "request_duration_seconds" [LATENCY],
         /// Errors returned by nodes and passed on to callers, by method and JSON-RPC error code.
         node_errors: Counters<(Option<Method>, NodeCode)> = "node_errors_total",
-        /// Calls of methods enabled by `passthrough.methods`. `slotfront_requests_total` counts them under method
-        /// `other`.
-        passthrough_requests: Counters<(PassthroughMethod, Outcome)> = "passthrough_requests_total",
-        /// Time from the arrival of a request's head until the answer to the call is ready, for calls of methods enabled
-        /// by `passthrough.methods`.
-        passthrough_duration: Histograms<PassthroughMethod> = "passthrough_request_duration_seconds" [LATENCY],
         /// Calls of the methods whose answers never go back, by outcome. `slotfront_requests_total` counts them under
         /// method `other`.
         tip_requests: Counters<(TipMethod, Outcome)> = "tip_requests_total",

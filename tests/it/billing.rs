@@ -53,7 +53,7 @@ async fn until_gone(gateway: &TestGateway, before: i64, kept: usize) {
     gateway.until("the caller has gone", has_gone).await;
 }
 
-/// Returns the number of requests in flight after the caller has gone. A passthrough call stays until it is
+/// Returns the number of requests in flight after the caller has gone. A forwarded call stays until it is
 /// answered.
 fn kept(method: &str) -> usize {
     usize::from(method == FORWARDED)
@@ -81,11 +81,9 @@ async fn hang_up(
 }
 
 fn prices(config: &mut Config) {
-    config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
     config.units.by_method[AnyMethod::from_name(FORWARDED).unwrap().index()] = 7;
     config.units.hit_factor = 0.0;
     // A call stays under way while it is held, also on a machine that stands still.
-    config.pool.forward_timeout = PATIENCE;
     config.pool.attempt_timeout.fill(PATIENCE);
     config.plans.get_mut("dev").unwrap().bypass_cache = true;
 }
@@ -208,7 +206,7 @@ async fn an_open_forwarded_call_ends_with_its_caller() {
                 config.auth.mode = AuthMode::Open;
                 // These timeouts are longer than any wait of the test.
                 config.server.request_timeout = Duration::from_hours(1);
-                config.pool.forward_timeout = Duration::from_hours(1);
+                config.pool.attempt_timeout.fill(Duration::from_hours(1));
             })
             .start()
             .await;
@@ -292,7 +290,7 @@ async fn answers_too_long_or_late_cost_a_miss() {
             prices(config);
             config.pool.max_response = 64 << 10;
             config.pool.retries = 0;
-            config.pool.forward_timeout = Duration::from_millis(300);
+            config.pool.attempt_timeout.fill(Duration::from_millis(300));
             config.server.request_timeout = Duration::from_millis(600);
         })
         .start()

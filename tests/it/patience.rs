@@ -14,7 +14,6 @@ fn without_timeouts(config: &mut Config) {
     config.pool.breaker.slow = 4.0;
     config.server.request_timeout = Duration::from_mins(5);
     config.pool.attempt_timeout.fill(Duration::from_mins(5));
-    config.pool.forward_timeout = Duration::from_mins(5);
 }
 
 #[tokio::test]

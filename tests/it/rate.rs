@@ -11,7 +11,6 @@ fn plan(rps: u32, burst: u32) -> impl FnOnce(&mut Config) {
         (plan.rps, plan.burst, plan.max_batch) = (rps, burst, Some(20));
         let allowed = [Method::GetAccountInfo, Method::GetClusterNodes].map(AnyMethod::Own);
         plan.methods = Some(allowed.into());
-        config.passthrough = vec![AnyMethod::from_name("simulateTransaction").unwrap()];
     }
 }
 

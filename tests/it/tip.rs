@@ -475,7 +475,7 @@ async fn a_second_attempt_that_comes_too_late_is_a_success() {
         .config(sending)
         .config(|config| {
             // An attempt at the node that hangs, which the next one outlives on a busy machine, too.
-            config.pool.forward_timeout = Duration::from_secs(3);
+            config.pool.attempt_timeout.fill(Duration::from_secs(3));
             config.send.upstreams = vec!["node-0".to_owned(), "node-1".to_owned()];
         })
         .start()

@@ -67,13 +67,7 @@ async fn firedancer_beside_agave_has_no_fault() {
 
 #[tokio::test]
 async fn method_missing_everywhere_is_not_found() {
-    let gateway = TestGateway::builder()
-        .nodes(2)
-        .config(|config| {
-            config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
-        })
-        .start()
-        .await;
+    let gateway = TestGateway::builder().nodes(2).start().await;
     gateway.cluster.nodes().iter().for_each(|node| node.set_firedancer(true));
     let slot = gateway.cluster.examples().block_with_v0;
     for _ in 0..3 {
@@ -144,13 +138,7 @@ async fn unknown_codes_are_asked_of_every_node() {
         (unknown(-32050), Some(unknown(7)), Some(unknown(-32000)), Some(-32050)),
         (unknown(-32050), Some(Fault::Status(503)), None, None),
     ] {
-        let gateway = TestGateway::builder()
-            .in_tiers()
-            .config(|config| {
-                config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
-            })
-            .start()
-            .await;
+        let gateway = TestGateway::builder().in_tiers().start().await;
         let breaks = u64::from(matches!(second, Some(Fault::Status(_))));
         for method in ["getAccountInfo", FORWARDED] {
             gateway.cluster.node(0).fault_on(method, first.clone(), None);
@@ -190,7 +178,6 @@ async fn an_unknown_code_is_asked_elsewhere_without_retries() {
         .config(|config| {
             config.upstreams[1].tier = 1;
             config.pool.retries = 0;
-            config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
         })
         .start()
         .await;
@@ -211,7 +198,6 @@ async fn a_forwarded_unknown_code_asks_no_doubtful_node() {
         .nodes(2)
         .config(|config| {
             config.upstreams[1].tier = 1;
-            config.passthrough = vec![AnyMethod::from_name(FORWARDED).unwrap()];
         })
         .start()
         .await;

@@ -34,7 +34,7 @@ ALL = {
     ],
     "adminToken": {"name": "admin", "key": "token"},
     "sharedSecret": {"name": "valkey", "key": "url"},
-    "config": "[plans.standard]\nrps = 50\n\n[passthrough]\nmethods = [\"simulateTransaction\"]\n",
+    "config": "[plans.standard]\nrps = 50\n\n[methods.getAsset]\ngroup = \"provider\"\n",
     "server": {"trustedProxies": ["10.0.0.0/8"], "drainSeconds": 40},
     "autoscaling": {"enabled": True, "cpu": 70, "inFlight": 150},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -129,7 +129,7 @@ class Chart(unittest.TestCase):
         config, said = self.configuration(documents, secrets)
         self.assertIn("upstreams  a, b", said)
         self.assertEqual(config["shared"]["url"], "file:/etc/slotfront/secrets/shared")
-        self.assertEqual(config["passthrough"]["methods"], ["simulateTransaction"])
+        self.assertEqual(config["methods"], {"getAsset": {"group": "provider"}})
         text = json.dumps(list(documents.values()))
         self.assertNotIn("provider.example", text)
         pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]

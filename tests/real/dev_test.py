@@ -52,7 +52,7 @@ class DevCommand(unittest.TestCase):
             self.assertEqual(call(url, "getFeeForMessage", ["AAAA"])[2]["error"]["code"], -32602)
             self.assertEqual(call(url.replace("/dev", "/nokey"), "getClusterNodes", [])[2]["error"]["code"], -32090)
 
-    def test_passthrough_methods_work_in_dev(self):
+    def test_forwarded_methods_work_in_dev(self):
         with Dev() as dev:
             url = dev.ready().url
             wallet = re.search(r'"params":\["(\w+)"', dev.printed()).group(1)

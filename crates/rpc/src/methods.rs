@@ -6,11 +6,14 @@
 pub mod message;
 pub mod openrpc;
 
+mod any_method;
 mod commitment;
 mod compat;
 mod constants;
 mod description;
 mod encoding;
+mod extended;
+mod forwarded;
 mod get_account_info;
 mod get_balance;
 mod get_block;
@@ -30,7 +33,6 @@ mod is_blockhash_valid;
 mod leaders;
 mod of_nodes;
 mod params;
-mod passthrough;
 mod plain;
 mod pubkey;
 mod reserved_keys;
@@ -44,11 +46,14 @@ mod tip;
 #[cfg(test)]
 mod properties;
 
+pub use any_method::{AnyMethod, ListedMethod, write_method};
 pub use commitment::{Commitment, PerCommitment, Slot};
 pub use compat::{absent_block, shape_result};
 pub use constants::EpochSchedule;
 pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, DataSlice};
 pub use encoding::{BASE58_MAX, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE};
+pub use extended::ExtendedQuery;
+pub use forwarded::ForwardedCall;
 pub use get_account_info::AccountQuery;
 pub use get_balance::LamportsQuery;
 pub use get_block::BlockQuery;
@@ -62,7 +67,6 @@ pub use get_token_account_balance::BalanceQuery;
 pub use get_vote_accounts::VotesQuery;
 pub use history::{BlockTimeQuery, BlocksQuery, PageQuery, TransactionQuery};
 pub use params::ParamError;
-pub use passthrough::{AnyMethod, PassthroughCall, PassthroughMethod, write_method};
 pub use plain::{Life, PlainQuery, ResultKind};
 pub use pubkey::{Pubkey, PubkeyError};
 pub use reserved_keys::is_reserved;
@@ -94,6 +98,8 @@ named! {
         Subscriptions = "subscriptions",
         /// The simulation of transactions.
         Simulation = "simulation",
+        /// The methods that the operator lists, unless they are listed in another group.
+        Provider = "provider",
     }
 }
 
@@ -101,6 +107,17 @@ impl Group {
     /// Returns the methods of the group.
     pub fn methods(self) -> impl Iterator<Item = AnyMethod> {
         AnyMethod::all().filter(move |method| method.group() == Some(self))
+    }
+
+    /// Returns the rules of a method that is listed in this group.
+    const fn rules_of_listed(self) -> &'static Rules {
+        match self {
+            Self::Core => &rules::AMOUNT,
+            Self::History => &rules::LISTED_HISTORY,
+            Self::Owners => &rules::OWNERS,
+            Self::Scans => &rules::SCAN,
+            _ => &rules::PROVIDER,
+        }
     }
 }
 
@@ -234,6 +251,8 @@ pub enum Query {
     Page(PageQuery),
     /// A call of any other method.
     Plain(PlainQuery),
+    /// A call with members that slotfront does not know.
+    Extended(ExtendedQuery),
 }
 
 impl Query {
@@ -242,7 +261,8 @@ impl Query {
     /// # Errors
     /// Every node version refuses the params. The returned error is the one that a node returns.
     pub fn parse(method: Method, params: &Params, profile: Profile) -> Result<Self, ParamError> {
-        (ROWS[method.index()].parse)(params, profile)
+        let query = (ROWS[method.index()].parse)(params, profile)?;
+        Ok(extended::with_unknown_members(query, params))
     }
 
     /// Returns the call as a node gets it, if an answer is kept as the node has written it. `None` for the methods with a
@@ -250,6 +270,7 @@ impl Query {
     pub fn plain(&self) -> Option<&PlainQuery> {
         match self {
             Self::Plain(call)
+            | Self::Extended(ExtendedQuery { call, .. })
             | Self::Transaction(TransactionQuery { call, .. })
             | Self::Blocks(BlocksQuery { call, .. })
             | Self::BlockTime(BlockTimeQuery { call, .. })
@@ -261,12 +282,18 @@ impl Query {
     fn plain_mut(&mut self) -> Option<&mut PlainQuery> {
         match self {
             Self::Plain(call)
+            | Self::Extended(ExtendedQuery { call, .. })
             | Self::Transaction(TransactionQuery { call, .. })
             | Self::Blocks(BlocksQuery { call, .. })
             | Self::BlockTime(BlockTimeQuery { call, .. })
             | Self::Page(PageQuery { call, .. }) => Some(call),
             _ => None,
         }
+    }
+
+    /// Returns what the call asks for, apart from members that slotfront does not know.
+    pub fn known(&self) -> &Self {
+        if let Self::Extended(extended) = self { &extended.known } else { self }
     }
 
     /// Returns the method of the call.
@@ -285,7 +312,9 @@ impl Query {
             Self::Transaction(_) => Method::GetTransaction,
             Self::BlockTime(_) => Method::GetBlockTime,
             Self::Page(_) => Method::GetSignaturesForAddress,
-            Self::Blocks(BlocksQuery { call, .. }) | Self::Plain(call) => call.method,
+            Self::Blocks(BlocksQuery { call, .. })
+            | Self::Extended(ExtendedQuery { call, .. })
+            | Self::Plain(call) => call.method,
         }
     }
 

@@ -31,7 +31,7 @@ use super::traits::NodeTraits;
 pub(crate) use account::notified;
 pub(crate) use cluster::FEATURE_SET;
 use probe::public_key;
-pub(crate) use probe::{HEALTH, OTHER_METHODS, PROBE_METHODS, argument, array, health};
+pub(crate) use probe::{HEALTH, PROBE_METHODS, argument, array, health};
 pub(crate) use status::signature;
 pub(crate) use transaction::{error as transaction_error, logged};
 
@@ -155,7 +155,7 @@ pub(crate) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Val
     if !view.node.full_api() && !plain::is_minimal(known) {
         return Err(Refusal::new(-32_601, "Method not found"));
     }
-    answer(view, &Query::parse(known, params, Profile::Node)?)
+    answer(view, Query::parse(known, params, Profile::Node)?.known())
 }
 
 /// Answers a call whose params are valid.

@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 
 use chain::epochs::Epochs;
 use chain::{Chain, GenesisConfig};
-use slotfront_rpc::methods::{Commitment, PassthroughMethod, Pubkey, Slot};
+use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 
 pub use chain::accounts::Account;
 pub use chain::hidden::{HiddenRule, HiddenWrite};
@@ -40,11 +40,6 @@ pub use serve::HISTORY_SEARCH;
 /// The default length of a slot, about that of mainnet.
 pub const SLOT_TIME: Duration = Duration::from_millis(250);
 const SLOTS_PER_EPOCH: u64 = 432_000;
-
-/// Returns the forwarded methods that simulated nodes answer.
-pub fn passthrough_methods() -> Vec<PassthroughMethod> {
-    answer::OTHER_METHODS.into_iter().filter_map(PassthroughMethod::from_name).collect()
-}
 
 /// Returns the methods that only probes call.
 pub fn probe_methods() -> &'static [&'static str] {

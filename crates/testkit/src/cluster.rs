@@ -136,7 +136,6 @@ impl TestCluster {
         config.pool.attempt_timeout.fill(Duration::from_secs(20));
         // A call that a test holds, or a machine that stands still, makes no node slow.
         config.pool.breaker.slow = 1000.0;
-        config.pool.forward_timeout = Duration::from_secs(20);
         config.server.request_timeout = Duration::from_secs(40);
         let server = &mut config.server;
         for timeout in [

@@ -60,8 +60,8 @@ section! {
         daily_units: Option<u64> = optional_within(1_000_000, 1..=i64::MAX),
         /// Quota of units for a UTC month. Default: no quota.
         monthly_units: Option<u64> = optional_within(20_000_000, 1..=i64::MAX),
-        /// Allowed methods, or groups of methods: "core", "tip", "history", "owners", "scans", "subscriptions" and
-        /// "simulation". Default: all groups but "scans" and "simulation", and what `passthrough.methods` lists.
+        /// Allowed methods, or groups of methods: "core", "tip", "history", "owners", "scans", "subscriptions",
+        /// "simulation" and "provider". Default: all groups but "scans" and "simulation".
         methods: Option<Vec<AnyMethod>> = with(|f| f.methods(&["core", "tip", "history"])),
         /// Allowed commitments. Default: all.
         commitments: Option<Vec<Commitment>> = optional_list(&["confirmed", "finalized"]),
@@ -88,10 +88,10 @@ section! {
 }
 
 impl Plan {
-    /// Returns the allowed methods. `listed` is the setting `passthrough.methods`.
-    pub fn allowed(&self, listed: &[AnyMethod]) -> impl Iterator<Item = AnyMethod> {
+    /// Returns the allowed methods.
+    pub fn allowed(&self) -> impl Iterator<Item = AnyMethod> {
         let named = self.methods.iter().flatten().copied();
-        let usual = AnyMethod::all().filter(|method| method.is_usual()).chain(listed.iter().copied());
+        let usual = AnyMethod::all().filter(|method| method.is_usual());
         let of_senders = Group::Simulation.methods().chain([AnyMethod::Send]);
         named.chain(usual.filter(|_| self.methods.is_none())).chain(of_senders.filter(|_| self.send))
     }
@@ -132,7 +132,7 @@ section! {
 /// Reads the prices of all methods, whose rules say what is usual.
 fn prices(f: &Field<'_, '_>, default: u64) -> Box<[u64; AnyMethod::COUNT]> {
     let mut prices = Box::new([default; AnyMethod::COUNT]);
-    for method in AnyMethod::listed() {
+    for method in AnyMethod::all() {
         prices[method.index()] = match method.rules().price {
             Some((usual, help)) => f.r.field(method.as_str(), help).within(usual, 0..=1_000_000),
             None => f.r.field(method.as_str(), "").optional_within((), 0..=1_000_000).unwrap_or(default),

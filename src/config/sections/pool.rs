@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{SHARE, TIMEOUT};
 use crate::config::setting::{Field, section};
-use crate::methods::Method;
+use crate::methods::AnyMethod;
 
 section! {
     /// The use of the nodes: probes, timeouts, retries and circuit breakers.
@@ -22,11 +22,11 @@ section! {
         /// Maximum time to open a connection. A probe may take a second longer.
         // Enough for one lost packet to be sent again. After a second loss another node is faster.
         connect_timeout: Duration = within("1s", TIMEOUT),
-        /// Maximum time for an attempt on a node, for passthrough methods and all methods without a time of their own.
+        /// Maximum time for an attempt on a node, for all methods without a time of their own.
         // Ten times the highest p99 of the small methods on a healthy node.
-        forward_timeout["attempt_timeout.default"]: Duration = within("10s", TIMEOUT),
+        default_timeout["attempt_timeout.default"]: Duration = within("10s", TIMEOUT),
         /// Maximum time for an attempt of one method.
-        attempt_timeout: Box<[Duration; Method::ALL.len()]> = with(|f| attempt_timeouts(f, forward_timeout).into()),
+        attempt_timeout: Box<[Duration; AnyMethod::COUNT]> = with(|f| attempt_timeouts(f, default_timeout)),
         /// Maximum retries on other nodes after a failure.
         // A call is tried on three nodes in all. If all three fail, a single node is rarely the cause.
         retries: usize = within(2, 0..=10),
@@ -70,16 +70,21 @@ section! {
 }
 
 /// Returns true if `attempt_timeout.default` applies to `method`.
-pub(in crate::config) fn has_default_timeout(method: Method) -> bool {
+pub(in crate::config) fn has_default_timeout(method: AnyMethod) -> bool {
     method.rules().timeout.is_none()
 }
 
-fn attempt_timeouts(f: &Field<'_, '_>, default: Duration) -> [Duration; Method::ALL.len()] {
+fn attempt_timeouts(f: &Field<'_, '_>, default: Duration) -> Box<[Duration; AnyMethod::COUNT]> {
     let table = f.r.table(f.key);
-    Method::ALL.map(|method| match method.rules().timeout {
-        Some(usual) => table.field(method.as_str(), f.help).within(usual, TIMEOUT),
-        None => table.field(method.as_str(), "").optional_within((), TIMEOUT).unwrap_or(default),
-    })
+    let mut times = Box::new([default; AnyMethod::COUNT]);
+    for method in AnyMethod::all().filter(|method| matches!(method, AnyMethod::Own(_) | AnyMethod::Listed(_)))
+    {
+        times[method.index()] = match method.rules().timeout {
+            Some(usual) => table.field(method.as_str(), f.help).within(usual, TIMEOUT),
+            None => table.field(method.as_str(), "").optional_within((), TIMEOUT).unwrap_or(default),
+        };
+    }
+    times
 }
 
 fn genesis_hash(f: &Field<'_, '_>) -> Option<String> {

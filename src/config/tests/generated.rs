@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::config::EXAMPLE_METHOD;
 use crate::config::reader::Declared;
 use crate::config::schema::{declared, schema};
 
@@ -110,8 +111,11 @@ fn example(head: &str) -> String {
     for line in lines() {
         let is_new = line.section != section;
         section.clone_from(&line.section);
+        // Whoever copies the example lists no method by that.
+        let is_only_shown = section.starts_with("methods.");
         let header = match section.strip_suffix("[0]") {
             Some(list) => format!("[[{list}]]\n"),
+            None if is_only_shown => format!("# [{section}]\n"),
             None => format!("[{section}]\n"),
         };
         if is_new {
@@ -125,8 +129,8 @@ fn example(head: &str) -> String {
             text += &header;
         }
         if let Some(value) = line.value {
-            let is_needed =
-                line.is_default || section == "upstream[0]" && ["name", "url"].contains(&&*line.name);
+            let is_needed = line.is_default && !is_only_shown
+                || section == "upstream[0]" && ["name", "url"].contains(&&*line.name);
             writeln!(text, "{}{} = {value}", if is_needed { "" } else { "# " }, line.name).unwrap();
         }
     }
@@ -150,7 +154,8 @@ fn comment(help: &str) -> String {
 fn table() -> String {
     let mut text = "\n| setting | default | meaning |\n| --- | --- | --- |\n".to_owned();
     for line in lines() {
-        let section = line.section.replace("[0]", "").replace("standard", "NAME");
+        let section =
+            line.section.replace("[0]", "").replace("standard", "NAME").replace(EXAMPLE_METHOD, "NAME");
         let default = line.value.filter(|_| line.is_default).map(|value| format!("`{value}`"));
         if !line.name.is_empty() {
             let (default, help) = (default.unwrap_or_default(), format!("{} {}", line.help, line.bounds));

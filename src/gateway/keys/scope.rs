@@ -41,9 +41,8 @@ pub fn address(text: &str) -> Result<IpNet, &'static str> {
 /// # Errors
 /// `text` is not the name of such a method. The error describes the accepted names.
 pub fn method(text: &str) -> Result<AnyMethod, &'static str> {
-    AnyMethod::from_name(text).ok_or(
-        "expected an exact method name: one that slotfront answers itself, or any that passthrough.methods accepts",
-    )
+    AnyMethod::from_name(text)
+        .ok_or("expected an exact method name: one that slotfront answers itself, or one of [methods]")
 }
 
 #[cfg(test)]

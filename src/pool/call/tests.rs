@@ -7,7 +7,7 @@ use crate::error::Reason;
 use crate::methods::{AnyMethod, Method, Pubkey};
 use crate::pool::health::Health;
 use crate::pool::probe::Genesis;
-use crate::pool::tests::{passthrough, pool, request};
+use crate::pool::tests::{pool, request, simulation};
 
 fn reply(node: usize, body: NodeReply) -> PoolReply {
     PoolReply { node, body, sent_at: Instant::now(), slot: 5, finalized: 0, is_short: false }
@@ -95,7 +95,7 @@ async fn absence_needs_the_word_of_every_holder() {
 
 #[tokio::test]
 async fn refusals_of_all_nodes_are_the_answer() {
-    let (pool, own, passthrough) = (pool(2, |_| {}), request(Method::GetBlock, "[5]"), passthrough());
+    let (pool, own, forwarded) = (pool(2, |_| {}), request(Method::GetBlock, "[5]"), simulation());
     let members = pool.members();
     let refused = || Ok((Meaning::NotHere, error(0, -32601)));
 
@@ -106,15 +106,15 @@ async fn refusals_of_all_nodes_are_the_answer() {
     members.iter().for_each(|member| drop(course_of_own.record(member, refused())));
     assert_eq!(course_of_own.conclude().unwrap().code(), Some(-32601));
 
-    // Nobody knows which other nodes serve a passthrough method, so the refusals of the nodes that were asked
+    // Nobody knows which other nodes serve a forwarded method, so the refusals of the nodes that were asked
     // decide.
-    let mut course_of_passthrough = CallCourse::new(&pool, &passthrough);
-    course_of_passthrough.record(&members[0], refused());
-    assert_eq!(course_of_passthrough.conclude().unwrap().code(), Some(-32601));
-    let mut course_of_passthrough = CallCourse::new(&pool, &passthrough);
-    course_of_passthrough.record(&members[0], refused());
-    course_of_passthrough.record(&members[1], Err(Fault::Connect));
-    assert!(course_of_passthrough.conclude().is_err(), "one node did not answer");
+    let mut course_of_forwarded = CallCourse::new(&pool, &forwarded);
+    course_of_forwarded.record(&members[0], refused());
+    assert_eq!(course_of_forwarded.conclude().unwrap().code(), Some(-32601));
+    let mut course_of_forwarded = CallCourse::new(&pool, &forwarded);
+    course_of_forwarded.record(&members[0], refused());
+    course_of_forwarded.record(&members[1], Err(Fault::Connect));
+    assert!(course_of_forwarded.conclude().is_err(), "one node did not answer");
 }
 
 #[tokio::test(start_paused = true)]

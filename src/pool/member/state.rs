@@ -33,8 +33,8 @@ pub(in crate::pool) struct NodeState {
     parts: [PartState; Part::ALL.len()],
     pub(in crate::pool) latencies: Latencies,
     pub(in crate::pool) health: ArcSwap<Health>,
-    /// The methods that the node does not serve, as a set with one bit for each [`AnyMethod::index`].
-    pub(in crate::pool) incapable: AtomicU64,
+    /// True for each method that the node does not serve, by [`AnyMethod::index`].
+    pub(in crate::pool) lacks: [AtomicBool; AnyMethod::COUNT],
     /// True if the node has refused a method that is needed to follow the blocks.
     pub(in crate::pool) refuses_blocks: AtomicBool,
     /// True if the node is of a kind and version whose blocks list every write of an account.
@@ -66,7 +66,7 @@ impl NodeState {
             parts: Part::ALL.map(|_| PartState::new(breaker)),
             latencies: Latencies::default(),
             health: ArcSwap::from_pointee(Health::Unprobed),
-            incapable: AtomicU64::new(0),
+            lacks: [const { AtomicBool::new(false) }; AnyMethod::COUNT],
             refuses_blocks: AtomicBool::new(false),
             lists_writes: AtomicBool::new(false),
             first_available: AtomicU64::new(UNKNOWN),
@@ -348,7 +348,6 @@ impl SlowCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::methods::PassthroughMethod;
 
     const BLOCK: AnyMethod = AnyMethod::Own(Method::GetBlock);
     const SECOND: Duration = Duration::from_secs(1);
@@ -362,7 +361,7 @@ mod tests {
     #[tokio::test]
     async fn refusal_concerns_its_method_for_seconds() {
         let (quiet, now) = (quiet_calls(), Instant::now());
-        let other = AnyMethod::Passthrough(PassthroughMethod::SimulateTransaction);
+        let other = AnyMethod::Simulate;
         assert_eq!(quiet.left(BLOCK, now), None);
         for (asked, expected) in [
             (None, FIRST),

@@ -14,6 +14,8 @@ named! {
         OfNodes = "of_nodes",
         /// The newest slots, and what is sent to them.
         Tip = "tip",
+        /// What only the provider of the node knows: the methods that the operator lists.
+        Provider = "provider",
     }
 }
 
@@ -128,6 +130,9 @@ pub(super) const SCAN: Rules = Rules {
 pub(super) const OF_NODE: Rules = Rules { part: Part::OfNodes, answerer: Answerer::OneNode, ..STATE };
 pub(super) const OF_POOL: Rules = Rules { answerer: Answerer::Pool, ..OF_NODE };
 pub(super) const TIP: Rules = Rules { part: Part::Tip, ..AMOUNT };
+/// Of a listed method nobody knows how long it may take.
+pub(super) const PROVIDER: Rules = Rules { part: Part::Provider, is_quick: false, ..AMOUNT };
+pub(super) const LISTED_HISTORY: Rules = Rules { part: Part::History, ..PROVIDER };
 pub(super) const SIMULATION: Rules = Rules {
     errors: &[-32003, INVALID_PARAMS],
     is_quick: false,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::get_account_info::RpcAccountInfoConfig;
 use super::params::{self, ParamError};
-use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Signature, commitment, passthrough};
+use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Signature, commitment, forwarded};
 use crate::jsonrpc::Params;
 
 named! {
@@ -125,7 +125,7 @@ impl Subscription {
                 let (first, mut config) = params::one_or_two::<Value, Value>(params)?;
                 let written = config.as_mut().and_then(|config| config.get_mut("commitment"));
                 let commitment = written.map_or_else(Commitment::default, |written| {
-                    let commitment = passthrough::commitment(written).unwrap_or_default();
+                    let commitment = forwarded::commitment(written).unwrap_or_default();
                     // So that no node reads another one, whose slots would count for this one.
                     *written = commitment.as_str().into();
                     commitment

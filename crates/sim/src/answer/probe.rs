@@ -19,22 +19,10 @@ pub(crate) const PROBE_METHODS: [&str; 8] = [
     "minimumLedgerSlot",
     "getEpochInfo",
 ];
-/// The methods that a simulated node answers in addition to those that slotfront keeps answers of.
-pub(crate) const OTHER_METHODS: [&str; 9] = [
-    "getSlot",
-    "getBlockHeight",
-    "getEpochInfo",
-    "getLatestBlockhash",
-    "isBlockhashValid",
-    "getSignatureStatuses",
-    "simulateTransaction",
-    "sendTransaction",
-    "requestAirdrop",
-];
 /// The smallest lag, in slots, at which a node is unhealthy.
 const HEALTH_SLOTS: u64 = 128;
 
-/// Answers a call of one of [`OTHER_METHODS`].
+/// Answers a call of a method of which slotfront keeps no answers.
 pub(super) fn call(view: &View<'_>, method: &str, params: &Params) -> Result<Value, Refusal> {
     match method {
         "simulateTransaction" => return send::simulate(view, params),

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
-use slotfront_rpc::methods::{Commitment, PassthroughMethod, Pubkey};
-use slotfront_sim::{Cluster, Fault, Settings, passthrough_methods};
+use slotfront_rpc::methods::{Commitment, Pubkey};
+use slotfront_sim::{Cluster, Fault, Settings};
 
 use super::{call, cluster, code, result};
 
@@ -392,17 +392,6 @@ fn nodes_report_their_version_everywhere() {
     assert_eq!(reported(), "4.3.1");
     node.set_firedancer(true);
     assert_eq!(reported(), "0.806.40000");
-}
-
-#[test]
-fn further_methods_are_those_that_are_answered() {
-    let cluster = cluster();
-    let is_answered = |method: &PassthroughMethod| {
-        call(cluster.node(0), method.as_str(), &json!([]))["error"]["code"] != -32_601
-    };
-    let mut listed = passthrough_methods();
-    listed.sort();
-    assert_eq!(listed, PassthroughMethod::ALL.into_iter().filter(is_answered).collect::<Vec<_>>());
 }
 
 #[test]

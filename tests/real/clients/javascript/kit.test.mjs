@@ -114,7 +114,7 @@ test('getRecentPerformanceSamples and getClusterNodes', async () => {
   assert.equal(nodes.length, scene.nodes);
 });
 
-test('passthrough methods work, and writes are refused', async () => {
+test('simulations work, and writes are refused', async () => {
   assert.ok((await rpc.getSlot({ commitment: 'processed' }).send()) >= SLOT);
   assert.ok((await rpc.getBalance(wallet).send()).value > 0n);
   assert.equal(await rpc.getHealth().send(), 'ok');

@@ -105,7 +105,7 @@ test('getRecentPerformanceSamples and getClusterNodes', async () => {
   assert.ok(nodes.every((node) => key(node.pubkey) && node.rpc));
 });
 
-test('passthrough methods work, and writes are refused', async () => {
+test('simulations work, and writes are refused', async () => {
   assert.ok((await connection.getSlot('processed')) >= (await connection.getSlot('finalized')));
   assert.ok((await connection.getBalance(wallet)) > 0);
   assert.ok((await connection.getEpochInfo()).epoch > 0);

@@ -104,7 +104,7 @@ class SolanaPy(unittest.IsolatedAsyncioTestCase):
         nodes = (await self.client.get_cluster_nodes()).value
         self.assertEqual(len(nodes), SCENE["nodes"])
 
-    async def test_passthrough_works_and_writes_are_refused(self):
+    async def test_simulations_work_and_writes_are_refused(self):
         self.assertTrue(await self.client.is_connected())
         self.assertGreater((await self.client.get_balance(WALLET)).value, 0)
         self.assertGreaterEqual((await self.client.get_slot(Processed)).value, SCENE["block"]["slot"])

@@ -77,7 +77,7 @@ fn main() {
         ("blocks", blocks),
         ("votes, balances and fees", votes_balances_and_fees),
         ("samples and nodes", samples_and_nodes),
-        ("passthrough methods, and writes", passthrough),
+        ("simulations, and writes", simulations),
         ("an unknown key", unknown_key),
         ("over the rate", over_the_rate),
     ] {
@@ -248,7 +248,7 @@ fn samples_and_nodes(scene: &Scene) {
     assert!(nodes.iter().all(|node| node.rpc.is_some()));
 }
 
-fn passthrough(scene: &Scene) {
+fn simulations(scene: &Scene) {
     let client = client(scene, CommitmentConfig::confirmed());
     assert!(client.get_slot().expect("a slot") > scene.number("/block/slot"));
     assert!(client.get_balance(&scene.key("/wallet")).expect("a balance") > 0);

@@ -1,13 +1,13 @@
-//! Passthrough methods: off by default, and limited and retried like the eight cached methods. A method that
-//! writes is refused with an error that names the method.
+//! What is forwarded as it came, simulations and the methods that an operator lists: limited and retried like what is
+//! cached. A method that writes is refused with an error that names it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
 use slotfront::breaker::BreakerState;
-use slotfront::config::{Config, Secret};
-use slotfront::methods::{AnyMethod, Commitment, Method};
+use slotfront::config::{Config, ListedSettings, Secret};
+use slotfront::methods::{AnyMethod, Commitment, Group, Method};
 use slotfront_sim::Fault;
 use slotfront_testkit::{FORWARDED, TestGateway, forwarded_params};
 use socket2::{Domain, Socket, Type};
@@ -16,22 +16,17 @@ use tokio::time::Instant;
 /// A method that no simulated node has.
 const UNKNOWN: &str = "getStakeActivation";
 
-fn on(config: &mut Config) {
-    config.passthrough =
-        [FORWARDED, UNKNOWN].map(|name| AnyMethod::from_name(name).expect("a method")).into();
-}
+/// A method of a provider, which simulated nodes have only as a scripted answer.
+const ASSET: &str = "getAsset";
 
-fn all() -> Vec<AnyMethod> {
-    AnyMethod::listed().filter(|method| matches!(method, AnyMethod::Passthrough(_))).collect()
+fn on(config: &mut Config) {
+    config.list_method(UNKNOWN, ListedSettings::of(Group::Core));
+    config.list_method(ASSET, ListedSettings::of(Group::Provider));
 }
 
 #[tokio::test]
 async fn nothing_is_forwarded_unless_it_is_named() {
-    let gateway = TestGateway::builder()
-        .nodes(1)
-        .config(|config| config.passthrough = vec![AnyMethod::from_name(FORWARDED).expect("a method")])
-        .start()
-        .await;
+    let gateway = TestGateway::builder().nodes(1).start().await;
     let outcome = gateway.call(FORWARDED, forwarded_params()).send().await;
     assert_eq!((outcome.status, outcome.cache_status()), (200, "fwd=bypass"));
     assert!(outcome.value()["err"].is_string());
@@ -45,7 +40,7 @@ async fn nothing_is_forwarded_unless_it_is_named() {
 
 #[tokio::test]
 async fn writes_are_refused_by_name() {
-    let gateway = TestGateway::builder().nodes(1).config(|config| config.passthrough = all()).start().await;
+    let gateway = TestGateway::builder().nodes(1).config(on).start().await;
     for method in ["sendTransaction", "requestAirdrop", "sendBundle"] {
         let reply = gateway.call(method, json!(["AQ=="])).send().await;
         assert_eq!((reply.status, reply.code()), (200, -32601));
@@ -56,7 +51,7 @@ async fn writes_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn passthrough_changes_and_holds_nothing() {
+async fn what_is_forwarded_changes_and_holds_nothing() {
     let gateway = TestGateway::builder().nodes(1).config(on).start().await;
     for calls in 1..=3 {
         let reply = gateway.call(FORWARDED, forwarded_params()).send().await;
@@ -165,7 +160,7 @@ async fn slow_connections_are_retried_elsewhere() {
         on(config);
         config.pool.connect_timeout = Duration::from_millis(20);
         // The caller's deadline comes before the attempt's timeout.
-        config.pool.forward_timeout = Duration::from_hours(1);
+        config.pool.attempt_timeout.fill(Duration::from_hours(1));
         for (upstream, node) in config.upstreams.iter_mut().zip(&nodes) {
             upstream.url = Secret::new(format!("http://{node}"));
         }
@@ -178,12 +173,12 @@ async fn slow_connections_are_retried_elsewhere() {
 }
 
 #[tokio::test]
-async fn hangs_of_a_forwarded_method_open_no_breaker() {
+async fn hangs_of_a_simulation_open_no_breaker() {
     let gateway = TestGateway::builder()
         .nodes(1)
         .config(|config| {
             on(config);
-            config.pool.forward_timeout = Duration::from_millis(50);
+            config.pool.attempt_timeout.fill(Duration::from_millis(50));
             config.pool.breaker.failures = 2;
             config.pool.retries = 0;
         })
@@ -202,7 +197,7 @@ async fn hangs_of_a_forwarded_method_open_no_breaker() {
 }
 
 #[tokio::test]
-async fn passthrough_obeys_plans_limits_and_units() {
+async fn what_is_forwarded_obeys_plans_limits_and_units() {
     let gateway = TestGateway::builder()
         .nodes(1)
         .config(|config| {
@@ -238,9 +233,6 @@ async fn passthrough_obeys_plans_limits_and_units() {
     assert_eq!((limited.status, limited.code(), limited.header("retry-after")), (429, -32092, "1"));
     let metrics = gateway.admin("/metrics").await.text;
     for line in [
-        r#"slotfront_passthrough_requests_total{method="simulateTransaction",outcome="limited"} 1"#,
-        r#"slotfront_passthrough_requests_total{method="simulateTransaction",outcome="denied"} 1"#,
-        r#"slotfront_passthrough_request_duration_seconds_count{method="simulateTransaction"}"#,
         r#"slotfront_upstream_requests_total{method="other",result="ok",upstream="node-0"}"#,
         r#"slotfront_requests_total{commitment="confirmed",method="other",outcome="bypass"}"#,
     ] {
@@ -253,13 +245,13 @@ async fn a_plans_commitments_hold_however_one_is_written() {
     let gateway = TestGateway::builder()
         .nodes(1)
         .config(|config| {
-            config.passthrough = all();
+            on(config);
             config.plans.get_mut("dev").expect("the dev plan").commitments =
                 Some(vec![Commitment::Finalized]);
         })
         .start()
         .await;
-    for method in all().into_iter().map(AnyMethod::as_str) {
+    for method in [FORWARDED, UNKNOWN, ASSET] {
         for params in [
             r#"[{"commitment":"processed"}]"#,
             r#"[{"commitment":"finalized","commitment":"processed"}]"#,
@@ -352,4 +344,84 @@ async fn forwarded_calls_avoid_a_node_on_trial() {
         assert_eq!(forwarded.send().await.status, 200);
     }
     assert_eq!((node.calls(FORWARDED), breaker()), (0, BreakerState::HalfOpen));
+}
+
+/// Returns a fault by which a node answers as one that has a method of its own.
+fn answering(id: &str) -> Fault {
+    Fault::Result(json!({ "id": id }))
+}
+
+#[tokio::test]
+async fn a_listed_method_goes_to_its_upstreams_as_it_came() {
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .config(|config| {
+            let settings = ListedSettings { upstreams: vec!["node-1".to_owned()], group: Group::Provider };
+            config.list_method(ASSET, settings);
+        })
+        .start()
+        .await;
+    let [other, das] = [0, 1].map(|node| gateway.cluster.node(node));
+    das.fault_on(ASSET, answering("a"), None);
+    for params in [json!({ "id": "a", "displayOptions": { "x": 1.50 } }), json!(["a"]), json!([])] {
+        let reply = gateway.call(ASSET, params).send().await;
+        assert_eq!((reply.status, reply.cache_status()), (200, "fwd=bypass"), "{}", reply.text);
+        assert_eq!(reply.json()["result"]["id"], "a");
+    }
+    assert_eq!((other.calls(ASSET), das.calls(ASSET)), (0, 3));
+    // A fault of its only upstream is told, and no other is asked.
+    das.fault_on(ASSET, Fault::Status(503), None);
+    let reply = gateway.call(ASSET, json!([])).send().await;
+    assert_eq!((reply.status, reply.code(), other.calls(ASSET)), (502, -32095, 0), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn faults_of_a_listed_method_stay_with_its_group() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            on(config);
+            config.pool.attempt_timeout.fill(Duration::from_millis(50));
+            config.pool.attempt_timeout[Method::GetAccountInfo.index()] = Duration::from_secs(20);
+            config.pool.breaker.failures = 2;
+            config.pool.retries = 0;
+        })
+        .start()
+        .await;
+    let hold = gateway.cluster.node(0).hold(ASSET);
+    for _ in 0..6 {
+        let reply = gateway.call(ASSET, json!([])).send().await;
+        assert_eq!((reply.status, reply.code()), (502, -32095), "{}", reply.text);
+    }
+    drop(hold);
+    let wallets = gateway.cluster.examples().wallets;
+    let reply = gateway.get_account(wallets[0]).send().await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+}
+
+#[tokio::test]
+async fn unknown_members_make_a_question_of_their_own() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.plans.get_mut("dev").expect("the dev plan").max_accounts = Some(2))
+        .start()
+        .await;
+    let (node, wallets) = (gateway.cluster.node(0), gateway.cluster.examples().wallets);
+    let (seen, bodies) = std::sync::mpsc::channel();
+    node.observe(move |call| _ = seen.send(call.params.clone()));
+    let known = gateway.get_account(wallets[0]).base64();
+    let unknown = known.clone().with("changedSinceSlot", 7);
+    for (call, status) in [(&known, "fwd=miss"), (&unknown, "fwd=miss"), (&known, "hit"), (&unknown, "hit")] {
+        let reply = call.send().await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert!(reply.cache_status().starts_with(status), "{call:?}: {}", reply.cache_status());
+    }
+    assert_eq!(node.calls("getAccountInfo"), 2);
+    assert_eq!(
+        bodies.try_iter().filter(|params| format!("{params:?}").contains("changedSinceSlot")).count(),
+        1
+    );
+    // A plan's limit holds for what the call asks for.
+    let three = gateway.get_accounts(&wallets[..3]).with("changedSinceSlot", 7);
+    assert_eq!(three.send().await.code(), -32091);
 }

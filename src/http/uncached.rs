@@ -1,5 +1,5 @@
-//! Answers calls of methods that are not cached. A call is forwarded to a node if `passthrough.methods` lists its method, or
-//! if the method has a group, which plans open. Otherwise the call is refused.
+//! Answers the calls that the cache does not: reads of the tip, transactions, simulations, and the methods that the operator
+//! lists. Any other method is refused.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use super::{send, tip};
 use crate::cache::{CacheStatus, Charge, Debt};
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
-use crate::methods::{AnyMethod, Commitment, PassthroughCall, PassthroughMethod, TipMethod, write_method};
+use crate::methods::{AnyMethod, Commitment, ForwardedCall, TipMethod, write_method};
 use crate::node::NodeReply;
-use crate::pool::PassthroughRequest;
+use crate::pool::ForwardedRequest;
 use crate::telemetry::NodeCode;
 
 /// Answers a call of the method `name`, which is not one of the cached methods, and counts it in the metrics.
@@ -27,50 +27,44 @@ pub(super) async fn answer(
     if let Some(method) = TipMethod::from_name(name) {
         return tip::answer(request, id, method, &params).await;
     }
-    let may_send = request.front.config.send.enabled && request.principal.may_send();
-    if name == AnyMethod::Send.as_str() && may_send {
+    let config = &request.front.config;
+    if name == AnyMethod::Send.as_str() && config.send.enabled && request.principal.may_send() {
         return send::answer(request, id, &params).await;
     }
     let limited = request.principal.take(Instant::now()).err();
-    let allowed = &request.front.config.passthrough;
-    let is_forwarded = |method: &PassthroughMethod| {
-        let method = AnyMethod::Passthrough(*method);
-        method.group().is_some() || allowed.contains(&method)
-    };
-    let Some(method) = PassthroughMethod::from_name(name).filter(is_forwarded) else {
+    let is_forwarded =
+        |method: &AnyMethod| *method == AnyMethod::Simulate || config.methods.contains_key(method);
+    let Some(method) = AnyMethod::from_name(name).filter(is_forwarded) else {
         let unknown = || write_method(name).map_or(Error::MethodNotFound, Error::Write);
         return request.refuse(id, None, None, limited.unwrap_or_else(unknown));
     };
-    let response = if let Some(error) = limited {
-        request.refuse(id, None, None, error)
-    } else {
-        let call = PassthroughCall::new(method, params);
-        let commitment = Some(call.commitment);
-        let answer = forward(request, call).await;
-        finish(request, id, commitment, answer.map(|reply| (reply, CacheStatus::Bypassed)))
-    };
-    let metrics = &request.front.metrics;
-    metrics.passthrough_requests.at((method, response.outcome.outcome)).inc();
-    metrics.passthrough_duration.at(method).observe(request.started.elapsed().as_secs_f64());
-    response
+    if let Some(error) = limited {
+        return request.refuse(id, None, None, error);
+    }
+    let call = ForwardedCall::new(method, params);
+    let commitment = Some(call.commitment);
+    let answer = forward(request, call).await;
+    finish(request, id, commitment, answer.map(|reply| (reply, CacheStatus::Bypassed)))
 }
 
 /// Checks that the key may make the call, and forwards it to a node. The key owes what the node's work costs.
 ///
 /// # Errors
 /// The refusal by the key's plan or quota, [`Error::TimedOut`], or [`Error::NoUpstream`] if no node answers.
-async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<NodeReply, Error> {
-    let (call, charge) = request.principal.admit_passthrough(call)?;
-    let context = request.call_context();
-    // What somebody was shown is in the state of the simulation, too.
-    let is_simulation = call.method.as_str() == "simulateTransaction";
-    let prefer = is_simulation.then(|| request.front.tip.slot(call.commitment));
-    let ask = PassthroughRequest { call, prefer, context };
+async fn forward(request: &RequestContext<'_>, call: ForwardedCall) -> Result<NodeReply, Error> {
+    let (call, charge) = request.principal.admit_forwarded(call)?;
     let pool = Arc::clone(&request.front.pool);
-    charged(request, charge, async move { pool.pass_through(&ask).await }, Debt::of).await
+    let (method, context) = (call.method, request.call_context(call.method));
+    // What somebody was shown is in the state of the simulation, too.
+    let is_simulation = call.method == AnyMethod::Simulate;
+    let prefer = is_simulation.then(|| request.front.tip.slot(call.commitment));
+    let listed = request.front.config.methods.get(&call.method);
+    let upstreams = listed.map(|listed| listed.upstreams.clone()).unwrap_or_default();
+    let ask = ForwardedRequest { call, prefer, upstreams, context };
+    charged(request, charge, method, async move { pool.forward(&ask).await }, Debt::of).await
 }
 
-/// Waits for the work of a node for a call, until the request's deadline. The key owes what `debt` says of its result,
+/// Waits for the work of a node for a call of `method`, until the deadline of that. The key owes what `debt` says of its result,
 /// even if the caller disconnects.
 ///
 /// # Errors
@@ -78,10 +72,11 @@ async fn forward(request: &RequestContext<'_>, call: PassthroughCall) -> Result<
 pub(super) async fn charged<T: Send + 'static>(
     request: &RequestContext<'_>,
     charge: Charge,
+    method: AnyMethod,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
     debt: impl Fn(&Result<T, Error>) -> Debt + Send + 'static,
 ) -> Result<T, Error> {
-    let timeout = request.front.config.server.request_timeout;
+    let timeout = request.front.pool.time_of(method);
     let deadline = request.started + timeout;
     let working = async move {
         let result = work.await;
@@ -90,8 +85,9 @@ pub(super) async fn charged<T: Send + 'static>(
     };
     // The pool ends the call at its deadline, too, and then says whether a node had been asked.
     let late = |_| Error::TimedOut(timeout);
-    // Without a plan nothing is charged, so the call may be cancelled when the caller disconnects.
-    if !request.principal.has_plan() {
+    // Without a plan nothing is charged, so the call may be cancelled when the caller disconnects; but a node that walks over
+    // accounts walks on.
+    if !request.principal.has_plan() && !method.rules().walks {
         return timeout_at(deadline, Box::pin(working)).await.map_err(late)?;
     }
     // The call runs in a task of its own. The task shares the request's permit.

@@ -1,134 +1,20 @@
-//! The read methods that are forwarded, and the write methods, which are not.
+//! The calls that go to a node as the caller has written them: simulations, and the methods that the operator lists.
 //!
 //! The node checks the params. So this module reads only what the choice of a node and the rules of plans need, the
 //! commitment and `minContextSlot`, and reads them as a node does: the last of several members of the same name wins,
-//! and any param may be the configuration. No setting adds a method to those in this module.
+//! and any param may be the configuration.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::{Commitment, Group, Method, Rules, Slot, SubscriptionMethod, TipMethod, rules};
+use super::{AnyMethod, Commitment, Slot};
 use crate::jsonrpc::Params;
-
-const SEND: &str = "sendTransaction";
-
-/// The methods that send transactions. Nodes have the first two. `sendBundle` belongs to services in front of nodes.
-const WRITES: [&str; 3] = [SEND, "requestAirdrop", "sendBundle"];
-
-/// Returns the write method of this name, if there is one.
-pub fn write_method(name: &str) -> Option<&'static str> {
-    WRITES.into_iter().find(|write| *write == name)
-}
-
-named! {
-    /// A method that slotfront does not answer itself, and forwards to a node: if `[passthrough] methods` lists it, or if it
-    /// has a group and the caller's plan opens that. All of them have a commitment.
-    pub enum PassthroughMethod {
-        /// Nodes before Agave 2 have it.
-        GetStakeActivation = "getStakeActivation",
-        /// A simulation writes nothing to the chain.
-        SimulateTransaction = "simulateTransaction",
-        /// No setting can list it. Only `slotfront dev` forwards it.
-        RequestAirdrop = "requestAirdrop",
-    }
-}
-
-/// A method that a plan or a key can allow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum AnyMethod {
-    /// A method that slotfront answers through its cache.
-    Own(Method),
-    /// One of the six methods whose answers never go back.
-    Tip(TipMethod),
-    /// A method that is forwarded.
-    Passthrough(PassthroughMethod),
-    /// A subscription over a WebSocket.
-    Subscription(SubscriptionMethod),
-    /// `sendTransaction`, which `[send]` may enable.
-    Send,
-}
-
-impl AnyMethod {
-    /// The number of methods.
-    pub const COUNT: usize = Self::Send.index() + 1;
-
-    /// Returns the name in calls, metrics and settings.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Own(method) => method.as_str(),
-            Self::Tip(method) => method.as_str(),
-            Self::Passthrough(method) => method.as_str(),
-            Self::Subscription(method) => method.as_str(),
-            Self::Send => SEND,
-        }
-    }
-
-    /// Returns every method, in the order of [`AnyMethod::index`].
-    pub fn all() -> impl Iterator<Item = Self> {
-        let own = Method::ALL.into_iter().map(Self::Own).chain(TipMethod::ALL.into_iter().map(Self::Tip));
-        own.chain(PassthroughMethod::ALL.into_iter().map(Self::Passthrough))
-            .chain(SubscriptionMethod::ALL.into_iter().map(Self::Subscription))
-            .chain([Self::Send])
-    }
-
-    /// Returns the position of the method among all of them, for tables with one element for each.
-    pub const fn index(self) -> usize {
-        const TIP: usize = Method::ALL.len();
-        const PASSTHROUGH: usize = TIP + TipMethod::ALL.len();
-        const SUBSCRIPTION: usize = PASSTHROUGH + PassthroughMethod::ALL.len();
-        match self {
-            Self::Own(method) => method.index(),
-            Self::Tip(method) => TIP + method.index(),
-            Self::Passthrough(method) => PASSTHROUGH + method.index(),
-            Self::Subscription(method) => SUBSCRIPTION + method.index(),
-            Self::Send => SUBSCRIPTION + SubscriptionMethod::ALL.len(),
-        }
-    }
-
-    /// Returns every method that a setting can name.
-    pub fn listed() -> impl Iterator<Item = Self> {
-        Self::all().filter(|method| *method != Self::Passthrough(PassthroughMethod::RequestAirdrop))
-    }
-
-    /// Returns the group by which a plan opens the method. `None` if it has to be named, or needs a setting of its own.
-    pub const fn group(self) -> Option<Group> {
-        match self {
-            Self::Own(method) => Some(method.group()),
-            Self::Tip(_) => Some(Group::Tip),
-            Self::Passthrough(PassthroughMethod::SimulateTransaction) => Some(Group::Simulation),
-            Self::Subscription(_) => Some(Group::Subscriptions),
-            Self::Passthrough(_) | Self::Send => None,
-        }
-    }
-
-    /// Returns the rules of the method.
-    pub const fn rules(self) -> &'static Rules {
-        match self {
-            Self::Own(method) => method.rules(),
-            Self::Tip(_) | Self::Subscription(_) => &rules::TIP,
-            Self::Passthrough(PassthroughMethod::GetStakeActivation) => &rules::AMOUNT,
-            Self::Passthrough(_) => &rules::SIMULATION,
-            Self::Send => &rules::SEND,
-        }
-    }
-
-    /// Returns true if a plan that names no methods allows the method: what a wallet or an explorer reads, and nothing for
-    /// which a node works for long.
-    pub fn is_usual(self) -> bool {
-        self.group().is_some_and(|group| !matches!(group, Group::Scans | Group::Simulation))
-    }
-
-    /// Returns the method of this exact name, if a setting can name it.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::listed().find(|method| method.as_str() == name)
-    }
-}
 
 /// A call that is forwarded to a node. Its params are unparsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PassthroughCall {
+pub struct ForwardedCall {
     /// The method.
-    pub method: PassthroughMethod,
+    pub method: AnyMethod,
     /// The params of the caller.
     pub params: Params,
     /// The commitment in the params, or finalized if the params have none.
@@ -140,11 +26,11 @@ pub struct PassthroughCall {
 /// The name of the config's member that holds the commitment.
 const COMMITMENT: &str = "commitment";
 
-impl PassthroughCall {
+impl ForwardedCall {
     /// Creates a call, and reads its commitment and `minContextSlot`.
-    pub fn new(method: PassthroughMethod, params: Params) -> Self {
+    pub fn new(method: AnyMethod, params: Params) -> Self {
         let (mut named, mut min_context_slot) = (None, None);
-        for param in list(&params) {
+        for param in values(&params) {
             match param {
                 Value::Object(config) => {
                     named = config.get(COMMITMENT).and_then(commitment).or(named);
@@ -174,14 +60,14 @@ impl PassthroughCall {
         };
         match &self.params {
             Params::None => {}
-            Params::Object(text) => {
-                if let Ok(Value::Object(mut config)) = serde_json::from_slice(text) {
+            Params::Object(_) => {
+                if let Some(Value::Object(mut config)) = values(&self.params).pop() {
                     rewrite(&mut config);
                     self.params = Params::Object(Value::Object(config).to_string().into());
                 }
             }
             Params::Array(_) => {
-                let mut list = list(&self.params);
+                let mut list = values(&self.params);
                 while list.last().is_some_and(Value::is_null) {
                     list.pop();
                 }
@@ -213,12 +99,13 @@ impl PassthroughCall {
     }
 }
 
-/// Returns positional params as values. Returns an empty list for absent or named params.
-fn list(params: &Params) -> Vec<Value> {
+/// Returns positional params as values. Named ones are a configuration alone.
+fn values(params: &Params) -> Vec<Value> {
     match params {
         // The envelope has validated the text.
         Params::Array(text) => serde_json::from_slice(text).unwrap_or_default(),
-        Params::Object(_) | Params::None => Vec::new(),
+        Params::Object(text) => serde_json::from_slice(text).map(|config| vec![config]).unwrap_or_default(),
+        Params::None => Vec::new(),
     }
 }
 
@@ -243,28 +130,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listed_methods_are_unique_and_write_nothing() {
-        let mut names: Vec<_> = AnyMethod::all().map(AnyMethod::as_str).collect();
-        assert!(AnyMethod::all().enumerate().all(|(at, method)| method.index() == at));
-        assert_eq!(names.len(), AnyMethod::COUNT);
-        names.push("sendBundle");
-        let count = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), count);
-        assert!(AnyMethod::listed().all(|method| AnyMethod::from_name(method.as_str()) == Some(method)));
-        assert_eq!(AnyMethod::from_name("requestAirdrop"), None);
-    }
-
-    #[test]
-    fn only_node_selection_is_read_from_passthrough_params() {
+    fn only_what_chooses_a_node_is_read_from_the_params() {
         let call_of = |name: &str, params: &'static str| {
             let params = match params.as_bytes().first() {
                 None => Params::None,
                 Some(b'{') => Params::Object(params.into()),
                 Some(_) => Params::Array(params.into()),
             };
-            PassthroughCall::new(PassthroughMethod::from_name(name).unwrap(), params)
+            ForwardedCall::new(AnyMethod::from_name(name).unwrap(), params)
         };
         for (name, params, commitment, floor) in [
             ("simulateTransaction", "", Commitment::Finalized, None),
@@ -281,7 +154,7 @@ mod tests {
                 Commitment::Finalized,
                 None,
             ),
-            ("simulateTransaction", r#"{"commitment":"processed"}"#, Commitment::Finalized, None),
+            ("simulateTransaction", r#"{"commitment":"processed"}"#, Commitment::Processed, None),
             (
                 "simulateTransaction",
                 r#"[{"commitment":"finalized","minContextSlot":3,"commitment":"processed","minContextSlot":7}]"#,
@@ -333,15 +206,14 @@ mod tests {
             ),
             (
                 r#"{"commitment":"processed","a":18446744073709551615}"#,
-                r#"{"commitment":"finalized","a":18446744073709551615}"#,
+                r#"{"commitment":"processed","a":18446744073709551615}"#,
             ),
             ("[null]", "[]"),
         ] {
             let text = Bytes::from_static(params.as_bytes());
             let params = if params.starts_with('{') { Params::Object(text) } else { Params::Array(text) };
             let call =
-                PassthroughCall::new(PassthroughMethod::from_name("simulateTransaction").unwrap(), params)
-                    .canonical();
+                ForwardedCall::new(AnyMethod::from_name("simulateTransaction").unwrap(), params).canonical();
             let (Params::Array(text) | Params::Object(text)) = &call.params else { panic!("{call:?}") };
             let [text, expected] =
                 [&text[..], expected.as_bytes()].map(|text| serde_json::from_slice::<Value>(text).unwrap());

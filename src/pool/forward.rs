@@ -1,9 +1,7 @@
-//! Passthrough methods as upstream calls: sent as they came, and answered by any usable node.
+//! Simulations and listed methods as upstream calls: sent as they came, and answered by any usable node.
 //!
-//! These calls use the same nodes and limits as typed queries, but the gateway does not interpret their answers: an
-//! error is the answer, unless it means that the node cannot serve the call or is unhealthy. Neither hangs nor faults
-//! of these calls count against a node, because how much work one of them makes is up to the caller, and any caller
-//! could open breakers. For the same reason their retries have a budget of their own.
+//! These calls use the same nodes and limits as typed queries, but the gateway does not interpret their results. How much
+//! work one of them makes is up to the caller, so their retries have a budget of their own.
 
 use bytes::Bytes;
 
@@ -11,27 +9,30 @@ use super::member::Member;
 use super::members::Members;
 use super::question::{CallContext, MinSlotUse, ParsedReply, Question, UpstreamCall};
 use crate::error::FailedAttempt;
-use crate::methods::{AnyMethod, PassthroughCall, Slot};
+use crate::methods::{ForwardedCall, Slot};
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::AttemptResult;
 
-/// A call of a passthrough method on its way to a node.
+/// A call that is forwarded, on its way to a node.
 #[derive(Debug, Clone)]
-pub struct PassthroughRequest {
+pub struct ForwardedRequest {
     /// The call, with its params as the caller sent them.
-    pub call: PassthroughCall,
+    pub call: ForwardedCall,
     /// A slot that the node should have reached.
     pub prefer: Option<Slot>,
+    /// The names of the upstreams that may get it. All of them, if there is no name.
+    pub upstreams: Vec<String>,
     /// The caller, with its deadline and trace.
     pub context: CallContext,
 }
 
-impl UpstreamCall for PassthroughRequest {
+impl UpstreamCall for ForwardedRequest {
     fn question(&self) -> Question<'_> {
         Question {
             commitment: Some(self.call.commitment),
             wanted_slot: self.call.min_context_slot.max(self.prefer),
-            ..Question::new(AnyMethod::Passthrough(self.call.method), &self.context)
+            upstreams: &self.upstreams,
+            ..Question::new(self.call.method, &self.context)
         }
     }
 

@@ -1,0 +1,164 @@
+//! Members of a config that slotfront does not know, such as a provider's `changedSinceSlot`. A node gets them as the caller
+//! wrote them. Nobody here knows what they mean, so such a question equals only one of the same text.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use super::{Life, Method, PlainQuery, Query, ResultKind};
+use crate::jsonrpc::Params;
+use crate::jsonrpc::scan::Scan;
+
+/// A call with members that slotfront does not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtendedQuery {
+    /// What the call asks for without them: who may ask for it and who may answer it.
+    pub known: Box<Query>,
+    /// The call as a node gets it.
+    pub call: PlainQuery,
+}
+
+/// The members that the configs of each method may have, by [`Method::index`], as the methods describe them.
+static KNOWN: LazyLock<[Vec<String>; Method::ALL.len()]> = LazyLock::new(|| {
+    Method::ALL.map(|method| {
+        let mut names = Vec::new();
+        method.describe().params.iter().for_each(|param| add_members(&param.schema, &mut names));
+        names
+    })
+});
+
+fn add_members(schema: &Value, names: &mut Vec<String>) {
+    if let Some(members) = schema["properties"].as_object() {
+        names.extend(members.keys().cloned());
+    }
+    let choices = ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|word| schema[word].as_array());
+    choices.flatten().for_each(|choice| add_members(choice, names));
+}
+
+/// Returns `query` with the members of `params` that its method does not know. A call without such members is returned as
+/// it is.
+pub(super) fn with_unknown_members(query: Query, params: &Params) -> Query {
+    let Params::Array(text) = params else { return query };
+    let method = query.method();
+    let known = &KNOWN[method.index()];
+    // Nearly all calls have none.
+    if known.is_empty() || !text.contains(&b'{') || !scan(text, known).unwrap_or(true) {
+        return query;
+    }
+    let is_known = |name: &String| known.contains(name);
+    let Ok(mut params) = serde_json::from_slice::<Vec<Value>>(text) else { return query };
+    while params.last().is_some_and(Value::is_null) {
+        params.pop();
+    }
+    let has_unknown = |param: &Value| param.as_object().is_some_and(|config| !config.keys().all(is_known));
+    if !params.iter().any(has_unknown) {
+        return query;
+    }
+    let mut commitment = query.commitment();
+    match params.last_mut() {
+        // They are written anew, as this cache and its callers may see them.
+        Some(Value::Object(config)) => {
+            config.retain(|name, _| name != "commitment" && name != "minContextSlot")
+        }
+        _ if commitment.is_some() => params.push(Value::Object(Map::new())),
+        _ => commitment = None,
+    }
+    let life = match query.plain().map(|call| call.life) {
+        Some(life @ (Life::Scan | Life::Never)) => life,
+        _ => Life::OneSlot,
+    };
+    let result = match &query {
+        Query::Block(_) => ResultKind::ObjectOrNull,
+        Query::Votes(_) => ResultKind::Object,
+        Query::Samples(_) | Query::ClusterNodes => ResultKind::List,
+        other => other.plain().map_or(ResultKind::Context, |call| call.result),
+    };
+    let call = PlainQuery {
+        method,
+        params: Value::Array(params).to_string().into(),
+        commitment,
+        min_context_slot: query.min_context_slot(),
+        takes_min_slot: known.iter().any(|name| name == "minContextSlot"),
+        result,
+        life,
+    };
+    Query::Extended(ExtendedQuery { known: Box::new(query), call })
+}
+
+/// Returns true if an object in the list `text` has a member that is not `known`. `None` if only a full parser can tell.
+fn scan(text: &[u8], known: &[String]) -> Option<bool> {
+    let mut has_unknown = false;
+    Scan::new(text).elements(|scan| {
+        if scan.peek() != Some(b'{') {
+            return scan.skip();
+        }
+        scan.members(|scan, name| {
+            has_unknown |= !known.iter().any(|one| one.as_bytes() == name);
+            scan.skip()
+        })
+    })?;
+    Some(has_unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::methods::Profile;
+
+    fn parse(method: Method, params: &str) -> Query {
+        Query::parse(method, &Params::Array(params.to_owned().into()), Profile::Node).unwrap()
+    }
+
+    const CLOCK: &str = "SysvarC1ock11111111111111111111111111111111";
+
+    #[test]
+    fn unknown_members_go_to_the_node_and_make_a_question_of_its_own() {
+        for (method, config, expected) in [
+            (
+                Method::GetAccountInfo,
+                r#"{"encoding":"base64","changedSinceSlot":7,"commitment":"confirmed","minContextSlot":5}"#,
+                r#"{"changedSinceSlot":7,"encoding":"base64","commitment":"confirmed","minContextSlot":5}"#,
+            ),
+            (
+                Method::GetProgramAccounts,
+                r#"{"changedSinceSlot":7}"#,
+                r#"{"changedSinceSlot":7,"commitment":"finalized"}"#,
+            ),
+            (Method::GetBalance, r#"{"x\u0061":{}}"#, r#"{"xa":{},"commitment":"finalized"}"#),
+        ] {
+            let query = parse(method, &format!(r#"["{CLOCK}",{config}]"#));
+            let Query::Extended(extended) = &query else { panic!("{query:?}") };
+            let written: Value = serde_json::from_str(&query.params_json()).unwrap();
+            let expected: Value = serde_json::from_str(&format!(r#"["{CLOCK}",{expected}]"#)).unwrap();
+            assert_eq!((written, query.method()), (expected, method));
+            assert_eq!(query.has_context(), extended.known.has_context());
+            assert_ne!(query, *extended.known);
+        }
+        let (confirmed, slot) = (Some(crate::methods::Commitment::Confirmed), Some(9));
+        let block = parse(Method::GetBlock, r#"[5,{"commitment":"confirmed","new":1}]"#);
+        assert_eq!(
+            (block.commitment(), block.plain().unwrap().result),
+            (confirmed, ResultKind::ObjectOrNull)
+        );
+        let account = parse(Method::GetAccountInfo, &format!(r#"["{CLOCK}",{{"a":1}}]"#));
+        assert_eq!(account.with_min_context_slot(slot).min_context_slot(), slot);
+    }
+
+    #[test]
+    fn known_members_are_known() {
+        for method in Method::ALL {
+            let example = method.describe().example.to_string();
+            assert!(!matches!(parse(method, &example), Query::Extended(_)), "{example}");
+        }
+        for config in [
+            r#"{"encoding":"base64","dataSlice":{"offset":0,"length":4},"commitment":"processed","minContextSlot":1}"#,
+            "null",
+            "{}",
+        ] {
+            let query = parse(Method::GetMultipleAccounts, &format!(r#"[["{CLOCK}"],{config}]"#));
+            assert!(matches!(query, Query::Accounts(_)), "{query:?}");
+        }
+        let block = r#"[5,{"encoding":"json","transactionDetails":"full","rewards":false,"maxSupportedTransactionVersion":0,"commitment":"finalized"}]"#;
+        assert!(matches!(parse(Method::GetBlock, block), Query::Block(_)));
+    }
+}
