@@ -1,13 +1,14 @@
 //! The calls that some phases make beside the account calls, and what is right for each.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use serde_json::Value;
 use slotfront_lab::wire::HttpResponse;
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 use slotfront_sim::{Cluster, Settings};
 
-use crate::phases::ACCOUNT;
+use crate::phases::{ACCOUNT, WELL};
 
 /// The method that the nodes refuse in some phases. No refusal is cached, so each call meets it.
 pub(crate) const REFUSED: &str = "getTokenAccountsByDelegate";
@@ -15,6 +16,13 @@ pub(crate) const REFUSED: &str = "getTokenAccountsByDelegate";
 const TOKEN: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
 /// A node's error for a `minContextSlot` that it has not reached.
 const NOT_REACHED: i64 = -32_016;
+
+pub(crate) const PAGES: &str = "getSignaturesForAddress";
+const SCANS: &str = "getProgramAccounts";
+/// The number of signatures of a page. The accounts of the callers have that many.
+const PAGE: usize = 3;
+/// The time that a node needs for a scan in one of the phases: more than the time of other calls.
+pub(crate) const SCAN: Duration = Duration::from_secs(14);
 
 /// The errors of a node for a slot without a block.
 const SKIPPED: [i64; 2] = [-32_007, -32_009];
@@ -29,6 +37,10 @@ pub(crate) enum Beside {
     /// getAccountInfo with the cluster's newest slot as `minContextSlot`. An answer from this slot or a later one is
     /// right, and so is a node's refusal.
     NewestSlot,
+    /// getSignaturesForAddress. A page is right if it is as long as that of the node that is well.
+    Pages,
+    /// getProgramAccounts, for which the nodes need a long time. Any result is right.
+    Scans,
     /// getBlock for the slots of the [`hole`] and around it. The block is right, or for a skipped slot a node's refusal.
     Blocks,
 }
@@ -55,7 +67,14 @@ impl Beside {
             Self::Refused { .. } => "calls of this method",
             Self::NewestSlot => "with `minContextSlot`",
             Self::Blocks => "getBlock",
+            Self::Pages => PAGES,
+            Self::Scans => SCANS,
         }
+    }
+
+    /// Returns the time after which a caller gives such a call up. `None` for that of the account calls.
+    pub(crate) fn give_up(self) -> Option<Duration> {
+        matches!(self, Self::Scans).then_some(2 * SCAN)
     }
 
     /// Returns the call with this number.
@@ -67,6 +86,12 @@ impl Beside {
                 let config =
                     format!(r#"{{"encoding":"base64","commitment":"processed","minContextSlot":{newest}}}"#);
                 (ACCOUNT, newest, format!(r#"["{address}",{config}]"#))
+            }
+            Self::Pages => (PAGES, newest, format!(r#"["{address}",{{"limit":{PAGE}}}]"#)),
+            // Each is another question, so that none waits for the answer of another.
+            Self::Scans => {
+                let filter = format!(r#"{{"dataSize":{number}}}"#);
+                (SCANS, newest, format!(r#"["{TOKEN}",{{"filters":[{filter}]}}]"#))
             }
             Self::Blocks => {
                 let Range { start, end } = hole();
@@ -94,6 +119,15 @@ impl BesideCall {
                 let from = json["result"]["context"]["slot"].as_u64();
                 code == Some(NOT_REACHED) || from.is_some_and(|from| from >= self.slot)
             }
+            Beside::Pages => {
+                let (method, params) = (self.method, &self.params);
+                let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+                let whole: Value =
+                    serde_json::from_slice(&cluster.node(WELL).answer(body.as_bytes())).unwrap_or_default();
+                let count = |page: &Value| page["result"].as_array().map(Vec::len);
+                count(&json).is_some() && count(&json) == count(&whole)
+            }
+            Beside::Scans => json["result"].is_array(),
             Beside::Blocks if cluster.has_block(self.slot) => json["result"]["blockhash"].is_string(),
             Beside::Blocks => code.is_some_and(|code| SKIPPED.contains(&code)),
         };

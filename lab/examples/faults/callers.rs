@@ -84,7 +84,7 @@ impl Callers {
         while !self.over.load(Ordering::Relaxed) {
             let phase = self.phase.load(Ordering::Relaxed);
             self.begin(phase);
-            let (outcome, time) = in_time(pace, self.ask_once(pace.equal_ids)).await;
+            let (outcome, time) = in_time(pace.give_up, self.ask_once(pace.equal_ids)).await;
             // A call that began between two faults counts for the phase in which it ends.
             let counted = if phase == 0 { self.phase.load(Ordering::Relaxed) } else { phase };
             self.add(phase, counted, outcome, time);
@@ -98,7 +98,8 @@ impl Callers {
             let phase = self.phase.load(Ordering::Relaxed);
             if let Some(beside) = self.beside.get(phase).copied().flatten() {
                 self.begin(phase + 1);
-                let (outcome, time) = in_time(pace, self.ask_once_beside(beside)).await;
+                let (outcome, time) =
+                    in_time(beside.give_up().unwrap_or(pace.give_up), self.ask_once_beside(beside)).await;
                 self.add(phase + 1, phase + 1, outcome, time);
             }
             tokio::time::sleep(pace.pause).await;
@@ -213,13 +214,16 @@ impl Callers {
     }
 }
 
-/// Awaits a call, at most for the time of the pace. Returns its outcome and its duration.
-async fn in_time(pace: Pace, call: impl Future<Output = Result<u64, String>>) -> (CallOutcome, Duration) {
+/// Awaits a call, at most for the time after which it is given up. Returns its outcome and its duration.
+async fn in_time(
+    give_up: Duration,
+    call: impl Future<Output = Result<u64, String>>,
+) -> (CallOutcome, Duration) {
     let began = Instant::now();
-    let outcome = match timeout(pace.give_up, call).await {
+    let outcome = match timeout(give_up, call).await {
         Ok(Ok(age)) => CallOutcome::Answer { age },
         Ok(Err(why)) => CallOutcome::Failed(why),
-        Err(_) => CallOutcome::Failed(format!("no answer in {:?}", pace.give_up)),
+        Err(_) => CallOutcome::Failed(format!("no answer in {give_up:?}")),
     };
     (outcome, began.elapsed())
 }

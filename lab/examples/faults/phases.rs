@@ -17,6 +17,10 @@ pub(crate) const ACCOUNT: &str = "getAccountInfo";
 const FAULTY: usize = 0;
 /// The position of the node that is slow in one of the phases, and down in another.
 const SLOW: usize = 1;
+/// The node that is well while the faulty one is an archive that fails, and that has the whole history.
+pub(crate) const WELL: usize = SLOW;
+/// The node that has no history then.
+const SHALLOW: usize = 2;
 /// The method by which nodes tell their health.
 const HEALTH: &str = "getHealth";
 /// The node that stands still from the start is this many slots behind.
@@ -82,6 +86,7 @@ pub(crate) fn clear_all_faults(cluster: &Cluster) {
         node.set_lag(0);
         node.stand_still_at(None);
         node.set_hole(0..0);
+        node.prune_below(0);
         node.set_down(false);
     }
 }
@@ -188,7 +193,48 @@ pub(crate) fn all() -> Vec<Phase> {
             fault_everywhere(cluster, REFUSED, &Fault::Status429 { retry_after_s: 60 });
         })
         .beside(Beside::Refused { retry_after: true }),
+        Phase::new("an archive with HTTP 503", |cluster| fault_of_archive(cluster, Fault::Status(503)))
+            .beside(Beside::Pages),
+        Phase::new("an archive with HTTP 429", |cluster| {
+            fault_of_archive(cluster, Fault::Status429 { retry_after_s: 1 })
+        })
+        .beside(Beside::Pages),
+        Phase::new("HTTP 400 to one method", |cluster| fault_of_archive(cluster, Fault::Status(400)))
+            .beside(Beside::Pages),
+        Phase::new("accounts hang while probes are answered", |cluster| {
+            faulty(cluster).fault_on(ACCOUNT, Fault::Hang, None);
+        }),
+        Phase::new("out of credits: 429", |cluster| refuse(cluster, 429, "You have used up your credits")),
+        Phase::new("out of credits: -32003", |cluster| {
+            refuse(cluster, -32_003, "daily request limit reached")
+        }),
+        Phase::new("out of credits: -32000", |cluster| {
+            refuse(cluster, -32_000, "50/second request limit reached")
+        }),
+        Phase::new("out of credits: -32413", |cluster| refuse(cluster, -32_413, "compute units exceeded")),
+        Phase::new("HTTP 413", |cluster| faulty(cluster).fault_on(ACCOUNT, Fault::Status(413), None)),
+        Phase {
+            // A scan and a bit.
+            part: 5.0,
+            ..Phase::new("scans of 14 s at all", |cluster| {
+                fault_everywhere(cluster, "getProgramAccounts", &Fault::Latency(beside::SCAN));
+            })
+        }
+        .beside(Beside::Scans),
     ]
+}
+
+/// Injects a fault into the pages of signatures of an archive. Of the other nodes, one has the whole history and one has
+/// none.
+fn fault_of_archive(cluster: &Cluster, fault: Fault) {
+    faulty(cluster).fault_on(beside::PAGES, fault, None);
+    cluster.node(SHALLOW).prune_below(cluster.slot(Commitment::Finalized));
+}
+
+/// Answers the account calls with the words of a provider whose customer has used up what he paid for.
+fn refuse(cluster: &Cluster, code: i32, message: &str) {
+    let message = message.to_owned();
+    faulty(cluster).fault_on(ACCOUNT, Fault::Error { code, message }, None);
 }
 
 /// Returns the rows of the output. The first is for the time before and between the faults.
