@@ -6,6 +6,7 @@ The groups of outcomes are those of slotfront: three are answers from the cache,
 from grafana import choice, dashboard, heat, lines, row, share, shares, stack, stat, states, steps, table, words
 
 HIT = 'outcome=~"hit|carried|stale|derived"'
+TIP = 'method=~"getSlot|getBlockHeight|getLatestBlockhash|getEpochInfo|isBlockhashValid|getSignatureStatuses"'
 ANSWER = 'outcome=~"hit|carried|stale|derived|collapsed|miss|bypass"'
 
 USABLE = words(("not usable", "red"), ("usable", "green"))
@@ -69,8 +70,8 @@ OVERVIEW = dashboard(
         row("Traffic",
             stack("Calls by outcome", "reqps", "Calls by outcome: answered from the cache or by a node, refused, or failed.",
                   ("{{outcome}}", calls(by="outcome"))),
-            stack("Calls by method", "reqps", "Calls by method. Method `other` stands for what confirms payments, "
-                  "such as getSlot, and for forwarded and unsupported methods.",
+            stack("Calls by method", "reqps", "Calls by method. Method `other` stands for names that no node knows, "
+                  "and for requests without one.",
                   ("{{method}}", calls(by="method"))),
             shares("Hit ratio by method", "Share of each method's answers from the cache: hit, carried, stale or derived.",
                    ("{{method}}", ratio(HIT, ANSWER, by="method"))),
@@ -96,9 +97,9 @@ OVERVIEW = dashboard(
                   ("{{reason}}", "60 * sum by (reason) (rate(slotfront_ws_closes_total{@}[~]))"), width=6),
             stack("Reads of the tip", "reqps", "Calls of getSlot, getLatestBlockhash and the others whose answers never go back, "
                   "by what answered them.",
-                  ("{{outcome}}", "sum by (outcome) (rate(slotfront_tip_requests_total{@}[~]))")),
+                  ("{{method}} {{outcome}}", calls(TIP, by="method, outcome"))),
             stack("Sent transactions", "reqps", "Calls of sendTransaction, by what became of them.",
-                  ("{{outcome}}", "sum by (outcome) (rate(slotfront_sends_total{@}[~]))"))),
+                  ("{{outcome}}", calls('method="sendTransaction"', by="outcome")))),
         row("Latency",
             lines("Latency by outcome", "s", "Median and 99th percentile of hits and misses, on a logarithmic scale.",
                   *[(f"{outcome} p{percent}", latency(percent / 100, f'outcome="{outcome}"'))

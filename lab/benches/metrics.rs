@@ -10,7 +10,7 @@ use slotfront::methods::{Commitment, Method};
 use slotfront::telemetry::{Metrics, Outcome};
 
 fn count(metrics: &Metrics) {
-    let method = Some(black_box(Method::GetAccountInfo));
+    let method = Some(black_box(Method::GetAccountInfo).into());
     metrics.call(method, Some(Commitment::Confirmed), Outcome::Hit, Duration::from_micros(120), 247);
 }
 

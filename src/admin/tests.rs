@@ -85,8 +85,8 @@ async fn readyz_gives_status_and_reasons() {
 async fn status_holds_what_the_page_shows() {
     let state = state().await;
     let (metrics, took) = (&state.front.metrics, Duration::from_micros(90));
-    metrics.call(Some(Method::GetBlock), Some(Commitment::Finalized), Outcome::Hit, took, 1);
-    metrics.follow_carried.at((Some(Method::GetAccountInfo), Some(Commitment::Confirmed))).inc();
+    metrics.call(Some(Method::GetBlock.into()), Some(Commitment::Finalized), Outcome::Hit, took, 1);
+    metrics.follow_carried.at((Method::GetAccountInfo, Some(Commitment::Confirmed))).inc();
 
     let body = text(get_from(&state, "/api/status").await).await;
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();

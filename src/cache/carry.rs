@@ -107,7 +107,7 @@ impl Lookup {
 
     /// Counts a carried answer to `query`, in shadow mode one that mode `on` would have carried.
     pub(super) fn count_carried(&self, query: &Query) {
-        self.metrics.follow_carried.at((Some(query.method()), query.commitment())).inc();
+        self.metrics.follow_carried.at((query.method(), query.commitment())).inc();
     }
 
     /// Returns the stored answer to the look-up `plan` that a node's new answer must equal: no block has written its

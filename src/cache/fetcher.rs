@@ -317,7 +317,7 @@ impl Fetcher {
         source: AnswerSource,
     ) -> FlightResult {
         let not_stored = |reason| {
-            self.lookup.metrics.uncacheable.at((Some(plan.upstream.method()), reason)).inc();
+            self.lookup.metrics.uncacheable.at((plan.upstream.method(), reason)).inc();
         };
         // A node that has not reached the caller's minContextSlot refuses the call. This refusal is the
         // answer.

@@ -87,7 +87,7 @@ impl Verifier {
         let threshold = (sample.unwrap_or(CARRIED_SAMPLE) * u64::MAX as f64) as u64;
         // The alert on mismatches would miss the first one of a series that does not start at zero.
         for method in Method::ALL {
-            lookup.metrics.verify.at((Some(method), VerifyResult::Mismatch));
+            lookup.metrics.verify.at((method, VerifyResult::Mismatch));
         }
         Arc::new(Self {
             threshold,
@@ -265,7 +265,7 @@ impl Verifier {
     }
 
     fn count(&self, cached: &CachedAnswer, result: VerifyResult) {
-        self.lookup.metrics.verify.at((Some(cached.query.method()), result)).inc();
+        self.lookup.metrics.verify.at((cached.query.method(), result)).inc();
     }
 }
 
@@ -366,11 +366,7 @@ mod tests {
             verifier.tasks.close();
             verifier.tasks.wait().await;
             verifier.tasks.reopen();
-            assert_eq!(
-                verifier.lookup.metrics.verify.at((Some(query.method()), result)).get(),
-                1,
-                "{result:?}"
-            );
+            assert_eq!(verifier.lookup.metrics.verify.at((query.method(), result)).get(), 1, "{result:?}");
             let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
             assert_eq!(text.contains("contradict each other"), is_logged, "{result:?}: {text}");
         }

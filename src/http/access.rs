@@ -11,9 +11,9 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use super::request_head::RequestId;
-use crate::methods::{Commitment, Method};
+use crate::methods::{AnyMethod, Commitment};
 use crate::telemetry::trace::RequestSpan;
-use crate::telemetry::{Outcome, Trace};
+use crate::telemetry::{Outcome, Trace, method_name};
 
 /// The duration from which a request counts as slow. Even five attempts to get an answer from a usual node take
 /// less time.
@@ -54,7 +54,7 @@ impl LogSampler {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallOutcome {
-    pub(super) method: Option<Method>,
+    pub(super) method: Option<AnyMethod>,
     pub(super) commitment: Option<Commitment>,
     pub(super) outcome: Outcome,
 }
@@ -80,7 +80,7 @@ impl Calls {
     #[must_use]
     pub(super) fn and(self, call: CallOutcome) -> Self {
         let [method, commitment, outcome] = [
-            call.method.map_or("other", Method::as_str),
+            method_name(call.method),
             call.commitment.map_or("none", Commitment::as_str),
             call.outcome.as_str(),
         ];
@@ -181,7 +181,7 @@ mod tests {
             let sum = calls.iter().fold(Calls::NONE, |sum, call| sum.and(*call));
             (sum.method, sum.commitment, sum.outcome, sum.count, sum.failed)
         };
-        let (block, account) = (Some(Method::GetBlock), Some(Method::GetAccountInfo));
+        let [block, account] = ["getBlock", "getAccountInfo"].map(AnyMethod::from_name);
         assert_eq!(words(&[]), ("none", "none", "none", 0, 0));
         assert_eq!(words(&[call(block, Outcome::Hit)]), ("getBlock", "confirmed", "hit", 1, 0));
         assert_eq!(words(&[call(None, Outcome::Invalid)]).0, "other");

@@ -20,7 +20,7 @@ use crate::gateway::Principal;
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, AnyMethod, Commitment, Method, Profile, Query, Slot};
 use crate::pool::CallContext;
-use crate::telemetry::{NodeCode, Outcome, Trace};
+use crate::telemetry::{NodeCode, Outcome, Trace, method_name};
 
 /// The longest result, in bytes, that is copied into one buffer with its envelope. Longer results are sent as slices of
 /// the cached text.
@@ -46,7 +46,7 @@ impl CallResponse {
     /// Returns true if the cache compresses answers with this response's length and method. `compressed` may still
     /// be `None`, for example if too many answers were being compressed.
     pub(super) fn compression_is_left_to_cache(&self) -> bool {
-        self.outcome.method.is_some() && self.body.len() >= WORTH_BYTES
+        matches!(self.outcome.method, Some(AnyMethod::Own(_))) && self.body.len() >= WORTH_BYTES
     }
 
     /// Adds the response's body to `parts`, in compressed form if the cache has compressed it.
@@ -94,7 +94,7 @@ impl Admission {
         match AdmittedCall::new(request, &call, method) {
             Ok(admitted) => Self::Admitted(admitted),
             Err((commitment, error)) => {
-                Self::Refused(request.refuse(&call.id, Some(method), commitment, error))
+                Self::Refused(request.refuse(&call.id, Some(method.into()), commitment, error))
             }
         }
     }
@@ -136,7 +136,7 @@ impl AdmittedCall {
         let answered = ask_cache(request, &query, &charge).await;
         match answered.and_then(|answer| respond(request, &id, &query, &answer, &charge)) {
             Ok(response) => request.count(response),
-            Err(error) => request.refuse(&id, Some(query.method()), query.commitment(), error),
+            Err(error) => request.refuse(&id, Some(query.method().into()), query.commitment(), error),
         }
     }
 }
@@ -176,7 +176,7 @@ fn respond(
     let body = envelope(request, id, query, answer);
     request.take_bytes(&body)?;
     charge.answered(answer.status);
-    let (method, commitment) = (Some(query.method()), query.commitment());
+    let (method, commitment) = (Some(query.method().into()), query.commitment());
     let outcome = CallOutcome { method, commitment, outcome: answer.status.outcome() };
     let (compressed, status) = (answer.compressed.clone(), Some(answer.status));
     Ok(CallResponse { compressed, status, ..CallResponse::new(body, outcome) })
@@ -190,7 +190,7 @@ fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &Cache
             spliced_result(id, [Bytes::from_static(b"null")])
         }
         Payload::Error { code, body } => {
-            request.front.metrics.node_errors.at((Some(query.method()), NodeCode::from(*code))).inc();
+            request.front.metrics.node_errors.at((query.method().into(), NodeCode::from(*code))).inc();
             node_error(id, body)
         }
         Payload::Result(result) if profile == Profile::Spec => {
@@ -300,7 +300,7 @@ impl<'a> RequestContext<'a> {
     pub(super) fn refuse(
         &self,
         id: &Id,
-        method: Option<Method>,
+        method: Option<AnyMethod>,
         commitment: Option<Commitment>,
         error: Error,
     ) -> CallResponse {
@@ -318,7 +318,7 @@ impl<'a> RequestContext<'a> {
         self.principal.count(outcome);
         // The access log has one line for a batch, so each call has a line at trace level.
         tracing::trace!(
-            rpc.method = method.map_or("other", Method::as_str),
+            rpc.method = method_name(method),
             rpc.commitment = commitment.map_or("none", Commitment::as_str),
             cache.outcome = outcome.as_str(),
             request.id = self.client.id.as_str(),

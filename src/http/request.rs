@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::gateway::Principal;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
 use crate::jsonrpc::{Call, Id};
-use crate::methods::Profile;
+use crate::methods::{AnyMethod, Profile};
 use crate::telemetry::trace::RequestSpan;
 
 /// The longest wait for the compression of a response. After this time the response is sent uncompressed.
@@ -185,21 +185,22 @@ pub(super) fn refuse(
     body: &Bytes,
     error: &Error,
 ) -> HttpReply {
-    let id = match error {
-        Error::Limited { .. } => Id::Null,
+    let (id, method) = match error {
+        Error::Limited { .. } => (Id::Null, None),
         _ => match envelope::parse_within(body, 0) {
-            Ok(Request::One(Element::Call(Call { id, .. }) | Element::Refused { id, .. })) => id,
-            _ => Id::Null,
+            Ok(Request::One(Element::Call(Call { id, method, .. }))) => (id, AnyMethod::from_name(&method)),
+            Ok(Request::One(Element::Refused { id, .. })) => (id, None),
+            _ => (Id::Null, None),
         },
     };
     let mut text = Vec::with_capacity(160);
     error.write_response(&mut text, &id);
-    front.metrics.call(None, None, outcome(error), started.elapsed(), text.len());
+    front.metrics.call(method, None, outcome(error), started.elapsed(), text.len());
     let wire = error.to_reply();
     text.push(b'\n');
     let mut reply = HttpReply::json(StatusCode::OK, BodyParts::default());
     reply.refuse(&wire);
-    let calls = Calls::NONE.and(CallOutcome { method: None, commitment: None, outcome: outcome(error) });
+    let calls = Calls::NONE.and(CallOutcome { method, commitment: None, outcome: outcome(error) });
     let (reason, bytes) = (Some(wire.reason), text.len());
     let (request, trace) = (&client.id, &client.trace);
     let (status, ended) = (reply.status, Instant::now());

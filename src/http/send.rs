@@ -16,9 +16,7 @@ use crate::send::send;
 /// Answers a call of sendTransaction, and counts it in the metrics.
 pub(super) async fn answer(request: &RequestContext<'_>, id: &Id, params: &Params) -> CallResponse {
     let answer = forward(request, params).await;
-    let response = finish(request, id, None, answer.map(|reply| (reply, CacheStatus::Bypassed)));
-    request.front.metrics.sends.at(response.outcome.outcome).inc();
-    response
+    finish(request, id, AnyMethod::Send, None, answer.map(|reply| (reply, CacheStatus::Bypassed)))
 }
 
 /// Sends the transaction to a node.

@@ -26,11 +26,7 @@ pub(super) async fn answer(
         Err(error) => (None, Err(error)),
     };
     let answer = answer.map(|TipAnswer { reply, status, .. }| (reply, status));
-    let response = finish(request, id, commitment, answer);
-    let metrics = &request.front.metrics;
-    metrics.tip_requests.at((method, response.outcome.outcome)).inc();
-    metrics.tip_duration.at(method).observe(request.started.elapsed().as_secs_f64());
-    response
+    finish(request, id, AnyMethod::Tip(method), commitment, answer)
 }
 
 /// Checks that the key may make the call, and reads the tip.

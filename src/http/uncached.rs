@@ -11,7 +11,7 @@ use super::{send, tip};
 use crate::cache::{CacheStatus, Charge, Debt};
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
-use crate::methods::{AnyMethod, Commitment, ForwardedCall, TipMethod, write_method};
+use crate::methods::{AnyMethod, Commitment, ForwardedCall, write_method};
 use crate::node::NodeReply;
 use crate::pool::ForwardedRequest;
 use crate::telemetry::NodeCode;
@@ -23,28 +23,28 @@ pub(super) async fn answer(
     name: &[u8],
     params: Params,
 ) -> CallResponse {
-    let name = str::from_utf8(name).unwrap_or_default();
-    if let Some(method) = TipMethod::from_name(name) {
-        return tip::answer(request, id, method, &params).await;
+    let (method, config) = (AnyMethod::from_name(name), &request.front.config);
+    match method {
+        Some(AnyMethod::Tip(method)) => return tip::answer(request, id, method, &params).await,
+        Some(AnyMethod::Send) if config.send.enabled && request.principal.may_send() => {
+            return send::answer(request, id, &params).await;
+        }
+        _ => {}
     }
-    let config = &request.front.config;
-    if name == AnyMethod::Send.as_str() && config.send.enabled && request.principal.may_send() {
-        return send::answer(request, id, &params).await;
+    if let Err(limited) = request.principal.take(Instant::now()) {
+        return request.refuse(id, method, None, limited);
     }
-    let limited = request.principal.take(Instant::now()).err();
     let is_forwarded =
         |method: &AnyMethod| *method == AnyMethod::Simulate || config.methods.contains_key(method);
-    let Some(method) = AnyMethod::from_name(name).filter(is_forwarded) else {
-        let unknown = || write_method(name).map_or(Error::MethodNotFound, Error::Write);
-        return request.refuse(id, None, None, limited.unwrap_or_else(unknown));
+    let Some(method) = method.filter(is_forwarded) else {
+        let unknown =
+            str::from_utf8(name).ok().and_then(write_method).map_or(Error::MethodNotFound, Error::Write);
+        return request.refuse(id, method, None, unknown);
     };
-    if let Some(error) = limited {
-        return request.refuse(id, None, None, error);
-    }
     let call = ForwardedCall::new(method, params);
     let commitment = Some(call.commitment);
     let answer = forward(request, call).await;
-    finish(request, id, commitment, answer.map(|reply| (reply, CacheStatus::Bypassed)))
+    finish(request, id, method, commitment, answer.map(|reply| (reply, CacheStatus::Bypassed)))
 }
 
 /// Checks that the key may make the call, and forwards it to a node. The key owes what the node's work costs.
@@ -104,12 +104,13 @@ pub(super) async fn charged<T: Send + 'static>(
 pub(super) fn finish(
     request: &RequestContext<'_>,
     id: &Id,
+    method: AnyMethod,
     commitment: Option<Commitment>,
     answer: Result<(NodeReply, CacheStatus), Error>,
 ) -> CallResponse {
-    match answer.and_then(|(reply, status)| respond(request, id, commitment, &reply, status)) {
+    match answer.and_then(|(reply, status)| respond(request, id, method, commitment, &reply, status)) {
         Ok(response) => request.count(response),
-        Err(error) => request.refuse(id, None, commitment, error),
+        Err(error) => request.refuse(id, Some(method), commitment, error),
     }
 }
 
@@ -121,6 +122,7 @@ pub(super) fn finish(
 fn respond(
     request: &RequestContext<'_>,
     id: &Id,
+    method: AnyMethod,
     commitment: Option<Commitment>,
     answer: &NodeReply,
     status: CacheStatus,
@@ -128,11 +130,11 @@ fn respond(
     let body = match answer {
         NodeReply::Result(result) => spliced_result(id, [result.clone()]),
         NodeReply::Error { code, body } => {
-            request.front.metrics.node_errors.at((None, NodeCode::from(*code))).inc();
+            request.front.metrics.node_errors.at((method, NodeCode::from(*code))).inc();
             node_error(id, body)
         }
     };
     request.take_bytes(&body)?;
-    let outcome = CallOutcome { method: None, commitment, outcome: status.outcome() };
+    let outcome = CallOutcome { method: Some(method), commitment, outcome: status.outcome() };
     Ok(CallResponse { status: Some(status), ..CallResponse::new(body, outcome) })
 }

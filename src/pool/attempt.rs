@@ -148,7 +148,7 @@ fn record<C: UpstreamCall>(
 ) -> AttemptResult {
     let (frontier, member, now) = (&pool.nodes.frontier, in_flight.member(), Instant::now());
     let question = call.question();
-    let (method, latency) = (question.counted_method(), now.duration_since(sent.at));
+    let (method, latency) = (question.method, now.duration_since(sent.at));
     let meaning = judged.as_ref().map(|(meaning, _)| *meaning).map_err(|fault| *fault);
     let result = match judged {
         Err(fault) => fault.result(),

@@ -115,15 +115,11 @@ impl<'a> Question<'a> {
         self.method.rules().part
     }
 
-    /// Returns the method under which metrics count the call. `None` for one that they count as "other".
-    pub(super) fn counted_method(&self) -> Option<Method> {
-        if let AnyMethod::Own(method) = self.method { Some(method) } else { None }
-    }
-
     /// Returns the method if it is a cached one. `None` for a forwarded method and for a scan: nobody knows how long such a
     /// call may take, so it tells nothing about a node's latency.
     pub(super) fn own_method(&self) -> Option<Method> {
-        self.counted_method().filter(|method| method.rules().part != Part::Scans)
+        let AnyMethod::Own(method) = self.method else { return None };
+        Some(method).filter(|method| method.rules().part != Part::Scans)
     }
 
     /// Returns true if slotfront knows what to expect of the call, as of a cached method. Hangs and faults of such a call

@@ -197,16 +197,19 @@ impl Register for IntGauge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::methods::{Commitment, Method};
+    use crate::methods::{AnyMethod, Commitment, Method};
     use crate::telemetry::Outcome;
 
-    type Three = (Option<Method>, Option<Commitment>, Outcome);
+    type Three = (Option<AnyMethod>, Option<Commitment>, Outcome);
 
     #[test]
     fn positions_have_distinct_label_texts() {
-        let all: std::collections::BTreeSet<_> = (0..Three::COMBINATIONS).map(Three::texts).collect();
-        assert_eq!(all.len(), Three::COMBINATIONS);
-        let labels = (Some(Method::GetFeeForMessage), None::<Commitment>, Outcome::Stale);
+        let methods = AnyMethod::built_in().map(Some).chain([None]);
+        let place = |method| (method, None::<Commitment>, Outcome::Hit).place();
+        let texts: Vec<_> = methods.map(|method| Three::texts(place(method))).collect();
+        let distinct: std::collections::BTreeSet<_> = texts.iter().collect();
+        assert_eq!(distinct.len(), texts.len());
+        let labels = (Some(AnyMethod::Own(Method::GetFeeForMessage)), None::<Commitment>, Outcome::Stale);
         assert_eq!(Three::texts(labels.place()), ["getFeeForMessage", "none", "stale"]);
     }
 

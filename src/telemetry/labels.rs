@@ -3,7 +3,7 @@
 //! Each label has a closed set of values, so the number of series is bounded. The labels `key` and `upstream` are
 //! exceptions. The Prometheus registry of a key or an upstream adds them.
 
-use crate::methods::{Commitment, Method, SubscriptionMethod, TipMethod};
+use crate::methods::{AnyMethod, Commitment, Method, SubscriptionMethod};
 use crate::named;
 
 /// A metric label with a closed set of values. The values are numbered by position, from 0.
@@ -16,18 +16,37 @@ pub trait Label: Copy {
     fn text(position: usize) -> &'static str;
 }
 
-impl Label for Option<Method> {
+impl Label for AnyMethod {
     const NAME: &'static str = "method";
-    const COUNT: usize = Method::ALL.len() + 1;
+    const COUNT: usize = Self::COUNT;
 
     fn position(self) -> usize {
-        self.map_or(Method::ALL.len(), Method::index)
+        self.index()
     }
 
-    /// Returns the method's name. The last position is `other`: the reads of the tip, what is sent or forwarded,
-    /// unsupported methods, and requests without a method.
     fn text(position: usize) -> &'static str {
-        Method::ALL.get(position).map_or("other", |method| method.as_str())
+        Self::all().nth(position).map_or(NO_METHOD, Self::as_str)
+    }
+}
+
+/// The name under which calls of methods that no node knows are counted, and requests without a method.
+const NO_METHOD: &str = "other";
+
+/// Returns the name of a call's method in metrics, the log and traces.
+pub(crate) fn method_name(method: Option<AnyMethod>) -> &'static str {
+    method.map_or(NO_METHOD, AnyMethod::as_str)
+}
+
+impl Label for Option<AnyMethod> {
+    const NAME: &'static str = AnyMethod::NAME;
+    const COUNT: usize = AnyMethod::COUNT + 1;
+
+    fn position(self) -> usize {
+        self.map_or(AnyMethod::COUNT, AnyMethod::index)
+    }
+
+    fn text(position: usize) -> &'static str {
+        AnyMethod::text(position)
     }
 }
 
@@ -63,7 +82,7 @@ macro_rules! named_label {
 }
 
 named_label!(Commitment is "commitment");
-named_label!(TipMethod is "method");
+named_label!(Method is "method");
 named_label!(SubscriptionMethod is "method");
 
 /// Declares an enum whose variants are the values of a label. It takes the label's name and the text of each value.
@@ -506,9 +525,11 @@ mod tests {
         for outcome in Outcome::ALL {
             assert_eq!(Outcome::text(outcome.position()), outcome.as_str());
         }
-        assert_eq!(<Option<Method>>::text(None::<Method>.position()), "other");
+        assert_eq!(<Option<AnyMethod>>::text(None::<AnyMethod>.position()), "other");
         assert_eq!(<Option<Commitment>>::text(None::<Commitment>.position()), "none");
-        assert_eq!(<Option<Method>>::text(Some(Method::GetBlock).position()), "getBlock");
+        for method in AnyMethod::all() {
+            assert_eq!(<Option<AnyMethod>>::text(Some(method).position()), method.as_str());
+        }
     }
 
     #[test]

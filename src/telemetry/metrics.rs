@@ -16,7 +16,7 @@ use super::labels::{
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
-use crate::methods::{Commitment, Method, SubscriptionMethod, TipMethod};
+use crate::methods::{AnyMethod, Commitment, Method, SubscriptionMethod};
 
 const PREFIX: &str = "slotfront";
 
@@ -72,20 +72,13 @@ macro_rules! metrics {
 metrics! {
     /// The metrics of the process, and the registries of its upstreams and keys.
     pub struct Metrics {
-        /// Calls answered or refused, by method, commitment and outcome. Each element of a batch is a call.
-        requests: HotCounters<(Option<Method>, Option<Commitment>, Outcome)> = "requests_total",
+        /// Calls answered or refused, by method, commitment and outcome. Each element of a batch is a call. Method `other`
+        /// stands for names that no node knows, and for requests without a readable one.
+        requests: HotCounters<(Option<AnyMethod>, Option<Commitment>, Outcome)> = "requests_total",
         /// Time from the arrival of a request's head until the answer to the call is ready. Each call of a batch counts.
-        request_duration: HotHistograms<(Option<Method>, Outcome)> = "request_duration_seconds" [LATENCY],
+        request_duration: HotHistograms<(Option<AnyMethod>, Outcome)> = "request_duration_seconds" [LATENCY],
         /// Errors returned by nodes and passed on to callers, by method and JSON-RPC error code.
-        node_errors: Counters<(Option<Method>, NodeCode)> = "node_errors_total",
-        /// Calls of the methods whose answers never go back, by outcome. `slotfront_requests_total` counts them under
-        /// method `other`.
-        tip_requests: Counters<(TipMethod, Outcome)> = "tip_requests_total",
-        /// Time from the arrival of a request's head until the answer to the call is ready, for calls of the methods
-        /// whose answers never go back.
-        tip_duration: Histograms<TipMethod> = "tip_request_duration_seconds" [LATENCY],
-        /// Transactions that were to be sent, by outcome. `slotfront_requests_total` counts them under method `other`.
-        sends: Counters<Outcome> = "sends_total",
+        node_errors: Counters<(AnyMethod, NodeCode)> = "node_errors_total",
         /// HTTP requests in progress.
         requests_in_flight: IntGauge = "requests_in_flight",
         /// Bytes of answers held in memory until they are sent. `server.max_outgoing` limits them. An answer sent to
@@ -114,7 +107,7 @@ metrics! {
         /// Tasks of the async runtime that have not finished.
         tasks: IntGauge = "tasks",
         /// Bytes of answers sent to callers, before compression.
-        response_bytes: HotCounters<Option<Method>> = "response_bytes_total",
+        response_bytes: HotCounters<Option<AnyMethod>> = "response_bytes_total",
         /// Answers to callers that accept compression, by result: compressed (done), or sent plain because too many
         /// were being compressed (skipped).
         compressions: Counters<Compression> = "compressions_total",
@@ -131,7 +124,7 @@ metrics! {
         /// below the caller's minimum slot.
         cache_stale: Counters<StaleCause> = "cache_stale_total",
         /// Answers of nodes that were not cached, by reason.
-        uncacheable: Counters<(Option<Method>, UncacheableReason)> = "uncacheable_total",
+        uncacheable: Counters<(Method, UncacheableReason)> = "uncacheable_total",
         /// Slots by which a cached answer was behind the frontier when it was served. Recorded for accounts and
         /// fees.
         cache_served_lag: HotHistograms<Option<Commitment>> = "cache_served_lag_slots" [LAG],
@@ -142,7 +135,7 @@ metrics! {
         /// Cached answers compared with a later answer of a node, by method and result: sampled hits, and accounts that
         /// are fetched again although no followed block has written them. A mismatch means that slotfront or the node
         /// was wrong.
-        verify: Counters<(Option<Method>, VerifyResult)> = "verify_total",
+        verify: Counters<(Method, VerifyResult)> = "verify_total",
 
         /// Operations on the shared store, by operation and result.
         shared_requests: Counters<(SharedOperation, SharedResult)> = "shared_requests_total",
@@ -180,7 +173,7 @@ metrics! {
         follow_restarts: Counters<RestartReason> = "follow_restarts_total",
         /// Answers served at a newer slot than they were fetched at, because no block has changed their accounts.
         /// If follow.mode is "shadow", upstream calls that "on" would have saved.
-        follow_carried: HotCounters<(Option<Method>, Option<Commitment>)> = "follow_carried_total",
+        follow_carried: HotCounters<(Method, Option<Commitment>)> = "follow_carried_total",
 
         /// Attempts on upstreams that repeat a failed attempt, by the result of the failed one.
         upstream_retries: Counters<RetryReason> = "upstream_retries_total",
@@ -226,9 +219,9 @@ metrics! {
     /// The metrics of one upstream. The label `upstream` is its configured name.
     pub struct UpstreamMetrics {
         /// Calls sent to the upstream, by method and result. Retries count; probes do not.
-        requests: Counters<(Option<Method>, AttemptResult)> = "upstream_requests_total",
+        requests: Counters<(AnyMethod, AttemptResult)> = "upstream_requests_total",
         /// Time from sending a request to the upstream until the last byte of its answer, by method.
-        request_duration: Histograms<Option<Method>> = "upstream_request_duration_seconds" [LATENCY],
+        request_duration: Histograms<AnyMethod> = "upstream_request_duration_seconds" [LATENCY],
         /// Newest slot reported by the upstream, by commitment.
         slot: Gauges<Commitment> = "upstream_slot",
         /// Slots by which the upstream is behind the frontier, at commitment processed.
@@ -270,7 +263,7 @@ impl Metrics {
     /// Counts a finished call in `requests_total`, `request_duration_seconds` and `response_bytes_total`.
     pub fn call(
         &self,
-        method: Option<Method>,
+        method: Option<AnyMethod>,
         commitment: Option<Commitment>,
         outcome: Outcome,
         took: Duration,

@@ -73,18 +73,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::methods::{Commitment, Method};
+    use crate::methods::{AnyMethod, Commitment, Method};
     use crate::telemetry::{AttemptResult, Outcome};
 
     #[test]
     fn totals_equal_the_counts() {
         let metrics = Metrics::new();
-        let method = Some(Method::GetBlock);
+        let method = AnyMethod::Own(Method::GetBlock);
         for (commitment, micros) in [(Commitment::Finalized, 120), (Commitment::Confirmed, 80)] {
-            metrics.call(method, Some(commitment), Outcome::Hit, Duration::from_micros(micros), 10);
+            metrics.call(Some(method), Some(commitment), Outcome::Hit, Duration::from_micros(micros), 10);
         }
         metrics.call(None, None, Outcome::Invalid, Duration::from_secs(99), 10);
-        metrics.upstream("a").requests.at((None, AttemptResult::Ok)).inc();
+        metrics.upstream("a").requests.at((AnyMethod::Send, AttemptResult::Ok)).inc();
         metrics.upstream("a").requests.at((method, AttemptResult::Timeout)).inc();
         metrics.key("k1").requests.at(Outcome::Hit).inc();
 

@@ -233,8 +233,8 @@ async fn what_is_forwarded_obeys_plans_limits_and_units() {
     assert_eq!((limited.status, limited.code(), limited.header("retry-after")), (429, -32092, "1"));
     let metrics = gateway.admin("/metrics").await.text;
     for line in [
-        r#"slotfront_upstream_requests_total{method="other",result="ok",upstream="node-0"}"#,
-        r#"slotfront_requests_total{commitment="confirmed",method="other",outcome="bypass"}"#,
+        r#"slotfront_upstream_requests_total{method="simulateTransaction",result="ok",upstream="node-0"}"#,
+        r#"slotfront_requests_total{commitment="confirmed",method="simulateTransaction",outcome="bypass"}"#,
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
@@ -414,7 +414,7 @@ async fn unknown_members_make_a_question_of_their_own() {
     for (call, status) in [(&known, "fwd=miss"), (&unknown, "fwd=miss"), (&known, "hit"), (&unknown, "hit")] {
         let reply = call.send().await;
         assert_eq!(reply.status, 200, "{}", reply.text);
-        assert!(reply.cache_status().starts_with(status), "{call:?}: {}", reply.cache_status());
+        assert!(reply.cache_status().starts_with(status), "{}: {}", call.body(), reply.cache_status());
     }
     assert_eq!(node.calls("getAccountInfo"), 2);
     assert_eq!(

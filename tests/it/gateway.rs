@@ -294,7 +294,8 @@ async fn one_key_cannot_take_every_permit() {
             let reply = gateway.get_nodes().key(other.expose()).send().await;
             assert_eq!(reply.status, 200, "{}", reply.text);
         }
-        let refused = || gateway.front().metrics.render().contains(r#"method="other",outcome="error"} 7"#);
+        let refused =
+            || gateway.front().metrics.render().contains(r#"method="getVoteAccounts",outcome="error"} 7"#);
         gateway.until("calls above the share are refused", refused).await;
         gate.release();
     };

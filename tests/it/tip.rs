@@ -383,9 +383,9 @@ async fn plans_and_metrics_know_the_six() {
     assert_eq!(gateway.call("getBlockHeight", json!([])).send().await.code(), -32091);
     let metrics = gateway.admin("/metrics").await.text;
     for line in [
-        r#"slotfront_tip_requests_total{method="getSlot",outcome="miss"} 1"#,
-        r#"slotfront_tip_requests_total{method="getSlot",outcome="denied"} 1"#,
-        r#"slotfront_tip_request_duration_seconds_count{method="getSlot"} 2"#,
+        r#"slotfront_requests_total{commitment="confirmed",method="getSlot",outcome="miss"} 1"#,
+        r#"slotfront_requests_total{commitment="finalized",method="getSlot",outcome="denied"} 1"#,
+        r#"slotfront_request_duration_seconds_count{method="getSlot",outcome="miss"} 1"#,
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }

@@ -68,9 +68,8 @@ async fn kept_block_answers_for_its_transactions() {
                     assert!(reply.is_derived(), "{}: {}", call.body(), reply.cache_status());
                     served += 1;
                     // Each hit waits for its comparison with a node, because few are made at once.
-                    let compared = |result| {
-                        gateway.front().metrics.verify.at((Some(Method::GetTransaction), result)).get()
-                    };
+                    let compared =
+                        |result| gateway.front().metrics.verify.at((Method::GetTransaction, result)).get();
                     gateway.until("the hit is compared", || compared(VerifyResult::Equal) == served).await;
                 }
             }

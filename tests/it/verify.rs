@@ -12,7 +12,7 @@ async fn verifying(nodes: usize) -> TestGateway {
 
 /// Returns the number of comparisons of `method` with each result: equal, moved and mismatch.
 fn counted(gateway: &TestGateway, method: Method) -> [u64; 3] {
-    VerifyResult::ALL.map(|result| gateway.front().metrics.verify.at((Some(method), result)).get())
+    VerifyResult::ALL.map(|result| gateway.front().metrics.verify.at((method, result)).get())
 }
 
 /// Waits until `n` comparisons of `method` are counted, and returns their numbers by result.

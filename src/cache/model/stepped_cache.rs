@@ -176,7 +176,7 @@ impl<W> SteppedCache<W> {
     /// Returns the number of answers for accounts at confirmed that were carried. In shadow mode, the number of
     /// those that would have been carried.
     pub(super) fn carried_accounts(&self) -> u64 {
-        let labels = (Some(Method::GetAccountInfo), Some(Commitment::Confirmed));
+        let labels = (Method::GetAccountInfo, Some(Commitment::Confirmed));
         self.metrics.follow_carried.at(labels).get()
     }
 

@@ -14,7 +14,7 @@ use super::Member;
 use crate::breaker::Breaker;
 use crate::config;
 use crate::fair::{CallerHoldings, CallerId};
-use crate::methods::{AnyMethod, Method, Part, Slot};
+use crate::methods::{AnyMethod, Part, Slot};
 use crate::node::Fault;
 use crate::pool::cluster::ClusterMark;
 use crate::pool::health::Health;
@@ -197,7 +197,7 @@ impl<M: Copy + Eq + Hash> QuietCalls<M> {
 pub(in crate::pool) struct InFlight<'a> {
     member: &'a Member,
     /// The method under which metrics count the call.
-    method: Option<Method>,
+    method: AnyMethod,
     part: Part,
     caller: CallerId,
     /// True if what becomes of the call says something about the node's health.
@@ -225,7 +225,7 @@ impl<'a> InFlight<'a> {
         let counts = question.counts();
         let begins = |breaker: &Mutex<Breaker>| counts && lock(breaker).started(now);
         let (node_trial, part_trial) = (begins(&state.breaker), begins(&state.part(part).breaker));
-        let method = question.counted_method();
+        let method = question.method;
         let (is_slow, settled, ended) = (false, false, false);
         Self {
             member,
@@ -348,6 +348,7 @@ impl SlowCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::methods::Method;
 
     const BLOCK: AnyMethod = AnyMethod::Own(Method::GetBlock);
     const SECOND: Duration = Duration::from_secs(1);

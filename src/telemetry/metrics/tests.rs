@@ -10,7 +10,7 @@ fn series(text: &str, name: &str) -> Vec<String> {
 #[test]
 fn calls_update_count_duration_and_bytes() {
     let metrics = Metrics::new();
-    let method = Some(Method::GetAccountInfo);
+    let method = Some(Method::GetAccountInfo.into());
     metrics.call(method, Some(Commitment::Confirmed), Outcome::Hit, Duration::from_micros(120), 247);
     let text = metrics.render();
     let requests = series(&text, "slotfront_requests_total");

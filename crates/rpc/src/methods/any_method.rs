@@ -103,9 +103,9 @@ impl AnyMethod {
         self.group().is_some_and(|group| !matches!(group, Group::Scans | Group::Simulation))
     }
 
-    /// Returns the method of this exact name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::all().find(|method| method.as_str() == name)
+    /// Returns the method of this exact name. `None` also for what is no text.
+    pub fn from_name(name: impl AsRef<[u8]>) -> Option<Self> {
+        Self::all().find(|method| method.as_str().as_bytes() == name.as_ref())
     }
 }
 
