@@ -22,6 +22,7 @@ use crate::methods::{
 };
 use crate::node::answer::elements;
 use crate::node::shape::member;
+use crate::pool::PoolReply;
 
 /// The number of samples that a node keeps for getRecentPerformanceSamples. All samples are fetched, and each
 /// caller gets as many as it asks for.
@@ -274,20 +275,20 @@ impl LookupPlan {
 }
 
 /// Returns true if the answer to `query` can't change any more: it was read at finalized, or is about slots that its node
-/// has finalized. `finalized` is the newest known finalized slot, and `answer` a node's result, with the slot that the node
-/// has finalized. `None` if the result alone tells.
-pub(super) fn is_final(query: &Query, finalized: Slot, answer: Option<(Slot, &Bytes)>) -> Option<bool> {
+/// has finalized. `finalized` is the newest known finalized slot, and `answer` a node's reply with its text. `None` if the
+/// answer alone tells.
+pub(super) fn is_final(query: &Query, finalized: Slot, answer: Option<(&PoolReply, &Bytes)>) -> Option<bool> {
     let is_at_finalized = query.commitment().unwrap_or_default() == Commitment::Finalized;
-    let has_finalized = |slot: Slot| slot <= finalized && answer.is_none_or(|(reached, _)| slot <= reached);
+    let has_finalized =
+        |slot: Slot| slot <= finalized && answer.is_none_or(|(reply, _)| slot <= reply.finalized);
     match query {
         Query::Plain(PlainQuery { life: Life::Cluster, .. }) if is_at_finalized => Some(true),
         Query::Plain(PlainQuery { life: Life::Cluster, .. }) => answer.map(|_| false),
         Query::BlockTime(BlockTimeQuery { slot, .. }) => Some(has_finalized(*slot)),
         // A node that has not finalized the end leaves out what it does not know yet.
         Query::Blocks(BlocksQuery { last: Some(last), .. }) => Some(has_finalized(*last)),
-        Query::Blocks(BlocksQuery { limit: Some(limit), .. }) => answer.map(|(_, list)| {
-            let slots: Vec<Slot> = serde_json::from_slice(list).unwrap_or_default();
-            slots.len() as u64 == *limit && slots.last().is_some_and(|last| has_finalized(*last))
+        Query::Blocks(BlocksQuery { limit: Some(limit), .. }) => answer.map(|(reply, _)| {
+            reply.blocks.is_some_and(|list| list.count == *limit && list.end.is_some_and(has_finalized))
         }),
         // A node may complete a confirmed transaction later.
         Query::Transaction(_) => answer.map(|(_, text)| {

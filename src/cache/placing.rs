@@ -18,7 +18,7 @@ use super::lookup::{Lookup, Stored};
 use super::purge::Filter;
 use super::store::Insert;
 use crate::methods::{AccountForm, BlocksQuery, Commitment, EpochSchedule, PlainQuery, Query, Slot};
-use crate::node::shape::{LONGEST_SKIP, is_whole, member, parent_slot};
+use crate::node::shape::{BlockList, LONGEST_SKIP, member, parent_slot};
 use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
@@ -276,9 +276,9 @@ impl Lookup {
         let finalized = self.frontier.slot(Commitment::Finalized);
         // What could not be final when the node was asked may have been read from a fork.
         let may_be_final = plan.class == Class::BlockFinal;
-        if may_be_final && is_final(query, finalized, Some((reply.finalized, result))) == Some(true) {
+        if may_be_final && is_final(query, finalized, Some((reply, result))) == Some(true) {
             return match query {
-                Query::Blocks(blocks) if !self.is_proven_whole(blocks, result) => {
+                Query::Blocks(blocks) if !self.is_proven_whole(blocks, reply.blocks) => {
                     Ok((key, self.class_of_absence(query)))
                 }
                 _ => Ok((plan.alternate_key.clone().unwrap_or(key), Class::BlockFinal)),
@@ -301,11 +301,10 @@ impl Lookup {
     /// Returns true if a list of final blocks is proven to leave out none: no more slots in a row are missing than may be
     /// without a block, and the list ends with the last slot that was asked for, or the slots after its end are known to be
     /// without one. A node leaves out what it no longer holds, and what it does not know yet.
-    fn is_proven_whole(&self, query: &BlocksQuery, list: &Bytes) -> bool {
-        let slots = serde_json::from_slice::<Vec<Slot>>(list).unwrap_or_default();
-        let Some(end) = slots.last().copied() else { return false };
+    fn is_proven_whole(&self, query: &BlocksQuery, list: Option<BlockList>) -> bool {
+        let Some((list, end)) = list.and_then(|list| Some((list, list.end?))) else { return false };
         let mut after = end.saturating_add(1)..=query.last.unwrap_or(end);
-        is_whole(&slots, query.first, query.last) && after.all(|slot| self.proves_skip(slot))
+        list.is_whole(query.last) && after.all(|slot| self.proves_skip(slot))
     }
 
     /// Returns the cluster's epochs, if somebody has asked for them.

@@ -27,6 +27,7 @@ use super::key::{Key, LookupPlan};
 use super::lookup::Lookup;
 use crate::config;
 use crate::methods::{Query, Slot};
+use crate::node::shape::BlockList;
 use crate::node::{NodeReply, OFF_WORKER_BYTES};
 use crate::pool::{Pool, PoolReply};
 use crate::redis_store::{PutRequest, Store, StoreTime, StoredValues, micros};
@@ -190,7 +191,7 @@ impl SecondLevel {
         let (mut best, mut foreign): (Option<SharedAnswer>, _) = (None, false);
         for ((name, plan), bytes) in reads.into_iter().zip(values) {
             let Some(bytes) = bytes else { continue };
-            let Some(value) = self.read(&name, bytes).await else {
+            let Some((value, blocks)) = self.read(&name, &plan.upstream, bytes).await else {
                 foreign = true;
                 self.delete(&name);
                 continue;
@@ -202,8 +203,8 @@ impl SecondLevel {
                 continue;
             }
             let SharedValue { slot, body, .. } = value;
-            let reply =
-                PoolReply { node: NO_NODE, body, sent_at, slot, finalized: Slot::MAX, is_short: false };
+            let (node, finalized, is_short) = (NO_NODE, Slot::MAX, false);
+            let reply = PoolReply { node, body, sent_at, slot, finalized, is_short, blocks };
             let newest = best.as_ref().is_none_or(|(_, best)| (best.slot, best.sent_at) < (slot, sent_at));
             if newest && self.lookup.accepts_shared(&plan, &reply, min_slot) {
                 best = Some((plan, reply));
@@ -247,14 +248,23 @@ impl SecondLevel {
         emptied.is_some_and(|emptied| sent_at <= emptied)
     }
 
-    /// Decodes the bytes of an answer in the shared store. `None` if they are unreadable, too long or written
+    /// Decodes the bytes of an answer to `query` in the shared store. `None` if they are unreadable, too long or written
     /// under another name.
-    async fn read(&self, name: &SecondLevelKey, bytes: Bytes) -> Option<SharedValue> {
-        if bytes.len() < OFF_WORKER_BYTES / LONG_PART {
-            return self.mac.decode(name, &bytes, self.max_text);
-        }
+    async fn read(
+        &self,
+        name: &SecondLevelKey,
+        query: &Query,
+        bytes: Bytes,
+    ) -> Option<(SharedValue, Option<BlockList>)> {
+        let is_long = bytes.len() >= OFF_WORKER_BYTES / LONG_PART;
         let (mac, name, max_text) = (Arc::clone(&self.mac), name.clone(), self.max_text);
-        tokio::task::spawn_blocking(move || mac.decode(&name, &bytes, max_text)).await.ok().flatten()
+        let query = query.clone();
+        let decode = move || {
+            let value = mac.decode(&name, &bytes, max_text)?;
+            let blocks = BlockList::read(&query, value.text());
+            Some((value, blocks))
+        };
+        if is_long { tokio::task::spawn_blocking(decode).await.ok().flatten() } else { decode() }
     }
 
     /// Deletes an unreadable or purged answer from the shared store. The store keeps the answer of the

@@ -361,6 +361,7 @@ mod tests {
                 slot: 7,
                 finalized: Slot::MAX,
                 is_short: false,
+                blocks: None,
             };
             assert!(reply_sender.send(Ok(reply)).is_ok());
             verifier.tasks.close();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::answer::{Contextual, base64_text, elements};
-use crate::methods::{AccountEncoding, BlockDetails, BlockQuery, Query, ResultKind, Slot};
+use crate::methods::{AccountEncoding, BlockDetails, BlockQuery, BlocksQuery, Query, ResultKind, Slot};
 
 /// Returns true if `result` has the shape of an answer to `query`. Only the parts that the cache or a caller needs
 /// are checked.
@@ -58,17 +58,38 @@ fn is_kind(kind: ResultKind, result: &Bytes) -> bool {
 /// The number of slots in a row that may be without a block. A leader has four slots in a row, and may miss all of them.
 pub const LONGEST_SKIP: u64 = 8;
 
-/// Returns true if a list of blocks leaves out no more slots in a row than may be without a block, from `first` to `last` or
-/// to its own end. If more slots are missing, the node may not hold their blocks.
-pub fn is_whole(slots: &[Slot], first: Slot, last: Option<Slot>) -> bool {
-    let mut next = first;
-    let joins = |slot: &Slot| {
-        let is_near = (next..=next.saturating_add(LONGEST_SKIP)).contains(slot);
-        next = slot.saturating_add(1);
-        is_near
-    };
-    let is_joined = !slots.is_empty() && slots.iter().all(joins);
-    is_joined && last.is_none_or(|last| last.saturating_add(1).saturating_sub(next) <= LONGEST_SKIP)
+/// What the text of a list of blocks tells. It may be megabytes, so it is read once, off the async workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockList {
+    /// The number of blocks.
+    pub count: u64,
+    /// The slot of the last block. `None` without a block.
+    pub end: Option<Slot>,
+    /// True if no more slots in a row are missing before the end than may be without a block.
+    is_joined: bool,
+}
+
+impl BlockList {
+    /// Reads `result`, the answer to `query`. `None` if it is no list of blocks.
+    pub fn read(query: &Query, result: &[u8]) -> Option<Self> {
+        let Query::Blocks(BlocksQuery { first, .. }) = query else { return None };
+        let slots: Vec<Slot> = serde_json::from_slice(result).ok()?;
+        let mut next = *first;
+        let joins = |slot: &Slot| {
+            let is_near = (next..=next.saturating_add(LONGEST_SKIP)).contains(slot);
+            next = slot.saturating_add(1);
+            is_near
+        };
+        let is_joined = slots.iter().all(joins);
+        Some(Self { count: slots.len() as u64, end: slots.last().copied(), is_joined })
+    }
+
+    /// Returns true if the list leaves out no more slots in a row than may be without a block, up to `last` or to its own
+    /// end. If more slots are missing, the node may not hold their blocks.
+    pub fn is_whole(&self, last: Option<Slot>) -> bool {
+        let reaches = |end| last.is_none_or(|last| last.saturating_sub(end) <= LONGEST_SKIP);
+        self.is_joined && self.end.is_some_and(reaches)
+    }
 }
 
 /// Returns true if `result` is a block that names its parent, with the list that the requested details promise. The

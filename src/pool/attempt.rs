@@ -48,7 +48,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let judged = received.and_then(|reply| Ok((judge(pool, call, member, &sent, &reply)?, reply)));
     let result = record(pool, call, &sent, in_flight, &judged);
     span.end(result);
-    let (meaning, ParsedReply { reply: body, slot, is_short }) = judged?;
+    let (meaning, ParsedReply { reply: body, slot, is_short, blocks }) = judged?;
     let slot = slot.unwrap_or(sent.slot_before);
     Ok((
         meaning,
@@ -59,6 +59,7 @@ pub(super) async fn attempt<C: UpstreamCall>(
             slot,
             finalized: sent.finalized_before,
             is_short,
+            blocks,
         },
     ))
 }

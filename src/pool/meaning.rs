@@ -83,7 +83,7 @@ impl Meaning {
 /// The answer shows a fault of the node.
 pub(super) fn judge(
     question: &Question<'_>,
-    ParsedReply { reply, slot, is_short }: &ParsedReply,
+    ParsedReply { reply, slot, is_short, .. }: &ParsedReply,
     sent: &SentRequest,
     frontier: &Frontier,
 ) -> Result<Meaning, Fault> {

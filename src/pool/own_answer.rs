@@ -25,20 +25,15 @@ impl Pool {
         // Without a usable node, calls still go to the others.
         let asked = if is_healthy { usable } else { standing.iter().collect() };
         let members = || asked.iter().map(|(member, _)| &**member);
+        let (node, slot, finalized, is_short) = (NO_NODE, 0, 0, false);
+        let reply = |body| PoolReply { node, body, sent_at: now, slot, finalized, is_short, blocks: None };
         let result = match method {
             Method::GetHealth if is_healthy => json!("ok"),
             Method::GetHealth => {
                 let (code, message) = (code::NODE_UNHEALTHY, "Node is unhealthy");
                 let body = json!({ "code": code, "message": message, "data": { "numSlotsBehind": null } });
                 let body = NodeReply::Error { code, body: body.to_string().into() };
-                return Some(PoolReply {
-                    node: NO_NODE,
-                    body,
-                    sent_at: now,
-                    slot: 0,
-                    finalized: 0,
-                    is_short: false,
-                });
+                return Some(reply(body));
             }
             Method::GetVersion => {
                 let (version, member) =
@@ -48,7 +43,7 @@ impl Pool {
             _ => json!(members().filter_map(Member::first_available).min()?),
         };
         let body = NodeReply::Result(Bytes::from(result.to_string()));
-        Some(PoolReply { node: NO_NODE, body, sent_at: now, slot: 0, finalized: 0, is_short: false })
+        Some(reply(body))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::error::FailedAttempt;
 use crate::fair::CallerId;
 use crate::frontier::{Era, Frontier};
 use crate::methods::{AnyMethod, Commitment, Method, Part, Slot};
+use crate::node::shape::BlockList;
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::Trace;
 
@@ -267,11 +268,13 @@ pub(super) struct ParsedReply {
     pub(super) slot: Option<Slot>,
     /// True if another node may hold what this result lacks: it is `null`, or a list that is not full.
     pub(super) is_short: bool,
+    /// What a list of blocks tells.
+    pub(super) blocks: Option<BlockList>,
 }
 
 impl ParsedReply {
     /// Returns an answer that lacks nothing, as far as the answer itself tells.
     pub(super) fn new(reply: NodeReply, slot: Option<Slot>) -> Self {
-        Self { reply, slot, is_short: false }
+        Self { reply, slot, is_short: false, blocks: None }
     }
 }

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::meaning::{Meaning, WhyAskOn};
 use crate::methods::Slot;
+use crate::node::shape::BlockList;
 use crate::node::{NodeReply, code};
 
 /// The answer of one node, with its time and slot.
@@ -23,6 +24,8 @@ pub struct PoolReply {
     pub finalized: Slot,
     /// True if another node might have held what this result lacks: it is `null`, or a list that is not full.
     pub is_short: bool,
+    /// What a list of blocks tells. `None` for other answers.
+    pub blocks: Option<BlockList>,
 }
 
 impl PoolReply {
@@ -131,6 +134,7 @@ mod tests {
             slot,
             finalized: 0,
             is_short: false,
+            blocks: None,
         };
         let (unknown, not_yet) = (-32000, code::BLOCK_NOT_AVAILABLE);
         for (name, first, second, expected) in [
@@ -154,8 +158,15 @@ mod tests {
     #[tokio::test]
     async fn answers_that_are_not_good_enough_have_an_order() {
         let best_of = |node, body: NodeReply, slot, meaning| {
-            let reply =
-                PoolReply { node, body, sent_at: Instant::now(), slot, finalized: 0, is_short: false };
+            let reply = PoolReply {
+                node,
+                body,
+                sent_at: Instant::now(),
+                slot,
+                finalized: 0,
+                is_short: false,
+                blocks: None,
+            };
             Best { meaning, reply }
         };
         let (behind, incapable) = (Meaning::AskOn(WhyAskOn::Behind), Meaning::NotHere);

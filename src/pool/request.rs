@@ -18,7 +18,7 @@ use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{Answerer, AnyMethod, BlocksQuery, Commitment, Method, Query, Slot};
 use crate::node::answer::{elements, error_context_slot, first_available_block};
-use crate::node::shape::{LONGEST_SKIP, fits, is_whole};
+use crate::node::shape::{BlockList, LONGEST_SKIP, fits};
 use crate::node::{Contextual, Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 
@@ -94,8 +94,9 @@ impl UpstreamCall for UpstreamRequest {
             {
                 return Ok(ParsedReply::new(NodeReply::min_context_slot_not_reached(slot), None));
             }
-            let is_short = is_short(&query, result, finalized);
-            Ok(ParsedReply { reply, slot, is_short })
+            let blocks = BlockList::read(&query, result);
+            let is_short = is_short(&query, result, blocks, finalized);
+            Ok(ParsedReply { reply, slot, is_short, blocks })
         }
     }
 
@@ -164,14 +165,13 @@ impl UpstreamRequest {
 
 /// Returns true if a node may not hold all of what `result` should have: it is `null`, a page that is not full, rewards that
 /// are missing, or a list of past blocks with more of them missing in a row than can have been skipped.
-fn is_short(query: &Query, result: &Bytes, finalized: Slot) -> bool {
+fn is_short(query: &Query, result: &Bytes, blocks: Option<BlockList>, finalized: Slot) -> bool {
     match query.known() {
         Query::Page(query) => elements(result).is_none_or(|page| page.len() < query.limit),
         Query::Blocks(BlocksQuery { first, last, .. }) => {
             let is_past = first.saturating_add(LONGEST_SKIP) < finalized;
             let last = last.filter(|last| *last <= finalized);
-            let is_list_whole = |slots: Vec<Slot>| is_whole(&slots, *first, last);
-            is_past && !serde_json::from_slice(result).is_ok_and(is_list_whole)
+            is_past && !blocks.is_some_and(|list| list.is_whole(last))
         }
         Query::Plain(call) if call.method == Method::GetInflationReward => {
             elements(result).is_none_or(|rewards| rewards.iter().any(|reward| reward.as_ref() == b"null"))

@@ -63,7 +63,7 @@ impl TestQuery {
     /// Returns the reply of a node at `slot` to a call that was sent at `sent_at`.
     pub(super) fn reply_at(self, slot: Slot, sent_at: Instant) -> PoolReply {
         let body = NodeReply::Result(self.result_at(slot).into());
-        PoolReply { node: 0, body, sent_at, slot, finalized: Slot::MAX, is_short: false }
+        PoolReply { node: 0, body, sent_at, slot, finalized: Slot::MAX, is_short: false, blocks: None }
     }
 
     /// Converts the test's query to slotfront's own type.

@@ -226,6 +226,7 @@ impl<W> SteppedCache<W> {
             slot,
             finalized: Slot::MAX,
             is_short,
+            blocks: None,
         };
         self.end_call(number, Some(reply));
     }

@@ -34,7 +34,15 @@ fn unreachable_store() -> (SecondLevel, Pool) {
 
 fn reply(bytes: usize) -> PoolReply {
     let body = NodeReply::Result(vec![b' '; bytes].into());
-    PoolReply { node: 0, body, sent_at: Instant::now(), slot: 5, finalized: Slot::MAX, is_short: false }
+    PoolReply {
+        node: 0,
+        body,
+        sent_at: Instant::now(),
+        slot: 5,
+        finalized: Slot::MAX,
+        is_short: false,
+        blocks: None,
+    }
 }
 
 #[tokio::test]

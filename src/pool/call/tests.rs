@@ -10,7 +10,7 @@ use crate::pool::probe::Genesis;
 use crate::pool::tests::{pool, request, simulation};
 
 fn reply(node: usize, body: NodeReply) -> PoolReply {
-    PoolReply { node, body, sent_at: Instant::now(), slot: 5, finalized: 0, is_short: false }
+    PoolReply { node, body, sent_at: Instant::now(), slot: 5, finalized: 0, is_short: false, blocks: None }
 }
 
 fn result(node: usize) -> PoolReply {
