@@ -43,7 +43,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 pub(crate) use charge::Debt;
@@ -67,10 +67,13 @@ use crate::config;
 use crate::error::Error;
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
-use crate::methods::{Life, PlainQuery, Query, Slot};
+use crate::methods::{Method, PlainQuery, Query, Slot};
 use crate::pool::{CallerId, Pool};
 use crate::redis_store;
 use crate::telemetry::{Metrics, Trace};
+
+/// The longest wait for the cluster's epochs, of callers whose answers are kept by epoch.
+const EPOCHS_WAIT: Duration = Duration::from_secs(1);
 
 /// A cache in front of a pool of nodes. `cache/answer.rs` leads each call through these parts.
 pub struct Cache {
@@ -220,14 +223,18 @@ impl Cache {
         charge: &Charge,
         conditions: &dyn Conditions,
     ) -> Result<CacheAnswer, Error> {
-        let is_of_epoch = matches!(query, Query::Plain(PlainQuery { life: Life::Epoch, .. }));
-        if is_of_epoch && self.lookup.epoch_schedule().is_none() {
-            // Until the epochs are known, answers live for one slot only. No caller waits for them, because a node may
-            // hang.
+        let of_epoch =
+            query.plain().filter(|call| call.is_of_epoch() && self.lookup.epoch_schedule().is_none());
+        if let Some(call) = of_epoch {
+            // Until the epochs are known, answers live for one slot only. No caller waits long for them, because a node may
+            // hang, and only those whose question depends on them wait at all.
             let epochs = self.lookup.plan(&Query::Plain(PlainQuery::epoch_schedule()));
             let flight = self.fetcher.join_or_start_flight(&epochs, SlotRequirement::None, &options, false);
             if flight.is_leader {
                 charge.share(&flight);
+            }
+            if matches!(call.method, Method::GetLeaderSchedule | Method::GetInflationReward) {
+                let _ = timeout(EPOCHS_WAIT, flight.result()).await;
             }
         }
         let plan = self.lookup.plan(query);

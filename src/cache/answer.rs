@@ -59,8 +59,7 @@ async fn look_up_or_fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<Cache
     }
     // The fetch is boxed, so that the future of a hit is small. For the same reason this timer covers only the
     // fetch.
-    let fetched =
-        timeout_at(call.options.deadline(), Box::pin(fetch_retrying_smaller(cache, call, reason))).await;
+    let fetched = timeout_at(call.options.deadline(), Box::pin(fetch_as_shared(cache, call, reason))).await;
     fetched.map_err(|_| Error::TimedOut(call.options.timeout))??.ok_or(Error::Overloaded)
 }
 
@@ -93,22 +92,26 @@ async fn serve_stored(
     }
 }
 
-/// Fetches an answer. The node may be asked for a larger form of the answer than the caller wants, because other
-/// forms can be made from it. If the larger form is too large, the node is asked once more, for the caller's form.
-async fn fetch_retrying_smaller(
+/// Fetches an answer. The node may be asked for a larger form of the answer than the caller wants, or for one without
+/// transactions of a version above 0, because other callers share it. If the larger form is too large, or there is such a
+/// transaction, the node is asked once more, in the caller's words.
+async fn fetch_as_shared(
     cache: &Cache,
     call: &PlannedCall<'_>,
     reason: ForwardReason,
 ) -> Result<Option<CacheAnswer>, Error> {
     let answer = fetch(cache, call, reason).await;
-    if let Err(error) = &answer
-        && is_too_large(error)
-        && cache.lookup.note_too_large(call.query, &call.plan)
-    {
-        let smaller = PlannedCall { plan: cache.lookup.plan(call.query), ..call.clone() };
-        return fetch(cache, &smaller, reason).await;
+    let plan = match &answer {
+        Err(error) if is_too_large(error) && cache.lookup.note_too_large(call.query, &call.plan) => {
+            cache.lookup.plan(call.query)
+        }
+        Ok(Some(refusal)) if refusal.payload.refuses_version() => cache.lookup.plan_as_asked(call.query),
+        _ => return answer,
+    };
+    if answer.is_ok() && plan.key == call.plan.key {
+        return answer;
     }
-    answer
+    fetch(cache, &PlannedCall { plan, ..call.clone() }, reason).await
 }
 
 /// Fetches an answer. `None` if each answer came too late to be served.

@@ -14,6 +14,7 @@ mod object;
 pub(crate) mod tests;
 
 use bytes::{Bytes, BytesMut};
+use serde_json::value::RawValue;
 
 use super::entry::Payload;
 use crate::methods::Pubkey;
@@ -25,12 +26,16 @@ use object::{JsonPart, ParseDepth};
 pub(super) enum Derivation {
     /// One vote account from the list of all.
     VoteAccount(Pubkey),
+    /// One leader's slots from the schedule of all.
+    Leader(Pubkey),
     /// A block in this shape, made from the block in the shape of its source.
     Block(block::BlockShape),
     /// The time of a block.
     BlockTime,
     /// One transaction of a full block.
     Transaction(block::SingleTransaction),
+    /// A transaction as blocks of this shape write it, made from one as blocks of the shape of its source do.
+    Rewritten(block::BlockShape),
 }
 
 impl Derivation {
@@ -40,8 +45,14 @@ impl Derivation {
             Self::VoteAccount(pubkey) => {
                 vote_account(text, pubkey).map(|votes| Payload::Result(votes.into()))
             }
+            Self::Leader(leader) => text.starts_with(b"{").then(|| {
+                let slots = member::<&RawValue>(text, &leader.to_string());
+                let text = slots.map(|slots| format!(r#"{{"{leader}":{}}}"#, slots.get()));
+                Payload::Result(Bytes::from(text.unwrap_or_else(|| "{}".to_owned())).into())
+            }),
             Self::Block(asked) => block::reshape(text, *asked, of_nodes),
             Self::Transaction(wanted) => wanted.make(text, of_nodes),
+            Self::Rewritten(asked) => block::rewritten(text, *asked, of_nodes),
             Self::BlockTime => {
                 let time: i64 = member(text, "blockTime")?;
                 Some(Payload::Result(Bytes::from(time.to_string()).into()))
@@ -86,12 +97,11 @@ pub fn lamports(context: &[u8], account: &[u8]) -> Option<Bytes> {
     Some([br#"{"context":"#, context, br#","value":"#, lamports.to_string().as_bytes(), b"}"].concat().into())
 }
 
-/// Returns the first `limit` performance samples of `all`, which nodes list with the newest first. `None` if `all` is not
-/// an array.
-pub fn first_samples(all: &Bytes, limit: u16) -> Option<Bytes> {
+/// Returns the first `limit` elements of the list `all`. `None` if it is none.
+pub fn first_elements(all: &Bytes, limit: usize) -> Option<Bytes> {
     let elements = elements(all)?;
     let mut head = BytesMut::from(&b"["[..]);
-    for (i, element) in elements.iter().take(usize::from(limit)).enumerate() {
+    for (i, element) in elements.iter().take(limit).enumerate() {
         if i > 0 {
             head.extend_from_slice(b",");
         }

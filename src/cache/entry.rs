@@ -11,6 +11,7 @@ use super::derive::account::{AccountValue, ByteSpan};
 use super::follow_stamp::FollowStamp;
 use crate::coding::{Coding, CompressedText};
 use crate::methods::{AccountEncoding, Commitment, Slot};
+use crate::node::code;
 
 /// JSON text in one or several pieces. Where possible, the pieces are slices of a node's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +84,11 @@ pub enum Payload {
 }
 
 impl Payload {
+    /// Returns true if this is the error that a transaction has a higher version than the caller accepts.
+    pub(super) fn refuses_version(&self) -> bool {
+        matches!(self, Self::Error { code: code::UNSUPPORTED_TRANSACTION_VERSION, .. })
+    }
+
     /// Returns the length of the payload in bytes.
     pub(crate) fn len(&self) -> usize {
         match self {

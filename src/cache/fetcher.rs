@@ -169,9 +169,9 @@ impl Fetcher {
         Some(Fetched::AlreadyFresh(derived, None))
     }
 
-    /// Fetches the block from which the asked one can be made, in a flight that callers of all shapes share, and makes the
-    /// asked one. `None` if the asked block has to be fetched itself: it is made from no other, it cannot be made from
-    /// the one that was fetched, or that one is too large while the asked one may be shorter.
+    /// Fetches the block or transaction from which the asked one can be made, in a flight that callers of all shapes share,
+    /// and makes the asked one. `None` if that has to be fetched itself: it is made from no other, it cannot be made from the
+    /// one that was fetched, or that one is too large while the asked one may be shorter.
     async fn fetch_source(
         self: &Arc<Self>,
         plan: &LookupPlan,
@@ -179,7 +179,8 @@ impl Fetcher {
         options: &CallOptions,
         is_background: bool,
     ) -> Option<FlightResult> {
-        let (source, derivation) = plan.fetched_source()?;
+        let (source, derivation) =
+            plan.fetched_source().filter(|(_, made)| self.renderer.knows_to_make(made))?;
         let generation = self.lookup.generation.number();
         let flight = self.join_or_start_flight(&source, requirement, options, is_background);
         let is_leader = flight.is_leader;
@@ -191,7 +192,7 @@ impl Fetcher {
             Err(error) => return Some(Err(error)),
         };
         match &fetched.entry().body {
-            EntryBody::Verbatim(Payload::Error { code: code::UNSUPPORTED_TRANSACTION_VERSION, .. }) => None,
+            EntryBody::Verbatim(body) if body.refuses_version() => None,
             // What a node says about a block that it does not have is the same for all shapes.
             EntryBody::Verbatim(Payload::Error { .. }) => Some(Ok(fetched)),
             EntryBody::Verbatim(Payload::Result(text)) if text.pieces() == ["null"] => Some(Ok(fetched)),

@@ -16,9 +16,8 @@ use super::entry::Class;
 use super::forms::{self, Sizes};
 use crate::frontier::Frontier;
 use crate::methods::{
-    AccountEncoding, AccountForm, AccountQuery, BlockQuery, BlockTimeQuery, BlocksQuery, Commitment,
-    ExtendedQuery, Life, Method, PageQuery, PlainQuery, Pubkey, Query, SamplesQuery, Slot, TransactionQuery,
-    VotesQuery,
+    AccountEncoding, AccountForm, AccountQuery, BlockQuery, BlockTimeQuery, BlocksQuery, Commitment, Life,
+    Method, PageQuery, PlainQuery, Pubkey, Query, SamplesQuery, Slot, VotesQuery,
 };
 use crate::node::answer::elements;
 use crate::node::shape::member;
@@ -171,6 +170,9 @@ impl LookupPlan {
     /// accounts.
     pub fn new(query: &Query, frontier: &Frontier, sizes: &Sizes) -> Self {
         let mut upstream = query.clone().with_min_context_slot(None);
+        if let Query::Page(page) = upstream {
+            upstream = Query::Page(page.longer());
+        }
         let (key, class) = match &mut upstream {
             Query::Block(block) => return Self::block(*block, frontier.slot(Commitment::Finalized)),
             Query::Account(q) => {
@@ -198,23 +200,17 @@ impl LookupPlan {
                 *samples = SamplesQuery { limit: ALL_SAMPLES };
                 (Key::Samples, Class::Samples)
             }
-            Query::Plain(call)
-            | Query::Extended(ExtendedQuery { call, .. })
-            | Query::Transaction(TransactionQuery { call, .. })
-            | Query::Blocks(BlocksQuery { call, .. })
-            | Query::BlockTime(BlockTimeQuery { call, .. })
-            | Query::Page(PageQuery { call, .. }) => {
-                let (method, params) = (call.method, Arc::clone(&call.params));
-                let key = |at| Key::Plain(method, Arc::clone(&params), at, None);
-                return Self::plain(upstream, key, frontier.slot(Commitment::Finalized));
-            }
+            _ => return Self::plain(upstream, frontier.slot(Commitment::Finalized)),
         };
         Self { key, alternate_key: None, upstream, class, asked: None }
     }
 
-    /// `key` makes the key at a commitment. What is final is the same at every commitment, and stored without one.
-    fn plain(upstream: Query, key: impl Fn(Option<Commitment>) -> Key, finalized: Slot) -> Self {
-        let commitment = upstream.commitment();
+    /// Returns the plan for an answer that is kept as a node has written it. What is final is the same at every commitment,
+    /// and stored without one.
+    fn plain(upstream: Query, finalized: Slot) -> Self {
+        let params = upstream.plain().map(|call| Arc::clone(&call.params)).unwrap_or_default();
+        let (method, commitment) = (upstream.method(), upstream.commitment());
+        let key = |at| Key::Plain(method, Arc::clone(&params), at, None);
         let (key, alternate_key, class) = match is_final(&upstream, finalized, None) {
             Some(true) => (key(None), None, Class::BlockFinal),
             Some(false) => (key(commitment), None, class_until_final(&upstream, None)),
@@ -250,11 +246,24 @@ impl LookupPlan {
         }
     }
 
-    /// Returns the plan for the block that is fetched instead, because the asked block can be made from it, and the
-    /// derivation. `None` if the answer is fetched as it is asked for.
+    /// Returns the keys under which an answer may be stored.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        std::iter::once(&self.key).chain(&self.alternate_key)
+    }
+
+    /// Returns the plan for the block or transaction that is fetched instead, because the asked one can be made from it, and
+    /// the derivation. `None` if the answer is fetched as it is asked for.
     pub(super) fn fetched_source(&self) -> Option<(Self, Derivation)> {
-        let (Key::Block(slot, asked, finality), Query::Block(query)) = (&self.key, &self.upstream) else {
-            return None;
+        let (slot, asked, finality, query) = match (&self.key, &self.upstream) {
+            (Key::Block(slot, asked, finality), Query::Block(query)) => (slot, asked, finality, query),
+            (_, Query::Transaction(query)) => {
+                let asked = BlockShape::of_transactions(query);
+                let BlockShape { encoding, max_version, .. } = asked.source()?;
+                let source = Query::Transaction(query.written(encoding, max_version));
+                // Whether a transaction is final, only the answer tells.
+                return Some((Self::plain(source, 0), Derivation::Rewritten(asked)));
+            }
+            _ => return None,
         };
         let shape = asked.fetched_source()?;
         let BlockShape { details, encoding, rewards, max_version } = shape;

@@ -24,8 +24,8 @@ use crate::config::{self, Assemble};
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
 use crate::methods::{
-    AccountsQuery, BlockDetails, BlockQuery, BlockTimeQuery, Life, Method, PlainQuery, Pubkey, Query, Slot,
-    TransactionQuery, VotesQuery,
+    AccountsQuery, BlockQuery, BlockTimeQuery, Life, Method, Pubkey, Query, Slot, TransactionQuery,
+    VotesQuery,
 };
 use crate::telemetry::Metrics;
 
@@ -89,15 +89,30 @@ impl Lookup {
         }
     }
 
-    /// Returns the look-up plan for `query`. This plan depends on the newest known slots and the known sizes of
-    /// accounts.
+    /// Returns the look-up plan for `query`. This plan depends on the newest known slots, the known sizes of accounts and
+    /// the cluster's epochs.
     pub(super) fn plan(&self, query: &Query) -> LookupPlan {
-        let plan = LookupPlan::new(query, &self.frontier, &self.sizes);
-        let Query::Plain(PlainQuery { life: Life::Epoch, commitment, .. }) = query else { return plan };
-        let newest = self.frontier.slot(commitment.unwrap_or_default());
-        match self.epoch_schedule().and_then(|schedule| schedule.epoch(newest)) {
-            Some(epoch) if newest > 0 => plan.of_epoch(epoch),
-            _ => plan,
+        // Whoever accepts version 0 and more gets the same answer, unless one for version 0 was refused.
+        let is_refused = |stored: Stored| matches!(&stored.entry.body, EntryBody::Verbatim(body) if body.refuses_version());
+        if let Some(plan) = query.up_to_version_0().map(|lower| self.plan_as_asked(&lower))
+            && !self.candidates(&plan).any(is_refused)
+        {
+            return plan;
+        }
+        self.plan_as_asked(query)
+    }
+
+    /// Returns the look-up plan for `query` with the highest transaction version that the caller accepts.
+    pub(super) fn plan_as_asked(&self, query: &Query) -> LookupPlan {
+        let plan = |query: &Query| LookupPlan::new(query, &self.frontier, &self.sizes);
+        let of_epoch = query.plain().filter(|call| call.is_of_epoch());
+        let known = of_epoch.and_then(|call| Some((call, self.epoch_schedule()?)));
+        let Some((call, schedule)) = known else { return plan(query) };
+        let newest = Some(self.frontier.slot(call.commitment.unwrap_or_default())).filter(|slot| *slot > 0);
+        match (schedule.named(call, newest), newest.and_then(|newest| schedule.epoch(newest))) {
+            (Some(named), _) => plan(&named.into()),
+            (None, Some(epoch)) if call.life == Life::Epoch => plan(query).of_epoch(epoch),
+            _ => plan(query),
         }
     }
 
@@ -269,18 +284,25 @@ impl Lookup {
                 let key = Key::Block(*slot, asked.source()?, *finality);
                 Some((self.get_usable(&key, &rule, now)?, Derivation::Block(*asked)))
             }
+            Key::Plain(Method::GetLeaderSchedule, ..) => {
+                let (all, leader) = plan.upstream.plain()?.of_all_leaders()?;
+                Some((self.get_usable(&self.plan(&all.into()).key, &rule, now)?, Derivation::Leader(leader)))
+            }
             Key::Plain(Method::GetBlockTime, ..) => {
                 let Query::BlockTime(BlockTimeQuery { slot, .. }) = plan.upstream else { return None };
                 let kept = |shape| self.get_usable(&Key::Block(slot, shape, Finality::Final), &rule, now);
                 Some((BlockShape::usual().find_map(kept)?, Derivation::BlockTime))
             }
             Key::Plain(Method::GetTransaction, ..) => {
-                let Query::Transaction(TransactionQuery { signature, encoding, max_version, .. }) =
-                    plan.upstream
-                else {
+                let Query::Transaction(query @ TransactionQuery { signature, .. }) = &plan.upstream else {
                     return None;
                 };
-                let asked = BlockShape { details: BlockDetails::Full, encoding, rewards: true, max_version };
+                if let Some((source, derivation)) = plan.fetched_source()
+                    && let Some(kept) = source.keys().find_map(|key| self.get_usable(key, &rule, now))
+                {
+                    return Some((kept, derivation));
+                }
+                let (signature, asked) = (*signature, BlockShape::of_transactions(query));
                 let BlockShape { details, encoding, rewards, max_version } = asked.source().unwrap_or(asked);
                 let place = self.transactions.find(encoding, &signature)?;
                 let (slot, commitment) = (place.slot, plan.upstream.commitment().unwrap_or_default());

@@ -136,7 +136,12 @@ impl Lookup {
         generation: u64,
     ) -> Option<Insert> {
         let guard = self.generation.lock();
-        (guard.number() == generation).then(|| self.insert(plan.key.clone(), entry))
+        // What is final serves callers of all commitments.
+        let key = match (&plan.key, &plan.alternate_key) {
+            (Key::Plain(..), Some(key)) if entry.meta.class == Class::BlockFinal => key,
+            (key, _) => key,
+        };
+        (guard.number() == generation).then(|| self.insert(key.clone(), entry))
     }
 
     /// Stores `entry`, unless the entry stored under `key` is newer and may still be served.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::derive::account::DeriveError;
-use super::derive::block::OwnHeight;
+use super::derive::block::{BlockShape, OwnHeight};
 use super::derive::{self, Derivation, list};
 use super::entry::{Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::freshness::{Limit, ServeRule};
@@ -24,7 +24,7 @@ use super::{MemoryPermit, PlannedCall};
 use crate::coding::{self, CompressedText};
 use crate::error::Error;
 use crate::low_priority;
-use crate::methods::{AnyMethod, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, Method, Query};
+use crate::methods::{AnyMethod, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE, BlockEncoding, Method, Query};
 use crate::node::OFF_WORKER_BYTES;
 use crate::pool::Pool;
 use crate::telemetry::{Compression, Metrics};
@@ -167,6 +167,12 @@ impl Renderer {
         Some((Entry::new(EntryBody::Verbatim(payload?), source.meta, None), is_long))
     }
 
+    /// Returns false if it is unknown how nodes write what `derivation` would make, so that it would often be in vain.
+    pub(super) fn knows_to_make(&self, derivation: &Derivation) -> bool {
+        !matches!(derivation, Derivation::Rewritten(BlockShape { encoding: BlockEncoding::Json, .. }))
+            || self.own_height_of_nodes().is_some()
+    }
+
     /// Returns the `stackHeight` that all nodes with blocks write beside a transaction's own instructions.
     fn own_height_of_nodes(&self) -> Option<OwnHeight> {
         let members = self.pool.members();
@@ -274,11 +280,9 @@ pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool),
             let text = derive::lamports(context, value.text()).ok_or(DeriveError::Broken)?;
             return Ok((Payload::Result(text.into()), entry.meta.derived || asked.is_some()));
         }
-        (EntryBody::Verbatim(Payload::Result(TextParts::One(all))), Query::Samples(q))
-            if q.limit < ALL_SAMPLES =>
-        {
-            let head = derive::first_samples(all, q.limit).ok_or(DeriveError::Broken)?;
-            return Ok((Payload::Result(head.into()), true));
+        (EntryBody::Verbatim(Payload::Result(TextParts::One(all))), _) if first_of(query).is_some() => {
+            let head = first_of(query).and_then(|limit| derive::first_elements(all, limit));
+            return Ok((Payload::Result(head.ok_or(DeriveError::Broken)?.into()), true));
         }
         (EntryBody::Verbatim(payload), _) => return Ok((payload.clone(), entry.meta.derived)),
         _ => return Err(DeriveError::Broken),
@@ -291,6 +295,15 @@ pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool),
         }
         Err(DeriveError::Base58TooLong) => Ok((base58_too_long(), !fetched_for_it)),
         Err(DeriveError::Broken) => Err(DeriveError::Broken),
+    }
+}
+
+/// Returns the number of elements of the stored list that `query` asks for. `None` for all, and if it asks for no list.
+fn first_of(query: &Query) -> Option<usize> {
+    match query {
+        Query::Samples(q) if q.limit < ALL_SAMPLES => Some(q.limit.into()),
+        Query::Page(q) if q.limit < q.longer_limit() => Some(q.limit),
+        _ => None,
     }
 }
 
@@ -326,8 +339,7 @@ pub(super) fn is_stored_form(query: &Query, entry: &Entry) -> bool {
         (EntryBody::Accounts { values, .. }, Query::Accounts(q)) => {
             values.iter().all(|value| value.is_stored_in(q.form))
         }
-        (EntryBody::Verbatim(_), Query::Samples(q)) => q.limit == ALL_SAMPLES,
-        (EntryBody::Verbatim(_), _) => true,
+        (EntryBody::Verbatim(_), _) => first_of(query).is_none(),
         _ => false,
     }
 }

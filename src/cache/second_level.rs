@@ -151,7 +151,6 @@ impl SecondLevel {
         pool: &Pool,
         plan: &LookupPlan,
     ) -> Option<(String, Vec<(SecondLevelKey, LookupPlan)>)> {
-        let keys = std::iter::once(&plan.key).chain(&plan.alternate_key);
         if self.lookup.freshness.ttl(plan.class) < WORTH_SHARING {
             return None;
         }
@@ -174,7 +173,7 @@ impl SecondLevel {
             }
             Some((name, plan))
         };
-        let reads = keys.filter_map(planned).collect();
+        let reads = plan.keys().filter_map(planned).collect();
         Some((genesis, reads))
     }
 

@@ -94,7 +94,7 @@ impl UpstreamCall for UpstreamRequest {
             {
                 return Ok(ParsedReply::new(NodeReply::min_context_slot_not_reached(slot), None));
             }
-            let blocks = BlockList::read(&query, result);
+            let blocks = BlockList::read(query.known(), result);
             let is_short = is_short(&query, result, blocks, finalized);
             Ok(ParsedReply { reply, slot, is_short, blocks })
         }

@@ -95,7 +95,7 @@ async fn an_unknown_first_block_is_not_zero() {
     gateway.until("the second node's oldest block is known", || first().is_some()).await;
     for n in 0..30 {
         let wallet = gateway.cluster.examples().wallets[0].to_string();
-        let call = gateway.call("getSignaturesForAddress", json!([wallet, { "limit": 1000 - n }]));
+        let call = gateway.call("getSignaturesForAddress", json!([wallet, { "limit": 1000 - n }])).no_cache();
         let page = call.send().await;
         assert_eq!(page.result(), call.result_of(gateway.cluster.node(1)), "{}", page.text);
         assert!(!page.result().as_array().unwrap().is_empty());

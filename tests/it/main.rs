@@ -27,6 +27,7 @@ mod contract;
 mod dashboards;
 mod derive;
 mod epochs;
+mod equal_questions;
 mod fast_path;
 mod faults;
 mod files;

@@ -165,11 +165,10 @@ async fn slot_of_the_largest_accounts_is_not_the_nodes() {
     let (node, frontier) = (gateway.cluster.node(0), &gateway.front().frontier);
     let finalized = gateway.cluster.slot(Commitment::Finalized);
     // The node has found the accounts for a caller at processed, or an hour ago.
-    for (sort_results, slot) in [(true, finalized + 31), (false, finalized - 5000)] {
+    for (filter, slot) in [("circulating", finalized + 31), ("nonCirculating", finalized - 5000)] {
         let found = json!({ "context": { "apiVersion": "4.0.0", "slot": slot }, "value": [] });
         node.fault_on("getLargestAccounts", Fault::Result(found.clone()), Some(1));
-        let largest =
-            gateway.call("getLargestAccounts", json!([{ "sortResults": sort_results }])).send().await;
+        let largest = gateway.call("getLargestAccounts", json!([{ "filter": filter }])).send().await;
         assert_eq!((largest.status, largest.result()), (200, found), "{}", largest.text);
         let known = (frontier.slot(Commitment::Finalized), frontier.slots_of(0).slot(Commitment::Finalized));
         assert_eq!(known, (finalized, Some(finalized)));

@@ -279,6 +279,19 @@ impl Query {
         }
     }
 
+    /// Returns the call with 0 as the highest transaction version that it accepts. `None` if it accepts none above that.
+    pub fn up_to_version_0(&self) -> Option<Self> {
+        match self {
+            Self::Block(q) if q.max_version > Some(0) => {
+                Some(Self::Block(BlockQuery { max_version: Some(0), ..*q }))
+            }
+            Self::Transaction(q) if q.max_version > Some(0) => {
+                Some(Self::Transaction(q.written(q.encoding, Some(0))))
+            }
+            _ => None,
+        }
+    }
+
     fn plain_mut(&mut self) -> Option<&mut PlainQuery> {
         match self {
             Self::Plain(call)

@@ -15,11 +15,11 @@ use bytes::Bytes;
 
 use super::super::entry::Payload;
 use super::object::{JsonObject, JsonPart, ParseDepth};
-use crate::methods::{BlockDetails, BlockEncoding, BlockQuery, Signature};
+use crate::methods::{BlockDetails, BlockEncoding, BlockQuery, Signature, TransactionQuery};
 use crate::node::code;
 use crate::node::shape::member;
 pub use height::OwnHeight;
-pub use single::{SingleTransaction, TransactionPlace, places};
+pub use single::{SingleTransaction, TransactionPlace, places, rewritten};
 use transaction::{DecodedTransaction, LoadedAddresses};
 
 /// The parameters of getBlock except slot and commitment, in the canonical form of a [`BlockQuery`].
@@ -90,6 +90,12 @@ impl BlockShape {
         rewards: true,
         max_version: Some(0),
     };
+
+    /// Returns the shape of a block that writes its transactions as `query` asks for one.
+    pub fn of_transactions(query: &TransactionQuery) -> Self {
+        let TransactionQuery { encoding, max_version, .. } = *query;
+        Self { details: BlockDetails::Full, encoding, rewards: true, max_version }
+    }
 
     /// Returns the shape from which this shape is made. `None` if it is made from no other.
     pub fn source(self) -> Option<Self> {

@@ -173,14 +173,14 @@ fn unknown_members_of_vote_accounts_stay() {
 fn recorded_limits_are_prefixes_of_all_samples() {
     let recorded = load("getRecentPerformanceSamples");
     let limit = |exchange: &RecordedCall| match exchange.query {
-        Some(Query::Samples(SamplesQuery { limit })) => Some(limit),
+        Some(Query::Samples(SamplesQuery { limit })) => Some(usize::from(limit)),
         _ => None,
     };
     let all = recorded.iter().find(|exchange| limit(exchange) == Some(720)).unwrap().result().unwrap();
     let mut proved = 0;
     for exchange in &recorded {
         if let (Some(limit), Some(result)) = (limit(exchange), exchange.result()) {
-            assert_eq!(first_samples(all, limit).as_ref(), Some(result), "{}", exchange.name);
+            assert_eq!(first_elements(all, limit).as_ref(), Some(result), "{}", exchange.name);
             proved += 1;
         }
     }
@@ -196,9 +196,9 @@ fn smaller_limit_is_a_prefix() {
         (2, r#"[{"slot":3},{"slot":2}]"#),
         (9, r#"[{"slot":3},{"slot":2},{"slot":1}]"#),
     ] {
-        assert_eq!(first_samples(&all, limit).as_deref(), Some(expected.as_bytes()));
+        assert_eq!(first_elements(&all, limit).as_deref(), Some(expected.as_bytes()));
     }
-    assert_eq!(first_samples(&Bytes::from_static(b"{}"), 1), None);
+    assert_eq!(first_elements(&Bytes::from_static(b"{}"), 1), None);
 }
 
 #[test]

@@ -50,6 +50,26 @@ impl EpochSchedule {
         let since = slot.checked_sub(self.first_normal_slot)?;
         self.first_normal_epoch.checked_add(since.checked_div(self.slots_per_epoch)?)
     }
+
+    /// Returns `call` with the name of the epoch that it is about: the first slot of that of its own slot, or of `newest`, or
+    /// for rewards the epoch before. `None` if it has no such name, or if the epoch is unknown.
+    pub fn named(&self, call: &PlainQuery, newest: Option<Slot>) -> Option<PlainQuery> {
+        let is_of_leaders = call.method == Method::GetLeaderSchedule;
+        if !is_of_leaders && call.method != Method::GetInflationReward {
+            return None;
+        }
+        let mut params: Value = serde_json::from_str(&call.params).ok()?;
+        if is_of_leaders {
+            let slot = params[0].as_u64().or(newest)?;
+            let since = slot.checked_sub(self.first_normal_slot)?;
+            params[0] = (slot - since.checked_rem(self.slots_per_epoch)?).into();
+        } else {
+            params[1]["epoch"] = self.epoch(newest?)?.saturating_sub(1).into();
+        }
+        let commitment = call.commitment.filter(|_| !is_of_leaders);
+        let params = params.to_string().into();
+        Some(PlainQuery { params, commitment, life: Life::Cluster, ..call.clone() })
+    }
 }
 
 pub(super) fn describe_epoch_schedule() -> Description {

@@ -107,10 +107,11 @@ impl RpcAccountInfoConfig {
     pub(super) fn form(&self, default: AccountEncoding) -> AccountForm {
         AccountForm {
             encoding: self.encoding.unwrap_or(default),
-            slice: self
-                .data_slice
-                .as_ref()
-                .map(|slice| DataSlice { offset: slice.offset as u64, length: slice.length as u64 }),
+            slice: self.data_slice.as_ref().map(|slice| {
+                // Nothing is the same from everywhere.
+                let offset = if slice.length == 0 { 0 } else { slice.offset as u64 };
+                DataSlice { offset, length: slice.length as u64 }
+            }),
         }
     }
 }

@@ -152,6 +152,20 @@ pub struct TransactionQuery {
     pub call: PlainQuery,
 }
 
+impl TransactionQuery {
+    /// Returns the call for the same transaction, written in another way.
+    #[must_use]
+    pub fn written(&self, encoding: BlockEncoding, max_version: Option<u8>) -> Self {
+        let mut members = json!({ "encoding": encoding.as_str() });
+        if let Some(version) = max_version {
+            members["maxSupportedTransactionVersion"] = version.into();
+        }
+        let params = json!([self.signature.to_string(), members]).to_string().into();
+        let call = PlainQuery { params, ..self.call.clone() };
+        Self { signature: self.signature, encoding, max_version, call }
+    }
+}
+
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RpcTransactionConfig {
@@ -177,13 +191,10 @@ pub(super) fn transaction(params: &Params) -> Result<Query, ParamError> {
     let commitment = at_least_confirmed(config.commitment)?;
     let encoding = config.encoding.unwrap_or(BlockEncoding::Json);
     let max_version = config.max_supported_transaction_version;
-    let mut members = json!({ "encoding": encoding.as_str() });
-    if let Some(version) = max_version {
-        members["maxSupportedTransactionVersion"] = version.into();
-    }
-    let (params, kind) = (json!([signature.to_string(), members]), ResultKind::ObjectOrNull);
+    let (params, kind) = (json!([]), ResultKind::ObjectOrNull);
     let call = PlainQuery::new(Method::GetTransaction, &params, kind, Life::Final).at(commitment);
-    Ok(Query::Transaction(TransactionQuery { signature, encoding, max_version, call }))
+    let query = TransactionQuery { signature, encoding, max_version, call };
+    Ok(Query::Transaction(query.written(encoding, max_version)))
 }
 
 pub(super) fn describe_transaction() -> Description {
@@ -222,6 +233,10 @@ fn signature() -> Value {
     json!({ "type": "string", "pattern": "^[1-9A-HJ-NP-Za-km-z]{64,88}$" })
 }
 
+/// The limits of the pages that nodes are asked for. A caller of another limit gets the beginning of the next longer page, so
+/// that close limits are one question, and a node reads at most two and a half times what it is asked for.
+const PAGES: [usize; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, MAX_PAGE];
+
 /// A call of getSignaturesForAddress, whose answer lists the transactions of an account, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageQuery {
@@ -231,6 +246,22 @@ pub struct PageQuery {
     pub has_before: bool,
     /// The call as a node gets it.
     pub call: PlainQuery,
+}
+
+impl PageQuery {
+    /// Returns the call for the page with whose beginning this call is answered.
+    #[must_use]
+    pub fn longer(mut self) -> Self {
+        let [old, new] = [self.limit, self.longer_limit()].map(|limit| format!(r#""limit":{limit}"#));
+        self.call.params = self.call.params.replace(&old, &new).into();
+        self.limit = self.longer_limit();
+        self
+    }
+
+    /// Returns the limit of that page.
+    pub fn longer_limit(&self) -> usize {
+        PAGES.into_iter().find(|limit| *limit >= self.limit).unwrap_or(MAX_PAGE)
+    }
 }
 
 /// The config of getSignaturesForAddress. The type has the name of a node's type, because that name occurs in a node's

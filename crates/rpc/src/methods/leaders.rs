@@ -1,13 +1,13 @@
 //! Who produces which slot: `getLeaderSchedule`, `getSlotLeaders` and `getSlotLeader`.
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::description::{self, Description, Param, schema};
 use super::params::{self, ParamError};
 use super::plain::{self, Life, PlainQuery, ResultKind, next};
 use super::pubkey::Address;
-use super::{Commitment, Method, Query, Slot, commitment};
+use super::{Commitment, Method, Pubkey, Query, Slot, commitment};
 use crate::jsonrpc::Params;
 
 /// The maximum number of slots of one getSlotLeaders.
@@ -47,7 +47,18 @@ pub(super) fn leader_schedule(params: &Params) -> Result<Query, ParamError> {
     let life = if slot.is_some() { Life::Cluster } else { Life::Epoch };
     let query =
         PlainQuery::new(Method::GetLeaderSchedule, &json!([slot, members]), ResultKind::ObjectOrNull, life);
-    Ok(query.at(config.commitment).into())
+    // Of the epoch of a slot that is named, all commitments have the same schedule.
+    Ok(if slot.is_some() { query } else { query.at(config.commitment) }.into())
+}
+
+impl PlainQuery {
+    /// Returns the call for the schedule of all leaders, from which this call for one of them is answered, and that one.
+    /// `None` for other calls.
+    pub fn of_all_leaders(&self) -> Option<(Self, Pubkey)> {
+        let (slot, config): (Value, RpcLeaderScheduleConfig) = serde_json::from_str(&self.params).ok()?;
+        let params = json!([slot, {}]).to_string().into();
+        Some((Self { params, ..self.clone() }, config.identity?.into_pubkey().ok()?))
+    }
 }
 
 pub(super) fn describe_leader_schedule() -> Description {

@@ -98,6 +98,11 @@ impl PlainQuery {
         Self { min_context_slot, takes_min_slot: true, ..self.at(config.commitment) }
     }
 
+    /// Returns true if it depends on the epochs of the cluster which call means the same, or how long its answer lives.
+    pub fn is_of_epoch(&self) -> bool {
+        self.life == Life::Epoch || self.method == Method::GetLeaderSchedule
+    }
+
     /// Returns the call of getEpochSchedule, which tells when the answers of an epoch end.
     pub fn epoch_schedule() -> Self {
         Self::new(Method::GetEpochSchedule, &json!([]), ResultKind::Object, Life::Cluster)

@@ -1,7 +1,9 @@
 //! What makes a node walk over many accounts: `getTokenAccountsByOwner`, `getTokenAccountsByDelegate`,
 //! `getProgramAccounts`, `getTokenLargestAccounts`, `getLargestAccounts` and `getSupply`.
 
-use serde::Deserialize;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::constants::commitment_config;
@@ -11,11 +13,15 @@ use super::get_fee_for_message::RpcContextConfig;
 use super::params::{self, ParamError};
 use super::plain::{CommitmentConfig, Life, PlainQuery, ResultKind, next};
 use super::pubkey::Address;
-use super::{AccountEncoding, Commitment, DataSlice, Method, Query, commitment};
+use super::{AccountEncoding, AccountForm, Commitment, DataSlice, Method, Query, commitment};
 use crate::jsonrpc::Params;
 
 /// The maximum number of filters of getProgramAccounts.
 const MAX_FILTERS: usize = 4;
+
+/// The maximum number of bytes that a filter compares, and of characters that write them in base58.
+const MAX_COMPARED: usize = 128;
+const MAX_BASE58: usize = 175;
 
 /// The second param of getTokenAccountsByOwner. The type has the name of a node's type.
 #[derive(Deserialize)]
@@ -43,13 +49,15 @@ fn token_accounts(method: Method, params: &Params, life: Life) -> Result<Query, 
         RpcTokenAccountsFilter::Mint(mint) => json!({ "mint": mint.into_pubkey()?.to_string() }),
         RpcTokenAccountsFilter::ProgramId(id) => json!({ "programId": id.into_pubkey()?.to_string() }),
     };
-    let params = json!([owner, filter, form_json(&config)]);
+    let mut form = config.form(AccountEncoding::Binary);
+    // A node that parses token accounts cuts none of them.
+    form.slice = form.slice.filter(|_| form.encoding != AccountEncoding::JsonParsed);
+    let params = json!([owner, filter, form_json(form)]);
     Ok(PlainQuery::new(method, &params, ResultKind::Context, life).within(&context_of(&config)).into())
 }
 
-/// Returns the encoding and the slice of a config, with the default of a node.
-fn form_json(config: &RpcAccountInfoConfig) -> Value {
-    let form = config.form(AccountEncoding::Binary);
+/// Returns the encoding and the slice as members of a config.
+fn form_json(form: AccountForm) -> Value {
     let mut members = json!({ "encoding": form.encoding.as_str() });
     if let Some(DataSlice { offset, length }) = form.slice {
         members["dataSlice"] = json!({ "offset": offset, "length": length });
@@ -111,7 +119,8 @@ struct RpcProgramAccountsConfig {
     #[serde(flatten)]
     account_config: RpcAccountInfoConfig,
     with_context: Option<bool>,
-    sort_results: Option<bool>,
+    #[serde(rename = "sortResults")]
+    _sort_results: Option<bool>,
 }
 
 /// A filter. What it compares is checked by the node, whose words for a fault depend on the filter's kind.
@@ -136,9 +145,10 @@ pub(super) fn program_accounts(params: &Params) -> Result<Query, ParamError> {
     let mut filters: Vec<_> = filters.into_iter().map(RpcFilterType::into_json).collect();
     filters.sort_by_cached_key(Value::to_string);
     filters.dedup();
-    let mut members = form_json(&config.account_config);
+    let mut members = form_json(config.account_config.form(AccountEncoding::Binary));
     members["filters"] = filters.into();
-    members["sortResults"] = config.sort_results.unwrap_or(true).into();
+    // Whoever asks for no order gets the list in order, too.
+    members["sortResults"] = true.into();
     let with_context = config.with_context.unwrap_or(false);
     members["withContext"] = with_context.into();
     let kind = if with_context { ResultKind::Context } else { ResultKind::List };
@@ -150,10 +160,26 @@ impl RpcFilterType {
     fn into_json(self) -> Value {
         match self {
             Self::DataSize(bytes) => json!({ "dataSize": bytes }),
-            Self::Memcmp(compared) => json!({ "memcmp": compared }),
+            Self::Memcmp(compared) => json!({ "memcmp": in_base58(&compared).unwrap_or(compared) }),
             Self::TokenAccountState => json!({ "tokenAccountState": null }),
         }
     }
+}
+
+/// Returns a comparison with its bytes in base58, which is the default of nodes of all versions. `None` for one that a node
+/// refuses.
+fn in_base58(compared: &Value) -> Option<Value> {
+    let offset = compared.get("offset")?.as_u64()?;
+    let encoding = compared.get("encoding").filter(|encoding| !encoding.is_null());
+    let bytes = match (compared.get("bytes")?, encoding.map(Value::as_str)) {
+        (Value::String(text), None | Some(Some("base58"))) if text.len() <= MAX_BASE58 => {
+            bs58::decode(text).into_vec().ok()?
+        }
+        (Value::String(text), Some(Some("base64"))) => STANDARD.decode(text).ok()?,
+        _ => return None,
+    };
+    let text = || bs58::encode(&bytes).into_string();
+    (bytes.len() <= MAX_COMPARED).then(|| json!({ "offset": offset, "bytes": text() }))
 }
 
 pub(super) fn describe_program_accounts() -> Description {
@@ -211,10 +237,11 @@ struct RpcLargestAccountsConfig {
     #[serde(flatten, deserialize_with = "commitment::lenient")]
     commitment: Commitment,
     filter: Option<RpcLargestAccountsFilter>,
-    sort_results: Option<bool>,
+    #[serde(rename = "sortResults")]
+    _sort_results: Option<bool>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum RpcLargestAccountsFilter {
     Circulating,
@@ -223,13 +250,9 @@ enum RpcLargestAccountsFilter {
 
 pub(super) fn largest(params: &Params) -> Result<Query, ParamError> {
     let config = params::at_most_one::<RpcLargestAccountsConfig>(params)?.unwrap_or_default();
-    let mut members = json!({ "sortResults": config.sort_results.unwrap_or(true) });
+    let mut members = json!({ "sortResults": true });
     if let Some(filter) = config.filter {
-        members["filter"] = match filter {
-            RpcLargestAccountsFilter::Circulating => "circulating",
-            RpcLargestAccountsFilter::NonCirculating => "nonCirculating",
-        }
-        .into();
+        members["filter"] = json!(filter);
     }
     // A node finds the accounts every two hours, at whichever commitment it is asked then. The context of its answers has
     // the slot of that time, which says nothing about the node's slot at this commitment.

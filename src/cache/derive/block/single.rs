@@ -67,21 +67,40 @@ impl SingleTransaction {
         if first_signature(&mut transaction)? != self.signature {
             return None;
         }
-        let members = transaction.as_object()?;
-        members.get("meta")?.as_object()?;
-        if let Err(version) = rewrite(members, self.asked, self.asked.height(block, of_nodes))? {
-            return Some(unsupported(version));
-        }
-        let numbers = [
-            ("blockTime", Cow::Borrowed(time)),
-            ("slot", Cow::Owned(slot.to_string())),
-            ("transactionIndex", Cow::Owned(index.to_string())),
-        ];
-        for (name, number) in numbers {
-            members.insert(name, JsonPart::Text(number));
-        }
-        Some(Payload::Result(transaction.write().into()))
+        let numbers = [Cow::Borrowed(time), Cow::Owned(slot.to_string()), Cow::Owned(index.to_string())];
+        let numbers = NUMBERS.into_iter().zip(numbers.map(JsonPart::Text)).collect();
+        finish(transaction, numbers, self.asked, self.asked.height(block, of_nodes))
     }
+}
+
+/// The members that getTransaction writes beside those of a transaction in a block.
+const NUMBERS: [&str; 3] = ["blockTime", "slot", "transactionIndex"];
+
+/// Returns the answer to getTransaction as blocks of the shape `asked` write transactions, made from `source`, the answer as
+/// blocks of its source write them. The rest is as for [`SingleTransaction::make`].
+pub fn rewritten(source: &Bytes, asked: BlockShape, of_nodes: Option<OwnHeight>) -> Option<Payload> {
+    let mut transaction = JsonPart::read(source, depth(asked.encoding))?;
+    let members = transaction.as_object()?;
+    let numbers = NUMBERS.iter().filter_map(|name| Some((*name, members.remove(name)?))).collect();
+    finish(transaction, numbers, asked, asked.height(source, of_nodes))
+}
+
+/// Rewrites a transaction of a block in the shape `asked`, and inserts `numbers`.
+fn finish<'a>(
+    mut transaction: JsonPart<'a>,
+    numbers: Vec<(&'static str, JsonPart<'a>)>,
+    asked: BlockShape,
+    height: Option<OwnHeight>,
+) -> Option<Payload> {
+    let members = transaction.as_object()?;
+    members.get("meta")?.as_object()?;
+    if let Err(version) = rewrite(members, asked, height)? {
+        return Some(unsupported(version));
+    }
+    for (name, number) in numbers {
+        members.insert(name, number);
+    }
+    Some(Payload::Result(transaction.write().into()))
 }
 
 #[cfg(test)]
@@ -155,6 +174,30 @@ mod tests {
             ("jsonParsed", 56),
         ];
         assert_eq!(proved.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn recorded_transactions_are_written_from_one() {
+        let recorded = load("getTransaction");
+        let asked = |call: &RecordedCall| match &call.query {
+            Some(Query::Transaction(query)) => Some((query.signature, BlockShape::of_transactions(query))),
+            _ => None,
+        };
+        let (mut results, mut refusals) = (0, 0);
+        for call in &recorded {
+            let Some((signature, shape)) = asked(call) else { continue };
+            let Some(source) = shape.source() else { continue };
+            let is_it = |other: &&RecordedCall| asked(other) == Some((signature, source));
+            let Some(source) = recorded.iter().find(is_it) else { continue };
+            let made = rewritten(source.result().unwrap(), shape, None);
+            let expected = match &call.reply {
+                NodeReply::Result(text) => Payload::Result(text.clone().into()),
+                NodeReply::Error { code, body } => Payload::Error { code: *code, body: body.clone() },
+            };
+            assert!(made.as_ref() == Some(&expected), "{}: {made:?} instead of {expected:?}", call.name);
+            *if matches!(expected, Payload::Result(_)) { &mut results } else { &mut refusals } += 1;
+        }
+        assert!(results > 150 && refusals > 5, "{results} results, {refusals} refusals");
     }
 
     #[test]
