@@ -105,9 +105,9 @@ impl Lookup {
     /// Returns the look-up plan for `query` with the highest transaction version that the caller accepts.
     pub(super) fn plan_as_asked(&self, query: &Query) -> LookupPlan {
         let plan = |query: &Query| LookupPlan::new(query, &self.frontier, &self.sizes);
-        let of_epoch = query.plain().filter(|call| call.is_of_epoch());
-        let known = of_epoch.and_then(|call| Some((call, self.epoch_schedule()?)));
-        let Some((call, schedule)) = known else { return plan(query) };
+        let Query::Plain(call) = query else { return plan(query) };
+        let schedule = if call.is_of_epoch() { self.epoch_schedule() } else { None };
+        let Some(schedule) = schedule else { return plan(query) };
         let newest = Some(self.frontier.slot(call.commitment.unwrap_or_default())).filter(|slot| *slot > 0);
         match (schedule.named(call, newest), newest.and_then(|newest| schedule.epoch(newest))) {
             (Some(named), _) => plan(&named.into()),
@@ -285,7 +285,8 @@ impl Lookup {
                 Some((self.get_usable(&key, &rule, now)?, Derivation::Block(*asked)))
             }
             Key::Plain(Method::GetLeaderSchedule, ..) => {
-                let (all, leader) = plan.upstream.plain()?.of_all_leaders()?;
+                let Query::Plain(call) = &plan.upstream else { return None };
+                let (all, leader) = call.of_all_leaders()?;
                 Some((self.get_usable(&self.plan(&all.into()).key, &rule, now)?, Derivation::Leader(leader)))
             }
             Key::Plain(Method::GetBlockTime, ..) => {
