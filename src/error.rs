@@ -120,6 +120,11 @@ impl serde::Serialize for Reason {
 }
 
 impl FailedAttempt {
+    /// Returns true if the attempt ended at a limit while its node may have been at work.
+    pub fn is_at_limit(&self) -> bool {
+        matches!(self.reason, Reason::Attempt(result) if result.is_limit())
+    }
+
     /// Returns true if the attempt came to `result`.
     pub fn is(&self, result: AttemptResult) -> bool {
         self.reason == Reason::Attempt(result)

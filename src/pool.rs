@@ -48,7 +48,7 @@ use member::Member;
 pub use members::{Members, Prepared};
 use nodes::Nodes;
 use peak_ewma::Latencies;
-pub use question::CallContext;
+pub use question::{CallContext, LongestRead};
 use question::UpstreamCall;
 use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;

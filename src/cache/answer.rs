@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::entry::{Entry, EntryBody, EntryMeta, Payload};
-use super::fetched::{Fetched, FlightResult, SlotRequirement, is_too_large};
+use super::fetched::{Fetched, FlightEnd, SlotRequirement, is_too_large};
 use super::flight::FlightHandle;
 use super::freshness::{Limit, ServeRule, Verdict};
 use super::lookup::Stored;
@@ -148,7 +148,7 @@ async fn fetch(
         };
         let flight = start_flight(cache, call, requirement, false);
         let is_leader = flight.is_leader;
-        let fetched = flight.result().await.unwrap_or_else(|| Err(Error::NoUpstream(Vec::new())))?;
+        let fetched = flight.result().await.map_or(Err(Error::NoUpstream(Vec::new())), |end| end.result)?;
         let limit = match &fetched {
             Fetched::AlreadyFresh(..) => Limit::Stale,
             Fetched::KeptNewer(..) if is_leader || number > first => Limit::InFault,
@@ -188,7 +188,7 @@ fn start_flight(
     call: &PlannedCall<'_>,
     requirement: SlotRequirement,
     is_background: bool,
-) -> FlightHandle<FlightResult> {
+) -> FlightHandle<FlightEnd> {
     let flight = if call.options.bypass {
         cache.fetcher.fetch_unshared(&call.plan, requirement, &call.options)
     } else {

@@ -9,6 +9,10 @@
 //! | the caller gets an answer, and no node worked for it | a hit |
 //! | anything else: a refusal by slotfront, a fault of the nodes | nothing |
 //!
+//! Both follow the length of the answer, and a miss follows that of what a node sent if that is more, also if it was
+//! refused. The length is not known ahead, so what it costs is not reserved: a quota is exceeded by what the calls under way
+//! cost beyond their first MiB.
+//!
 //! A node worked for a call if a fetch that the call started or waited for brought a node's answer, even one that
 //! is then refused to the caller or is older than a stored one. It also worked if the fetch ended at a limit of
 //! slotfront: at the answer's length, the memory for answers, or the time for it ([`Debt::of`]). Otherwise callers
@@ -20,13 +24,12 @@
 //! to the usage of the caller's key when the call and its fetches have ended.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::fetched::{Fetched, FlightResult};
+use super::fetched::{Fetched, FlightEnd};
 use super::flight::FlightHandle;
 use super::status::CacheStatus;
-use crate::error::Error;
-use crate::telemetry::AttemptResult;
+use crate::error::{Error, FailedAttempt};
 
 /// The party that pays for calls, usually the owner of an API key.
 pub trait Payer: Send + Sync {
@@ -34,18 +37,35 @@ pub trait Payer: Send + Sync {
     fn settle(&self, price: Price, units: f64);
 }
 
+/// The number of bytes of an answer that the price of a call covers.
+const PAID_BYTES: usize = 1 << 20;
+
 /// The price of a call in units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Price {
-    /// The price of an answer from the cache.
-    pub hit: f64,
-    /// The price of an answer from a node, which is the highest price of the call.
+    /// The price of an answer from a node, up to [`PAID_BYTES`].
     pub miss: f64,
+    /// What each further MiB adds, if it is only begun.
+    pub mib: f64,
+    /// The share of the price that an answer from the cache costs.
+    pub hit_factor: f64,
+}
+
+impl Price {
+    fn units(self, debt: Debt, bytes: usize) -> f64 {
+        let further = bytes.saturating_sub(1) / PAID_BYTES;
+        #[expect(clippy::cast_precision_loss, reason = "no answer has 2^52 MiB")]
+        let full = self.miss + self.mib * further as f64;
+        match debt {
+            Debt::Nothing => 0.0,
+            Debt::Hit => full * self.hit_factor,
+            Debt::Miss => full,
+        }
+    }
 }
 
 /// The debt of a call. Of several debts, the highest counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Debt {
     Nothing,
     Hit,
@@ -57,16 +77,7 @@ impl Debt {
     pub(crate) fn of<T>(result: &Result<T, Error>) -> Self {
         match result {
             Ok(_) => Self::Miss,
-            Err(Error::NoUpstream(attempts)) => {
-                let limits = [
-                    AttemptResult::TooLarge,
-                    AttemptResult::BuffersFull,
-                    AttemptResult::Timeout,
-                    AttemptResult::Cancelled,
-                ];
-                let worked = attempts.iter().any(|attempt| limits.iter().any(|limit| attempt.is(*limit)));
-                if worked { Self::Miss } else { Self::Nothing }
-            }
+            Err(Error::NoUpstream(attempts)) if attempts.iter().any(FailedAttempt::is_at_limit) => Self::Miss,
             Err(_) => Self::Nothing,
         }
     }
@@ -76,20 +87,19 @@ impl Debt {
 struct Bill {
     payer: Arc<dyn Payer>,
     price: Price,
-    /// The highest [`Debt`] so far.
-    owed: AtomicU8,
+    /// The highest debt so far in units, as the bits of an `f64`. Those of numbers that are not negative have their order.
+    owed: AtomicU64,
 }
 
 impl Bill {
-    fn owe(&self, debt: Debt) {
-        self.owed.fetch_max(debt as u8, Ordering::Relaxed);
+    fn owe(&self, debt: Debt, bytes: usize) {
+        self.owed.fetch_max(self.price.units(debt, bytes).to_bits(), Ordering::Relaxed);
     }
 }
 
 impl Drop for Bill {
     fn drop(&mut self) {
-        let units = [0.0, self.price.hit, self.price.miss];
-        self.payer.settle(self.price, units[usize::from(*self.owed.get_mut())]);
+        self.payer.settle(self.price, f64::from_bits(*self.owed.get_mut()));
     }
 }
 
@@ -101,7 +111,7 @@ pub struct Charge(Option<Arc<Bill>>);
 impl Charge {
     /// Creates a charge with nothing to pay yet. The payer has reserved the units of a miss.
     pub fn new(payer: Arc<dyn Payer>, price: Price) -> Self {
-        Self(Some(Arc::new(Bill { payer, price, owed: AtomicU8::new(Debt::Nothing as u8) })))
+        Self(Some(Arc::new(Bill { payer, price, owed: AtomicU64::default() })))
     }
 
     /// Creates the charge of a call that costs nothing.
@@ -109,25 +119,25 @@ impl Charge {
         Self(None)
     }
 
-    /// Makes the call owe `debt`, unless it owes more.
-    pub(crate) fn owe(&self, debt: Debt) {
+    /// Makes the call owe `debt` for `bytes` bytes, unless it owes more.
+    pub(crate) fn owe(&self, debt: Debt, bytes: usize) {
         if let Some(bill) = &self.0 {
-            bill.owe(debt);
+            bill.owe(debt, bytes);
         }
     }
 
-    /// Makes the call owe the price of the answer that its caller gets.
-    pub fn answered(&self, status: CacheStatus) {
-        self.owe(if status.is_hit() { Debt::Hit } else { Debt::Miss });
+    /// Makes the call owe the price of the answer that its caller gets, of `bytes` bytes.
+    pub fn answered(&self, status: CacheStatus, bytes: usize) {
+        self.owe(if status.is_hit() { Debt::Hit } else { Debt::Miss }, bytes);
     }
 
     /// Makes the call owe the price of the result of `flight`, also if the caller does not wait for it.
-    pub(super) fn share(&self, flight: &FlightHandle<FlightResult>) {
+    pub(super) fn share(&self, flight: &FlightHandle<FlightEnd>) {
         let Some(bill) = self.0.clone() else { return };
-        flight.on_result(move |result| {
+        flight.on_result(move |FlightEnd { result, read }| {
             // Without a node's work, only who gets an answer pays for it.
             if !matches!(result, Ok(Fetched::AlreadyFresh(..))) {
-                bill.owe(Debt::of(result));
+                bill.owe(Debt::of(result), *read);
             }
         });
     }
@@ -145,9 +155,10 @@ mod tests {
     use crate::cache::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
     use crate::cache::flight::Flights;
     use crate::cache::status::ForwardReason;
-    use crate::error::FailedAttempt;
+    use crate::telemetry::AttemptResult;
 
-    const PRICE: Price = Price { hit: 0.5, miss: 2.0 };
+    const PRICE: Price = Price { miss: 2.0, mib: 1.0, hit_factor: 0.25 };
+    const HIT_PRICE: f64 = 0.5;
     const HIT: CacheStatus = CacheStatus::Hit { ttl_s: 1, derived: false, stale: false };
     const MISS: CacheStatus = CacheStatus::forwarded(ForwardReason::Miss, true);
 
@@ -188,7 +199,7 @@ mod tests {
         Arc::new(Entry::new(body, meta, None))
     }
 
-    fn failed(reasons: &[AttemptResult]) -> FlightResult {
+    fn failed(reasons: &[AttemptResult]) -> Result<Fetched, Error> {
         let attempt = |reason: &AttemptResult| FailedAttempt {
             upstream: "a".to_owned(),
             reason: (*reason).into(),
@@ -198,7 +209,7 @@ mod tests {
     }
 
     /// Returns the results that a fetch may have, with the units that each costs a caller who gets no answer.
-    fn results() -> Vec<(FlightResult, f64)> {
+    fn results() -> Vec<(Result<Fetched, Error>, f64)> {
         use AttemptResult as Is;
         let mut results = vec![
             (Ok(Fetched::New(entry(), true)), PRICE.miss),
@@ -241,7 +252,7 @@ mod tests {
                 charge.share(&flight);
                 let waiting = (!leaves_early).then_some(charge);
                 payer.has_settled(&[], "the price is not known yet");
-                sender.send(result.clone()).unwrap();
+                sender.send(FlightEnd { result: result.clone(), read: 5 }).unwrap();
                 tasks.close();
                 tasks.wait().await;
                 drop(waiting);
@@ -252,7 +263,7 @@ mod tests {
 
     #[tokio::test]
     async fn fetch_that_dies_costs_nothing() {
-        let flight = Flights::<u8, FlightResult>::new(TaskTracker::new())
+        let flight = Flights::<u8, FlightEnd>::new(TaskTracker::new())
             .start_unshared(async { panic!("the fetch died") });
         let (charge, payer) = charge();
         charge.share(&flight);
@@ -264,13 +275,18 @@ mod tests {
     #[test]
     fn highest_debt_of_a_call_counts_once() {
         type Step = fn(&Charge);
-        let cases: [(&[Step], f64); 6] = [
+        let cases: [(&[Step], f64); 11] = [
+            (&[|charge| charge.answered(HIT, 1 << 20)], 0.5),
+            (&[|charge| charge.answered(HIT, (1 << 20) + 1)], 0.75),
+            (&[|charge| charge.answered(MISS, 80 << 20)], 81.0),
+            (&[|charge| charge.owe(Debt::Miss, 3 << 20), |charge| charge.answered(HIT, 9)], 4.0),
+            (&[|charge| charge.owe(Debt::Miss, 9), |charge| charge.answered(HIT, 30 << 20)], 7.75),
             (&[], 0.0),
-            (&[|charge| charge.answered(HIT)], PRICE.hit),
-            (&[|charge| charge.answered(MISS)], PRICE.miss),
-            (&[|charge| charge.owe(Debt::Miss), |charge| charge.answered(HIT)], PRICE.miss),
-            (&[|charge| charge.answered(HIT), |charge| charge.owe(Debt::Nothing)], PRICE.hit),
-            (&[|charge| charge.answered(MISS), |charge| charge.owe(Debt::Miss)], PRICE.miss),
+            (&[|charge| charge.answered(HIT, 9)], HIT_PRICE),
+            (&[|charge| charge.answered(MISS, 9)], PRICE.miss),
+            (&[|charge| charge.owe(Debt::Miss, 9), |charge| charge.answered(HIT, 9)], PRICE.miss),
+            (&[|charge| charge.answered(HIT, 9), |charge| charge.owe(Debt::Nothing, 9 << 20)], HIT_PRICE),
+            (&[|charge| charge.answered(MISS, 9), |charge| charge.owe(Debt::Miss, 9)], PRICE.miss),
         ];
         for (number, (steps, cost)) in cases.into_iter().enumerate() {
             let (charge, payer) = charge();

@@ -18,6 +18,13 @@ use crate::telemetry::AttemptResult;
 /// The result of a fetch that several callers may share. All of them get this result.
 pub(super) type FlightResult = Result<Fetched, Error>;
 
+/// The end of a flight: its result, and the length of the longest answer that nodes have sent for it, in bytes.
+#[derive(Debug, Clone)]
+pub(super) struct FlightEnd {
+    pub(super) result: FlightResult,
+    pub(super) read: usize,
+}
+
 /// The result of a fetch.
 #[derive(Debug, Clone)]
 pub(super) enum Fetched {

@@ -15,7 +15,7 @@ use super::CallOptions;
 use super::carry::TIP_WAIT;
 use super::derive::block::places;
 use super::entry::{Class, Entry, EntryBody, EntryMeta, Payload, TextParts};
-use super::fetched::{Fetched, FlightResult, ParsedAnswer, SlotRequirement, is_too_large};
+use super::fetched::{Fetched, FlightEnd, FlightResult, ParsedAnswer, SlotRequirement, is_too_large};
 use super::flight::{FlightHandle, Flights};
 use super::follow_stamp::StampInput;
 use super::freshness::{Limit, ServeRule, Verdict};
@@ -29,7 +29,7 @@ use super::verify::Verifier;
 use crate::error::{Error, FailedAttempt};
 use crate::methods::{BlockDetails, Commitment, Query, Slot};
 use crate::node::{NodeReply, OFF_WORKER_BYTES, code};
-use crate::pool::{CallContext, Pool, PoolReply, UpstreamRequest};
+use crate::pool::{CallContext, LongestRead, Pool, PoolReply, UpstreamRequest};
 use crate::telemetry::{AttemptResult, UncacheableReason};
 
 /// The longest time that a shared fetch waits for a permit to make its answer from a long stored text. After that
@@ -63,7 +63,7 @@ type FlightKey = (Key, Option<Commitment>, SlotRequirement, u64);
 pub(super) struct Fetcher {
     lookup: Arc<Lookup>,
     renderer: Arc<Renderer>,
-    flights: Arc<Flights<FlightKey, FlightResult>>,
+    flights: Arc<Flights<FlightKey, FlightEnd>>,
     verifier: Arc<Verifier>,
     /// The shared store, which is the second level of the cache, if one is configured.
     second_level: Option<Arc<SecondLevel>>,
@@ -89,29 +89,42 @@ impl Fetcher {
         requirement: SlotRequirement,
         options: &CallOptions,
         is_background: bool,
-    ) -> FlightHandle<FlightResult> {
+    ) -> FlightHandle<FlightEnd> {
         let (fetcher, flight_plan, options) = (Arc::clone(self), plan.clone(), options.clone());
         let fetch = async move {
-            // The flight has a time of its own, so that callers who join late may wait as long as the leader.
-            let timeout = fetcher.pool.time_of(flight_plan.upstream.method().into());
-            let options = CallOptions { asked_at: Instant::now(), timeout, ..options };
-            if requirement == SlotRequirement::None
-                && let Some(found) = fetcher.find_without_node(&flight_plan).await
-            {
-                return Ok(found);
-            }
-            if let Some(made) = fetcher.fetch_source(&flight_plan, requirement, &options, is_background).await
-            {
-                return made;
-            }
-            if let Some(found) = fetcher.find_shared(&flight_plan, requirement).await {
-                return Ok(found);
-            }
-            fetcher.fetch(&flight_plan, requirement, options, is_background).await
+            let read = LongestRead::default();
+            let result = fetcher.fly(&flight_plan, requirement, options, is_background, &read).await;
+            FlightEnd { result, read: read.bytes() }
         };
         let (commitment, generation) = (plan.upstream.commitment(), self.lookup.generation.number());
         let key = (plan.key.clone(), commitment, requirement, generation);
         self.flights.join(&key, fetch)
+    }
+
+    /// Finds or makes the answer of a shared fetch, or asks a node.
+    async fn fly(
+        self: &Arc<Self>,
+        plan: &LookupPlan,
+        requirement: SlotRequirement,
+        options: CallOptions,
+        is_background: bool,
+        read: &LongestRead,
+    ) -> FlightResult {
+        // The flight has a time of its own, so that callers who join late may wait as long as the leader.
+        let timeout = self.pool.time_of(plan.upstream.method().into());
+        let options = CallOptions { asked_at: Instant::now(), timeout, ..options };
+        if requirement == SlotRequirement::None
+            && let Some(found) = self.find_without_node(plan).await
+        {
+            return Ok(found);
+        }
+        if let Some(made) = self.fetch_source(plan, requirement, &options, is_background, read).await {
+            return made;
+        }
+        if let Some(found) = self.find_shared(plan, requirement).await {
+            return Ok(found);
+        }
+        self.fetch(plan, requirement, options, is_background, read).await
     }
 
     /// Starts a fetch for this caller alone, which asks a node even if an answer is stored.
@@ -120,9 +133,13 @@ impl Fetcher {
         plan: &LookupPlan,
         requirement: SlotRequirement,
         options: &CallOptions,
-    ) -> FlightHandle<FlightResult> {
+    ) -> FlightHandle<FlightEnd> {
         let (fetcher, plan, options) = (Arc::clone(self), plan.clone(), options.clone());
-        self.flights.start_unshared(async move { fetcher.fetch(&plan, requirement, options, false).await })
+        self.flights.start_unshared(async move {
+            let read = LongestRead::default();
+            let result = fetcher.fetch(&plan, requirement, options, false, &read).await;
+            FlightEnd { result, read: read.bytes() }
+        })
     }
 
     /// Waits about the duration of one slot for a usable node to reach `slot`. Returns true if a node has
@@ -178,13 +195,16 @@ impl Fetcher {
         requirement: SlotRequirement,
         options: &CallOptions,
         is_background: bool,
+        read: &LongestRead,
     ) -> Option<FlightResult> {
         let (source, derivation) =
             plan.fetched_source().filter(|(_, made)| self.renderer.knows_to_make(made))?;
         let generation = self.lookup.generation.number();
         let flight = self.join_or_start_flight(&source, requirement, options, is_background);
         let is_leader = flight.is_leader;
-        let fetched = match flight.result().await? {
+        let end = flight.result().await?;
+        read.note(end.read);
+        let fetched = match end.result {
             Ok(Fetched::New(entry, _)) if !is_leader => Fetched::Joined(entry),
             Ok(fetched) => fetched,
             // Only with details `accounts` is a block shorter than in base64.
@@ -237,6 +257,7 @@ impl Fetcher {
         requirement: SlotRequirement,
         options: CallOptions,
         is_background: bool,
+        read: &LongestRead,
     ) -> FlightResult {
         let commitment = plan.upstream.commitment();
         let start = self.lookup.begin_fetch(plan);
@@ -260,7 +281,7 @@ impl Fetcher {
         let query = plan.upstream.clone().with_min_context_slot(min_context_slot);
         let deadline = options.deadline();
         let CallOptions { caller, trace, .. } = options;
-        let context = CallContext { deadline, caller, trace, is_background };
+        let context = CallContext { deadline, caller, trace, is_background, read: read.clone() };
         // A list of blocks ends at the newest one of the node.
         let last = match &query {
             Query::Blocks(query) => query.last.filter(|_| plan.class == Class::BlockFinal),

@@ -82,7 +82,7 @@ pub(crate) fn admit_method(
     Ok(())
 }
 
-/// Returns the price of a call of `method`. The price of a hit may be a fraction of a unit.
+/// Returns the price of a call of `method`.
 pub(crate) fn price_of(units: &Units, method: AnyMethod) -> Price {
     priced(units, units.by_method[method.index()])
 }
@@ -101,10 +101,13 @@ pub(crate) fn price(units: &Units, query: &Query) -> Price {
     priced(units, price)
 }
 
+/// Returns the price of a call of which the first MiB costs `price`. Bytes are the same work whatever the method is, so a
+/// further MiB costs what a plain call does, and never more than the call itself.
 fn priced(units: &Units, price: u64) -> Price {
     // The maximum price is a million, which an f64 holds exactly.
     let miss = f64::from(u32::try_from(price).unwrap_or(u32::MAX));
-    Price { hit: miss * units.hit_factor, miss }
+    let mib = f64::from(u32::try_from(price.min(units.default)).unwrap_or(u32::MAX));
+    Price { miss, mib, hit_factor: units.hit_factor }
 }
 
 #[cfg(test)]
@@ -167,7 +170,7 @@ mod tests {
         let prices =
             Units { default: 1, by_method: [5; AnyMethod::COUNT].into(), notification: 0, hit_factor: 0.25 };
         let query = accounts(100, Commitment::Finalized);
-        assert_eq!(price(&prices, &query), Price { hit: 1.25, miss: 5.0 });
+        assert_eq!(price(&prices, &query), Price { miss: 5.0, mib: 1.0, hit_factor: 0.25 });
     }
 
     #[test]

@@ -238,7 +238,7 @@ async fn limits_and_headers_follow_the_plan() {
     assert_eq!(refused(), limit("10 units a day", "day", Duration::from_secs(1)), "until the call has ended");
     drop(under_way);
     assert_eq!(left(), r#""rate";r=5;t=0, "day";r=1;t=3590, "month";r=11;t=3590"#);
-    admit().unwrap().answered(CacheStatus::Carried);
+    admit().unwrap().answered(CacheStatus::Carried, 9);
     assert_eq!(refused(), limit("10 units a day", "day", Duration::from_secs(3590)), "half a unit is left");
     assert_eq!(take(), Ok(()), "the rate is not the quota");
     principal.book(1.0);

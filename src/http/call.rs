@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::gateway::Principal;
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, AnyMethod, Commitment, Method, Profile, Query, Slot};
-use crate::pool::CallContext;
+use crate::pool::{CallContext, LongestRead};
 use crate::telemetry::{NodeCode, Outcome, Trace, method_name};
 
 /// The longest result, in bytes, that is copied into one buffer with its envelope. Longer results are sent as slices of
@@ -175,7 +175,7 @@ fn respond(
 ) -> Result<CallResponse, Error> {
     let body = envelope(request, id, query, answer);
     request.take_bytes(&body)?;
-    charge.answered(answer.status);
+    charge.answered(answer.status, body.len());
     let (method, commitment) = (Some(query.method().into()), query.commitment());
     let outcome = CallOutcome { method, commitment, outcome: answer.status.outcome() };
     let (compressed, status) = (answer.compressed.clone(), Some(answer.status));
@@ -293,6 +293,7 @@ impl<'a> RequestContext<'a> {
             caller: self.principal.caller(),
             trace: self.trace.clone(),
             is_background: false,
+            read: LongestRead::default(),
         }
     }
 

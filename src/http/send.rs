@@ -31,7 +31,8 @@ async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<NodeRe
     let block =
         query.blockhash.and_then(|hash| front.tip.known_block(&hash.to_string())).map(|block| block.slot);
     let context = request.call_context(AnyMethod::Send);
+    let read = context.read.clone();
     let sending =
         async move { send(&front.pool, query, block, &front.config.send, context, &front.tasks).await };
-    charged(request, charge, AnyMethod::Send, sending, Debt::of).await
+    charged(request, charge, AnyMethod::Send, read, sending, Debt::of).await
 }

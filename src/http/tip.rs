@@ -41,8 +41,9 @@ async fn read(request: &RequestContext<'_>, query: TipQuery) -> Result<TipAnswer
         Ok(answer) if answer.status.is_hit() => Debt::Hit,
         other => Debt::of(other),
     };
+    let read = context.read.clone();
     let reading = async move { tip.answer(&query, &context).await };
-    let answer = charged(request, charge, method, reading, debt).await?;
+    let answer = charged(request, charge, method, read, reading, debt).await?;
     // Whoever knows that a transaction has landed would take an older account for a fault.
     let known = request.principal.known_slots();
     Commitment::ALL.into_iter().zip(answer.landed).for_each(|(at, slot)| known.tell(at, slot));

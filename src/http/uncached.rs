@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
 use crate::methods::{AnyMethod, Commitment, ForwardedCall, write_method};
 use crate::node::NodeReply;
-use crate::pool::ForwardedRequest;
+use crate::pool::{ForwardedRequest, LongestRead};
 use crate::telemetry::NodeCode;
 
 /// Answers a call of the method `name`, which is not one of the cached methods, and counts it in the metrics.
@@ -61,11 +61,12 @@ async fn forward(request: &RequestContext<'_>, call: ForwardedCall) -> Result<No
     let listed = request.front.config.methods.get(&call.method);
     let upstreams = listed.map(|listed| listed.upstreams.clone()).unwrap_or_default();
     let ask = ForwardedRequest { call, prefer, upstreams, context };
-    charged(request, charge, method, async move { pool.forward(&ask).await }, Debt::of).await
+    let read = ask.context.read.clone();
+    charged(request, charge, method, read, async move { pool.forward(&ask).await }, Debt::of).await
 }
 
 /// Waits for the work of a node for a call of `method`, until the deadline of that. The key owes what `debt` says of its result,
-/// even if the caller disconnects.
+/// and `read` of its length, even if the caller disconnects.
 ///
 /// # Errors
 /// The work fails, or [`Error::TimedOut`].
@@ -73,6 +74,7 @@ pub(super) async fn charged<T: Send + 'static>(
     request: &RequestContext<'_>,
     charge: Charge,
     method: AnyMethod,
+    read: LongestRead,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
     debt: impl Fn(&Result<T, Error>) -> Debt + Send + 'static,
 ) -> Result<T, Error> {
@@ -80,7 +82,7 @@ pub(super) async fn charged<T: Send + 'static>(
     let deadline = request.started + timeout;
     let working = async move {
         let result = work.await;
-        charge.owe(debt(&result));
+        charge.owe(debt(&result), read.bytes());
         result
     };
     // The pool ends the call at its deadline, too, and then says whether a node had been asked.

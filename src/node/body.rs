@@ -3,6 +3,7 @@
 //! All limits hold for what comes out of the decompression, so that a small body cannot grow without bound.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
@@ -28,7 +29,7 @@ pub struct BufferBudget {
 pub(super) struct Buffered<'a> {
     budget: &'a BufferBudget,
     caller: CallerId,
-    bytes: usize,
+    bytes: AtomicUsize,
 }
 
 impl BufferBudget {
@@ -45,34 +46,39 @@ impl BufferBudget {
 
 impl<'a> Buffered<'a> {
     pub(super) fn new(budget: &'a BufferBudget, caller: CallerId) -> Self {
-        Self { budget, caller, bytes: 0 }
+        Self { budget, caller, bytes: AtomicUsize::new(0) }
     }
 
     /// Takes `bytes` more bytes from the budget. Returns false if the bytes in use would exceed the limit, or those
     /// of the caller its share.
-    fn grow(&mut self, bytes: usize) -> bool {
+    fn grow(&self, bytes: usize) -> bool {
         let BufferBudget { bytes: all, by_caller } = self.budget;
         let taken =
             by_caller.may_add(self.caller, bytes, all.used(), all.free()) && all.take(bytes, all.limit());
         if taken {
             by_caller.add(self.caller, bytes);
-            self.bytes += bytes;
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         taken
+    }
+
+    /// Returns the number of bytes that were read.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Buffered<'_> {
     fn drop(&mut self) {
-        self.budget.bytes.give_back(self.bytes);
-        self.budget.by_caller.remove(self.caller, self.bytes);
+        self.budget.bytes.give_back(self.bytes());
+        self.budget.by_caller.remove(self.caller, self.bytes());
     }
 }
 
 /// The decompressed bytes of a body.
 pub(super) struct PlainBody<'a> {
     bytes: BodyBuffer,
-    buffered: Buffered<'a>,
+    buffered: &'a Buffered<'a>,
 }
 
 impl PlainBody<'_> {
@@ -108,7 +114,11 @@ impl<'a> Body<'a> {
     ///
     /// # Errors
     /// There is no memory for the decompression.
-    pub(super) fn new(headers: &HeaderMap, bytes: BodyBuffer, buffered: Buffered<'a>) -> Result<Self, Fault> {
+    pub(super) fn new(
+        headers: &HeaderMap,
+        bytes: BodyBuffer,
+        buffered: &'a Buffered<'a>,
+    ) -> Result<Self, Fault> {
         let plain = PlainBody { bytes, buffered };
         let values = headers.get_all(CONTENT_ENCODING).into_iter().map(HeaderValue::as_bytes);
         let names = values.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
@@ -163,13 +173,13 @@ mod tests {
     fn buffer_budget_is_shared_and_released() {
         let budget = BufferBudget::new(90);
         let of = |caller| Buffered::new(&budget, CallerId::numbered(caller));
-        let (mut one, mut again, mut other) = (of(1), of(1), of(2));
+        let (one, again, other) = (of(1), of(1), of(2));
         assert!(one.grow(50) && again.grow(30) && !again.grow(1), "eight ninths are one caller's");
         assert!(other.grow(9) && !other.grow(1), "eight times what would be left");
         drop(one);
         assert!(other.grow(30));
         drop((again, other));
-        let mut own = of(0);
+        let own = of(0);
         assert!(own.grow(90) && !own.grow(1), "no particular caller, no share");
     }
 
@@ -178,9 +188,11 @@ mod tests {
         let headers = HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static(coding))]);
         let budget = BufferBudget::new(1000);
         let buffered = Buffered::new(&budget, CallerId::default());
-        let mut body = Body::new(&headers, BodyBuffer::new(limit), buffered)?;
+        let mut body = Body::new(&headers, BodyBuffer::new(limit), &buffered)?;
         sent.chunks(piece).try_for_each(|piece| body.push(Bytes::copy_from_slice(piece)))?;
         let read = body.finish()?;
+        assert_eq!(buffered.bytes(), read.len());
+        drop(buffered);
         assert_eq!(budget.bytes.used(), 0);
         Ok(read)
     }

@@ -194,7 +194,8 @@ impl Client {
     }
 
     /// Sends one call of `caller` and reads its answer to the end, within `timeout`, which also holds for a call that is
-    /// sent again. If the call is traced, the node gets the trace context of `span`.
+    /// sent again. If the call is traced, the node gets the trace context of `span`. Returns what came of it, and the
+    /// number of bytes that were read.
     ///
     /// # Errors
     /// The request failed or took longer than `timeout`, or the status is 401 or 429. The body is incomplete or
@@ -206,7 +207,7 @@ impl Client {
         timeout: Duration,
         resend: Resend,
         span: &Attempt<'_>,
-    ) -> Result<RawAnswer, Fault> {
+    ) -> (Result<RawAnswer, Fault>, usize) {
         let mut request = self.http.post(self.url.expose());
         if let Some((parent, state)) = span.headers() {
             request = request.header(TRACEPARENT, parent);
@@ -215,8 +216,9 @@ impl Client {
             }
         }
         let buffered = Buffered::new(&self.budget, caller);
-        let read = self.exchange(request.body(body), resend, self.max_response, buffered);
-        tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
+        let reading = self.exchange(request.body(body), resend, self.max_response, &buffered);
+        let answer = tokio::time::timeout(timeout, reading).await.unwrap_or(Err(Fault::Timeout));
+        (answer, buffered.bytes())
     }
 
     /// Sends one request of the gateway itself, and reads an answer of at most `limit` bytes. The answer does not count
@@ -228,7 +230,7 @@ impl Client {
         let budget = BufferBudget::new(usize::MAX);
         let request = self.http.post(self.url.expose()).body(body);
         let buffered = Buffered::new(&budget, CallerId::default());
-        let read = self.exchange(request, Resend::Once, limit, buffered);
+        let read = self.exchange(request, Resend::Once, limit, &buffered);
         tokio::time::timeout(timeout, read).await.unwrap_or(Err(Fault::Timeout))
     }
 
@@ -247,7 +249,7 @@ impl Client {
         request: reqwest::RequestBuilder,
         resend: Resend,
         limit: usize,
-        buffered: Buffered<'_>,
+        buffered: &Buffered<'_>,
     ) -> Result<RawAnswer, Fault> {
         let mut response = self.send(request, resend).await?;
         let status = response.status();
@@ -293,7 +295,7 @@ impl Client {
     async fn read(
         response: &mut reqwest::Response,
         limit: usize,
-        buffered: Buffered<'_>,
+        buffered: &Buffered<'_>,
     ) -> Result<Bytes, Fault> {
         let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
         let bytes = BodyBuffer::with_expected_length(announced.unwrap_or(0), limit);

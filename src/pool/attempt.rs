@@ -82,8 +82,15 @@ async fn send<C: UpstreamCall>(
     let is_read = write_method(question.method.as_str()).is_none();
     let resend = if is_read { Resend::Once } else { Resend::Never };
     let exchange = async {
-        let answer = member.client.post(context.caller, body, timeout, resend, span).await?;
-        answer.read(sent.id, call.reader(finalized)).await
+        let (answer, bytes) = member.client.post(context.caller, body, timeout, resend, span).await;
+        let received = match answer {
+            Ok(answer) => answer.read(sent.id, call.reader(finalized)).await,
+            Err(fault) => Err(fault),
+        };
+        if received.as_ref().err().is_none_or(|fault| fault.result().is_limit()) {
+            context.read.note(bytes);
+        }
+        received
     };
     tokio::pin!(exchange);
     let (slow, is_measured) = slow_after(pool, member, &question);

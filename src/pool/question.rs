@@ -3,6 +3,8 @@
 //!
 //! `call.rs` has the loop over nodes, which is the same for all.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +22,23 @@ use crate::node::shape::BlockList;
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::Trace;
 
+/// The length of the longest answer that nodes have sent for a call, in bytes, whether it was used or refused. All clones
+/// share it.
+#[derive(Debug, Clone, Default)]
+pub struct LongestRead(Arc<AtomicUsize>);
+
+impl LongestRead {
+    /// Notes an answer, or what was read of it.
+    pub fn note(&self, bytes: usize) {
+        self.0.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the length.
+    pub fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// The context of a call: its caller, and that caller's deadline and trace.
 #[derive(Debug, Clone)]
 pub struct CallContext {
@@ -32,12 +51,15 @@ pub struct CallContext {
     /// True if no caller waits for the answer. The call then uses a node's rate limit only while no caller's call wants
     /// it.
     pub is_background: bool,
+    /// What nodes have sent for the call, by which its price follows.
+    pub read: LongestRead,
 }
 
 impl CallContext {
     /// Returns the context of a call that the gateway makes on its own, with this deadline. No caller waits for it.
     pub fn own(deadline: Instant) -> Self {
-        Self { deadline, caller: CallerId::default(), trace: Trace::default(), is_background: true }
+        let (caller, trace, read) = (CallerId::default(), Trace::default(), LongestRead::default());
+        Self { deadline, caller, trace, is_background: true, read }
     }
 }
 

@@ -151,7 +151,7 @@ async fn prepare(
         {
             seen = accounts::first_look(hub, &subscription, principal.caller()).await;
             if seen.is_some() {
-                charge.owe(Debt::Miss);
+                charge.owe(Debt::Miss, 0);
             }
         }
         Subscription::Relayed { .. } => {
@@ -229,7 +229,7 @@ fn take_effect(
             }
             let joined = hub.feeds.join(table, client, &subscription);
             let (number, new) = joined.ok_or_else(|| params(&id, subscription_limit_reached()))?;
-            charge.owe(Debt::Miss);
+            charge.owe(Debt::Miss, 0);
             if let Some(feed) = new {
                 feed.seen = seen.unwrap_or_default();
                 hub.begin(&subscription, feed);

@@ -179,6 +179,13 @@ label! {
     }
 }
 
+impl AttemptResult {
+    /// Returns true if the attempt ended at a limit of slotfront or of its caller while its node may have been at work.
+    pub const fn is_limit(self) -> bool {
+        matches!(self, Self::TooLarge | Self::BuffersFull | Self::Timeout | Self::Cancelled)
+    }
+}
+
 named! {
     /// A reason why a node is not usable for a call, mildest first. If no node is usable, nodes are asked in this
     /// order.

@@ -309,6 +309,65 @@ async fn answers_too_long_or_late_cost_a_miss() {
     }
 }
 
+/// Returns a node's answer with an account whose data are `bytes` zeros, which are a third longer in base64.
+fn long_account(slot: u64, bytes: usize) -> Fault {
+    let data = [&*"A".repeat(bytes / 3 * 4), "base64"];
+    let owner = "11111111111111111111111111111111";
+    let value = json!({ "data": data, "executable": false, "lamports": 1, "owner": owner, "rentEpoch": u64::MAX, "space": bytes });
+    Fault::Result(json!({ "context": { "slot": slot }, "value": value }))
+}
+
+#[tokio::test]
+async fn each_further_mib_costs_a_plain_call() {
+    let change = |config: &mut Config| {
+        prices(config);
+        config.units.hit_factor = 1.0;
+        config.pool.max_response = 5 << 20;
+    };
+    let gateway = TestGateway::builder().nodes(1).config(change).start().await;
+    let (node, wallets) = (gateway.cluster.node(0), gateway.cluster.examples().wallets);
+    let slot = gateway.cluster.slot(Commitment::Finalized);
+    node.fault_on("getAccountInfo", long_account(slot, 9 << 17), None);
+    node.fault_on("getMultipleAccounts", Fault::Huge(200 << 20), None);
+    node.fault_on(FORWARDED, Fault::Huge(3 << 20), None);
+    let [account, other] = [wallets[0], wallets[1]].map(|wallet| gateway.get_account(wallet).base64());
+    let slice = |account: &TestCall| account.clone().slice(0, 8);
+    let mut expected = 0;
+    for (what, call, cost) in [
+        ("a miss of two MiB", account.request(), 2),
+        ("a hit of two MiB", account.request(), 2),
+        ("a short hit made of a long entry", slice(&account).request(), 1),
+        ("a batch of two hits", gateway.batch([account.clone(), account.clone().id(2)]), 4),
+        ("a miss for which a node has sent two MiB", slice(&other).request(), 2),
+        ("an answer refused after five MiB", gateway.get_accounts(&wallets[..6]).request(), 6),
+        ("the same again", gateway.get_accounts(&wallets[..6]).request(), 6),
+        (
+            "a forwarded call, for which a node has sent three MiB",
+            gateway.call(FORWARDED, forwarded_params()).request(),
+            10,
+        ),
+    ] {
+        call.send().await;
+        expected += cost;
+        gateway.until(what, || charged(&gateway) >= expected).await;
+        assert_eq!(charged(&gateway), expected, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn no_answer_is_refused_for_its_length() {
+    let gateway = TestGateway::builder().nodes(1).config(daily(2)).start().await;
+    let slot = gateway.cluster.slot(Commitment::Finalized);
+    gateway.cluster.node(0).fault_on("getAccountInfo", long_account(slot, 3 << 20), None);
+    let account = gateway.get_account(gateway.cluster.examples().wallets[0]).base64();
+    assert_eq!(
+        (account.send().await.status, charged(&gateway)),
+        (200, 5),
+        "over the quota by the last answer"
+    );
+    assert_eq!(account.send().await.status, 429);
+}
+
 /// A payer that records the units of each settled call.
 #[derive(Default)]
 struct TestPayer(Mutex<Vec<f64>>);
@@ -324,7 +383,7 @@ async fn late_fetch_is_paid_by_its_callers() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let hold = gateway.cluster.node(0).hold("getVoteAccounts");
     let payer = Arc::<TestPayer>::default();
-    let charge = Charge::new(Arc::clone(&payer) as _, Price { hit: 0.0, miss: 5.0 });
+    let charge = Charge::new(Arc::clone(&payer) as _, Price { miss: 5.0, mib: 1.0, hit_factor: 0.0 });
     let options = CallOptions {
         bypass: false,
         asked_at: Instant::now(),

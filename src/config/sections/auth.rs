@@ -116,7 +116,8 @@ pub(super) fn plans(f: &Field<'_, '_>) -> BTreeMap<String, Plan> {
 section! {
     /// The price of a call in units of a quota. A batch costs the sum of its calls.
     pub struct Units {
-        /// The price of every method without a price of its own. Each may have one: `getTransaction = 2`.
+        /// The price of every method without a price of its own. Each may have one: `getTransaction = 2`. Also the price of each
+        /// MiB of an answer after the first, for methods that cost no less.
         default: u64 = within(1, 0..=1_000_000),
         /// The prices of the methods, by [`AnyMethod::index`]. A subscription costs its price when it is made.
         by_method: Box<[u64; AnyMethod::COUNT]> = with(|f| prices(f, default)),
