@@ -8,7 +8,9 @@
 
 mod attempt;
 mod call;
+mod call_context;
 mod cluster;
+mod cluster_mark;
 mod followed_node;
 mod forward;
 pub mod health;
@@ -30,6 +32,7 @@ mod send_request;
 #[cfg(test)]
 mod tests;
 mod tip_request;
+mod upstream_call;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +44,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use call_context::{CallContext, LongestRead};
 use cluster::ClusterIdentity;
 pub use followed_node::FollowedNode;
 pub use forward::ForwardedRequest;
@@ -48,14 +52,13 @@ use member::Member;
 pub use members::{Members, Prepared};
 use nodes::Nodes;
 use peak_ewma::Latencies;
-pub use question::{CallContext, LongestRead};
-use question::UpstreamCall;
 use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
 use scans::Scans;
 pub use send_request::SendRequest;
 pub use tip_request::TipRequest;
+use upstream_call::UpstreamCall;
 
 use crate::config;
 use crate::error::Error;

@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use super::Pool;
 use super::meaning::{Effect, Meaning, effect, lacks_method};
 use super::member::{InFlight, Member};
-use super::question::{MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
+use super::question::{ParsedReply, Question, SentRequest};
 use super::reply::PoolReply;
+use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::methods::{Commitment, write_method};
 use crate::node::{Fault, NodeReply, Resend};
 use crate::telemetry::AttemptResult;
@@ -97,7 +98,7 @@ async fn send<C: UpstreamCall>(
     let received = if let Ok(received) = tokio::time::timeout(slow, &mut exchange).await {
         received
     } else {
-        note_slow(in_flight, is_measured && question.is_own());
+        note_slow(in_flight, is_measured && question.is_known_work());
         exchange.await
     };
     match received {

@@ -12,9 +12,10 @@ use super::attempt::{attempt, slow_after};
 use super::meaning::{Holders, Meaning, WhyAskOn, may_go_on};
 use super::member::{Member, NodeState};
 use super::members::Members;
-use super::question::{BlocksRead, MinSlotUse, Question, UpstreamCall};
+use super::question::{BlocksRead, Question};
 use super::rate::Budget;
 use super::reply::{Best, PoolReply};
+use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::{Error, FailedAttempt};
 use crate::methods::Slot;
 use crate::node::{Fault, NodeReply};
@@ -85,7 +86,7 @@ enum CallStep {
 impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     fn new(pool: &'a Pool, call: &'a C) -> Self {
         let (members, question) = (pool.nodes.load(), call.question());
-        let (retries_left, tried) = (members.settings.retries, question.excluded(&members));
+        let (retries_left, tried) = (members.settings.retries, excluded(&question, &members));
         Self {
             pool,
             call,
@@ -102,7 +103,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// Returns the budget for retries. It protects a pool that is down from triple load. Forwarded calls
     /// have a budget of their own, because a caller may find one that fails everywhere.
     fn retry_budget(&self) -> &Budget {
-        if self.question.is_own() { &self.pool.retries } else { &self.pool.forwarded_retries }
+        if self.question.is_known_work() { &self.pool.retries } else { &self.pool.forwarded_retries }
     }
 
     /// Asks `member`. If that takes many times the usual time, asks a second node as well, and takes the first answer that
@@ -314,12 +315,12 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         }
         let worst = match why {
             // Waiting for a node in a worse state costs the caller more than an answer that is slightly behind.
-            AttemptResult::Behind if self.question.is_own() => Unusable::BelowFloor,
+            AttemptResult::Behind if self.question.is_known_work() => Unusable::BelowFloor,
             _ => Unusable::Unreachable,
         };
         // The node may have closed an idle connection. If no other node is usable, the same node is asked again.
         let may_reconnect =
-            why == AttemptResult::Connect && self.attempts.len() == 1 && self.question.is_own();
+            why == AttemptResult::Connect && self.attempts.len() == 1 && self.question.is_known_work();
         if may_reconnect && !self.pool.nodes.has_usable(&self.question, &self.tried) {
             self.tried.clear();
         }
@@ -383,6 +384,15 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         };
         if is_accepted { Ok(best.reply) } else { Err(Error::NoUpstream(self.attempts)) }
     }
+}
+
+/// Returns the ids of the nodes that must not get the call.
+fn excluded(question: &Question<'_>, members: &Members) -> Vec<usize> {
+    let is_out = |member: &&Arc<Member>| {
+        question.without.contains(&member.id)
+            || !question.upstreams.is_empty() && !question.upstreams.contains(&member.name)
+    };
+    members.iter().filter(is_out).map(|member| member.id).collect()
 }
 
 fn log_fault(member: &Member, fault: Fault) {

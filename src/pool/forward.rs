@@ -5,9 +5,11 @@
 
 use bytes::Bytes;
 
+use super::call_context::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::question::{CallContext, MinSlotUse, ParsedReply, Question, UpstreamCall};
+use super::question::{ParsedReply, Question};
+use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::FailedAttempt;
 use crate::methods::{ForwardedCall, Slot};
 use crate::node::{Fault, NodeReply};

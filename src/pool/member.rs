@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cluster::{ClusterMark, NodeUsage};
+use super::call_context::CallContext;
+use super::cluster_mark::{ClusterMark, NodeUsage};
 use super::health::Health;
 use super::lock;
 use super::peak_ewma::PeakEwma;
-use super::question::CallContext;
 use super::rate::NodeRate;
 use crate::breaker::BreakerState;
 use crate::config;

@@ -15,11 +15,11 @@ use super::cluster::ClusterIdentity;
 use super::health::Health;
 use super::member::Member;
 use super::members::Members;
-use super::question::Question;
+use super::question::{BlocksRead, Question};
 use super::select::{self, Candidate};
 use crate::error::{FailedAttempt, Reason};
 use crate::frontier::Frontier;
-use crate::methods::{Commitment, Method, PerCommitment};
+use crate::methods::{AnyMethod, Commitment, Method, PerCommitment, Slot};
 use crate::telemetry::Unusable;
 
 /// The nodes, the Solana cluster that they must belong to, and the newest known slots (the frontier) over all
@@ -133,7 +133,7 @@ impl Nodes {
                 member.over_share(call.context.caller),
                 self.lagging(members, member),
                 self.cluster.unidentified(member),
-                call.lacks_history(member, oldest, &self.frontier).then_some(Unusable::NoHistory),
+                lacks_history(call, member, oldest, &self.frontier).then_some(Unusable::NoHistory),
                 is_below.then_some(Unusable::BelowFloor),
                 tried.contains(&member.id).then_some(Unusable::Tried),
             ];
@@ -313,7 +313,8 @@ impl Nodes {
 
     /// Returns the place of the node that the call's method stays with. `None` if it stays with none.
     fn sticky_of(&self, call: &Question<'_>) -> Option<&AtomicUsize> {
-        call.own_method().filter(|_| call.is_sticky).map(|method| &self.sticky[method.index()])
+        let AnyMethod::Own(method) = call.method else { return None };
+        call.is_sticky.then(|| &self.sticky[method.index()])
     }
 
     /// Returns a cheap random number (`SplitMix64`). It must be evenly distributed, but need not be secret.
@@ -350,6 +351,32 @@ impl Nodes {
             doubt(a).cmp(&doubt(b)).then(slot(b).cmp(&slot(a))).then(a.load.total_cmp(&b.load))
         });
         candidates.into_iter().map(|candidate| Arc::clone(&members[candidate.node])).collect()
+    }
+}
+
+/// Returns true if the node is known not to hold the history that the call reads, or has not finalized the block although
+/// another node has. A block is certainly final only if its node has finalized the block's slot. `oldest` is the first
+/// block that a node of the pool holds. `None` if no node has told it. What is unknown may be young.
+pub(super) fn lacks_history(
+    call: &Question<'_>,
+    member: &Member,
+    oldest: Option<Slot>,
+    frontier: &Frontier,
+) -> bool {
+    let is_younger = |slot: Slot| match member.first_available() {
+        Some(first) => first > slot,
+        None => oldest.is_some_and(|oldest| oldest <= slot),
+    };
+    match call.reads {
+        BlocksRead::Nothing => false,
+        BlocksRead::Block(slot) => {
+            let is_final = slot <= frontier.slot(Commitment::Finalized);
+            let reached = member.slot(Commitment::Finalized);
+            is_younger(slot) || is_final && reached.is_some_and(|reached| reached < slot)
+        }
+        // Where all nodes have forgotten the start of the list, those with the longest memory leave out the least.
+        BlocksRead::BlocksFrom(first) => oldest.is_some_and(|oldest| is_younger(oldest.max(first))),
+        BlocksRead::All => oldest.is_some_and(is_younger),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cluster::NodeUsage;
+use super::cluster_mark::NodeUsage;
 use super::health::Health;
 use super::member::Member;
 use super::nodes::Nodes;

@@ -1,67 +1,15 @@
-//! The calls that the pool sends (typed queries, reads of the tip, forwarded methods and transactions): the facts by which
-//! nodes are chosen for a call, its context, and the few things that each kind of call does in its own way.
-//!
-//! `call.rs` has the loop over nodes, which is the same for all.
+//! The facts of a call by which nodes are chosen for it and its answers judged, and those of a request and its answer.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::meaning::{Meaning, judge};
-use super::member::Member;
-use super::members::Members;
+use super::call_context::CallContext;
 use crate::config;
-use crate::error::FailedAttempt;
-use crate::fair::CallerId;
-use crate::frontier::{Era, Frontier};
-use crate::methods::{AnyMethod, Commitment, Method, Part, Slot};
+use crate::frontier::Era;
+use crate::methods::{AnyMethod, Commitment, Part, Slot};
+use crate::node::NodeReply;
 use crate::node::shape::BlockList;
-use crate::node::{Fault, NodeReply};
-use crate::telemetry::Trace;
-
-/// The length of the longest answer that nodes have sent for a call, in bytes, whether it was used or refused. All clones
-/// share it.
-#[derive(Debug, Clone, Default)]
-pub struct LongestRead(Arc<AtomicUsize>);
-
-impl LongestRead {
-    /// Notes an answer, or what was read of it.
-    pub fn note(&self, bytes: usize) {
-        self.0.fetch_max(bytes, Ordering::Relaxed);
-    }
-
-    /// Returns the length.
-    pub fn bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// The context of a call: its caller, and that caller's deadline and trace.
-#[derive(Debug, Clone)]
-pub struct CallContext {
-    /// The time at which the caller stops waiting.
-    pub deadline: Instant,
-    /// The caller. If several callers share the call, this is the caller that has waited longest.
-    pub caller: CallerId,
-    /// The caller's trace, to which every attempt adds a span.
-    pub trace: Trace,
-    /// True if no caller waits for the answer. The call then uses a node's rate limit only while no caller's call wants
-    /// it.
-    pub is_background: bool,
-    /// What nodes have sent for the call, by which its price follows.
-    pub read: LongestRead,
-}
-
-impl CallContext {
-    /// Returns the context of a call that the gateway makes on its own, with this deadline. No caller waits for it.
-    pub fn own(deadline: Instant) -> Self {
-        let (caller, trace, read) = (CallerId::default(), Trace::default(), LongestRead::default());
-        Self { deadline, caller, trace, is_background: true, read }
-    }
-}
 
 /// The history that a call reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,18 +86,11 @@ impl<'a> Question<'a> {
         self.method.rules().part
     }
 
-    /// Returns the method if it is a cached one. `None` for a forwarded method and for a scan: nobody knows how long such a
-    /// call may take, so it tells nothing about a node's latency.
-    pub(super) fn own_method(&self) -> Option<Method> {
-        let AnyMethod::Own(method) = self.method else { return None };
-        Some(method).filter(|method| method.rules().part != Part::Scans)
-    }
-
-    /// Returns true if slotfront knows what to expect of the call, as of a cached method. Hangs and faults of such a call
-    /// count against the node. After a broken connection, the same node is asked again. If no usable node reaches the
-    /// wanted slot, unusable nodes are not asked.
-    pub(super) fn is_own(&self) -> bool {
-        self.own_method().is_some() || matches!(self.method, AnyMethod::Tip(_))
+    /// Returns true if slotfront knows how much work the call is: that of a cached method that is no scan, or a read of the
+    /// tip. How much another one is, and whether it fails everywhere, is up to its caller.
+    pub(super) fn is_known_work(&self) -> bool {
+        let is_cached = matches!(self.method, AnyMethod::Own(_)) && self.part() != Part::Scans;
+        is_cached || matches!(self.method, AnyMethod::Tip(_))
     }
 
     /// Returns true if what becomes of the call says something about the health of its node. How much work a transaction
@@ -164,90 +105,10 @@ impl<'a> Question<'a> {
         // The answers of the tip are a few numbers, and everybody waits for one call.
         if matches!(self.method, AnyMethod::Tip(_)) { most.min(LONGEST_READ_OF_TIP) } else { most }
     }
-
-    /// Returns the ids of the nodes that must not get the call.
-    pub(super) fn excluded(&self, members: &Members) -> Vec<usize> {
-        let is_out = |member: &Member| {
-            self.without.contains(&member.id)
-                || !self.upstreams.is_empty() && !self.upstreams.contains(&member.name)
-        };
-        members.iter().filter(|member| is_out(member)).map(|member| member.id).collect()
-    }
-
-    /// Returns true if the node is known not to hold the history that the call reads, or has not finalized the block
-    /// although another node has. A block is certainly final only if its node has finalized the block's slot. `oldest` is
-    /// the first block that a node of the pool holds. `None` if no node has told it. What is unknown may be young.
-    pub(super) fn lacks_history(&self, member: &Member, oldest: Option<Slot>, frontier: &Frontier) -> bool {
-        let is_younger = |slot: Slot| match member.first_available() {
-            Some(first) => first > slot,
-            None => oldest.is_some_and(|oldest| oldest <= slot),
-        };
-        match self.reads {
-            BlocksRead::Nothing => false,
-            BlocksRead::Block(slot) => {
-                let is_final = slot <= frontier.slot(Commitment::Finalized);
-                let reached = member.slot(Commitment::Finalized);
-                is_younger(slot) || is_final && reached.is_some_and(|reached| reached < slot)
-            }
-            // Where all nodes have forgotten the start of the list, those with the longest memory leave out the least.
-            BlocksRead::BlocksFrom(first) => oldest.is_some_and(|oldest| is_younger(oldest.max(first))),
-            BlocksRead::All => oldest.is_some_and(is_younger),
-        }
-    }
 }
 
 /// The longest time for an attempt to read the tip.
 const LONGEST_READ_OF_TIP: Duration = Duration::from_secs(2);
-
-/// A call that the pool sends to nodes until one answers.
-pub(super) trait UpstreamCall: Sync {
-    /// Returns the facts by which nodes are chosen.
-    fn question(&self) -> Question<'_>;
-
-    /// Returns the body of the request with this `id` for `member`, and its `minContextSlot` if it has one.
-    fn write(&self, id: u64, member: &Member, min_slot: MinSlotUse) -> (Bytes, Option<Slot>);
-
-    /// Returns a function that parses the answer. The function may run on another thread, because long answers take long
-    /// to parse. `finalized` is the newest known finalized slot.
-    fn reader(
-        &self,
-        finalized: Slot,
-    ) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static;
-
-    /// Returns the meaning of an answer.
-    ///
-    /// # Errors
-    /// The answer shows a fault of the node.
-    fn judge(&self, read: &ParsedReply, sent: &SentRequest, frontier: &Frontier) -> Result<Meaning, Fault> {
-        judge(&self.question(), read, sent, frontier)
-    }
-
-    /// Updates the newest known slots and the node's state from an answer, even if the call goes on to another node.
-    fn learn(
-        &self,
-        _frontier: &Frontier,
-        _member: &Member,
-        _read: &ParsedReply,
-        _sent: &SentRequest,
-        _at: Instant,
-    ) {
-    }
-
-    /// Returns true if the refusals in `attempts` decide the call, because the remaining nodes would refuse it,
-    /// too.
-    fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool;
-}
-
-/// The way in which one request uses the gateway's own minimum slot for the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MinSlotUse {
-    /// The minimum slot is sent as `minContextSlot` if the node is known to have reached it, so that the node
-    /// cannot answer at a lower slot.
-    Sent,
-    /// The minimum slot is only compared with the slot of the answer. Used after nodes have refused the minimum
-    /// slot, to get the answer at the highest slot.
-    Withheld,
-}
 
 /// The parts of a sent request that are needed to judge its answer.
 #[derive(Debug)]

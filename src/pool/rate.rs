@@ -19,8 +19,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use super::call_context::CallContext;
 use super::lock;
-use super::question::CallContext;
 use crate::fair::CallerId;
 
 /// The lowest number of calls that may wait before another call, however low the rate is. With fewer places, a caller

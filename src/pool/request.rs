@@ -9,11 +9,11 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::call_context::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::question::{
-    BlocksRead, CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall,
-};
+use super::question::{BlocksRead, ParsedReply, Question, SentRequest};
+use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{Answerer, AnyMethod, BlocksQuery, Commitment, Method, Query, Slot};

@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
+use super::call_context::CallContext;
 use super::meaning::{Meaning, WhyAskOn, judge};
 use super::member::Member;
 use super::members::Members;
-use super::question::{CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
+use super::question::{ParsedReply, Question, SentRequest};
+use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, SendQuery, Slot};

@@ -5,8 +5,10 @@ use std::time::Duration;
 use super::forward::ForwardedRequest;
 use super::meaning::{Meaning, effect};
 use super::member::InFlight;
+use super::nodes::lacks_history;
 use super::probe::Genesis;
-use super::question::{ParsedReply, Question, SentRequest, UpstreamCall as _};
+use super::question::{ParsedReply, Question, SentRequest};
+use super::upstream_call::UpstreamCall as _;
 use super::*;
 use crate::breaker::BreakerState;
 use crate::config::{Config, GenesisCheck, Secret, Upstream};
@@ -440,9 +442,9 @@ async fn blocks_need_nodes_with_their_history() {
         frontier.probed(frontier.era(), node, Commitment::Finalized, slot, now);
     }
     members[1].set_first_available(100);
-    let lacks_history = |slot: Slot| {
+    let lacks = |slot: Slot| {
         let call = request(Method::GetBlock, &format!("[{slot}]"));
-        call.question().lacks_history(&members[1], Some(0), frontier)
+        lacks_history(&call.question(), &members[1], Some(0), frontier)
     };
     for (name, slot, expected) in [
         ("deleted", 99, true),
@@ -452,7 +454,7 @@ async fn blocks_need_nodes_with_their_history() {
         ("the newest elsewhere", 200, true),
         ("not final anywhere", 201, false),
     ] {
-        assert_eq!(lacks_history(slot), expected, "{name}");
+        assert_eq!(lacks(slot), expected, "{name}");
     }
     // Nobody knows which history a forwarded call reads, so the call may go to every node.
     let candidates = pool.nodes.candidates(&members, &simulation().question(), &[], now);

@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 
+use super::call_context::CallContext;
 use super::member::Member;
 use super::members::Members;
-use super::question::{CallContext, MinSlotUse, ParsedReply, Question, SentRequest, UpstreamCall};
+use super::question::{ParsedReply, Question, SentRequest};
+use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{

@@ -7,7 +7,8 @@ use super::*;
 use crate::jsonrpc::Params;
 use crate::methods::{Method, Profile, Query};
 use crate::pool::UpstreamRequest;
-use crate::pool::question::{CallContext, UpstreamCall as _};
+use crate::pool::call_context::CallContext;
+use crate::pool::upstream_call::UpstreamCall as _;
 
 const ANSWER: Result<Meaning, Fault> = Ok(Meaning::Decides);
 const ABSENT: Result<Meaning, Fault> = Ok(absent(Holders::Any));

@@ -16,7 +16,7 @@ use crate::config;
 use crate::fair::{CallerHoldings, CallerId};
 use crate::methods::{AnyMethod, Part, Slot};
 use crate::node::Fault;
-use crate::pool::cluster::ClusterMark;
+use crate::pool::cluster_mark::ClusterMark;
 use crate::pool::health::Health;
 use crate::pool::lock;
 use crate::pool::meaning::Effect;
