@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::config::AnswerLimit;
 use crate::jsonrpc::envelope::EnvelopeError;
 use crate::jsonrpc::{Id, reply};
 use crate::methods::ParamError;
@@ -63,11 +64,8 @@ pub enum Error {
         /// The maximum number of calls in a batch.
         limit: usize,
     },
-    /// The answers of the batch are too long together.
-    AnswersTooLarge {
-        /// The limit on all answers of a batch, in bytes.
-        limit: usize,
-    },
+    /// The answers of the batch are too long together. Holds their limit.
+    AnswersTooLarge(AnswerLimit),
     /// Too many requests are in flight, too many bytes of bodies or answers are in memory, or nodes work on too many scans.
     Overloaded,
     /// No upstream could answer. Holds every failed attempt. If all were refused by rate limits, the caller gets the
@@ -90,6 +88,9 @@ pub struct FailedAttempt {
     pub upstream: String,
     /// The reason.
     pub reason: Reason,
+    /// The limit, if the answer was longer.
+    #[serde(flatten)]
+    pub limit: Option<AnswerLimit>,
     /// The time after which the call may succeed, if the node refused it by a rate limit. `None` for other reasons.
     #[serde(skip)]
     pub retry_after: Option<Duration>,
@@ -110,6 +111,12 @@ impl From<AttemptResult> for Reason {
     }
 }
 
+impl From<Unusable> for Reason {
+    fn from(why: Unusable) -> Self {
+        Self::NotAsked(why)
+    }
+}
+
 impl serde::Serialize for Reason {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(match self {
@@ -120,6 +127,11 @@ impl serde::Serialize for Reason {
 }
 
 impl FailedAttempt {
+    /// Returns an attempt at `upstream` that tells nothing but its reason.
+    pub fn new(upstream: String, reason: impl Into<Reason>) -> Self {
+        Self { upstream, reason: reason.into(), limit: None, retry_after: None }
+    }
+
     /// Returns true if the attempt ended at a limit while its node may have been at work.
     pub fn is_at_limit(&self) -> bool {
         matches!(self.reason, Reason::Attempt(result) if result.is_limit())
@@ -222,14 +234,17 @@ impl Error {
                 &format!("Request too large: a batch of {calls} calls, the limit is {limit}"),
                 "batch",
             ),
-            Self::AnswersTooLarge { limit } => wire(
-                413,
-                code::TOO_LARGE,
-                &format!(
-                    "Request too large: the answers of this batch exceed {limit} bytes; send fewer calls in a batch"
-                ),
-                "batch_answers",
-            ),
+            Self::AnswersTooLarge(limit) => ErrorReply {
+                data: Some(serde_json::json!(limit).to_string()),
+                ..wire(
+                    413,
+                    code::TOO_LARGE,
+                    &format!(
+                        "Request too large: the answers of this batch exceed {limit}; send fewer calls in a batch"
+                    ),
+                    "batch_answers",
+                )
+            },
             Self::Overloaded => ErrorReply {
                 retry_after_s: Some(1),
                 ..wire(503, code::OVERLOADED, "Overloaded", "overloaded")
@@ -242,10 +257,14 @@ impl Error {
                 }
                 // Client libraries wait and call again after status 429 only.
                 let status = if wait.is_some() { 429 } else { 502 };
+                let limit = attempts.iter().find_map(|attempt| attempt.limit);
+                let cause =
+                    limit.map(|limit| format!(": the answer is longer than {limit}")).unwrap_or_default();
+                let message = format!("No upstream could answer{cause}");
                 ErrorReply {
                     data: Some(data.to_string()),
                     retry_after_s: wait.map(whole_seconds),
-                    ..wire(status, code::NO_UPSTREAM, "No upstream could answer", "no_upstream")
+                    ..wire(status, code::NO_UPSTREAM, &message, "no_upstream")
                 }
             }
             Self::TimedOut(after) => {
@@ -275,14 +294,23 @@ fn whole_seconds(wait: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::methods::AnyMethod;
 
     #[test]
     fn errors_match_the_table() {
         let attempt = |upstream: &str, result: AttemptResult, retry_after_s: Option<u64>| {
             let retry_after = retry_after_s.map(Duration::from_secs);
-            FailedAttempt { upstream: upstream.to_owned(), reason: result.into(), retry_after }
+            FailedAttempt { retry_after, ..FailedAttempt::new(upstream.to_owned(), result) }
         };
         let refusal = |upstream, after_s| attempt(upstream, AttemptResult::Status429, Some(after_s));
+        let pool = crate::config::Config::dev(
+            "127.0.0.1:0".parse().unwrap(),
+            "127.0.0.1:0".parse().unwrap(),
+            vec![],
+        )
+        .pool;
+        let limit = pool.longest_answer(AnyMethod::Send);
+        let long = FailedAttempt { limit: Some(limit), ..attempt("a", AttemptResult::TooLarge, None) };
         let (refused, soon) = (refusal("a", 60), refusal("b", 2));
         let table: Vec<String> = [
             Error::Envelope(EnvelopeError::Parse),
@@ -304,10 +332,11 @@ mod tests {
                 retry_after: Duration::from_millis(1001),
             },
             Error::BatchTooLarge { calls: 4, limit: 3 },
-            Error::AnswersTooLarge { limit: 1024 },
+            Error::AnswersTooLarge(limit),
             Error::Overloaded,
             Error::NoUpstream(vec![refused.clone(), attempt("b", AttemptResult::Timeout, None)]),
             Error::NoUpstream(vec![refused, soon]),
+            Error::NoUpstream(vec![long]),
             Error::NoUpstream(Vec::new()),
             Error::TimedOut(Duration::from_secs(30)),
         ]
@@ -331,10 +360,11 @@ mod tests {
         403 -32091 forbidden: Forbidden: getBlock is not allowed for this API key
         429 -32092 rate: Too many requests: 2 calls a second {"retryAfterMs":1001} Retry-After: 2
         413 -32093 batch: Request too large: a batch of 4 calls, the limit is 3
-        413 -32093 batch_answers: Request too large: the answers of this batch exceed 1024 bytes; send fewer calls in a batch
+        413 -32093 batch_answers: Request too large: the answers of this batch exceed 67108864 bytes (pool.max_response); send fewer calls in a batch {"limit":67108864,"setting":"pool.max_response"}
         503 -32094 overloaded: Overloaded Retry-After: 1
         502 -32095 no_upstream: No upstream could answer {"attempts":[{"reason":"status_429","upstream":"a"},{"reason":"timeout","upstream":"b"}]}
         429 -32095 no_upstream: No upstream could answer {"attempts":[{"reason":"status_429","upstream":"a"},{"reason":"status_429","upstream":"b"}],"retryAfterMs":2000} Retry-After: 2
+        502 -32095 no_upstream: No upstream could answer: the answer is longer than 67108864 bytes (pool.max_response) {"attempts":[{"limit":67108864,"reason":"too_large","setting":"pool.max_response","upstream":"a"}]}
         502 -32095 no_upstream: No upstream could answer {"attempts":[]}
         504 -32096 timed_out: Timed out after 30000 ms
         "#);

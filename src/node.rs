@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use answer::{Contextual, NodeReply, RawAnswer};
 pub use body::BufferBudget;
-pub use client::{Client, Resend};
+pub use client::{Bounds, Client, Resend};
 
 use crate::telemetry::AttemptResult;
 
@@ -48,7 +48,7 @@ pub enum Fault {
     UnknownCode,
     /// The node returned [`code::NODE_UNHEALTHY`]: it reports that it is unhealthy.
     Unhealthy,
-    /// The body is longer than `pool.max_response`. Does not count against the node.
+    /// The body is longer than the limit of the call. Does not count against the node.
     TooLarge,
     /// The limit `pool.max_buffered` is reached, or the caller's share of it. Does not count against the node.
     BuffersFull,

@@ -60,7 +60,7 @@ pub use send_request::SendRequest;
 pub use tip_request::TipRequest;
 use upstream_call::UpstreamCall;
 
-use crate::config;
+use crate::config::{self, AnswerLimit};
 use crate::error::Error;
 pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
@@ -132,6 +132,11 @@ impl Pool {
     /// place, and then has the whole time of an attempt.
     pub fn time_of(&self, method: AnyMethod) -> Duration {
         self.request_timeout + self.walking_time(method)
+    }
+
+    /// Returns the limit on a node's answer to a call of `method`.
+    pub fn longest_answer(&self, method: AnyMethod) -> AnswerLimit {
+        self.nodes.load().settings.longest_answer(method)
     }
 
     /// Returns the time for which a node may walk over accounts for a call of `method`. Zero if it walks over none.

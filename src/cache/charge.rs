@@ -200,11 +200,7 @@ mod tests {
     }
 
     fn failed(reasons: &[AttemptResult]) -> Result<Fetched, Error> {
-        let attempt = |reason: &AttemptResult| FailedAttempt {
-            upstream: "a".to_owned(),
-            reason: (*reason).into(),
-            retry_after: None,
-        };
+        let attempt = |reason: &AttemptResult| FailedAttempt::new("a".to_owned(), *reason);
         Err(Error::NoUpstream(reasons.iter().map(attempt).collect()))
     }
 

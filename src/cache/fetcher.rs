@@ -362,8 +362,7 @@ impl Fetcher {
         let stamp_input = self.stamp_input(plan, reply, source);
         let parsed = ParsedAnswer::of(plan, reply, payload, meta, stamp_input).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);
-            let reason = AttemptResult::BadJson.into();
-            Error::NoUpstream(vec![FailedAttempt { upstream, reason, retry_after: None }])
+            Error::NoUpstream(vec![FailedAttempt::new(upstream, AttemptResult::BadJson)])
         })?;
         let entry = Arc::clone(&parsed.entry);
         let key = placement.map(|(key, _)| parsed.form_key.clone().unwrap_or(key));

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use crate::methods::AnyMethod;
+use crate::methods::{AnyMethod, Part};
 
 use super::problem::Problem;
 use super::reader::Findings;
@@ -271,6 +271,12 @@ fn sizes(config: &mut Config, rules: &mut CrossChecks<'_>) {
         rules.report_excess("server.max_body", body, "server.max_incoming", incoming);
     }
     for (name, most) in [("pool.max_buffered", buffered), ("server.max_outgoing", outgoing)] {
+        for part in Part::ALL {
+            if let Some(bytes) = pool.max_response_of[part.index()].filter(|bytes| *bytes > most) {
+                let path = format!("pool.max_response_of.{}", part.as_str());
+                rules.report_excess(&path, bytes as u64, name, most as u64);
+            }
+        }
         if pool.max_response > most {
             if rules.is_set("pool.max_response") {
                 rules.report_excess("pool.max_response", pool.max_response as u64, name, most as u64);

@@ -25,7 +25,7 @@ pub use auth::{Auth, AuthMode, KEYS_FILE, Plan, STANDARD_PLAN, Units};
 pub use cache::{Assemble, CacheSettings, StaleIfError, Ttl};
 pub use follow::{FollowMode, FollowSettings, Verify};
 pub use methods::{EXAMPLE_METHOD, ListedSettings};
-pub use pool::{BreakerSettings, PoolSettings};
+pub use pool::{AnswerLimit, BreakerSettings, PoolSettings};
 pub use send::SendSettings;
 pub use server::{Server, TlsFiles, WsListen, next_address};
 pub use shared::SharedSettings;

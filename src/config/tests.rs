@@ -257,6 +257,10 @@ fn rules_between_settings() {
         ),
         (with("[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\""), ""),
         (with("[cache]\nmax_entry = \"1GiB\""), "cache.max_entry: exceeds cache.capacity (\"512MiB\")"),
+        (
+            with("[server]\nmax_outgoing = \"2GiB\"\n[pool]\nmax_response_of.scans = \"1GiB\""),
+            "pool.max_response_of.scans: exceeds pool.max_buffered (\"512MiB\")",
+        ),
         (with("[server]\nrequest_timeout = \"5s\""), ""),
         (
             with("[pool]\nattempt_timeout = { getBlock = \"40s\" }"),

@@ -1,8 +1,7 @@
 //! Answers one JSON-RPC call: checks the key's limits, asks the cache, and writes the JSON-RPC envelope. All calls of one
 //! HTTP request share a [`RequestContext`].
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -15,6 +14,7 @@ use super::{Front, in_flight, uncached};
 use crate::cache::entry::{Payload, TextParts};
 use crate::cache::{CacheAnswer, CacheStatus, CallOptions, Charge, Conditions, MemoryPermit};
 use crate::coding::{Coding, CompressedText, SplicePart, WORTH_BYTES};
+use crate::config::AnswerLimit;
 use crate::error::Error;
 use crate::gateway::Principal;
 use crate::jsonrpc::{Call, Id, reply};
@@ -174,7 +174,7 @@ fn respond(
     charge: &Charge,
 ) -> Result<CallResponse, Error> {
     let body = envelope(request, id, query, answer);
-    request.take_bytes(&body)?;
+    request.take_bytes(AnyMethod::Own(query.method()), &body)?;
     charge.answered(answer.status, body.len());
     let (method, commitment) = (Some(query.method().into()), query.commitment());
     let outcome = CallOutcome { method, commitment, outcome: answer.status.outcome() };
@@ -235,8 +235,8 @@ pub(super) struct RequestContext<'a> {
     pub(super) bypass: bool,
     /// The content coding in which the cache returns each long answer. `None` for uncompressed answers.
     pub(super) coding: Option<Coding>,
-    /// The total length of the request's answers so far, in bytes.
-    answered: AtomicUsize,
+    /// The total length of the request's answers so far, in bytes, and the limit on it.
+    answered: Mutex<(usize, Option<AnswerLimit>)>,
 }
 
 impl<'a> RequestContext<'a> {
@@ -253,26 +253,26 @@ impl<'a> RequestContext<'a> {
         let is_node = front.config.profile == Profile::Node;
         let bypass = principal.bypass_cache() && client.no_cache;
         let coding = cache_coding(client.accepts, calls).filter(|_| is_node);
-        let answered = AtomicUsize::new(0);
+        let answered = Mutex::default();
         Self { front, client, principal, permit, trace, started, bypass, coding, answered }
     }
 
     /// Reserves the bytes of an answer from the budget for unsent answers ([`Outgoing`](super::Outgoing)).
     ///
-    /// All answers of one request together may have `pool.max_response` bytes, the maximum length of a node's
-    /// response. Without this limit, a batch of 100 calls could hold 100 times as much. The limit never refuses
-    /// the first answer of a request.
+    /// All answers of one request together may have as many bytes as a node's answer to that of its methods whose answers
+    /// may be longest. Without this limit, a batch of 100 calls could hold 100 times as much. The limit never refuses the
+    /// first answer of a request.
     ///
     /// # Errors
-    /// [`Error::AnswersTooLarge`] if the answers of the request exceed `pool.max_response`. [`Error::Overloaded`] if
+    /// [`Error::AnswersTooLarge`] if the answers of the request exceed that. [`Error::Overloaded`] if
     /// they exceed the budget or the key's share of the budget.
-    pub(super) fn take_bytes(&self, body: &BodyParts) -> Result<(), Error> {
-        let limit = self.front.config.pool.max_response;
-        // One task polls all elements of a batch, so there is no race between this load and the store below.
-        let before = self.answered.load(Ordering::Relaxed);
+    pub(super) fn take_bytes(&self, method: AnyMethod, body: &BodyParts) -> Result<(), Error> {
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, own) = (answered.0, self.front.pool.longest_answer(method));
+        let limit = answered.1.filter(|limit| limit.bytes > own.bytes).unwrap_or(own);
         let all = before.saturating_add(body.len());
-        if before > 0 && all > limit {
-            return Err(Error::AnswersTooLarge { limit });
+        if before > 0 && all > limit.bytes {
+            return Err(Error::AnswersTooLarge(limit));
         }
         if all > FREE_BYTES {
             // While the answers had at most `FREE_BYTES` in total, nothing was reserved. So the earlier answers
@@ -282,7 +282,7 @@ impl<'a> RequestContext<'a> {
                 return Err(Error::Overloaded);
             }
         }
-        self.answered.store(all, Ordering::Relaxed);
+        *answered = (all, Some(limit));
         Ok(())
     }
 
@@ -346,7 +346,7 @@ pub(super) fn outcome(error: &Error) -> Outcome {
         | Error::NoSocket(_)
         | Error::Params(_)
         | Error::BatchTooLarge { .. }
-        | Error::AnswersTooLarge { .. } => Outcome::Invalid,
+        | Error::AnswersTooLarge(_) => Outcome::Invalid,
         Error::Unauthorized | Error::Forbidden(_) => Outcome::Denied,
         Error::Limited { .. } => Outcome::Limited,
         Error::Overloaded | Error::NoUpstream(_) | Error::TimedOut(_) => Outcome::Error,

@@ -136,7 +136,7 @@ fn respond(
             node_error(id, body)
         }
     };
-    request.take_bytes(&body)?;
+    request.take_bytes(method, &body)?;
     let outcome = CallOutcome { method: Some(method), commitment, outcome: status.outcome() };
     Ok(CallResponse { status: Some(status), ..CallResponse::new(body, outcome) })
 }

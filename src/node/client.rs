@@ -58,6 +58,18 @@ pub enum Resend {
     Never,
 }
 
+/// The bounds of one call.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// The caller, of whose share of `pool.max_buffered` the answer is.
+    pub caller: CallerId,
+    /// The time for the call, also if it is sent again.
+    pub timeout: Duration,
+    /// The length of the longest answer, in bytes.
+    pub longest: usize,
+    pub resend: Resend,
+}
+
 /// The connections that have brought answers, by their local addresses.
 #[derive(Debug, Default)]
 struct Connections {
@@ -109,7 +121,6 @@ pub struct Client {
     url: Secret,
     /// The client for a WebSocket and its address. `None` if the node has none.
     pub(super) socket: Option<(reqwest::Client, Secret)>,
-    max_response: usize,
     probe_timeout: Duration,
     budget: Arc<BufferBudget>,
     connections: Connections,
@@ -176,7 +187,6 @@ impl Client {
             socket: socket.map(|url| (single.clone(), url)),
             again: Some(single).filter(|_| !upstream.http2),
             url: upstream.url.clone(),
-            max_response: pool.max_response,
             probe_timeout: pool.connect_timeout + PROBE_ANSWER,
             budget,
             connections: Connections::default(),
@@ -193,19 +203,16 @@ impl Client {
         self.probe_timeout
     }
 
-    /// Sends one call of `caller` and reads its answer to the end, within `timeout`, which also holds for a call that is
-    /// sent again. If the call is traced, the node gets the trace context of `span`. Returns what came of it, and the
+    /// Sends one call, and reads its answer to the end within its bounds. If the call is traced, the node gets the trace context of `span`. Returns what came of it, and the
     /// number of bytes that were read.
     ///
     /// # Errors
-    /// The request failed or took longer than `timeout`, or the status is 401 or 429. The body is incomplete or
+    /// The request failed or took too long, or the status is 401 or 429. The body is incomplete or
     /// exceeds a limit. The content of the body is not checked here, and a body without 2xx may be missing.
     pub async fn post(
         &self,
-        caller: CallerId,
         body: Bytes,
-        timeout: Duration,
-        resend: Resend,
+        Bounds { caller, timeout, longest, resend }: Bounds,
         span: &Attempt<'_>,
     ) -> (Result<RawAnswer, Fault>, usize) {
         let mut request = self.http.post(self.url.expose());
@@ -216,7 +223,7 @@ impl Client {
             }
         }
         let buffered = Buffered::new(&self.budget, caller);
-        let reading = self.exchange(request.body(body), resend, self.max_response, &buffered);
+        let reading = self.exchange(request.body(body), resend, longest, &buffered);
         let answer = tokio::time::timeout(timeout, reading).await.unwrap_or(Err(Fault::Timeout));
         (answer, buffered.bytes())
     }

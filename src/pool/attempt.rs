@@ -12,7 +12,7 @@ use super::question::{ParsedReply, Question, SentRequest};
 use super::reply::PoolReply;
 use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::methods::{Commitment, write_method};
-use crate::node::{Fault, NodeReply, Resend};
+use crate::node::{Bounds, Fault, NodeReply, Resend};
 use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::Attempt;
 
@@ -82,8 +82,10 @@ async fn send<C: UpstreamCall>(
     let finalized = pool.nodes.frontier.slot(Commitment::Finalized);
     let is_read = write_method(question.method.as_str()).is_none();
     let resend = if is_read { Resend::Once } else { Resend::Never };
+    let longest = pool.longest_answer(question.method).bytes;
+    let bounds = Bounds { caller: context.caller, timeout, longest, resend };
     let exchange = async {
-        let (answer, bytes) = member.client.post(context.caller, body, timeout, resend, span).await;
+        let (answer, bytes) = member.client.post(body, bounds, span).await;
         let received = match answer {
             Ok(answer) => answer.read(sent.id, call.reader(finalized)).await,
             Err(fault) => Err(fault),

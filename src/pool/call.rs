@@ -122,7 +122,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
             return self.record(member, outcome);
         }
         if self.is_spare(member) {
-            self.failed(member, AttemptResult::Slow, None);
+            self.failed(member, AttemptResult::Slow);
             return CallStep::Confirm;
         }
         let Some(second) = self.pick_beside(patience) else {
@@ -182,13 +182,13 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
                 self.without_it.push((member.id, first));
             }
             Meaning::AskOn(WhyAskOn::Private) => {
-                self.failed(member, AttemptResult::NodeError, None);
+                self.failed(member, AttemptResult::NodeError);
                 self.doubt(member);
             }
             Meaning::AskOn(WhyAskOn::Behind | WhyAskOn::Unlikely) | Meaning::NotHere => {}
         }
         if let Some(why) = meaning.result() {
-            self.failed(member, why, None);
+            self.failed(member, why);
         } else if self.question.is_for_one_node {
             return CallStep::Done(reply);
         }
@@ -233,7 +233,10 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
             // Other nodes that are quiet have just refused the method, and would refuse it once more.
             self.tried.extend(self.pool.members().iter().filter(is_quiet).map(|quiet| quiet.id));
         }
-        self.failed(member, fault.result(), retry_after);
+        let limit = (fault == Fault::TooLarge)
+            .then(|| self.pool.nodes.load().settings.longest_answer(self.question.method));
+        let attempt = FailedAttempt::new(member.name.clone(), fault.result());
+        self.attempts.push(FailedAttempt { limit, retry_after, ..attempt });
         log_fault(member, fault);
         // A call that is too long for one node says nothing of shorter ones.
         if matches!(fault, Fault::UnknownCode | Fault::Status(..=412 | 414..500)) {
@@ -279,8 +282,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         members.iter().filter(is_unheard).cloned().collect()
     }
 
-    fn failed(&mut self, member: &Member, why: AttemptResult, retry_after: Option<Duration>) {
-        self.attempts.push(FailedAttempt { upstream: member.name.clone(), reason: why.into(), retry_after });
+    fn failed(&mut self, member: &Member, why: AttemptResult) {
+        self.attempts.push(FailedAttempt::new(member.name.clone(), why));
     }
 
     fn has_time(&self) -> bool {

@@ -83,8 +83,8 @@ impl Members {
         config: &config::Config,
         buffers: &Arc<BufferBudget>,
     ) -> Result<Prepared, ClientError> {
-        let (old, new) = (&self.settings, &config.pool);
-        let same_clients = (old.connect_timeout, old.max_response) == (new.connect_timeout, new.max_response);
+        let new = &config.pool;
+        let same_clients = self.settings.connect_timeout == new.connect_timeout;
         let prepared = |upstream: &config::Upstream| {
             let known = self.same(upstream).filter(|member| {
                 let was = &member.upstream;

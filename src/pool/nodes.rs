@@ -17,7 +17,7 @@ use super::member::Member;
 use super::members::Members;
 use super::question::{BlocksRead, Question};
 use super::select::{self, Candidate};
-use crate::error::{FailedAttempt, Reason};
+use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, Method, PerCommitment, Slot};
 use crate::telemetry::Unusable;
@@ -383,9 +383,7 @@ pub(super) fn lacks_history(
 /// Returns every node with the reason why it is not asked.
 fn reasons(members: &Members, candidates: &[Candidate]) -> Vec<FailedAttempt> {
     let not_asked = |candidate: &Candidate| {
-        let (upstream, reason) =
-            (members[candidate.node].name.clone(), Reason::NotAsked(candidate.unusable?));
-        Some(FailedAttempt { upstream, reason, retry_after: None })
+        Some(FailedAttempt::new(members[candidate.node].name.clone(), candidate.unusable?))
     };
     candidates.iter().filter_map(not_asked).collect()
 }

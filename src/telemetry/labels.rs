@@ -159,7 +159,7 @@ label! {
         WrongId = "wrong_id",
         /// The node returned an error code that does not tell the cause, or could not parse the call.
         UnknownCode = "unknown_code",
-        /// The answer exceeds `pool.max_response`.
+        /// The answer exceeds `pool.max_response`, or the limit of its group.
         TooLarge = "too_large",
         /// The answer does not fit into `pool.max_buffered` together with the answers that are being read, or exceeds
         /// the share of its caller.

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
+use slotfront::config::Config;
+use slotfront::methods::Part;
 use slotfront_testkit::wire::{self, is_whole, post, read_until};
 use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -354,6 +356,21 @@ async fn batch_answers_are_bounded_in_length() {
     assert_eq!((reply.status, answers.len(), refused.len()), (200, 10, 10 - fit));
     assert!(refused.iter().all(|answer| answer["id"].is_u64()), "{refused:?}");
     assert!(answers.iter().filter(|answer| answer["result"].is_object()).count() == fit);
+    assert!(
+        refused.iter().all(|answer| answer["error"]["data"]["setting"] == "pool.max_response"),
+        "{refused:?}"
+    );
+
+    // The longest answer that one of its methods may have is the limit of a batch, and a reload changes it at once.
+    let mut config = Config::clone(&gateway.front().config);
+    config.pool.max_response_of[Part::History.index()] = Some((one + 1) * 10);
+    gateway.app.reload(&config).unwrap();
+    let answers = gateway.batch((0..14).map(call)).send().await.json();
+    let answers = answers.as_array().expect("a batch");
+    let refused: Vec<_> = answers.iter().filter(|answer| answer["error"]["code"] == -32093).collect();
+    assert_eq!(refused.len(), 14 - 10, "{refused:?}");
+    let setting = "pool.max_response_of.history";
+    assert!(refused.iter().all(|answer| answer["error"]["data"]["setting"] == setting), "{refused:?}");
 }
 
 #[tokio::test]

@@ -8,11 +8,11 @@ use slotfront::breaker::BreakerState;
 use slotfront::config::Config;
 use slotfront::error::Error;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
-use slotfront::methods::{Commitment, Query};
+use slotfront::methods::{Commitment, Part, Query};
 use slotfront::pool::{CallContext, CallerId, UpstreamRequest};
 use slotfront::telemetry::Unusable;
 use slotfront_sim::Fault;
-use slotfront_testkit::{PATIENCE, TestGateway, upstream_request};
+use slotfront_testkit::{PATIENCE, Reply, TestGateway, upstream_request};
 use tokio::time::Instant;
 
 /// The timeout of attempts, longer than a good answer takes on a busy machine.
@@ -161,9 +161,43 @@ async fn oversized_answers_cost_one_call() {
     let reply = gateway.get_account(&account).send().await;
     assert_eq!((reply.status, reply.code()), (502, -32095));
     assert_eq!(reply.error()["data"]["attempts"][0]["reason"], "too_large");
+    assert_eq!(reply.error()["data"]["attempts"][0]["setting"], "pool.max_response");
+    let message = "No upstream could answer: the answer is longer than 1048576 bytes (pool.max_response)";
+    assert_eq!(reply.error()["message"], message);
     assert_eq!(gateway.upstream_calls(), 1, "another node's answer would be as large");
     let other = gateway.get_nodes().send().await;
     assert_eq!(other.status, 200, "other calls are still answered");
+}
+
+#[tokio::test]
+async fn each_group_has_its_own_longest_answer() {
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| {
+            config.pool.max_response_of[Part::History.index()] = Some(64 << 10);
+        })
+        .start()
+        .await;
+    let mut config = Config::clone(&gateway.front().config);
+    let node = gateway.cluster.node(0);
+    for method in ["getAccountInfo", "getBlockTime"] {
+        node.fault_on(method, Fault::Huge(1 << 20), None);
+    }
+    let long = |reply: Reply| {
+        let attempt = reply.error()["data"]["attempts"][0].clone();
+        (attempt["reason"].clone(), attempt["limit"].clone(), attempt["setting"].clone())
+    };
+    let history = gateway.call("getBlockTime", json!([gateway.cluster.examples().block_with_v0]));
+    let setting = "pool.max_response_of.history";
+    assert_eq!(long(history.send().await), (json!("too_large"), json!(64 << 10), json!(setting)));
+    // A reload is in force at once.
+    config.pool.max_response_of = [None; Part::ALL.len()];
+    config.pool.max_response = 32 << 10;
+    config.pool.max_response_of[Part::Accounts.index()] = Some(2 << 20);
+    gateway.app.reload(&config).unwrap();
+    assert_eq!(long(history.send().await), (json!("too_large"), json!(32 << 10), json!("pool.max_response")));
+    let account = gateway.get_account(gateway.cluster.examples().wallets[0]).send().await;
+    assert_eq!(long(account), (json!("bad_json"), json!(null), json!(null)), "it was read to its end");
 }
 
 #[tokio::test]

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::{SHARE, TIMEOUT};
 use crate::config::setting::{Field, section};
-use crate::methods::AnyMethod;
+use crate::config::value::ByteSize;
+use crate::methods::{AnyMethod, Part};
 
 section! {
     /// The use of the nodes: probes, timeouts, retries and circuit breakers.
@@ -36,6 +39,9 @@ section! {
         /// Maximum answer of a node, after decompression.
         // Several times the largest mainnet block in its largest encoding.
         max_response: usize = size("64MiB", "1KiB"..="4GiB"),
+        /// Maximum answer of a node to the methods of one group, where it is not `pool.max_response`: accounts, history (past
+        /// blocks and transactions), scans (also of one owner's token accounts), of_nodes, tip.
+        max_response_of: [Option<usize>; Part::ALL.len()] = with(responses_of_parts),
         /// Maximum size of all answers of nodes being read. The answers of one key may take up to eight times as much
         /// as is free.
         // Eight of the largest answers at once, and half of a small server's memory.
@@ -67,6 +73,55 @@ section! {
         // Long enough for a node to restart, and short enough that the node is soon used again.
         open: Duration = within("5s", TIMEOUT),
     }
+}
+
+/// The longest answer of a node to a call, and the setting that says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswerLimit {
+    pub bytes: usize,
+    /// The part of a node that has a limit of its own. `None` for `pool.max_response`.
+    part: Option<Part>,
+}
+
+impl AnswerLimit {
+    /// Returns the setting's name.
+    pub fn setting(&self) -> String {
+        self.part
+            .map_or("pool.max_response".to_owned(), |part| format!("pool.max_response_of.{}", part.as_str()))
+    }
+}
+
+impl std::fmt::Display for AnswerLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes ({})", self.bytes, self.setting())
+    }
+}
+
+impl serde::Serialize for AnswerLimit {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map([("limit", json!(self.bytes)), ("setting", json!(self.setting()))])
+    }
+}
+
+impl PoolSettings {
+    /// Returns the limit on a node's answer to a call of `method`.
+    pub fn longest_answer(&self, method: AnyMethod) -> AnswerLimit {
+        let part = method.rules().part;
+        match self.max_response_of[part.index()] {
+            Some(bytes) => AnswerLimit { bytes, part: Some(part) },
+            None => AnswerLimit { bytes: self.max_response, part: None },
+        }
+    }
+}
+
+fn responses_of_parts(f: &Field<'_, '_>) -> [Option<usize>; Part::ALL.len()] {
+    let table = f.r.table(f.key);
+    Part::ALL.map(|part| {
+        // One group shows how it is written.
+        let (help, example) = if part == Part::Scans { (f.help, json!("256MiB")) } else { ("", json!(null)) };
+        let size = table.field(part.as_str(), help).optional_within::<ByteSize>(example, "1KiB"..="4GiB");
+        size.map(|ByteSize(bytes)| usize::try_from(bytes).unwrap_or(usize::MAX))
+    })
 }
 
 /// Returns true if `attempt_timeout.default` applies to `method`.
