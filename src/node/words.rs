@@ -10,6 +10,8 @@
 //! Some statuses mean nothing here unless words or a code say more. 401 and 403 are trouble with the key of the whole
 //! node, 404, 405 and 410 a wrong address or a page for maintenance, and 413 a call that is too long.
 
+use std::net::Ipv4Addr;
+
 use self::NodeRefusal::{NotOnPlan, NotThisCall, NotThisMethod, OutOfCredits, TooMany};
 use self::Sign::{BareStatuses, Codes, Statuses, Words};
 use super::code;
@@ -262,6 +264,42 @@ fn begins_with(message: &[u8], words: &[u8]) -> bool {
 pub fn refusal(status: u16, code: Option<i32>, message: &str) -> Option<NodeRefusal> {
     let message = message.trim_start();
     ROWS.iter().find(|row| row.sign.fits(status, code, message)).map(|row| row.refusal)
+}
+
+/// The number of characters that are read of a node's words, and of those that the log shows.
+const MAX_READ: usize = 512;
+const MAX_QUOTED: usize = 100;
+
+/// Returns `text`, in which a node has refused a call, as the log shows it: its beginning, with what does not print escaped.
+/// Of `secrets`, such as URLs, every part is left out, and so is what looks like an address or a key.
+pub fn quoted<'a>(text: &str, secrets: impl IntoIterator<Item = &'a str>) -> String {
+    let mut text: String = text.chars().take(MAX_READ).collect();
+    for part in secrets.into_iter().flat_map(|secret| secret.split(|c: char| !is_of_name(c))) {
+        if part.len() >= 4 && !["http", "https"].contains(&part) {
+            text = text.replace(part, "***");
+        }
+    }
+    let words = text.split_whitespace().map(|word| if is_private(word) { "***" } else { word });
+    let words = words.collect::<Vec<_>>().join(" ");
+    let shown = |c: char| if "\"'\\".contains(c) { c.to_string() } else { c.escape_debug().to_string() };
+    words.chars().map(shown).collect::<String>().chars().take(MAX_QUOTED).collect()
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_alphanumeric() || "-_.".contains(c)
+}
+
+/// Returns true if `word` looks like an address, a host or a key.
+fn is_private(word: &str) -> bool {
+    let name = word.trim_matches(|c: char| !c.is_alphanumeric()).split([':', '/']).next().unwrap_or_default();
+    let is_host = name.rsplit_once('.').is_some_and(|(host, zone)| {
+        !host.is_empty() && zone.len() > 1 && zone.chars().all(char::is_alphabetic)
+    });
+    let is_key = word.len() >= 16 && word.contains(|c: char| c.is_ascii_digit());
+    is_host
+        || is_key
+        || name.parse::<Ipv4Addr>().is_ok()
+        || ["://", "::", "@", "="].iter().any(|sign| word.contains(sign))
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Pool;
-use super::meaning::{Effect, Meaning, effect, lacks_method};
+use super::meaning::{Effect, Meaning, WhyAskOn, effect, lacks_method};
 use super::member::{InFlight, Member};
 use super::question::{ParsedReply, Question, SentRequest};
 use super::reply::PoolReply;
 use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::methods::{Commitment, write_method};
-use crate::node::{Bounds, Fault, NodeReply, Resend};
+use crate::node::{Bounds, Fault, NodeReply, Resend, code};
 use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::Attempt;
 
@@ -46,7 +46,17 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let mut in_flight = InFlight::begin(member, &question, sent.at);
     let span = question.context.trace.attempt(&member.name, question.method.as_str());
     let received = send(pool, call, body, &sent, &mut in_flight, &span).await;
-    let judged = received.and_then(|reply| Ok((judge(pool, call, member, &sent, &reply)?, reply)));
+    let judged = received.and_then(|read| {
+        let meaning = judge(pool, call, member, &sent, &read);
+        let is_unknown = matches!(meaning, Ok(Meaning::AskOn(WhyAskOn::Private)) | Err(Fault::UnknownCode));
+        if is_unknown
+            && let NodeReply::Error { code, body } = &read.reply
+            && *code != code::OF_A_PROVIDER
+        {
+            member.log_unknown_words(question.method, body);
+        }
+        Ok((meaning?, read))
+    });
     let result = record(pool, call, &sent, in_flight, &judged);
     span.end(result);
     let (meaning, ParsedReply { reply: body, slot, is_short, blocks }) = judged?;
@@ -86,12 +96,16 @@ async fn send<C: UpstreamCall>(
     let bounds = Bounds { caller: context.caller, timeout, longest, resend };
     let exchange = async {
         let (answer, bytes) = member.client.post(body, bounds, span).await;
+        let body = answer.as_ref().map(|answer| answer.body.clone()).unwrap_or_default();
         let received = match answer {
             Ok(answer) => answer.read(sent.id, call.reader(finalized)).await,
             Err(fault) => Err(fault),
         };
         if received.as_ref().err().is_none_or(|fault| fault.result().is_limit()) {
             context.read.note(bytes);
+        }
+        if let Err(Fault::Status(_)) = received {
+            member.log_unknown_words(question.method, &body);
         }
         received
     };

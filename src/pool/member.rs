@@ -4,6 +4,7 @@
 
 mod state;
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -17,15 +18,22 @@ use super::lock;
 use super::peak_ewma::PeakEwma;
 use super::rate::NodeRate;
 use crate::breaker::BreakerState;
-use crate::config;
+use crate::config::{self, Secret};
 use crate::fair::CallerId;
 use crate::frontier::{Frontier, NodeSlots};
 use crate::methods::{AnyMethod, Commitment, Method, Part, Slot};
+use crate::node::shape::member;
 use crate::node::websocket::NodeSocket;
+use crate::node::words::quoted;
 use crate::node::{Client, Fault};
 use crate::telemetry::{AttemptResult, Metrics, Unusable, UpstreamMetrics};
 use state::UNKNOWN;
 pub(super) use state::{InFlight, NodeState};
+
+/// The number of bytes in which the words of a refusal are looked for.
+const MAX_WORDS: usize = 512;
+/// The time between two log lines about words of a node that are not known.
+const WORDS_INTERVAL: Duration = Duration::from_mins(1);
 
 /// One node of the pool.
 ///
@@ -111,6 +119,26 @@ impl Member {
     /// node's first report.
     pub fn slot(&self, commitment: Commitment) -> Option<Slot> {
         self.slots.slot(commitment)
+    }
+
+    /// Logs the words in which the node has refused a call, at most once a minute.
+    pub(super) fn log_unknown_words(&self, method: AnyMethod, body: &[u8]) {
+        let now = Instant::now();
+        let mut logged = lock(&self.state.words_logged);
+        if logged.is_some_and(|at| now < at + WORDS_INTERVAL) {
+            return;
+        }
+        *logged = Some(now);
+        let message = member::<Cow<'_, str>>(body, "message");
+        let words = message.unwrap_or_else(|| String::from_utf8_lossy(&body[..body.len().min(MAX_WORDS)]));
+        let upstream = &self.upstream;
+        let urls = std::iter::once(&upstream.url).chain(&upstream.ws_url).chain(upstream.headers.values());
+        tracing::warn!(
+            upstream.name = self.name,
+            rpc.method = method.as_str(),
+            upstream.words = quoted(&words, urls.map(Secret::expose)),
+            "an upstream has refused a call in words that are not known, so others are asked"
+        );
     }
 
     /// Returns true if the node has a WebSocket.

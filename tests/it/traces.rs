@@ -25,6 +25,32 @@ async fn call(gateway: &TestGateway, wallet: usize, headers: &[(&str, &str)]) ->
 }
 
 #[tokio::test]
+async fn unknown_words_of_a_node_are_logged_once_a_minute() {
+    let written = Written::default();
+    let _guard = written.log("slotfront=warn");
+    let (gateway, node) = tapped(|config| config.upstreams[0].name = "hosted".to_owned()).await;
+    let refusing = gateway.cluster.node(0);
+    let own = node.url().trim_start_matches("http://").to_owned();
+    let error = |message: &str| Fault::Error { code: -32050, message: message.to_owned() };
+    refusing.fault_on("getAccountInfo", error("Rate limit exceeded"), Some(1));
+    refusing.fault_on(
+        "getAccountInfo",
+        error(&format!("Plan spent at {own}\r\nforged line {}", "x ".repeat(99))),
+        Some(1),
+    );
+    refusing.fault_on("getAccountInfo", error("Other words"), Some(1));
+    for wallet in 0..3 {
+        call(&gateway, wallet, &[]).await;
+    }
+    let lines =
+        written.lines("an upstream has refused a call in words that are not known, so others are asked");
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&line["upstream.name"], &line["rpc.method"]), (&json!("hosted"), &json!("getAccountInfo")));
+    let words = line["upstream.words"].as_str().unwrap();
+    assert!(words.starts_with("Plan spent at ***:*** forged line x x") && words.len() == 100, "{words}");
+}
+
+#[tokio::test]
 async fn trace_context_reaches_the_node() {
     let (gateway, node) = tapped(|_| {}).await;
     let vendor = ("tracestate", "a=1,b=2");

@@ -451,3 +451,31 @@ fn a_star_is_one_name() {
     assert_eq!(refused("größe"), None);
     assert_eq!(refused(""), None);
 }
+
+#[test]
+fn quoted_words_are_short_and_hold_no_secret() {
+    let secrets = ["https://rpc.provider.example:8899/v2/s3cr3t?token=abcd", "Bearer tiny"];
+    let html = format!("<html>\n<title>502 Bad Gateway</title> {}", "x ".repeat(9999));
+    for (text, expected) in [
+        ("Plan exhausted, see billing", "Plan exhausted, see billing"),
+        ("", ""),
+        ("no JSON", "no JSON"),
+        ("\u{0}\u{1b}[31mred\r\nnext \u{202e}line", "\\0\\u{1b}[31mred next \\u{202e}line"),
+        ("key s3cr3t at RPC: rpc.provider.example", "key *** at RPC: ***"),
+        ("bad token=1, tiny, of 10.0.0.7:8899!", "bad *** ***, of ***"),
+        ("no route to (https://other.example/v1) nor node.other.example.", "no route to *** nor ***"),
+        ("key 4f1c2a9d8b7e6053 for 9WzDXwBbmkg8ZTbNMqUxvQRAyrZzDsGYdLVL9zYtAWWM", "key *** for ***"),
+        (
+            "getMinimumBalanceForRentExemption is limited to 50/second",
+            "getMinimumBalanceForRentExemption is limited to 50/second",
+        ),
+    ] {
+        assert_eq!(quoted(text, secrets), expected, "{text}");
+    }
+    let long = quoted(&html, secrets);
+    assert!(
+        long.starts_with("<html> <title>502 Bad Gateway</title> x x") && long.chars().count() == 100,
+        "{long}"
+    );
+    assert_eq!(quoted(&"\0".repeat(9999), []).chars().count(), 100);
+}

@@ -52,6 +52,8 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) requests: AtomicU64,
     pub(in crate::pool) failures: AtomicU64,
     pub(in crate::pool) last_failure: Mutex<Option<(AttemptResult, Instant)>>,
+    /// The time of the last log line about words of the node that are not known.
+    pub(in crate::pool) words_logged: Mutex<Option<Instant>>,
     /// True once there is a task that probes the node.
     pub(in crate::pool) probed: AtomicBool,
 }
@@ -79,6 +81,7 @@ impl NodeState {
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             last_failure: Mutex::default(),
+            words_logged: Mutex::default(),
             probed: AtomicBool::new(false),
         }
     }
