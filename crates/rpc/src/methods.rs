@@ -255,6 +255,20 @@ pub enum Query {
     Extended(ExtendedQuery),
 }
 
+/// The call of a query that is kept as a node gets it, borrowed as the query is.
+macro_rules! plain {
+    ($query:expr) => {
+        match $query {
+            Query::Plain(call)
+            | Query::Transaction(TransactionQuery { call, .. })
+            | Query::Blocks(BlocksQuery { call, .. })
+            | Query::BlockTime(BlockTimeQuery { call, .. })
+            | Query::Page(PageQuery { call, .. }) => Some(call),
+            _ => None,
+        }
+    };
+}
+
 impl Query {
     /// Validates the `params` of `method`, and fills in the defaults of `profile`.
     ///
@@ -268,15 +282,7 @@ impl Query {
     /// Returns the call as a node gets it, if an answer is kept as the node has written it. `None` for the methods with a
     /// type of their own.
     pub fn plain(&self) -> Option<&PlainQuery> {
-        match self {
-            Self::Plain(call)
-            | Self::Extended(ExtendedQuery { call, .. })
-            | Self::Transaction(TransactionQuery { call, .. })
-            | Self::Blocks(BlocksQuery { call, .. })
-            | Self::BlockTime(BlockTimeQuery { call, .. })
-            | Self::Page(PageQuery { call, .. }) => Some(call),
-            _ => None,
-        }
+        plain!(self)
     }
 
     /// Returns the call with 0 as the highest transaction version that it accepts. `None` if it accepts none above that.
@@ -293,15 +299,7 @@ impl Query {
     }
 
     fn plain_mut(&mut self) -> Option<&mut PlainQuery> {
-        match self {
-            Self::Plain(call)
-            | Self::Extended(ExtendedQuery { call, .. })
-            | Self::Transaction(TransactionQuery { call, .. })
-            | Self::Blocks(BlocksQuery { call, .. })
-            | Self::BlockTime(BlockTimeQuery { call, .. })
-            | Self::Page(PageQuery { call, .. }) => Some(call),
-            _ => None,
-        }
+        plain!(self)
     }
 
     /// Returns what the call asks for, apart from members that slotfront does not know.
