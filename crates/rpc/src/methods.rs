@@ -260,6 +260,7 @@ macro_rules! plain {
     ($query:expr) => {
         match $query {
             Query::Plain(call)
+            | Query::Extended(ExtendedQuery { call, .. })
             | Query::Transaction(TransactionQuery { call, .. })
             | Query::Blocks(BlocksQuery { call, .. })
             | Query::BlockTime(BlockTimeQuery { call, .. })
