@@ -19,7 +19,7 @@ use super::render::is_long_work;
 use super::status::{CacheStatus, ForwardReason};
 use super::{Cache, CacheAnswer, PlannedCall};
 use crate::error::Error;
-use crate::methods::Slot;
+use crate::methods::{Query, Slot};
 use crate::telemetry::StaleCause;
 
 /// The longest time that a fetched answer may wait to be written. If the time to live of the answer is longer, it is
@@ -93,8 +93,8 @@ async fn serve_stored(
 }
 
 /// Fetches an answer. The node may be asked for a larger form of the answer than the caller wants, or for one without
-/// transactions of a version above 0, because other callers share it. If the larger form is too large, or there is such a
-/// transaction, the node is asked once more, in the caller's words.
+/// transactions of a version above 0, because other callers share it. If the larger form is too large, there is such a
+/// transaction, or nobody can tell whether a longer page is whole, the node is asked once more, in the caller's words.
 async fn fetch_as_shared(
     cache: &Cache,
     call: &PlannedCall<'_>,
@@ -106,9 +106,12 @@ async fn fetch_as_shared(
             cache.lookup.plan(call.query)
         }
         Ok(Some(refusal)) if refusal.payload.refuses_version() => cache.lookup.plan_as_asked(call.query),
+        Err(Error::NoUpstream(_)) if matches!(call.query, Query::Page(_)) => {
+            cache.lookup.plan_as_asked(call.query)
+        }
         _ => return answer,
     };
-    if answer.is_ok() && plan.key == call.plan.key {
+    if plan.key == call.plan.key && plan.upstream == call.plan.upstream {
         return answer;
     }
     fetch(cache, &PlannedCall { plan, ..call.clone() }, reason).await

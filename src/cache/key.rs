@@ -170,9 +170,6 @@ impl LookupPlan {
     /// accounts.
     pub fn new(query: &Query, frontier: &Frontier, sizes: &Sizes) -> Self {
         let mut upstream = query.clone().with_min_context_slot(None);
-        if let Query::Page(page) = upstream {
-            upstream = Query::Page(page.longer());
-        }
         let (key, class) = match &mut upstream {
             Query::Block(block) => return Self::block(*block, frontier.slot(Commitment::Finalized)),
             Query::Account(q) => {

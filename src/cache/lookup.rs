@@ -99,10 +99,14 @@ impl Lookup {
         {
             return plan;
         }
-        self.plan_as_asked(query)
+        match query {
+            Query::Page(page) => self.plan_as_asked(&Query::Page(page.clone().longer())),
+            _ => self.plan_as_asked(query),
+        }
     }
 
-    /// Returns the look-up plan for `query` with the highest transaction version that the caller accepts.
+    /// Returns the look-up plan for `query` with the highest transaction version that the caller accepts, or a page of no
+    /// more than the caller's own length.
     pub(super) fn plan_as_asked(&self, query: &Query) -> LookupPlan {
         let plan = |query: &Query| LookupPlan::new(query, &self.frontier, &self.sizes);
         let Query::Plain(call) = query else { return plan(query) };

@@ -178,6 +178,20 @@ async fn close_limits_of_pages_are_one() {
 }
 
 #[tokio::test]
+async fn a_page_that_is_full_for_its_caller_needs_no_node_that_fails() {
+    let gateway = TestGateway::builder().nodes(2).in_tiers().start().await;
+    let wallet = gateway.cluster.examples().wallets[0].to_string();
+    let call = |limit: usize| gateway.call("getSignaturesForAddress", json!([wallet, { "limit": limit }]));
+    let node = gateway.cluster.node(0);
+    let all = call(1000).result_of(node).as_array().unwrap().len();
+    assert!(![1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].contains(&all), "a limit that is rounded up: {all}");
+    gateway.cluster.node(1).fault_on("getSignaturesForAddress", Fault::Status(503), None);
+    let page = call(all).send().await;
+    assert_eq!(page.result().as_array().map(Vec::len), Some(all), "{}", page.text);
+    assert_eq!(call(all + 1).send().await.code(), -32095, "the other one may have more");
+}
+
+#[tokio::test]
 async fn filters_and_slices_are_one_by_what_they_mean() {
     let gateway = one_node().await;
     let wallet = gateway.cluster.examples().wallets[0];

@@ -40,7 +40,7 @@ section! {
         // Several times the largest mainnet block in its largest encoding.
         max_response: usize = size("64MiB", "1KiB"..="4GiB"),
         /// Maximum answer of a node to the methods of one group, where it is not `pool.max_response`: accounts, history (past
-        /// blocks and transactions), scans (also of one owner's token accounts), of_nodes, tip.
+        /// blocks and transactions), scans (also of one owner's token accounts), `of_nodes`, tip.
         max_response_of: [Option<usize>; Part::ALL.len()] = with(responses_of_parts),
         /// Maximum size of all answers of nodes being read. The answers of one key may take up to eight times as much
         /// as is free.
