@@ -321,6 +321,12 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
             AttemptResult::Behind if self.question.is_known_work() => Unusable::BelowFloor,
             _ => Unusable::Unreachable,
         };
+        // The node may have closed an idle connection. If no other node is usable, the same node is asked again.
+        let may_reconnect =
+            why == AttemptResult::Connect && self.attempts.len() == 1 && self.question.is_known_work();
+        if may_reconnect && !self.pool.nodes.has_usable(&self.question, &self.tried) {
+            self.tried.clear();
+        }
         let picked = self.pick_in_time(Some(worst)).await.ok()?;
         // The node is picked before the retry budget is charged, because without a node there is no retry. A node that
         // refuses the call or has fallen behind is not down, so a retry after it takes no token.

@@ -170,6 +170,12 @@ impl Nodes {
         reasons(&members, &candidates)
     }
 
+    /// Returns true if a node that is not among the `tried` ones is usable for the call.
+    pub(super) fn has_usable(&self, call: &Question<'_>, tried: &[usize]) -> bool {
+        let candidates = self.candidates(&self.load(), call, tried, Instant::now());
+        candidates.iter().any(|candidate| candidate.unusable.is_none())
+    }
+
     /// Returns true if a node that is not among the `tried` ones is usable for the call, and usually answers sooner than
     /// after `waited`.
     pub(super) fn has_faster(&self, call: &Question<'_>, tried: &[usize], waited: Duration) -> bool {
