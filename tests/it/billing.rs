@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::json;
 use slotfront::cache::{CallOptions, Charge, NoConditions, Payer, Price};
-use slotfront::config::{AuthMode, Config};
+use slotfront::config::{AuthMode, Config, ListedSettings};
 use slotfront::error::Error;
-use slotfront::methods::{AnyMethod, Commitment, SubscriptionMethod};
+use slotfront::methods::{AnyMethod, Commitment, Group, SubscriptionMethod};
 use slotfront::pool::CallerId;
 use slotfront::telemetry::Trace;
 use slotfront_sim::Fault;
@@ -16,6 +16,9 @@ use slotfront_testkit::{FORWARDED, PATIENCE, TestCall, TestGateway, TestRequest,
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+
+/// A method that is listed in some tests.
+const LISTED: &str = "getAsset";
 
 /// The way in which the gateway reads a request.
 #[derive(Debug, Clone, Copy)]
@@ -203,14 +206,15 @@ async fn an_open_forwarded_call_ends_with_its_caller() {
             .config(|config| {
                 prices(config);
                 config.auth.mode = AuthMode::Open;
+                config.list_method(LISTED, ListedSettings::of(Group::Provider));
                 // These timeouts are longer than any wait of the test.
                 config.server.request_timeout = Duration::from_hours(1);
                 config.pool.attempt_timeout.fill(Duration::from_hours(1));
             })
             .start()
             .await;
-        let hold = gateway.cluster.node(0).hold(FORWARDED);
-        let caller = begin(way, gateway.call(FORWARDED, forwarded_params()).request());
+        let hold = gateway.cluster.node(0).hold(LISTED);
+        let caller = begin(way, gateway.call(LISTED, json!([])).request());
         hold.arrived(1).await;
         let of_node = || gateway.front().pool.members()[0].in_flight();
         assert_eq!(of_node(), 1);

@@ -40,7 +40,7 @@ async fn what_means_the_same_is_one_entry() {
     gateway.get_account(&account).base64().send().await;
     for config in [
         json!({"encoding": "base64", "commitment": "finalized"}),
-        json!({"commitment": "bogus", "encoding": "base64", "foo": [1]}),
+        json!({"commitment": "bogus", "encoding": "base64"}),
         json!({"encoding": "base64", "dataSlice": null, "minContextSlot": null}),
         json!({"encoding": "base64", "minContextSlot": 5}),
     ] {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use slotfront::methods::Commitment;
 use slotfront_sim::Fault;
-use slotfront_testkit::{TestCall, TestGateway};
+use slotfront_testkit::{TestCall, TestCluster, TestGateway};
 
 async fn one_node() -> TestGateway {
     let gateway = TestGateway::builder().nodes(1).start().await;
@@ -179,10 +179,22 @@ async fn close_limits_of_pages_are_one() {
 
 #[tokio::test]
 async fn a_page_that_is_full_for_its_caller_needs_no_node_that_fails() {
-    let gateway = TestGateway::builder().nodes(2).in_tiers().start().await;
+    // The first node has less history than the other one, so its short page does not decide.
+    let first = TestCluster::settings(2).first_slot;
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .in_tiers()
+        .prepare(|cluster| cluster.node(0).prune_below(first + 1))
+        .start()
+        .await;
     let wallet = gateway.cluster.examples().wallets[0].to_string();
     let call = |limit: usize| gateway.call("getSignaturesForAddress", json!([wallet, { "limit": limit }]));
     let node = gateway.cluster.node(0);
+    gateway
+        .until("the first blocks are known", || {
+            gateway.front().pool.members().iter().all(|member| member.first_available().is_some())
+        })
+        .await;
     let all = call(1000).result_of(node).as_array().unwrap().len();
     assert!(![1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].contains(&all), "a limit that is rounded up: {all}");
     gateway.cluster.node(1).fault_on("getSignaturesForAddress", Fault::Status(503), None);

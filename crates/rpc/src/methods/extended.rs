@@ -54,14 +54,16 @@ pub(super) fn with_unknown_members(query: Query, params: &Params) -> Query {
     if !params.iter().any(has_unknown) {
         return query;
     }
-    let mut commitment = query.commitment();
+    let commitment = query.commitment();
     match params.last_mut() {
-        // They are written anew, as this cache and its callers may see them.
+        // What the method knows of these two is written anew, because it says which state the answer is of.
         Some(Value::Object(config)) => {
-            config.retain(|name, _| name != "commitment" && name != "minContextSlot")
+            let is_written =
+                |name: &String| ["commitment", "minContextSlot"].contains(&&**name) && is_known(name);
+            config.retain(|name, _| !is_written(name));
         }
         _ if commitment.is_some() => params.push(Value::Object(Map::new())),
-        _ => commitment = None,
+        _ => {}
     }
     let life = match query.plain().map(|call| call.life) {
         Some(life @ (Life::Scan | Life::Never)) => life,
@@ -139,6 +141,12 @@ mod tests {
         assert_eq!(
             (block.commitment(), block.plain().unwrap().result),
             (confirmed, ResultKind::ObjectOrNull)
+        );
+        // This method has no such member. Nodes get it all the same.
+        let balance =
+            parse(Method::GetTokenAccountBalance, &format!(r#"["{CLOCK}",{{"minContextSlot":7}}]"#));
+        assert!(
+            balance.params_json().contains(r#""minContextSlot":7"#) && balance.min_context_slot().is_none()
         );
         let account = parse(Method::GetAccountInfo, &format!(r#"["{CLOCK}",{{"a":1}}]"#));
         assert_eq!(account.with_min_context_slot(slot).min_context_slot(), slot);
