@@ -2,7 +2,7 @@
 //! [`Subscription`]. Subscriptions with the same meaning are equal, as on a node.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::get_account_info::RpcAccountInfoConfig;
 use super::params::{self, ParamError};
@@ -42,8 +42,27 @@ impl SubscriptionMethod {
 
     /// Returns the kind whose method to unsubscribe has this name.
     pub fn from_unsubscribe(name: &str) -> Option<Self> {
-        let kind = name.strip_suffix("Unsubscribe")?;
+        Self::from_kind(name.strip_suffix("Unsubscribe")?)
+    }
+
+    /// Returns the kind whose notifications have this name.
+    pub fn from_notification(name: &str) -> Option<Self> {
+        Self::from_kind(name.strip_suffix("Notification")?)
+    }
+
+    fn from_kind(kind: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.kind() == kind)
+    }
+
+    /// Returns the members of the config that a node reads, beside the commitment.
+    fn config_members(self) -> &'static [&'static str] {
+        match self {
+            Self::Program => &["encoding", "dataSlice", "filters", "withContext"],
+            Self::Block => {
+                &["encoding", "transactionDetails", "showRewards", "maxSupportedTransactionVersion"]
+            }
+            _ => &[],
+        }
     }
 }
 
@@ -76,7 +95,7 @@ pub enum Subscription {
     Relayed {
         /// The kind.
         method: SubscriptionMethod,
-        /// The params as JSON text, with the members of objects in alphabetical order. The node checks them.
+        /// The params as JSON text in canonical form. The node checks them.
         params: String,
         /// The commitment in the params, or finalized if the params have none. `None` if the kind has no commitment.
         commitment: Option<Commitment>,
@@ -122,20 +141,11 @@ impl Subscription {
             SubscriptionMethod::Slot => params::none(params).map(|()| Self::Slot)?,
             SubscriptionMethod::Root => params::none(params).map(|()| Self::Root)?,
             SubscriptionMethod::Logs | SubscriptionMethod::Program | SubscriptionMethod::Block => {
-                let (first, mut config) = params::one_or_two::<Value, Value>(params)?;
-                let written = config.as_mut().and_then(|config| config.get_mut("commitment"));
-                let commitment = written.map_or_else(Commitment::default, |written| {
-                    let commitment = forwarded::commitment(written).unwrap_or_default();
-                    // So that no node reads another one, whose slots would count for this one.
-                    *written = commitment.as_str().into();
-                    commitment
-                });
+                let (first, config) = params::one_or_two::<Value, Value>(params)?;
+                let (config, commitment) = canonical(method, config);
                 let params: Vec<_> = [first].into_iter().chain(config).collect();
-                Self::Relayed {
-                    method,
-                    params: Value::from(params).to_string(),
-                    commitment: Some(commitment),
-                }
+                let params = Value::from(params).to_string();
+                Self::Relayed { method, params, commitment: Some(commitment) }
             }
             SubscriptionMethod::SlotsUpdates | SubscriptionMethod::Vote => {
                 params::none(params)?;
@@ -163,6 +173,35 @@ impl Subscription {
             Self::Relayed { commitment, .. } => *commitment,
         }
     }
+}
+
+/// Returns the config of a subscription without what a node does not read and what means nothing, and its commitment.
+fn canonical(method: SubscriptionMethod, config: Option<Value>) -> (Option<Value>, Commitment) {
+    let mut config = match config {
+        Some(Value::Object(config)) => config,
+        // A node refuses anything else.
+        other => return (other, Commitment::default()),
+    };
+    // Written in a node's words, so that no node reads another one, whose slots would count for this one.
+    let commitment = config.get("commitment").and_then(forwarded::commitment).unwrap_or_default();
+    config.retain(|name, value| method.config_members().contains(&name.as_str()) && !value.is_null());
+    if method == SubscriptionMethod::Program {
+        let defaults = [("encoding", json!("binary")), ("filters", json!([])), ("withContext", json!(false))];
+        config.retain(|name, value| !defaults.iter().any(|(of, default)| name == of && value == default));
+        // An account must pass all filters, so neither their order nor repetitions matter.
+        if let Some(Value::Array(filters)) = config.get_mut("filters") {
+            for compared in filters.iter_mut().filter_map(|filter| filter.get_mut("memcmp")?.as_object_mut())
+            {
+                compared.retain(|name, value| !value.is_null() && (name != "encoding" || value != "base58"));
+            }
+            filters.sort_by_cached_key(Value::to_string);
+            filters.dedup();
+        }
+    }
+    if commitment != Commitment::default() {
+        config.insert("commitment".to_owned(), commitment.as_str().into());
+    }
+    (Some(Value::Object(config)).filter(|config| *config != json!({})), commitment)
 }
 
 /// Reads the id of an unsubscribing call: a whole number.
@@ -197,7 +236,7 @@ mod tests {
 
     #[test]
     fn equal_meanings_are_equal_subscriptions() {
-        use SubscriptionMethod::{Account, Logs, Signature};
+        use SubscriptionMethod::{Account, Logs, Program, Signature};
         let signature = "1".repeat(64);
         for (method, one, other) in [
             (
@@ -221,8 +260,36 @@ mod tests {
                 "[\"all\",{\"commitment\":\"recent\"}]".into(),
                 "[\"all\",{\"commitment\":\"finalized\"}]".into(),
             ),
+            (Logs, "[\"all\"]".into(), "[\"all\",{\"x\":1,\"commitment\":null}]".into()),
+            (Logs, "[\"all\",null]".into(), "[\"all\",{}]".into()),
+            (
+                Program,
+                format!("[\"{KEY}\"]"),
+                format!(
+                    "[\"{KEY}\",{{\"filters\":[],\"encoding\":\"binary\",\"withContext\":false,\"minContextSlot\":7}}]"
+                ),
+            ),
+            (
+                Program,
+                format!(
+                    "[\"{KEY}\",{{\"filters\":[{{\"dataSize\":1}},{{\"memcmp\":{{\"offset\":0,\"bytes\":\"2\"}}}}]}}]"
+                ),
+                format!(
+                    "[\"{KEY}\",{{\"dataSlice\":null,\"filters\":[{{\"memcmp\":{{\"bytes\":\"2\",\"encoding\":\"base58\",\"offset\":0}}}},{{\"dataSize\":1}},{{\"dataSize\":1}}]}}]"
+                ),
+            ),
         ] {
             assert_eq!(parse(method, &one).unwrap(), parse(method, &other).unwrap(), "{one} {other}");
+        }
+        for (method, one, other) in [
+            (Logs, "[\"all\"]", "[\"allWithVotes\"]"),
+            (Logs, "[\"all\"]", "[\"all\",{\"commitment\":\"processed\"}]"),
+            (Program, "[\"x\"]", "[\"x\",{\"encoding\":\"base64\"}]"),
+            (Program, "[\"x\"]", "[\"x\",{\"filters\":[{\"dataSize\":1}]}]"),
+            (Program, "[\"x\"]", "[\"x\",{\"filters\":\"what a node refuses\"}]"),
+            (Program, "[\"x\"]", "[\"x\",7]"),
+        ] {
+            assert_ne!(parse(method, one).unwrap(), parse(method, other).unwrap(), "{one} {other}");
         }
         let commitment = |params| parse(Logs, params).unwrap().commitment();
         assert_eq!(commitment("[\"all\"]"), Some(Commitment::Finalized));
