@@ -6,6 +6,7 @@
 //! is free for each, without a list of who is active. A holder above its share gets nothing until enough is given back.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -133,6 +134,13 @@ impl CallerId {
     pub(crate) fn numbered(number: usize) -> Self {
         Self(number)
     }
+}
+
+/// Who watches the chain and asks how high it is: a caller, and its address if all callers without a plan are one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Watcher {
+    pub(crate) caller: CallerId,
+    pub(crate) address: Option<IpAddr>,
 }
 
 /// The units of one supply that each caller holds. Callers that hold nothing are not listed, and neither is the

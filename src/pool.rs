@@ -64,7 +64,7 @@ use crate::config::{self, AnswerLimit};
 use crate::error::Error;
 pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
-use crate::methods::{Answerer, AnyMethod, Slot};
+use crate::methods::{Answerer, AnyMethod, Commitment, Slot};
 use crate::node::client::ClientError;
 use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::{Metrics, Unusable};
@@ -202,6 +202,13 @@ impl Pool {
         call::run(self, request).await
     }
 
+    /// Returns the number of nodes that may get a transaction. If `names` is not empty, only nodes with these names may.
+    pub fn sending_nodes(&self, names: &[String]) -> usize {
+        let members = self.nodes.load();
+        let is_named = |member: &&Arc<Member>| names.is_empty() || names.contains(&member.name);
+        members.iter().filter(is_named).filter(|member| member.serves(AnyMethod::Send)).count()
+    }
+
     /// Sends a transaction to nodes until one accepts or refuses it.
     ///
     /// # Errors
@@ -299,6 +306,12 @@ impl Pool {
     /// Returns the oldest block of the node with this id. `None` if it is not known.
     pub fn first_available(&self, node: usize) -> Option<Slot> {
         self.nodes.load().of(node)?.first_available()
+    }
+
+    /// Returns true if a node that is at `slot`, at processed, is behind by more than `pool.max_slot_lag`.
+    pub fn is_behind(&self, slot: Slot) -> bool {
+        let max_lag = self.nodes.load().settings.max_slot_lag;
+        slot.saturating_add(max_lag) < self.nodes.frontier.slot(Commitment::Processed)
     }
 
     /// Returns true if answers of the node with this id may be carried: served at newer slots than they were

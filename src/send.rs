@@ -29,7 +29,8 @@ pub async fn send(
 ) -> Result<NodeReply, Error> {
     let upstreams = settings.upstreams.clone();
     let (sent_to, attempts) = (Vec::new(), AtomicUsize::new(0));
-    let mut request = SendRequest { query, block, upstreams, sent_to, attempts, context };
+    let nodes = pool.sending_nodes(&upstreams);
+    let mut request = SendRequest { query, block, upstreams, sent_to, nodes, attempts, context };
     let reply = pool.send(&request).await?;
     if settings.fanout > 0 && matches!(reply.body, NodeReply::Result(_)) {
         request.sent_to.push(reply.node);

@@ -74,6 +74,8 @@ pub struct Hub {
     relay: mpsc::Sender<RelayRequest>,
     /// The last slot that subscribers were notified of, and the time of that.
     last_slot: Mutex<(Slot, Instant)>,
+    /// The nodes whose sockets feed subscriptions, by their ids, with the newest slot that each has announced.
+    fed_by: Mutex<HashMap<usize, Slot>>,
 }
 
 impl Hub {
@@ -90,6 +92,7 @@ impl Hub {
             last_client: AtomicU64::new(0),
             relay,
             last_slot,
+            fed_by: Mutex::default(),
         });
         let spawn = |work: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
             let stop = stop.clone();
@@ -134,9 +137,17 @@ impl Hub {
         self.connected().len()
     }
 
-    /// Returns the time since the last new slot that subscribers were notified of, or would have been.
+    /// Returns the time since the last new slot that subscribers were notified of, or would have been. Whoever is fed by the
+    /// socket of a node is as old as that.
     pub fn slot_age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.last_slot().1)
+        let (age, frontier) = (now.saturating_duration_since(self.last_slot().1), &self.parts.frontier);
+        let newest = frontier.slot(Commitment::Processed);
+        let lag = self.fed_by().values().map(|slot| newest.saturating_sub(*slot)).max();
+        lag.map_or(age, |lag| age.max(frontier.time_of(lag)))
+    }
+
+    fn fed_by(&self) -> MutexGuard<'_, HashMap<usize, Slot>> {
+        self.fed_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the bytes of all notifications that wait to be sent.

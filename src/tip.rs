@@ -2,7 +2,8 @@
 //!
 //! A wallet asks one node for the height of the chain and another one for the status of its payment. If these two are at
 //! different slots, a payment that has landed looks expired. So whatever somebody was shown at a slot, no later answer
-//! comes from below it, and a height is shown only once every signature that is watched was asked for at its slot.
+//! comes from below it, and a caller is shown a height only once each signature that he watches was asked for at its slot,
+//! and what has landed was told.
 //!
 //! The tip is everybody's, not each key's: a key may belong to a balancer in front of many callers.
 //!
@@ -20,23 +21,29 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::error::{Error, FailedAttempt};
+use crate::fair::Watcher;
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
 use crate::methods::{Commitment, Signature, Slot, TipQuery};
 use crate::node::NodeReply;
 use crate::pool::{CallContext, Pool, PoolReply, TipRequest};
-use crate::telemetry::AttemptResult;
+use crate::telemetry::{AttemptResult, Trace};
 use read::Reads;
 pub use read::TipAnswer;
 use statuses::Merger;
 use watch::Watches;
-pub use watch::{Landed, Watch};
+pub use watch::{Landed, Unserved, Watch};
 
 /// The part of a slot for which a read pauses if no node has reached the tip.
 const PAUSE_PART: u32 = 4;
 /// The longest wait for a node that has reached the tip, or for the signatures that are watched. A caller who polls asks
 /// again before that.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Returns the context of a call that several callers may wait for, so that it is nobody's alone.
+fn own_context(trace: Trace) -> CallContext {
+    CallContext { is_background: false, trace, ..CallContext::own(Instant::now() + PATIENCE) }
+}
 
 /// The tip of the cluster as callers have seen it.
 pub struct Tip {
@@ -92,10 +99,16 @@ impl Tip {
         before
     }
 
+    /// Returns true if the blocks of the chain are followed.
+    pub fn follows(&self) -> bool {
+        self.followed.current().is_some()
+    }
+
     /// Waits for the end of a signature: until it is at `commitment`. Dropping the watch ends it. One node call a slot
-    /// for each 256 watched signatures, whoever watches. An already landed signature is reported at once.
-    pub fn watch(&self, signature: Signature, commitment: Commitment) -> Watch {
-        self.watches.add(signature, commitment)
+    /// for each 256 watched signatures, whoever watches. An already landed signature is reported at once. No height is shown
+    /// to `watcher` before a watch of its own that has ended is dropped.
+    pub fn watch(&self, signature: Signature, commitment: Commitment, watcher: Option<Watcher>) -> Watch {
+        self.watches.add(signature, commitment, watcher)
     }
 
     fn floors(&self) -> [Slot; 3] {
@@ -117,16 +130,6 @@ impl Tip {
                 self.reads.window.store(0, Ordering::Relaxed);
             }
         }
-    }
-
-    /// Shows `slot` to a caller, once every signature that is watched by now was asked for at it. Returns false if a
-    /// higher slot was shown meanwhile.
-    ///
-    /// # Errors
-    /// No node says in time how far the signatures are.
-    async fn show(&self, commitment: Commitment, slot: Slot, deadline: Instant) -> Result<bool, Error> {
-        self.settle(commitment, slot, deadline).await?;
-        Ok(self.raise(commitment, slot) <= slot)
     }
 
     /// Asks nodes until one answers at or above the tip.
@@ -165,6 +168,14 @@ impl Tip {
     fn pause(&self) -> Duration {
         self.frontier.slot_time() / PAUSE_PART
     }
+}
+
+/// Returns a watch of `signature`, and a function that tells whether it is dropped, for tests of other parts.
+#[cfg(test)]
+pub(crate) fn watch_alone(signature: Signature) -> (Watch, impl Fn() -> bool) {
+    let watches = Arc::<Watches>::default();
+    let watch = watches.add(signature, Commitment::Confirmed, None);
+    (watch, move || Arc::strong_count(&watches) == 1)
 }
 
 #[cfg(test)]
@@ -224,7 +235,7 @@ mod tests {
         let (tip, frontier) = tip_of_two();
         report(&frontier, 1_000);
         tip.raise(Confirmed, 1_000);
-        let mut watch = tip.watch(Signature([7; 64]), Confirmed);
+        let mut watch = tip.watch(Signature([7; 64]), Confirmed, None);
         frontier.forget();
         let status = r#"{"slot":400,"confirmations":1,"err":null,"confirmationStatus":"confirmed"}"#;
         let statuses = statuses::Statuses { slot: 500, context: "{}".into(), each: vec![status.into()] };
@@ -237,6 +248,6 @@ mod tests {
             done.send(())
         });
         assert_eq!(tokio::time::timeout(PATIENCE, noted).await, Ok(Ok(())));
-        assert_eq!(watch.landed().await.slot, 400);
+        assert_eq!(watch.landed().await.unwrap().slot, 400);
     }
 }

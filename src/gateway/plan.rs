@@ -167,8 +167,13 @@ mod tests {
 
     #[test]
     fn hits_cost_their_factor() {
-        let prices =
-            Units { default: 1, by_method: [5; AnyMethod::COUNT].into(), notification: 0, hit_factor: 0.25 };
+        let prices = Units {
+            default: 1,
+            by_method: [5; AnyMethod::COUNT].into(),
+            notification: 0,
+            looks: 1,
+            hit_factor: 0.25,
+        };
         let query = accounts(100, Commitment::Finalized);
         assert_eq!(price(&prices, &query), Price { miss: 5.0, mib: 1.0, hit_factor: 0.25 });
     }
@@ -191,6 +196,7 @@ mod tests {
                 default: 1,
                 by_method: [price; AnyMethod::COUNT].into(),
                 notification: 0,
+                looks: 1,
                 hit_factor: 1.0,
             };
             let cost = super::price(&prices, &accounts(n, Commitment::Finalized)).miss;

@@ -1,6 +1,7 @@
 //! The caller of requests: a key with its plan, limits and usage. All requests of a key share one principal.
 
-use std::sync::{Arc, OnceLock};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,12 +16,18 @@ use super::quota::{OverQuota, Period, Used};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
-use crate::fair::{CallerId, Held, Share};
+use crate::fair::{CallerId, Held, Share, Watcher};
 use crate::methods::{AnyMethod, Commitment, ForwardedCall, Life, Query, Slot};
 use crate::telemetry::{KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
 const CALLS_END: Duration = Duration::from_secs(1);
+
+/// The accounts and bytes of a key that are looked at for nothing in each slot, the looks that cost a unit together, and the
+/// bytes that cost another one.
+const FREE_ACCOUNTS: usize = 20;
+const LOOKS_OF_A_UNIT: f64 = 100.0;
+const PIECE: usize = 64 << 10;
 
 /// The id of every caller in mode `open`.
 pub(crate) const ANONYMOUS: &str = "anonymous";
@@ -56,6 +63,30 @@ pub(crate) struct PlanLimits {
     /// The open WebSockets, and the subscriptions, of which the plan says how many there may be.
     connections: Share,
     subscriptions: Share,
+    /// The looks at accounts in the newest slot, by [`Commitment::index`].
+    looks: Arc<Mutex<[Looks; 3]>>,
+}
+
+/// The looks of one slot that are counted so far. Each slot is a round of looks.
+#[derive(Debug, Default)]
+struct Looks {
+    round: u64,
+    accounts: usize,
+    bytes: usize,
+}
+
+impl Looks {
+    /// Counts a look, and returns its price in units: a part of one, and one for each further piece that is begun.
+    fn units_of(&mut self, round: u64, bytes: usize) -> f64 {
+        if round != self.round {
+            *self = Self { round, ..Self::default() };
+        }
+        let before = self.bytes.div_ceil(PIECE).max(1);
+        (self.accounts, self.bytes) = (self.accounts + 1, self.bytes.saturating_add(bytes));
+        let pieces = self.bytes.div_ceil(PIECE).max(1) - before;
+        let look = if self.accounts > FREE_ACCOUNTS { 1.0 / LOOKS_OF_A_UNIT } else { 0.0 };
+        look + f64::from(u32::try_from(pieces).unwrap_or(u32::MAX))
+    }
 }
 
 impl PlanLimits {
@@ -83,6 +114,7 @@ impl PlanLimits {
                 arriving: old.arriving.clone(),
                 connections: old.connections.clone(),
                 subscriptions: old.subscriptions.clone(),
+                looks: Arc::clone(&old.looks),
             };
         }
         Self {
@@ -96,6 +128,7 @@ impl PlanLimits {
             arriving: Share::default(),
             connections: Share::default(),
             subscriptions: Share::default(),
+            looks: Arc::default(),
         }
     }
 
@@ -167,6 +200,11 @@ impl Principal {
     /// Returns the id by which the pool tells callers apart. The id stays the same after a reload.
     pub fn caller(&self) -> CallerId {
         self.limits.as_ref().map(|limits| limits.caller).unwrap_or_default()
+    }
+
+    /// Returns who watches the chain from `address`. Callers without a plan are told apart by their addresses.
+    pub fn watcher(&self, address: Option<IpAddr>) -> Watcher {
+        Watcher { caller: self.caller(), address: address.filter(|_| self.limits.is_none()) }
     }
 
     /// Takes one of the `free` permits for requests in flight. `None` if that would exceed the key's fair share, or if
@@ -275,11 +313,32 @@ impl Principal {
         }
     }
 
-    /// Returns true if the plan and the key allow to send transactions. Without a plan nobody may.
-    pub fn may_send(&self) -> bool {
+    /// Adds the price of a look at a watched account of this length. The first looks of a slot and their bytes are free.
+    pub fn charge_look(&self, at: Commitment, round: u64, bytes: usize) {
+        let (price, Some(limits)) = (self.context.units.looks, &self.limits) else { return };
+        if price > 0 {
+            let mut looks = limits.looks.lock().unwrap_or_else(PoisonError::into_inner);
+            self.book(to_f64(price) * looks[at.index()].units_of(round, bytes));
+        }
+    }
+
+    /// Adds the price of this number of looks at signatures that are waited for although they will hardly land.
+    pub fn charge_lasting(&self, looks: f64) {
+        let price = self.context.units.looks;
+        if price > 0 && looks > 0.0 {
+            self.book(to_f64(price) * looks / LOOKS_OF_A_UNIT);
+        }
+    }
+
+    /// Checks that the plan and the key allow to send transactions. Without a plan nobody may.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`], which names the method.
+    pub fn may_send(&self) -> Result<(), Error> {
         let methods = self.validity.scope.methods.as_deref();
-        let plan = self.limits.as_ref().map(|limits| &limits.terms.plan);
-        plan.is_some_and(|plan| plan.send) && methods.is_none_or(|list| list.contains(&AnyMethod::Send))
+        let has_plan = self.limits.as_ref().is_some_and(|limits| limits.terms.plan.send);
+        let may_send = has_plan && methods.is_none_or(|list| list.contains(&AnyMethod::Send));
+        if may_send { Ok(()) } else { Err(Error::Forbidden(AnyMethod::Send.as_str().to_owned())) }
     }
 
     /// Reserves the price of a transaction.
@@ -480,6 +539,28 @@ impl Payer for Principal {
         }
         if let Some((limits, _)) = self.quotas() {
             limits.used.release(price.miss);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_cost_by_number_and_length_beyond_what_is_free() {
+        let day = |accounts: usize, bytes: usize| -> f64 {
+            let mut looks = Looks::default();
+            (1..=10)
+                .flat_map(|slot| (0..accounts).map(move |_| slot))
+                .map(|slot| looks.units_of(slot, bytes))
+                .sum()
+        };
+        for (accounts, bytes, expected) in
+            [(20, 200, 0.0), (120, 200, 10.0), (1, 10 << 20, 10.0 * 159.0), (2, 64 << 10, 10.0)]
+        {
+            let units = day(accounts, bytes);
+            assert!((units - expected).abs() < 1e-6, "{accounts} accounts of {bytes} bytes: {units}");
         }
     }
 }

@@ -25,11 +25,11 @@ pub(super) async fn answer(request: &RequestContext<'_>, id: &Id, params: &Param
 /// A refusal by the key's plan, its rate or quota, invalid params, or no node answers.
 async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<NodeReply, Error> {
     request.principal.take(Instant::now())?;
+    request.principal.may_send()?;
     let query = SendQuery::parse(params).map_err(Error::Params)?;
     let charge = request.principal.admit_send()?;
     let front = Arc::clone(request.front);
-    let block =
-        query.blockhash.and_then(|hash| front.tip.known_block(&hash.to_string())).map(|block| block.slot);
+    let block = query.blockhash.and_then(|hash| front.tip.slot_of(&hash.to_string()));
     let context = request.call_context(AnyMethod::Send);
     let read = context.read.clone();
     let sending =

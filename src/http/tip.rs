@@ -37,12 +37,13 @@ async fn read(request: &RequestContext<'_>, query: TipQuery) -> Result<TipAnswer
     let method = AnyMethod::Tip(query.method());
     let charge = request.principal.admit_other(method, query.commitment())?;
     let (tip, context) = (Arc::clone(&request.front.tip), request.call_context(method));
+    let watcher = request.principal.watcher(request.client.address);
     let debt = |answer: &Result<TipAnswer, Error>| match answer {
         Ok(answer) if answer.status.is_hit() => Debt::Hit,
         other => Debt::of(other),
     };
     let read = context.read.clone();
-    let reading = async move { tip.answer(&query, &context).await };
+    let reading = async move { tip.answer(&query, &context, watcher).await };
     let answer = charged(request, charge, method, read, reading, debt).await?;
     // Whoever knows that a transaction has landed would take an older account for a fault.
     let known = request.principal.known_slots();

@@ -26,9 +26,7 @@ pub(super) async fn answer(
     let (method, config) = (AnyMethod::from_name(name), &request.front.config);
     match method {
         Some(AnyMethod::Tip(method)) => return tip::answer(request, id, method, &params).await,
-        Some(AnyMethod::Send) if config.send.enabled && request.principal.may_send() => {
-            return send::answer(request, id, &params).await;
-        }
+        Some(AnyMethod::Send) if config.send.enabled => return send::answer(request, id, &params).await,
         _ => {}
     }
     if let Err(limited) = request.principal.take(Instant::now()) {

@@ -17,7 +17,7 @@ use super::rate::Budget;
 use super::reply::{Best, PoolReply};
 use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::{Error, FailedAttempt};
-use crate::methods::Slot;
+use crate::methods::{AnyMethod, Slot};
 use crate::node::{Fault, NodeReply};
 use crate::telemetry::{AttemptResult, RetryReason, Unusable};
 
@@ -239,7 +239,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         self.attempts.push(FailedAttempt { limit, retry_after, ..attempt });
         log_fault(member, fault);
         // A call that is too long for one node says nothing of shorter ones.
-        if matches!(fault, Fault::UnknownCode | Fault::Status(..=412 | 414..500)) {
+        let has_hung = fault == Fault::Timeout && self.question.method == AnyMethod::Send;
+        if has_hung || matches!(fault, Fault::UnknownCode | Fault::Status(..=412 | 414..500)) {
             self.doubt(member);
         }
         if !may_go_on(&self.question, fault) {
@@ -329,9 +330,11 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         }
         let picked = self.pick_in_time(Some(worst)).await.ok()?;
         // The node is picked before the retry budget is charged, because without a node there is no retry. A node that
-        // refuses the call or has fallen behind is not down, so a retry after it takes no token.
+        // refuses the call or has fallen behind is not down, so a retry after it takes no token. A transaction is worth more
+        // than the calls that it costs.
         let is_down = !matches!(why, AttemptResult::Incapable | AttemptResult::Behind);
-        if is_down && !self.retry_budget().withdraw(Instant::now()) {
+        let is_free = !is_down || self.question.method == AnyMethod::Send;
+        if !is_free && !self.retry_budget().withdraw(Instant::now()) {
             return None;
         }
         self.pool.metrics.upstream_retries.at(RetryReason(why)).inc();

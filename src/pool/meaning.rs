@@ -202,13 +202,12 @@ pub(super) fn lacks_method(question: &Question<'_>, reply: &NodeReply) -> bool {
 
 /// Returns true if another node may be asked after `fault`. No other one can help if the deadline has passed, the answer is
 /// too long, or the buffers that all nodes share are full. Another node would walk as long as one that has had its time,
-/// which walks on. A transaction that a node may have sent goes on only where that is harmless.
+/// which walks on. Two nodes may send one transaction, because it lands once.
 pub(super) fn may_go_on(question: &Question<'_>, fault: Fault) -> bool {
     match fault {
         Fault::TooLarge | Fault::BuffersFull | Fault::GivenUp => false,
         Fault::Timeout if question.method.rules().walks => false,
-        Fault::Connect | Fault::Unhealthy | Fault::Timeout => true,
-        _ => question.method != AnyMethod::Send,
+        _ => true,
     }
 }
 

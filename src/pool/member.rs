@@ -204,11 +204,16 @@ impl Member {
 
     /// Returns true if the node is known not to serve `method`, or not asked for it by the setting `upstream.methods`.
     pub fn lacks(&self, method: AnyMethod) -> bool {
-        let may_ask = self.upstream.methods.as_ref().is_none_or(|list| list.contains(&method));
+        let is_subscription = |method: &AnyMethod| matches!(method, AnyMethod::Subscription(_));
+        // A list without subscriptions is about calls.
+        let concerns = |list: &Vec<AnyMethod>| !is_subscription(&method) || list.iter().any(is_subscription);
+        let list = self.upstream.methods.as_ref().filter(|list| concerns(list));
+        let may_ask = list.is_none_or(|list| list.contains(&method));
         !may_ask || self.state.lacks[method.index()].load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_lacking(&self, method: AnyMethod) {
+    /// Records that the node does not serve `method`.
+    pub fn set_lacking(&self, method: AnyMethod) {
         self.state.lacks[method.index()].store(true, Ordering::Relaxed);
     }
 

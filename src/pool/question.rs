@@ -52,6 +52,10 @@ pub(super) struct Question<'a> {
     pub(super) may_send_min_slot: bool,
     /// True if a second node is asked when one takes many times its usual time.
     pub(super) is_quick: bool,
+    /// True if another node may get the transaction after this attempt.
+    pub(super) has_other_nodes: bool,
+    /// True if the work that the call makes is up to its caller, as for a search in all of the history.
+    pub(super) is_of_any_length: bool,
     /// True if an answer below the wanted slot is accepted if no usable node reaches the slot.
     pub(super) accepts_behind: bool,
     /// The names of the upstreams that may get the call. All of them, if there is no name.
@@ -75,6 +79,8 @@ impl<'a> Question<'a> {
             is_for_one_node: false,
             may_send_min_slot: false,
             is_quick: method.rules().is_quick,
+            has_other_nodes: false,
+            is_of_any_length: false,
             accepts_behind: false,
             upstreams: &[],
             without: &[],
@@ -90,25 +96,33 @@ impl<'a> Question<'a> {
     /// tip. How much another one is, and whether it fails everywhere, is up to its caller.
     pub(super) fn is_known_work(&self) -> bool {
         let is_cached = matches!(self.method, AnyMethod::Own(_)) && self.part() != Part::Scans;
-        is_cached || matches!(self.method, AnyMethod::Tip(_))
+        is_cached || matches!(self.method, AnyMethod::Tip(_)) && !self.is_of_any_length
     }
 
     /// Returns true if what becomes of the call says something about the health of its node. How much work a transaction
     /// makes is up to its caller, and so are its errors.
     pub(super) fn counts(&self) -> bool {
-        !matches!(self.method, AnyMethod::Simulate | AnyMethod::Send)
+        !self.is_of_any_length && !matches!(self.method, AnyMethod::Simulate | AnyMethod::Send)
     }
 
     /// Returns the longest time for an attempt.
     pub(super) fn timeout(&self, settings: &config::PoolSettings) -> Duration {
         let most = settings.attempt_timeout[self.method.index()];
-        // The answers of the tip are a few numbers, and everybody waits for one call.
-        if matches!(self.method, AnyMethod::Tip(_)) { most.min(LONGEST_READ_OF_TIP) } else { most }
+        match self.method {
+            _ if self.is_of_any_length => self.context.deadline.saturating_duration_since(Instant::now()),
+            // The answers of the tip are a few numbers, and everybody waits for one call.
+            AnyMethod::Tip(_) => most.min(LONGEST_READ_OF_TIP),
+            AnyMethod::Send if self.has_other_nodes => most.min(LONGEST_FIRST_SEND),
+            _ => most,
+        }
     }
 }
 
 /// The longest time for an attempt to read the tip.
 const LONGEST_READ_OF_TIP: Duration = Duration::from_secs(2);
+
+/// The longest time for the first attempt to send a transaction, whose blockhash grows older.
+const LONGEST_FIRST_SEND: Duration = Duration::from_secs(2);
 
 /// The parts of a sent request that are needed to judge its answer.
 #[derive(Debug)]

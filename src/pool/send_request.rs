@@ -1,7 +1,7 @@
 //! A transaction as an upstream call.
 //!
-//! A node that has got a transaction may have sent it even if it does not answer. Another node is therefore asked only
-//! where that is harmless, and a transaction that the second node has seen already was sent by the first.
+//! A node that has got a transaction may have sent it even if it does not answer. A transaction lands once, so another node
+//! is asked nevertheless, and what the second node has seen already was sent by the first.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,6 +31,8 @@ pub struct SendRequest {
     pub upstreams: Vec<String>,
     /// The ids of the nodes that have it already.
     pub sent_to: Vec<usize>,
+    /// The number of nodes that may get it.
+    pub nodes: usize,
     /// The number of attempts so far.
     pub attempts: AtomicUsize,
     /// The caller, with its deadline and trace.
@@ -53,6 +55,7 @@ impl UpstreamCall for SendRequest {
             wanted_slot: self.query.min_context_slot.max(self.block),
             // Each node that gets a transaction may send it, so its first answer is the answer.
             is_for_one_node: true,
+            has_other_nodes: self.nodes > 1 && self.attempts.load(Ordering::Relaxed) <= 1,
             upstreams: &self.upstreams,
             without: &self.sent_to,
             ..Question::new(AnyMethod::Send, &self.context)

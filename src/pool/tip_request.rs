@@ -28,6 +28,10 @@ pub struct TipRequest {
 }
 
 impl TipRequest {
+    fn is_search(&self) -> bool {
+        matches!(self.query, TipQuery::Statuses { search_history: true, .. })
+    }
+
     fn at(&self) -> Commitment {
         self.query.commitment().unwrap_or(Commitment::Processed)
     }
@@ -84,7 +88,8 @@ impl UpstreamCall for TipRequest {
             lowest_slot: Some(self.floor()),
             wanted_slot: Some(self.floor()),
             // A search of the history takes as long as the history is.
-            is_quick: !matches!(self.query, TipQuery::Statuses { search_history: true, .. }),
+            is_quick: !self.is_search(),
+            is_of_any_length: self.is_search(),
             ..Question::new(AnyMethod::Tip(self.query.method()), &self.context)
         }
     }

@@ -1,19 +1,24 @@
 //! The changes of accounts, read through the cache once a slot.
 //!
-//! One list of all accounts tells which of them have changed, in base64. Only a changed account is read in the forms of its
+//! Lists of accounts in base64 tell which of them have changed. Only a changed account is read in the forms of its
 //! subscriptions, which the cache makes from the list's answer where it can. While the chain is followed, an account that
 //! no block has written is a hit, so that reading it costs the nodes nothing.
+//!
+//! No read waits for another one. A list that is slow or too long is read in parts, so that an account that is slow by
+//! itself soon delays no other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::Hub;
 use super::feeds::{AccountHash, Seen};
@@ -22,133 +27,292 @@ use crate::cache::{CallOptions, Charge, NoConditions};
 use crate::config::sha256;
 use crate::error::{Error, FailedAttempt};
 use crate::methods::{
-    AccountEncoding, AccountForm, AccountQuery, AccountsQuery, BASE58_TOO_LONG_CODE, Commitment, MAX_KEYS,
-    Pubkey, Query, Slot, Subscription,
+    AccountEncoding, AccountForm, AccountQuery, AccountsQuery, BASE58_TOO_LONG_CODE, Commitment, DataSlice,
+    MAX_KEYS, Pubkey, Query, Slot, Subscription,
 };
 use crate::pool::CallerId;
 use crate::telemetry::{AttemptResult, Trace};
 
-/// The form that tells whether an account has changed.
-const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
 /// The text that a node's notification has instead of data that is too long for base58.
 const TOO_LONG: &str = "error: data too large for bs58 encoding";
 /// The empty frame of zstd in base64, as a node sends it for an account without data.
 const EMPTY_FRAME: &str = "KLUv/SAAAQAA";
-/// The maximum time for reading accounts at one slot. After a longer one, the next slot is worth more.
+/// The maximum time for reading accounts at one slot. After a longer one, a later slot is worth more.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// The number of slots for which an account may stay unread before its subscribers are closed: about a minute.
+/// The number of slots and the time for which an account may stay unread before its subscribers are closed.
 const MAX_UNREAD_SLOTS: Slot = 150;
+const MAX_UNREAD_TIME: Duration = Duration::from_mins(1);
+/// The number by which the length of a slow list is divided, and that of the calls which this may cost at a time.
+const PARTS: usize = 8;
+const MAX_EXTRA_CALLS: usize = 64;
+
+/// What is read to learn whether an account has changed: the part that its subscriptions show.
+type Part = (Pubkey, Option<DataSlice>);
+
+/// What is known of the reads of a part.
+struct Reads {
+    /// The longest list in which it is read.
+    company: usize,
+    /// The number of calls under way, and the time of the last.
+    under_way: usize,
+    asked_at: Instant,
+    /// The text as it was last read, and its hash by meaning.
+    text: AccountHash,
+    whole: AccountHash,
+}
+
+/// The end of a call.
+enum Done {
+    List { parts: Vec<Part>, slot: Slot, answer: Result<Bytes, Error> },
+    Form { of: Arc<Subscription>, whole: AccountHash, slot: Slot, answer: Option<(Slot, Bytes)> },
+}
+
+/// What has become of a read for one subscription.
+enum Outcome<'a> {
+    /// Nobody has answered at this slot.
+    Unread(Slot),
+    /// It is as it was when it was last read.
+    Same,
+    /// It is as in this text, in the form of the subscription.
+    Read { slot: Slot, whole: AccountHash, shown: &'a [u8] },
+}
+
+/// The reads of all accounts that are subscribed to at one commitment.
+struct Looker {
+    hub: Arc<Hub>,
+    commitment: Commitment,
+    reads: HashMap<Part, Reads>,
+    calls: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// The number of times that looks began.
+    round: u64,
+    /// The subscriptions whose form is being read.
+    forms: HashSet<Arc<Subscription>>,
+}
 
 /// Reads, at each new slot, all accounts that are subscribed to at `commitment`.
 pub(super) async fn follow(hub: Arc<Hub>, commitment: Commitment) {
-    let mut last = 0;
+    let (mut last, mut next) = (0, Instant::now());
+    let (calls, forms) = (FuturesUnordered::new(), HashSet::new());
+    let mut looker =
+        Looker { hub: Arc::clone(&hub), commitment, reads: HashMap::new(), calls, round: 0, forms };
     loop {
-        let slot = hub.next_slot(commitment, last).await;
+        let slot = tokio::select! {
+            Some(done) = looker.calls.next() => {
+                looker.end(done);
+                continue;
+            }
+            slot = hub.next_slot(commitment, last) => slot,
+            // Without other calls, only this one tells of new slots.
+            () = sleep_until(next) => hub.parts.frontier.slot(commitment),
+        };
         if slot < last {
             hub.feeds.interrupt(|subscription| {
                 matches!(subscription, Subscription::Account { commitment: at, .. } if *at == commitment)
             });
         }
-        last = slot;
-        let watched = watched(&hub, commitment);
-        let pubkeys: Vec<_> = watched.keys().copied().collect();
-        join_all(pubkeys.chunks(MAX_KEYS).map(|pubkeys| look_at(&hub, pubkeys, &watched, commitment, slot)))
-            .await;
+        if slot > 0 && hub.feeds.lock().has_accounts() {
+            looker.begin(slot, slot != last);
+        }
+        (last, next) = (slot, Instant::now() + hub.parts.frontier.slot_time());
     }
 }
 
-/// The feeds of each account.
-type AccountFeeds = BTreeMap<Pubkey, Vec<(Arc<Subscription>, Seen)>>;
-
-fn watched(hub: &Hub, at: Commitment) -> AccountFeeds {
-    let mut watched = AccountFeeds::new();
-    for (subscription, seen) in hub.feeds.lock().accounts() {
-        if let Subscription::Account { pubkey, commitment, .. } = **subscription
-            && commitment == at
-        {
-            watched.entry(pubkey).or_default().push((Arc::clone(subscription), *seen));
-        }
-    }
-    watched
+/// Returns what is read for a subscription. `None` if it is none to an account.
+fn part_of(subscription: &Subscription) -> Option<Part> {
+    let Subscription::Account { pubkey, form, .. } = subscription else { return None };
+    // What a program's account means is in all of it.
+    Some((*pubkey, form.slice.filter(|_| form.encoding != AccountEncoding::JsonParsed)))
 }
 
-/// Reads up to [`MAX_KEYS`] accounts at `slot` or above, and notifies of the changed ones. If no node answers, the next slot
-/// brings the change.
-async fn look_at(hub: &Hub, pubkeys: &[Pubkey], watched: &AccountFeeds, commitment: Commitment, slot: Slot) {
-    let min_context_slot = Some(slot);
-    let query =
-        Query::Accounts(AccountsQuery { pubkeys: pubkeys.into(), form: WHOLE, commitment, min_context_slot });
-    let list = match ask(hub, &query, CallerId::default(), READ_TIMEOUT).await {
-        Ok(Payload::Result(list)) => list.whole(),
-        // Accounts that are too long together are read in parts.
-        Err(Error::NoUpstream(attempts)) if pubkeys.len() > 1 && is_too_large(&attempts) => {
-            let (one, other) = pubkeys.split_at(pubkeys.len() / 2);
-            Box::pin(look_at(hub, one, watched, commitment, slot)).await;
-            return Box::pin(look_at(hub, other, watched, commitment, slot)).await;
+impl Looker {
+    fn watched(&self) -> HashMap<Part, Vec<(Arc<Subscription>, Seen)>> {
+        let mut watched = HashMap::<_, Vec<_>>::new();
+        for (subscription, seen) in self.hub.feeds.lock().accounts() {
+            if let Some(part) =
+                part_of(subscription).filter(|_| subscription.commitment() == Some(self.commitment))
+            {
+                watched.entry(part).or_default().push((Arc::clone(subscription), *seen));
+            }
         }
-        Ok(Payload::Error { .. }) | Err(_) => {
-            let feeds = pubkeys.iter().filter_map(|pubkey| watched.get(pubkey)).flatten();
-            return note_unread(hub, feeds.map(|(subscription, _)| subscription), slot);
+        watched
+    }
+
+    /// Begins to read what is not being read already. What is late is read once more, in a shorter list. `is_new` is false
+    /// if nobody has told of a slot since the last time, so that stored answers tell nothing.
+    fn begin(&mut self, slot: Slot, is_new: bool) {
+        self.round += 1;
+        let (watched, now) = (self.watched(), Instant::now());
+        self.reads.retain(|part, reads| watched.contains_key(part) || reads.under_way > 0);
+        let (usual, late) = (watched.len() / MAX_KEYS + 1, self.hub.parts.frontier.slot_time());
+        let may_divide = self.calls.len() < usual + MAX_EXTRA_CALLS;
+        let mut lists = BTreeMap::<_, Vec<_>>::new();
+        for part in watched.into_keys() {
+            let reads = self.reads.entry(part).or_insert(Reads {
+                company: MAX_KEYS,
+                under_way: 0,
+                asked_at: now,
+                text: [0; 32],
+                whole: [0; 32],
+            });
+            if reads.under_way > 0 {
+                if reads.company == 1 || !may_divide || now.duration_since(reads.asked_at) < late {
+                    continue;
+                }
+                reads.company = (reads.company / PARTS).max(1);
+            }
+            let slice = part.1.map(|slice| (slice.offset, slice.length));
+            lists.entry((reads.company, slice)).or_default().push(part);
         }
-    };
-    let Ok(AnswerOf { context, value }) = serde_json::from_slice::<AnswerOf<Vec<&RawValue>>>(&list) else {
-        return;
-    };
-    // Each may have to be read in another form, and none waits for the others.
-    let mut changes = Vec::new();
-    for (pubkey, account) in pubkeys.iter().zip(value) {
-        let account = account.get();
-        let whole = sha256(account.as_bytes());
-        for (subscription, seen) in watched.get(pubkey).into_iter().flatten() {
-            if seen.whole != Some(whole) || seen.unread_since.is_some() {
-                changes.push(note_change(hub, subscription, whole, account, context.slot));
+        for ((company, _), parts) in lists {
+            parts.chunks(company).for_each(|parts| self.read_list(parts.to_vec(), slot, is_new));
+        }
+    }
+
+    fn read_list(&mut self, parts: Vec<Part>, slot: Slot, is_new: bool) {
+        for part in &parts {
+            if let Some(reads) = self.reads.get_mut(part) {
+                (reads.under_way, reads.asked_at) = (reads.under_way + 1, Instant::now());
+            }
+        }
+        let (hub, commitment) = (Arc::clone(&self.hub), self.commitment);
+        let slice = parts.first().and_then(|part| part.1);
+        let reading = async move {
+            let query = Query::Accounts(AccountsQuery {
+                pubkeys: parts.iter().map(|part| part.0).collect(),
+                form: AccountForm { encoding: AccountEncoding::Base64, slice },
+                commitment,
+                min_context_slot: Some(slot),
+            });
+            // The followed chain knows of each write at confirmed and finalized.
+            let is_followed = commitment != Commitment::Processed && hub.parts.tip.follows();
+            let bypass = !is_new && !is_followed;
+            let answer = match ask(&hub, &query, CallerId::default(), READ_TIMEOUT, bypass).await {
+                Ok(Payload::Result(list)) => Ok(list.whole()),
+                Ok(Payload::Error { .. }) => Err(Error::NoUpstream(Vec::new())),
+                Err(error) => Err(error),
+            };
+            Done::List { parts, slot, answer }
+        };
+        self.calls.push(reading.boxed());
+    }
+
+    fn end(&mut self, done: Done) {
+        match done {
+            Done::List { parts, slot, answer } => self.end_list(parts, slot, answer),
+            Done::Form { of, whole, slot, answer } => {
+                self.forms.remove(&of);
+                let outcome = match &answer {
+                    Some((slot, shown)) => Outcome::Read { slot: *slot, whole, shown },
+                    None => Outcome::Unread(slot),
+                };
+                record(&self.hub, &of, &outcome);
             }
         }
     }
-    join_all(changes).await;
+
+    fn end_list(&mut self, parts: Vec<Part>, slot: Slot, answer: Result<Bytes, Error>) {
+        let is_too_long = matches!(&answer, Err(Error::NoUpstream(attempts)) if is_too_large(attempts));
+        let late = self.hub.parts.frontier.slot_time();
+        for part in &parts {
+            let Some(reads) = self.reads.get_mut(part) else { continue };
+            reads.under_way -= 1;
+            if is_too_long {
+                reads.company = (parts.len() / 2).max(1);
+            } else if answer.is_ok() && reads.asked_at.elapsed() < late {
+                reads.company = (reads.company * 2).min(MAX_KEYS);
+            }
+        }
+        if is_too_long && parts.len() > 1 {
+            let (one, other) = parts.split_at(parts.len() / 2);
+            return [one, other].into_iter().for_each(|parts| self.read_list(parts.to_vec(), slot, true));
+        }
+        let mut watched = self.watched();
+        let parsed = answer.ok().and_then(|text| {
+            let list: AnswerOf<Vec<Box<RawValue>>> = serde_json::from_slice(&text).ok()?;
+            (list.value.len() == parts.len()).then_some(list)
+        });
+        for (at, part) in parts.iter().enumerate() {
+            let of = watched.remove(part).unwrap_or_default();
+            let Some(AnswerOf { context, value }) = &parsed else {
+                of.iter().for_each(|(of, _)| record(&self.hub, of, &Outcome::Unread(slot)));
+                continue;
+            };
+            let account = value[at].get();
+            let Some(reads) = self.reads.get_mut(part) else { continue };
+            let text = sha256(account.as_bytes());
+            if reads.text != text {
+                (reads.text, reads.whole) = (text, meaning(account.as_bytes()));
+            }
+            let whole = reads.whole;
+            for (subscription, seen) in of {
+                self.hub.feeds.charge_look(&subscription, self.round, account.len());
+                if seen.whole == Some(whole) {
+                    record(&self.hub, &subscription, &Outcome::Same);
+                } else {
+                    self.note_change(subscription, whole, account, context.slot);
+                }
+            }
+        }
+    }
+
+    /// Notes that an account has changed, and reads it in the form of the subscription.
+    fn note_change(&mut self, of: Arc<Subscription>, whole: AccountHash, account: &str, slot: Slot) {
+        let Subscription::Account { form, .. } = *of else { return };
+        if form.encoding == AccountEncoding::Base64 {
+            let shown = shown(form, account);
+            return record(&self.hub, &of, &Outcome::Read { slot, whole, shown: &shown });
+        }
+        if self.forms.insert(Arc::clone(&of)) {
+            let hub = Arc::clone(&self.hub);
+            let reading = async move {
+                let answer = read(&hub, &of, Some(slot), CallerId::default()).await;
+                Done::Form { of, whole, slot, answer }
+            };
+            self.calls.push(reading.boxed());
+        }
+    }
+}
+
+/// Returns the hash of what a JSON text means, whatever the order of its members: nodes write them in different orders.
+fn meaning(text: &[u8]) -> AccountHash {
+    serde_json::from_slice::<Value>(text)
+        .map_or_else(|_| sha256(text), |value| sha256(value.to_string().as_bytes()))
 }
 
 fn is_too_large(attempts: &[FailedAttempt]) -> bool {
     attempts.iter().any(|attempt| attempt.is(AttemptResult::TooLarge))
 }
 
-/// Records that accounts could not be read. Subscribers are closed after a while, because silence would mean that nothing
-/// changes.
-fn note_unread<'a>(hub: &Hub, feeds: impl Iterator<Item = &'a Arc<Subscription>>, slot: Slot) {
-    let is_silent = |subscription: &&Arc<Subscription>| {
-        let mut table = hub.feeds.lock();
-        let Some(feed) = table.feed(subscription) else { return false };
-        // The chain may have restarted lower meanwhile.
-        slot.saturating_sub(*feed.seen.unread_since.get_or_insert(slot)) > MAX_UNREAD_SLOTS
-    };
-    let silent: Vec<_> = feeds.filter(is_silent).collect();
-    if !silent.is_empty() {
-        hub.feeds.interrupt(|subscription| silent.iter().any(|silent| ***silent == *subscription));
-    }
-}
-
-/// Notifies the subscribers of an account that has changed, if it has changed in their form.
-async fn note_change(
-    hub: &Hub,
-    subscription: &Arc<Subscription>,
-    whole: AccountHash,
-    account: &str,
-    slot: Slot,
-) {
-    let Some((slot, shown)) = read(hub, subscription, Some((account, slot)), CallerId::default()).await
-    else {
-        return;
-    };
-    let hash = sha256(&shown);
+/// Records what has become of a read, and notifies the subscribers if the account has changed in their form. They are closed
+/// if it stays unread, because silence would mean that nothing changes.
+fn record(hub: &Hub, subscription: &Subscription, outcome: &Outcome<'_>) {
     let mut table = hub.feeds.lock();
     let Some(feed) = table.feed(subscription) else { return };
-    if feed.seen.shown == Some(hash) {
-        feed.seen.whole = Some(whole);
-    } else if slot > feed.seen.slot {
-        feed.seen = Seen { slot, whole: Some(whole), shown: Some(hash), unread_since: None };
-        let head = format!(r#"{{"context":{{"slot":{slot}}},"value":"#);
-        let result = [head.as_bytes(), &shown, b"}"].concat();
-        hub.feeds.publish_in(&mut table, subscription, &result, false);
+    match outcome {
+        Outcome::Unread(slot) => {
+            let now = Instant::now();
+            let (since, unread_at) = *feed.seen.unread_since.get_or_insert((*slot, now));
+            // The chain may have restarted lower meanwhile.
+            let is_silent = slot.saturating_sub(since) > MAX_UNREAD_SLOTS
+                || now.duration_since(unread_at) > MAX_UNREAD_TIME;
+            drop(table);
+            if is_silent {
+                hub.feeds.interrupt(|of| of == subscription);
+            }
+        }
+        Outcome::Same => feed.seen.unread_since = None,
+        Outcome::Read { slot, whole, shown } => {
+            feed.seen.unread_since = None;
+            let hash = meaning(shown);
+            if feed.seen.shown == Some(hash) {
+                feed.seen.whole = Some(*whole);
+            } else if *slot > feed.seen.slot {
+                feed.seen = Seen { slot: *slot, whole: Some(*whole), shown: Some(hash), ..feed.seen };
+                let head = format!(r#"{{"context":{{"slot":{slot}}},"value":"#);
+                let result = [head.as_bytes(), shown, b"}"].concat();
+                hub.feeds.publish_in(&mut table, subscription, &result, false);
+            }
+        }
     }
 }
 
@@ -156,30 +320,28 @@ async fn note_change(
 /// node answers; the next read is then notified of.
 pub(super) async fn first_look(hub: &Hub, subscription: &Subscription, caller: CallerId) -> Option<Seen> {
     let (slot, shown) = read(hub, subscription, None, caller).await?;
-    Some(Seen { slot, shown: Some(sha256(&shown)), ..Seen::default() })
+    Some(Seen { slot, shown: Some(meaning(&shown)), ..Seen::default() })
 }
 
-/// Returns an account in the form of its subscription, and the slot at which it was read. `known` is the account in base64,
-/// and the slot that the answer must reach.
+/// Returns an account in the form of its subscription, and the slot at which it was read, which is at least
+/// `min_context_slot`.
 async fn read(
     hub: &Hub,
     subscription: &Subscription,
-    known: Option<(&str, Slot)>,
+    min_context_slot: Option<Slot>,
     caller: CallerId,
 ) -> Option<(Slot, Bytes)> {
     let Subscription::Account { pubkey, form, commitment } = *subscription else { return None };
-    if let Some((account, slot)) = known.filter(|_| form == WHOLE) {
-        return Some((slot, shown(form, account)));
-    }
     let query =
         |form, min_context_slot| Query::Account(AccountQuery { pubkey, form, commitment, min_context_slot });
-    let min_context_slot = known.map(|(_, slot)| slot);
-    let timeout = known.map_or(hub.parts.config.server.request_timeout, |_| READ_TIMEOUT);
-    let payload = match ask(hub, &query(form, min_context_slot), caller, timeout).await.ok()? {
+    let timeout = min_context_slot.map_or(hub.parts.config.server.request_timeout, |_| READ_TIMEOUT);
+    let payload = match ask(hub, &query(form, min_context_slot), caller, timeout, false).await.ok()? {
         Payload::Error { code: BASE58_TOO_LONG_CODE, .. } => {
             // The whole account has the other members. A node notifies of such an account, too.
             let other = query(AccountForm { encoding: AccountEncoding::Base64, ..form }, min_context_slot);
-            let Payload::Result(text) = ask(hub, &other, caller, timeout).await.ok()? else { return None };
+            let Payload::Result(text) = ask(hub, &other, caller, timeout, false).await.ok()? else {
+                return None;
+            };
             let answer: AnswerOf<Value> = serde_json::from_slice(&text.whole()).ok()?;
             let mut account = answer.value;
             account["data"] = data(form, TOO_LONG);
@@ -213,10 +375,16 @@ fn data(form: AccountForm, text: &str) -> Value {
     }
 }
 
-/// Asks the cache as a caller does.
-async fn ask(hub: &Hub, query: &Query, caller: CallerId, timeout: Duration) -> Result<Payload, Error> {
+/// Asks the cache as a caller does. `bypass` asks a node in any case.
+async fn ask(
+    hub: &Hub,
+    query: &Query,
+    caller: CallerId,
+    timeout: Duration,
+    bypass: bool,
+) -> Result<Payload, Error> {
     let (asked_at, trace) = (Instant::now(), Trace::default());
-    let options = CallOptions { bypass: false, asked_at, timeout, coding: None, caller, trace };
+    let options = CallOptions { bypass, asked_at, timeout, coding: None, caller, trace };
     let answer = hub.parts.cache.answer(query, options, &Charge::free(), &NoConditions).await?;
     Ok(answer.payload)
 }
@@ -231,4 +399,35 @@ struct AnswerOf<T> {
 #[derive(Deserialize)]
 struct Context {
     slot: Slot,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_in_other_words_is_the_same() {
+        let one = br#"{"data":["AQ==","base64"],"lamports":1,"parsed":{"a":1,"b":{"c":2,"d":[3,4]}}}"#;
+        let same = br#"{"parsed": {"b":{"d":[3,4],"c":2},"a":1}, "lamports":1,"data":["AQ==","base64"]}"#;
+        let other = br#"{"data":["AQ==","base64"],"lamports":1,"parsed":{"a":1,"b":{"c":2,"d":[4,3]}}}"#;
+        assert_eq!(meaning(one), meaning(same));
+        assert_ne!(meaning(one), meaning(other));
+        assert_ne!(meaning(b"no JSON"), meaning(b"something else"));
+    }
+
+    #[test]
+    fn what_a_subscription_shows_is_what_is_read_for_it() {
+        let of = |encoding, slice| {
+            let form = AccountForm { encoding, slice };
+            part_of(&Subscription::Account {
+                pubkey: Pubkey([7; 32]),
+                form,
+                commitment: Commitment::Confirmed,
+            })
+        };
+        let slice = Some(DataSlice { offset: 0, length: 8 });
+        assert_eq!(of(AccountEncoding::Base58, slice), Some((Pubkey([7; 32]), slice)));
+        assert_eq!(of(AccountEncoding::JsonParsed, slice), Some((Pubkey([7; 32]), None)));
+        assert_eq!(part_of(&Subscription::Slot), None);
+    }
 }

@@ -16,10 +16,12 @@ use tokio::time::{Instant, timeout_at};
 
 use super::pauses::RefusalPauses;
 use crate::error::Error;
-use crate::fair::Held;
+use crate::fair::{Held, Watcher};
+use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::gateway::{Gateway, Principal};
 use crate::methods::{AnyMethod, Commitment, Slot, Subscription, SubscriptionMethod};
 use crate::telemetry::{CloseReason, Metrics};
+use crate::tip::Watch;
 
 /// The maximum number of bytes that wait for one client. A single longer notification may wait alone.
 pub(super) const MAX_QUEUED: usize = 1 << 20;
@@ -28,6 +30,13 @@ const MANY_ANSWERS: usize = 16 << 10;
 /// The maximum number of signatures that one connection waits for. A signature that never lands is waited for until the
 /// connection ends.
 const MAX_SIGNATURES: usize = 1_000;
+/// The time between the answer to the subscription of a signature and its first notification. A client library may lose a
+/// notification that arrives in the same packet as the answer.
+const AFTER_ANSWER: Duration = Duration::from_millis(10);
+/// The time in which a client has to take the end of a signature, for which its heights wait.
+const LONGEST_HANDING: Duration = Duration::from_millis(100);
+/// The time in which a transaction lands or expires.
+const USUAL_WAIT: Duration = Duration::from_mins(3);
 /// The interval of pings. A client that answers neither of two is gone.
 const PING: Duration = Duration::from_secs(20);
 /// The interval at which a client may send a message that is no call, such as a ping, without using its rate.
@@ -83,9 +92,20 @@ pub(super) enum Queued {
     Notification {
         shared: Arc<Notification>,
         id: u64,
+        /// The time before which it is not sent.
+        not_before: Instant,
+        /// What waits until the notification is sent.
+        end: Option<Ended>,
         _held: Held,
     },
     Ping,
+}
+
+/// The end of a watched signature on its way to a client. Heights wait until the value is dropped.
+pub(super) struct Ended {
+    _watch: Watch,
+    /// The time until which the client has to take it.
+    due: Instant,
 }
 
 impl Queued {
@@ -94,6 +114,20 @@ impl Queued {
             Self::Answer(text) => text.len(),
             Self::Notification { shared, .. } => shared.text.len(),
             Self::Ping => 0,
+        }
+    }
+
+    /// Returns the time until which the client has to take the message. `None` if nobody waits for that.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if let Self::Notification { end: Some(end), .. } = self { Some(end.due) } else { None }
+    }
+
+    /// Returns the time until which the message has to wait. `None` if it may be sent now.
+    fn waits_until(&self, now: Instant) -> Option<Instant> {
+        if let Self::Notification { not_before, .. } = self {
+            Some(*not_before).filter(|time| *time > now)
+        } else {
+            None
         }
     }
 }
@@ -125,19 +159,34 @@ pub(super) struct ClientState {
     /// The connection, counted towards the key's plan until it is to be closed.
     connection: Option<Held>,
     /// The subscriptions, each counted towards the key's plan until the connection is to be closed.
-    subscriptions: HashMap<u64, (Arc<Subscription>, Option<Held>)>,
+    subscriptions: HashMap<u64, Subscribed>,
     /// The ids of the subscriptions. Equal params are one subscription.
     ids: HashMap<Arc<Subscription>, u64>,
     signatures: usize,
     pub(super) pauses: RefusalPauses,
     queue: VecDeque<Queued>,
+    /// The times until which messages in the queue have to be sent, in order.
+    dues: VecDeque<Instant>,
     queued_bytes: usize,
     /// The bytes of the answers that wait.
     answer_bytes: usize,
     closed: Option<CloseReason>,
+    /// The time until which signatures that last are paid for.
+    counted_at: Instant,
     pinged_at: Instant,
     unanswered_pings: u8,
     free_since: Instant,
+}
+
+/// A subscription of a client.
+pub(super) struct Subscribed {
+    pub(super) to: Arc<Subscription>,
+    /// Counts it towards the key's plan.
+    held: Option<Held>,
+    /// The watch of a signature.
+    watch: Option<Watch>,
+    /// The time before which nothing is notified.
+    not_before: Instant,
 }
 
 impl SocketClient {
@@ -164,9 +213,11 @@ impl SocketClient {
             signatures: 0,
             pauses: RefusalPauses::default(),
             queue: VecDeque::new(),
+            dues: VecDeque::new(),
             queued_bytes: 0,
             answer_bytes: 0,
             closed: None,
+            counted_at: now,
             pinged_at: now,
             unanswered_pings: 0,
             free_since: now,
@@ -186,6 +237,11 @@ impl SocketClient {
 
     pub(super) fn state(&self) -> MutexGuard<'_, ClientState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns who watches what the client subscribes to.
+    pub(super) fn watcher(&self) -> Watcher {
+        self.principal().watcher(self.address)
     }
 
     pub(super) fn principal(&self) -> Arc<Principal> {
@@ -226,8 +282,7 @@ impl SocketClient {
             let next = self.state().pauses.next(Instant::now());
             match next {
                 Ok(message) => return message,
-                Err(None) => self.paused.notified().await,
-                Err(Some(due)) => drop(timeout_at(due, self.paused.notified()).await),
+                Err(due) => drop(wait(self.paused.notified(), due).await),
             }
         }
     }
@@ -238,9 +293,11 @@ impl SocketClient {
         if state.closed.is_some() {
             return;
         }
-        if is_last {
-            state.remove(id);
-        }
+        let now = Instant::now();
+        let not_before = state.subscriptions.get(&id).map_or(now, |to| to.not_before);
+        let ended = if is_last { state.remove(id) } else { None };
+        let due = not_before.max(now) + LONGEST_HANDING;
+        let end = ended.and_then(|ended| Some(Ended { _watch: ended.watch?, due }));
         self.metrics.ws_notifications.at(notification.method).inc();
         state.principal.charge_notification();
         if let Some((commitment, slot)) = notification.told {
@@ -249,7 +306,7 @@ impl SocketClient {
         match state.principal.hold_bytes(notification.text.len(), free) {
             Some(held) if free > 0 => {
                 let shared = Arc::clone(notification);
-                self.push(&mut state, Queued::Notification { shared, id, _held: held });
+                self.push(&mut state, Queued::Notification { shared, id, not_before, end, _held: held });
             }
             _ => self.end(&mut state, CloseReason::Lagged),
         }
@@ -263,6 +320,7 @@ impl SocketClient {
             return self.end(state, CloseReason::Lagged);
         }
         state.queued_bytes += message.len();
+        state.dues.extend(message.due());
         state.queue.push_back(message);
         self.wake.notify_one();
     }
@@ -276,8 +334,8 @@ impl SocketClient {
         if state.closed.is_none() {
             state.closed = Some(reason);
             state.connection = None;
-            state.subscriptions.values_mut().for_each(|(_, held)| *held = None);
-            (state.queue, state.queued_bytes) = (VecDeque::new(), 0);
+            state.subscriptions.values_mut().for_each(|of| (of.held, of.watch) = (None, None));
+            (state.queue, state.dues, state.queued_bytes) = (VecDeque::new(), VecDeque::new(), 0);
             state.pauses = RefusalPauses::default();
             self.wake.notify_one();
         }
@@ -286,36 +344,50 @@ impl SocketClient {
     /// Waits for the next message to send, or for the end. Only the writer of the connection may call this.
     pub(super) async fn next(&self) -> NextMessage {
         loop {
-            {
+            let until = {
                 let mut state = self.state();
                 if let Some(reason) = state.closed {
                     return NextMessage::Close(reason);
                 }
-                if let Some(message) = state.queue.pop_front() {
+                let until = state.queue.front().and_then(|message| message.waits_until(Instant::now()));
+                if until.is_none()
+                    && let Some(message) = state.queue.pop_front()
+                {
                     state.queued_bytes -= message.len();
+                    if message.due().is_some() {
+                        state.dues.pop_front();
+                    }
                     if let Queued::Answer(text) = &message {
                         state.answer_bytes -= text.len();
                         self.answered.notify_waiters();
                     }
                     return NextMessage::Send(message);
                 }
-            }
-            self.wake.notified().await;
+                until
+            };
+            wait(self.wake.notified(), until).await;
         }
     }
 
-    /// Returns true if a message waits to be sent.
+    /// Returns true if a message waits that may be sent now.
     pub(super) fn has_more(&self) -> bool {
-        !self.state().queue.is_empty()
+        self.state().queue.front().is_some_and(|message| message.waits_until(Instant::now()).is_none())
     }
 
-    /// Waits until the connection is to be closed, while the writer waits for the socket.
-    pub(super) async fn closed(&self) -> CloseReason {
+    /// Waits until the connection is to be closed, while the writer waits for the socket with a message that has to be sent
+    /// until `due`.
+    pub(super) async fn closed(&self, due: Option<Instant>) -> CloseReason {
         loop {
-            if let Some(reason) = self.state().closed {
-                return reason;
+            let due = {
+                let state = self.state();
+                if let Some(reason) = state.closed {
+                    return reason;
+                }
+                due.or(state.dues.front().copied())
+            };
+            if !wait(self.wake.notified(), due).await {
+                self.close(CloseReason::Lagged);
             }
-            self.wake.notified().await;
         }
     }
 
@@ -347,6 +419,11 @@ impl SocketClient {
         if state.principal.check_quotas(now).is_err() {
             return self.end(&mut state, CloseReason::Rate);
         }
+        if now.saturating_duration_since(state.counted_at) >= PING {
+            let waited = now.saturating_duration_since(state.counted_at);
+            state.counted_at = now;
+            state.charge_lasting(now, waited);
+        }
         if now.saturating_duration_since(state.pinged_at) >= PING {
             if state.unanswered_pings == 2 {
                 return self.end(&mut state, CloseReason::Dead);
@@ -366,13 +443,27 @@ impl ClientState {
         // Given back first, because both plans may count in one place.
         self.connection = None;
         self.connection = principal.hold_connection().ok();
-        let mut count = |(subscription, held): &mut (Arc<Subscription>, Option<Held>)| {
+        let mut count = |Subscribed { to, held, .. }: &mut Subscribed| {
             *held = None;
             *held = principal.hold_subscription();
-            let method = AnyMethod::Subscription(subscription.method());
-            held.is_some() && principal.allows(method, subscription.commitment()).is_ok()
+            let method = AnyMethod::Subscription(to.method());
+            held.is_some() && principal.allows(method, to.commitment()).is_ok()
         };
         self.connection.is_some() && self.subscriptions.values_mut().all(&mut count)
+    }
+
+    pub(super) fn principal(&self) -> &Arc<Principal> {
+        &self.principal
+    }
+
+    /// Lets the client pay for the signatures that it has waited for so long that they will hardly land, which were asked for
+    /// during the last `time`.
+    fn charge_lasting(&self, now: Instant, time: Duration) {
+        if self.signatures > 0 {
+            let is_lasting = |of: &&Subscribed| of.watch.is_some() && of.not_before + USUAL_WAIT < now;
+            let lasting = self.subscriptions.values().filter(is_lasting).map(|_| 1.0).sum::<f64>();
+            self.principal.charge_lasting(lasting * time.div_duration_f64(ASSUMED_SLOT_TIME));
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -385,28 +476,46 @@ impl ClientState {
     }
 
     /// Adds a subscription. Returns false if the key or the connection has as many as it may.
-    pub(super) fn add(&mut self, id: u64, subscription: &Arc<Subscription>) -> bool {
+    pub(super) fn add(
+        &mut self,
+        id: u64,
+        subscription: &Arc<Subscription>,
+        watch: impl FnOnce() -> Option<Watch>,
+    ) -> bool {
         let is_signature = subscription.method() == SubscriptionMethod::Signature;
         if is_signature && self.signatures == MAX_SIGNATURES {
             return false;
         }
         let Some(held) = self.principal.hold_subscription() else { return false };
         self.signatures += usize::from(is_signature);
-        self.subscriptions.insert(id, (Arc::clone(subscription), Some(held)));
+        let wait = if is_signature { AFTER_ANSWER } else { Duration::ZERO };
+        let (to, not_before) = (Arc::clone(subscription), Instant::now() + wait);
+        self.subscriptions.insert(id, Subscribed { to, held: Some(held), watch: watch(), not_before });
         self.ids.insert(Arc::clone(subscription), id);
         true
     }
 
-    pub(super) fn remove(&mut self, id: u64) -> Option<Arc<Subscription>> {
-        let (subscription, _) = self.subscriptions.remove(&id)?;
-        self.ids.remove(&subscription);
-        self.signatures -= usize::from(subscription.method() == SubscriptionMethod::Signature);
-        Some(subscription)
+    pub(super) fn remove(&mut self, id: u64) -> Option<Subscribed> {
+        let removed = self.subscriptions.remove(&id)?;
+        self.ids.remove(&removed.to);
+        self.signatures -= usize::from(removed.to.method() == SubscriptionMethod::Signature);
+        Some(removed)
     }
 
     /// Removes all subscriptions, and returns them.
     pub(super) fn remove_all(&mut self) -> Vec<(u64, Arc<Subscription>)> {
         (self.ids, self.signatures) = (HashMap::new(), 0);
-        self.subscriptions.drain().map(|(id, (subscription, _))| (id, subscription)).collect()
+        self.subscriptions.drain().map(|(id, of)| (id, of.to)).collect()
+    }
+}
+
+/// Waits for `event`, or until `until`. Returns true if the event has come.
+async fn wait(event: impl Future<Output = ()>, until: Option<Instant>) -> bool {
+    match until {
+        Some(until) => timeout_at(until, event).await.is_ok(),
+        None => {
+            event.await;
+            true
+        }
     }
 }

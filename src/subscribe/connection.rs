@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use futures_util::stream::SplitSink;
+use futures_util::stream::{FuturesUnordered, SplitSink};
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout};
@@ -32,6 +32,8 @@ const WRITE_BYTES: usize = 4_096;
 /// The length of a frame. A longer text is sent in several, so that a client that reads slowly holds one frame of it, and
 /// the text itself stays shared.
 const FRAME_BYTES: usize = 16 * 1024;
+/// The maximum number of a client's messages that are being answered. Most are at once.
+const MAX_ANSWERS: usize = 64;
 /// The maximum time for which a client may take to answer the close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -65,7 +67,6 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let mut source = source.inspect(|_| unended.store(0, Ordering::Relaxed));
     let reason = tokio::select! {
         reason = read_calls(&hub, &client, &mut source) => reason,
-        reason = protocol::answer_late(&hub, &client) => reason,
         reason = write_messages(&client, &mut sink) => reason,
         () = stop => CloseReason::Away,
     };
@@ -122,13 +123,29 @@ fn frame_of(reason: CloseReason) -> Option<CloseFrame> {
     Some(CloseFrame { code, reason: text.into() })
 }
 
-/// Reads and answers calls until the connection ends.
+/// Reads and answers calls until the connection ends. No call waits for another one.
 async fn read_calls(
     hub: &Arc<Hub>,
     client: &Arc<SocketClient>,
     source: &mut (impl StreamExt<Item = Result<Message, tungstenite::Error>> + Unpin),
 ) -> CloseReason {
-    while let Some(message) = source.next().await {
+    let mut answers = FuturesUnordered::new();
+    loop {
+        let message = tokio::select! {
+            biased;
+            Some(answered) = answers.next() => {
+                if let Err(reason) = answered {
+                    return reason;
+                }
+                continue;
+            }
+            body = client.next_late() => {
+                answers.push(answer(hub, client, body, true));
+                continue;
+            }
+            message = next_message(client, source), if answers.len() < MAX_ANSWERS => message,
+        };
+        let Some(message) = message else { return CloseReason::Client };
         let body = match message {
             Ok(Message::Text(text)) => Bytes::from(text),
             Ok(Message::Binary(body)) if str::from_utf8(&body).is_ok() => body,
@@ -150,12 +167,26 @@ async fn read_calls(
             }
             Err(_) => return CloseReason::Client,
         };
-        if let Err(reason) = protocol::answer(hub, client, &body, false).await {
-            return reason;
-        }
-        client.few_answers().await;
+        answers.push(answer(hub, client, body, false));
     }
-    CloseReason::Client
+}
+
+async fn answer(
+    hub: &Arc<Hub>,
+    client: &Arc<SocketClient>,
+    body: Bytes,
+    has_waited: bool,
+) -> Result<(), CloseReason> {
+    protocol::answer(hub, client, &body, has_waited).await
+}
+
+/// Returns the next message of the client, once it has read most of its answers.
+async fn next_message<M>(
+    client: &SocketClient,
+    source: &mut (impl StreamExt<Item = M> + Unpin),
+) -> Option<M> {
+    client.few_answers().await;
+    source.next().await
 }
 
 /// Writes the messages that wait, until the connection is to be closed.
@@ -168,9 +199,10 @@ async fn write_messages<S: AsyncRead + AsyncWrite + Unpin>(
             NextMessage::Send(message) => message,
             NextMessage::Close(reason) => return reason,
         };
+        let due = message.due();
         let sending = async {
             send(sink, &message).await?;
-            if client.has_more() { Ok(()) } else { sink.flush().await }
+            if due.is_none() && client.has_more() { Ok(()) } else { sink.flush().await }
         };
         tokio::select! {
             biased;
@@ -180,7 +212,7 @@ async fn write_messages<S: AsyncRead + AsyncWrite + Unpin>(
                 }
             }
             // A client that reads too slowly is closed while the socket takes nothing.
-            reason = client.closed() => return reason,
+            reason = client.closed(due) => return reason,
         }
     }
 }

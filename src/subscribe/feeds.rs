@@ -4,16 +4,18 @@
 //! lock under which notifications are handed out, so the answer always comes first, and nothing comes after an
 //! unsubscription. The lock of the feeds is taken before the lock of a client.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::client::{Notification, SocketClient};
+use super::client::{MAX_QUEUED, Notification, SocketClient};
 use crate::methods::{Slot, Subscription};
 use crate::telemetry::{CloseReason, Metrics};
+use crate::tip::Watch;
 
 /// The maximum number of subscriptions of all clients together, by the default of a node.
 const MAX_SUBSCRIPTIONS: usize = 1_000_000;
@@ -30,8 +32,8 @@ pub(super) struct Seen {
     pub(super) whole: Option<AccountHash>,
     /// The account in the form of the subscription, as the subscribers know it. `None` if it is not known what they know.
     pub(super) shown: Option<AccountHash>,
-    /// The slot since which no node has given the account. `None` if it was read at the last slot.
-    pub(super) unread_since: Option<Slot>,
+    /// The slot, and the time, since which no node has given the account. `None` if it was read at the last slot.
+    pub(super) unread_since: Option<(Slot, Instant)>,
 }
 
 /// A question, with its subscribers.
@@ -39,9 +41,11 @@ pub(super) struct Seen {
 pub(super) struct Feed {
     subscribers: HashMap<u64, Arc<SocketClient>>,
     pub(super) seen: Seen,
-    pub(super) joined_at: Option<Instant>,
     /// The task that works for this feed alone, which ends with it.
     pub(super) work: Option<AbortOnDropHandle<()>>,
+    /// The number of clients who have asked for the feed and have not joined it yet, and what they will be notified of.
+    awaited: usize,
+    missed: VecDeque<Bytes>,
     /// True if a look at the feed found it without subscribers. The next such look removes it.
     is_idle: bool,
 }
@@ -95,7 +99,13 @@ impl Feeds {
         result: &[u8],
         is_last: bool,
     ) {
-        let Some(feed) = table.feed(subscription).filter(|feed| !feed.subscribers.is_empty()) else { return };
+        let Some(feed) = table.feed(subscription) else { return };
+        if feed.awaited > 0 {
+            feed.miss(result);
+        }
+        if feed.subscribers.is_empty() {
+            return;
+        }
         let before = self.queued_bytes();
         let notification = Arc::new(Notification::new(subscription, result, is_last, &self.queued));
         // The first notification of an idle gateway may be longer than the bound.
@@ -110,20 +120,24 @@ impl Feeds {
         }
     }
 
-    /// Adds a subscriber, and the feed if it is new. Returns the id and, if it is new, the feed. `None` if there are as
+    /// Adds a subscriber, with his `watch` of a signature, and the feed if it is new. Returns the id and, if it is new, the feed. `None` if there are as
     /// many subscriptions as the key, the connection or slotfront may have.
     pub(super) fn join<'a>(
         &self,
         table: &'a mut FeedTable,
         client: &Arc<SocketClient>,
         subscription: &Arc<Subscription>,
+        watch: impl FnOnce() -> Option<Watch>,
     ) -> Option<(u64, Option<&'a mut Feed>)> {
         let mut state = client.state();
         if let Some(id) = state.id_of(subscription) {
             return Some((id, None));
         }
         let id = table.last_id + 1;
-        if table.subscriptions == MAX_SUBSCRIPTIONS || state.is_closed() || !state.add(id, subscription) {
+        if table.subscriptions == MAX_SUBSCRIPTIONS
+            || state.is_closed()
+            || !state.add(id, subscription, watch)
+        {
             return None;
         }
         table.last_id = id;
@@ -132,9 +146,16 @@ impl Feeds {
         let is_new = !map.contains_key(subscription);
         let feed = map.entry(Arc::clone(subscription)).or_default();
         feed.subscribers.insert(id, Arc::clone(client));
-        feed.joined_at = Some(Instant::now());
         feed.is_idle = false;
         Some((id, is_new.then_some(feed)))
+    }
+
+    /// Lets all subscribers pay for a look at an account of this length.
+    pub(super) fn charge_look(&self, subscription: &Subscription, round: u64, bytes: usize) {
+        let (mut table, at) = (self.lock(), subscription.commitment().unwrap_or_default());
+        let feed = table.feed(subscription);
+        let clients = feed.into_iter().flat_map(|feed| feed.subscribers.values());
+        clients.for_each(|client| client.state().principal().charge_look(at, round, bytes));
     }
 
     /// Removes a subscriber. A feed without subscribers ends, unless a node's subscription feeds it.
@@ -175,14 +196,25 @@ impl Feeds {
         interrupted
     }
 
-    /// Removes feeds of nodes' subscriptions that had no subscriber at two calls in a row, and returns them.
-    pub(super) fn remove_idle(&self) -> Vec<Arc<Subscription>> {
+    /// Notifies a new subscriber of what has happened since the node has taken his subscription.
+    pub(super) fn catch_up(&self, table: &mut FeedTable, client: &SocketClient, of: &Subscription, id: u64) {
+        let missed = table.feed(of).map(|feed| feed.missed.clone()).unwrap_or_default();
+        for result in missed {
+            let notification = Arc::new(Notification::new(of, &result, false, &self.queued));
+            client.notify(id, &notification, self.max_queued.saturating_sub(self.queued_bytes()), false);
+        }
+    }
+
+    /// Removes those feeds of `own` that had no subscriber at two calls in a row, and returns them.
+    pub(super) fn remove_idle(&self, own: impl Fn(&Subscription) -> bool) -> Vec<Arc<Subscription>> {
         let mut table = self.lock();
         let ended = table
             .others
             .extract_if(|subscription, feed| {
-                let was_idle = std::mem::replace(&mut feed.is_idle, feed.subscribers.is_empty());
-                was_idle && feed.is_idle && matches!(**subscription, Subscription::Relayed { .. })
+                own(subscription) && {
+                    let is_idle = feed.subscribers.is_empty() && feed.awaited == 0;
+                    std::mem::replace(&mut feed.is_idle, is_idle) && is_idle
+                }
             })
             .map(|(subscription, _)| subscription);
         ended.collect()
@@ -192,6 +224,16 @@ impl Feeds {
         table.subscriptions = table.subscriptions + begun - ended;
         let change = i64::from(begun > 0) - i64::try_from(ended).unwrap_or(i64::MAX);
         self.metrics.ws_subscriptions.at(subscription.method()).add(change);
+    }
+}
+
+impl Feed {
+    /// Keeps a result for those who have not joined yet. What is too much is older than their answers.
+    fn miss(&mut self, result: &[u8]) {
+        self.missed.push_back(Bytes::copy_from_slice(result));
+        while self.missed.len() > 1 && self.missed.iter().map(Bytes::len).sum::<usize>() > MAX_QUEUED {
+            self.missed.pop_front();
+        }
     }
 }
 
@@ -215,9 +257,23 @@ impl FeedTable {
         })
     }
 
-    /// Adds the feed of a node's subscription, before it has subscribers.
-    pub(super) fn open(&mut self, subscription: &Arc<Subscription>) {
-        self.others.entry(Arc::clone(subscription)).or_default();
+    /// Adds the feed of a node's subscription, for which `awaited` clients wait.
+    pub(super) fn open(&mut self, subscription: &Arc<Subscription>, awaited: usize) {
+        self.others.entry(Arc::clone(subscription)).or_default().awaited += awaited;
+    }
+
+    /// Ends the waiting of a client for the feed.
+    pub(super) fn end_wait(&mut self, subscription: &Subscription) {
+        if let Some(feed) = self.feed(subscription) {
+            feed.awaited = feed.awaited.saturating_sub(1);
+            if feed.awaited == 0 {
+                feed.missed = VecDeque::new();
+            }
+        }
+    }
+
+    pub(super) fn has_accounts(&self) -> bool {
+        !self.accounts.is_empty()
     }
 
     /// Returns the feeds of accounts, with what is known of each.

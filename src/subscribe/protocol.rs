@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use super::client::{ClientState, SocketClient};
 use super::feeds::{FeedTable, Seen};
-use super::{Hub, accounts, relay};
+use super::relay::{self, Ticket};
+use super::{Hub, accounts};
 use crate::cache::{Charge, Debt};
 use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
@@ -33,23 +34,12 @@ enum Step {
         charge: Charge,
         /// What a new subscriber to an account may have seen already.
         seen: Option<Seen>,
+        ticket: Option<Ticket>,
     },
     Unsubscribe {
         id: Id,
         subscription: u64,
     },
-}
-
-/// Answers the messages of the client that have waited, until the client is to be closed.
-pub(super) async fn answer_late(hub: &Arc<Hub>, client: &Arc<SocketClient>) -> CloseReason {
-    loop {
-        let body = client.next_late().await;
-        // In a box, because few connections need its memory.
-        if let Err(reason) = Box::pin(answer(hub, client, &body, true)).await {
-            return reason;
-        }
-        client.few_answers().await;
-    }
 }
 
 /// Answers a message of the client. One that was refused just now has to wait before it is answered again. If it
@@ -143,7 +133,7 @@ async fn prepare(
         Err(Error::Limited { .. }) => return Err(CloseReason::Rate),
         Err(error) => return Ok(Some(Step::Refuse(text(&id, &error)))),
     };
-    let mut seen = None;
+    let (mut seen, mut ticket) = (None, None);
     match *subscription {
         // No node works for a call that will be refused. The place is taken when the call takes effect.
         Subscription::Account { .. }
@@ -154,14 +144,13 @@ async fn prepare(
                 charge.owe(Debt::Miss, 0);
             }
         }
-        Subscription::Relayed { .. } => {
-            if let Err(refusal) = relay::ready(hub, &subscription).await {
-                return Ok(Some(Step::Refuse(refusal.write(&id))));
-            }
-        }
+        Subscription::Relayed { .. } => match relay::ready(hub, &subscription).await {
+            Ok(ready) => ticket = ready,
+            Err(refusal) => return Ok(Some(Step::Refuse(refusal.write(&id)))),
+        },
         _ => {}
     }
-    Ok(Some(Step::Subscribe { id, subscription, charge, seen }))
+    Ok(Some(Step::Subscribe { id, subscription, charge, seen, ticket }))
 }
 
 /// Takes a call of the key's rate, unless the call has waited instead.
@@ -193,13 +182,21 @@ fn commit(hub: &Arc<Hub>, client: &Arc<SocketClient>, steps: Vec<Step>, is_batch
     if steps.is_empty() {
         return false;
     }
-    let mut table = hub.feeds.lock();
-    let effects: Vec<_> = steps.into_iter().map(|step| take_effect(hub, client, &mut table, step)).collect();
+    let (mut table, mut tickets) = (hub.feeds.lock(), Vec::new());
+    let effects = steps.into_iter().map(|step| take_effect(hub, client, &mut table, step, &mut tickets));
+    let effects: Vec<_> = effects.collect();
     let is_refused = effects.iter().any(Result::is_err);
     let texts: Vec<_> = effects.into_iter().map(|effect| effect.unwrap_or_else(identity)).collect();
     let text = texts.join(&b","[..]);
     let text = if is_batch { [b"[", &text[..], b"]"].concat() } else { text };
     client.answer(&mut client.state(), text.into());
+    for (id, Ticket { subscription, .. }) in &tickets {
+        if let Some(id) = id {
+            hub.feeds.catch_up(&mut table, client, subscription, *id);
+        }
+    }
+    // Tickets are given back without the lock.
+    drop(table);
     is_refused
 }
 
@@ -212,6 +209,7 @@ fn take_effect(
     client: &Arc<SocketClient>,
     table: &mut FeedTable,
     step: Step,
+    tickets: &mut Vec<(Option<u64>, Ticket)>,
 ) -> Result<Vec<u8>, Vec<u8>> {
     let params = |id: &Id, error: ParamError| text(id, &Error::Params(error));
     match step {
@@ -219,16 +217,28 @@ fn take_effect(
         Step::Unsubscribe { id, subscription } => {
             let removed = ClientState::remove(&mut client.state(), subscription);
             let removed = removed.ok_or_else(|| params(&id, invalid_subscription_id()))?;
-            hub.feeds.leave(table, &removed, subscription);
+            hub.feeds.leave(table, &removed.to, subscription);
             Ok(result(&id, "true"))
         }
-        Step::Subscribe { id, subscription, charge, seen } => {
+        Step::Subscribe { id, subscription, charge, seen, ticket } => {
+            let (had, waited) = (client.state().id_of(&subscription), tickets.len());
+            tickets.extend(ticket.map(|ticket| (None, ticket)));
             let is_relayed = matches!(*subscription, Subscription::Relayed { .. });
             if is_relayed && table.feed(&subscription).is_none() {
                 return Err(text(&id, &Error::NoUpstream(Vec::new())));
             }
-            let joined = hub.feeds.join(table, client, &subscription);
+            let watcher = client.watcher();
+            let watch = || {
+                let Subscription::Signature { signature, commitment, .. } = *subscription else {
+                    return None;
+                };
+                Some(hub.parts.tip.watch(signature, commitment, Some(watcher)))
+            };
+            let joined = hub.feeds.join(table, client, &subscription, watch);
             let (number, new) = joined.ok_or_else(|| params(&id, subscription_limit_reached()))?;
+            for (joined, _) in &mut tickets[waited..] {
+                *joined = Some(number).filter(|_| had.is_none());
+            }
             charge.owe(Debt::Miss, 0);
             if let Some(feed) = new {
                 feed.seen = seen.unwrap_or_default();

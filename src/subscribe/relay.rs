@@ -1,14 +1,19 @@
 //! Subscriptions that only a node can serve, over one WebSocket to a node, each question once for all clients.
 //!
 //! A node may accept subscriptions and never notify. So its socket is trusted only once it has announced a slot, and only
-//! while it goes on announcing slots. When the socket is lost, all clients that it fed are closed, because nobody knows what
-//! they have missed; they subscribe anew, at another node.
+//! while it goes on announcing slots, close to the newest one. When the socket is lost or left, all clients that it fed are
+//! closed, because nobody knows what they have missed; they subscribe anew, at another node. What one node does not serve,
+//! the next one is asked for.
+//!
+//! A node gives questions that mean the same one id, also where their texts differ, and may give one id to two kinds. So
+//! what a node feeds is known by kind and id, and one of them may feed several of our questions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
 use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -16,15 +21,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::client::context_slot;
-use super::{CHECK_INTERVAL, Hub};
+use super::client::{MAX_QUEUED, context_slot};
+use super::{CHECK_INTERVAL, Hub, MAX_RELAY_REQUESTS};
 use crate::error::Error;
 use crate::jsonrpc::{Id, reply};
-use crate::methods::{Commitment, Slot, Subscription, SubscriptionMethod};
+use crate::methods::{AnyMethod, Commitment, Slot, Subscription, SubscriptionMethod};
 use crate::node::answer::id_number;
+use crate::node::code;
 use crate::node::rent_epoch::unrounded;
 use crate::node::websocket::NodeSocket;
 use crate::pool::member::Member;
+use crate::telemetry::Unusable;
 
 /// The maximum time that a client waits until a node has taken its subscription.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,16 +41,34 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(3);
 const SILENT_SLOTS: u64 = 10;
 /// The lowest value of that time.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(2);
+/// The number of checks in a row that a node may fail before its socket is left.
+const MAX_DOUBTS: u32 = 2;
 /// The id of the call that subscribes to slots.
 const SLOTS_CALL: u64 = 0;
 
-/// A client's wish that a node takes a subscription.
+/// The wish of clients that a node takes a subscription.
 pub(super) struct RelayRequest {
     subscription: Arc<Subscription>,
-    reply: Reply,
+    replies: Vec<Reply>,
+    /// The ids of the nodes that do not serve it, and what the last one has said.
+    tried: Vec<usize>,
+    refusal: Refusal,
 }
 
-type Reply = oneshot::Sender<Result<(), Refusal>>;
+type Reply = oneshot::Sender<Result<Option<Ticket>, Refusal>>;
+
+/// The claim of a client that waits for a feed to what the feed notifies of meanwhile. It must not be dropped under the lock
+/// of the feeds.
+pub(super) struct Ticket {
+    hub: Arc<Hub>,
+    pub(super) subscription: Arc<Subscription>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.hub.feeds.lock().end_wait(&self.subscription);
+    }
+}
 
 /// The refusal of a subscription.
 #[derive(Debug, Clone)]
@@ -67,19 +92,37 @@ impl Refusal {
     }
 }
 
+impl RelayRequest {
+    fn new(subscription: Arc<Subscription>, replies: Vec<Reply>) -> Self {
+        Self { subscription, replies, tried: Vec::new(), refusal: Refusal::NO_NODE }
+    }
+
+    /// Returns true if no client waits any more.
+    fn is_given_up(&self) -> bool {
+        self.replies.iter().all(oneshot::Sender::is_closed)
+    }
+
+    fn refuse(self) {
+        for reply in self.replies {
+            // The client may have gone.
+            let _ = reply.send(Err(self.refusal.clone()));
+        }
+    }
+}
+
 /// Waits until a node feeds the subscription.
 ///
 /// # Errors
-/// No upstream has a WebSocket, none can be reached in time, or the node refuses the subscription.
-pub(super) async fn ready(hub: &Hub, subscription: &Arc<Subscription>) -> Result<(), Refusal> {
-    if nodes(hub).is_empty() {
+/// No upstream has a WebSocket, none can be reached in time, or the nodes refuse the subscription.
+pub(super) async fn ready(hub: &Hub, subscription: &Arc<Subscription>) -> Result<Option<Ticket>, Refusal> {
+    if nodes(hub, subscription.method(), None).is_empty() {
         return Err(Refusal::Ours(Error::NoSocket(subscription.method().as_str())));
     }
     if hub.feeds.lock().keep(subscription) {
-        return Ok(());
+        return Ok(None);
     }
     let (reply, answer) = oneshot::channel();
-    let request = RelayRequest { subscription: Arc::clone(subscription), reply };
+    let request = RelayRequest::new(Arc::clone(subscription), vec![reply]);
     hub.relay.try_send(request).map_err(|_| Refusal::NO_NODE)?;
     let answer = timeout(READY_TIMEOUT, answer).await.map_err(|_| Refusal::NO_NODE)?;
     answer.unwrap_or(Err(Refusal::NO_NODE))
@@ -87,53 +130,63 @@ pub(super) async fn ready(hub: &Hub, subscription: &Arc<Subscription>) -> Result
 
 /// Asks for a node's socket without a subscription of it, because it announces slots sooner than polls do.
 pub(super) fn prefer_socket(hub: &Hub) {
-    let (reply, _) = oneshot::channel();
     // If it cannot be asked for, polls announce the slots.
-    let _ = hub.relay.try_send(RelayRequest { subscription: Arc::new(Subscription::Slot), reply });
+    let _ = hub.relay.try_send(RelayRequest::new(Arc::new(Subscription::Slot), Vec::new()));
 }
 
-/// Returns the nodes that have a WebSocket, the best first.
-fn nodes(hub: &Hub) -> Vec<Arc<Member>> {
+/// Returns the nodes that have a WebSocket and may serve `method`, the best first. `lost` is the node whose socket was lost
+/// last.
+fn nodes(hub: &Hub, method: SubscriptionMethod, lost: Option<usize>) -> Vec<Arc<Member>> {
     let (pool, now) = (&hub.parts.pool, Instant::now());
-    let mut nodes: Vec<_> = pool.members().iter().filter(|member| member.has_socket()).cloned().collect();
-    nodes.sort_by_key(|member| (!pool.reasons(member, now).is_empty(), member.tier));
+    let may_serve = |member: &&Arc<Member>| {
+        member.has_socket() && !member.is_drained() && !member.lacks(AnyMethod::Subscription(method))
+    };
+    let mut nodes: Vec<_> = pool.members().iter().filter(may_serve).cloned().collect();
+    nodes.sort_by_key(|member| (!pool.reasons(member, now).is_empty(), Some(member.id) == lost, member.tier));
     nodes
 }
 
-/// Serves requests over the socket of one node at a time. Opens it with the first request.
+/// Serves requests over the sockets of nodes, each of which is opened with its first request.
 pub(super) async fn run(hub: Arc<Hub>, mut requests: mpsc::Receiver<RelayRequest>) {
-    let (mut lost, mut failures) = (None, 0);
-    while let Some(request) = requests.recv().await {
-        let mut waiting = Some(request);
-        while waiting.is_some() || hub.feeds.has(&Subscription::Slot) {
-            let nodes = nodes(&hub);
-            let node = nodes.iter().find(|node| Some(node.id) != lost).or(nodes.first());
-            let Some(node) = node.filter(|_| failures < nodes.len()) else {
-                (waiting, failures) = (None, 0);
-                tokio::time::sleep(CHECK_INTERVAL).await;
-                continue;
-            };
-            lost = Some(node.id);
-            let Some(mut relay) = Relay::open(Arc::clone(&hub), Arc::clone(node)).await else {
-                failures += 1;
-                continue;
-            };
-            failures = 0;
-            let why = relay.serve(&mut requests, waiting.take()).await;
-            let interrupted =
-                hub.feeds.interrupt(|subscription| matches!(subscription, Subscription::Relayed { .. }));
-            if interrupted > 0 {
-                hub.parts.metrics.ws_node_losses.at(()).inc();
+    let (mut open, mut running) =
+        (HashMap::<usize, mpsc::Sender<RelayRequest>>::new(), FuturesUnordered::new());
+    let mut lost = None;
+    loop {
+        let mut placed = tokio::select! {
+            Some(request) = requests.recv() => vec![request],
+            Some((node, left)) = running.next() => {
+                open.remove(&node);
+                lost = Some(node);
+                left
             }
-            tracing::warn!(
-                upstream.name = node.name,
-                why,
-                feeds = interrupted,
-                "the WebSocket of a node is lost"
-            );
+            // Whoever watches slots gets them sooner from a socket.
+            () = tokio::time::sleep(CHECK_INTERVAL), if open.is_empty() && hub.feeds.has(&Subscription::Slot) => {
+                vec![RelayRequest::new(Arc::new(Subscription::Slot), Vec::new())]
+            }
+        };
+        placed.retain(|request| {
+            !request.is_given_up() || *request.subscription == Subscription::Slot && open.is_empty()
+        });
+        for request in placed {
+            let nodes = nodes(&hub, request.subscription.method(), lost);
+            let Some(node) = nodes.into_iter().find(|node| !request.tried.contains(&node.id)) else {
+                request.refuse();
+                continue;
+            };
+            let sender = open.entry(node.id).or_insert_with(|| {
+                let (sender, receiver) = mpsc::channel(MAX_RELAY_REQUESTS);
+                running.push(Relay::run(Arc::clone(&hub), node, receiver));
+                sender
+            });
+            if let Err(error) = sender.try_send(request) {
+                error.into_inner().refuse();
+            }
         }
     }
 }
+
+/// The subscription of a node, by its kind and the node's id.
+type NodeFeed = (SubscriptionMethod, u64);
 
 /// The open socket of a node.
 struct Relay {
@@ -141,13 +194,22 @@ struct Relay {
     node: Arc<Member>,
     socket: NodeSocket,
     last_call: u64,
-    /// The subscribing calls that the node has not answered, each with all who wait for it.
-    asked: HashMap<u64, (Arc<Subscription>, Vec<Reply>)>,
-    /// The subscriptions by the node's ids, and the reverse.
-    subscriptions: HashMap<u64, Arc<Subscription>>,
-    ids: HashMap<Arc<Subscription>, u64>,
-    /// The time of the last announcement of a slot.
+    /// The subscribing calls that the node has not answered.
+    asked: HashMap<u64, RelayRequest>,
+    /// What each subscription of the node feeds, and the reverse.
+    feeds: HashMap<NodeFeed, Vec<Arc<Subscription>>>,
+    ids: HashMap<Arc<Subscription>, NodeFeed>,
+    /// The notifications that came before the answers to their subscribing calls.
+    early: Vec<(NodeFeed, Bytes)>,
+    /// The subscriptions of the node that nobody needs any more, as long as none of their kind is asked for: it might turn
+    /// out to be one of them.
+    unused: Vec<NodeFeed>,
+    /// The newest slot that the node has announced, and the time of that.
+    slot: Slot,
     heard_at: Instant,
+    /// True once the node was close to the newest slot.
+    was_near: bool,
+    doubts: u32,
 }
 
 /// Why a socket is lost.
@@ -158,6 +220,7 @@ type Loss = &'static str;
 struct NodeMessage<'a> {
     #[serde(borrow)]
     id: Option<&'a RawValue>,
+    method: Option<&'a str>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -170,7 +233,13 @@ struct NodeMessage<'a> {
 struct NotificationParams<'a> {
     #[serde(borrow)]
     result: &'a RawValue,
-    subscription: u64,
+    #[serde(borrow)]
+    subscription: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct NodeError {
+    code: i32,
 }
 
 #[derive(Deserialize)]
@@ -180,6 +249,36 @@ struct SlotInfo {
 }
 
 impl Relay {
+    /// Opens the socket of `node` and serves requests until it is lost. Returns the node's id and the requests that are left.
+    async fn run(
+        hub: Arc<Hub>,
+        node: Arc<Member>,
+        mut requests: mpsc::Receiver<RelayRequest>,
+    ) -> (usize, Vec<RelayRequest>) {
+        let mut left = Vec::new();
+        if let Some(mut relay) = Self::open(Arc::clone(&hub), Arc::clone(&node)).await {
+            let why = relay.serve(&mut requests).await;
+            let interrupted = hub.feeds.interrupt(|subscription| relay.ids.contains_key(subscription));
+            hub.fed_by().remove(&node.id);
+            if interrupted > 0 {
+                hub.parts.metrics.ws_node_losses.at(()).inc();
+            }
+            tracing::warn!(
+                upstream.name = node.name,
+                why,
+                feeds = interrupted,
+                "the WebSocket of a node is lost"
+            );
+            left.extend(relay.asked.into_values());
+        }
+        requests.close();
+        while let Some(request) = requests.recv().await {
+            left.push(request);
+        }
+        left.iter_mut().for_each(|request| request.tried.push(node.id));
+        (node.id, left)
+    }
+
     /// Opens the socket of `node`, and waits until it announces a slot.
     async fn open(hub: Arc<Hub>, node: Arc<Member>) -> Option<Self> {
         let socket = timeout(NODE_TIMEOUT, node.open_socket()).await.ok()?.ok()?;
@@ -189,13 +288,18 @@ impl Relay {
             socket,
             last_call: SLOTS_CALL,
             asked: HashMap::new(),
-            subscriptions: HashMap::new(),
+            feeds: HashMap::new(),
             ids: HashMap::new(),
+            early: Vec::new(),
+            unused: Vec::new(),
+            slot: 0,
             heard_at: Instant::now(),
+            was_near: false,
+            doubts: 0,
         };
         relay.call(SLOTS_CALL, SubscriptionMethod::Slot.as_str(), "[]").await.ok()?;
-        let (opened_at, silence) = (relay.heard_at, relay.silence());
-        while relay.heard_at == opened_at {
+        let silence = relay.silence();
+        while relay.slot == 0 {
             let message = timeout(silence, relay.socket.next()).await.ok()?;
             relay.read(message).ok()?;
         }
@@ -203,16 +307,7 @@ impl Relay {
     }
 
     /// Serves requests until the socket is lost.
-    async fn serve(
-        &mut self,
-        requests: &mut mpsc::Receiver<RelayRequest>,
-        first: Option<RelayRequest>,
-    ) -> Loss {
-        if let Some(request) = first
-            && let Err(loss) = self.subscribe(request).await
-        {
-            return loss;
-        }
+    async fn serve(&mut self, requests: &mut mpsc::Receiver<RelayRequest>) -> Loss {
         let mut check_at = Instant::now() + CHECK_INTERVAL;
         loop {
             let silent_at = self.heard_at + self.silence();
@@ -242,39 +337,86 @@ impl Relay {
         sent.map_err(|_| "it takes no calls")?.map_err(|_| "it is closed")
     }
 
-    async fn subscribe(&mut self, RelayRequest { subscription, reply }: RelayRequest) -> Result<(), Loss> {
+    async fn subscribe(&mut self, request: RelayRequest) -> Result<(), Loss> {
+        let subscription = Arc::clone(&request.subscription);
         let Subscription::Relayed { method, params, .. } = &*subscription else { return Ok(()) };
-        if self.hub.feeds.lock().keep(&subscription) {
-            let _ = reply.send(Ok(()));
+        if self.ids.contains_key(&subscription) {
+            self.accept(request);
             return Ok(());
         }
-        if let Some((_, replies)) = self.asked.values_mut().find(|(asked, _)| *asked == subscription) {
-            replies.push(reply);
+        if let Some(asked) = self.asked.values_mut().find(|asked| asked.subscription == subscription) {
+            asked.replies.extend(request.replies);
             return Ok(());
         }
         self.last_call += 1;
-        self.asked.insert(self.last_call, (Arc::clone(&subscription), vec![reply]));
+        self.asked.insert(self.last_call, request);
         self.call(self.last_call, method.as_str(), params).await
+    }
+
+    /// Lets the clients go on who wait for a feed, which begins with what has come early.
+    fn accept(&mut self, request: RelayRequest) {
+        let (hub, subscription) = (&self.hub, request.subscription);
+        hub.feeds.lock().open(&subscription, request.replies.len());
+        for reply in request.replies {
+            let ticket = Ticket { hub: Arc::clone(hub), subscription: Arc::clone(&subscription) };
+            // The client may have gone.
+            let _ = reply.send(Ok(Some(ticket)));
+        }
+        let of = self.ids.get(&subscription).copied();
+        for (_, result) in self.early.extract_if(.., |(feed, _)| Some(*feed) == of) {
+            publish(hub, self.node.id, &subscription, &result);
+        }
+    }
+
+    /// Returns true if a call of this kind waits for its answer.
+    fn is_asked(&self, method: SubscriptionMethod) -> bool {
+        self.asked.values().any(|asked| asked.subscription.method() == method)
     }
 
     /// Ends the node's subscriptions that have no subscriber any more, and looks whether the node is still to be used.
     async fn check(&mut self) -> Result<(), Loss> {
-        self.asked.retain(|_, (_, replies)| !replies.iter().all(oneshot::Sender::is_closed));
-        for subscription in self.hub.feeds.remove_idle() {
-            if let Some(id) = self.ids.remove(&subscription) {
-                self.subscriptions.remove(&id);
-                self.last_call += 1;
-                let method = format!("{}Unsubscribe", subscription.method().kind());
-                self.call(self.last_call, &method, &format!("[{id}]")).await?;
+        for subscription in self.hub.feeds.remove_idle(|of| self.ids.contains_key(of)) {
+            let Some(feed) = self.ids.remove(&subscription) else { continue };
+            let fed = self.feeds.entry(feed).or_default();
+            fed.retain(|of| *of != subscription);
+            if fed.is_empty() {
+                self.feeds.remove(&feed);
+                self.unused.push(feed);
             }
         }
-        let members = self.hub.parts.pool.members();
-        let is_used =
-            members.of(self.node.id).is_some_and(|now| now.has_socket_of(&self.node) && !now.is_drained());
-        if is_used { Ok(()) } else { Err("the node is not used any more") }
+        for feed @ (method, id) in std::mem::take(&mut self.unused) {
+            if self.is_asked(method) {
+                self.unused.push(feed);
+            } else if !self.feeds.contains_key(&feed) {
+                self.last_call += 1;
+                self.call(self.last_call, &format!("{}Unsubscribe", method.kind()), &format!("[{id}]"))
+                    .await?;
+            }
+        }
+        if !SubscriptionMethod::ALL.into_iter().any(|method| self.is_asked(method)) {
+            self.early.clear();
+        }
+        let (pool, now) = (&self.hub.parts.pool, Instant::now());
+        let member = pool.members().of(self.node.id).cloned();
+        let Some(member) = member.filter(|now| now.has_socket_of(&self.node) && !now.is_drained()) else {
+            return Err("the node is not used any more");
+        };
+        let is_behind = pool.is_behind(self.slot) && self.was_near;
+        let is_better = |of: &Arc<Member>| of.has_socket() && pool.reasons(of, now).is_empty();
+        let is_avoided = pool.reasons(&member, now).iter().any(|reason| *reason != Unusable::Busy);
+        let is_worse = is_avoided && pool.members().iter().any(is_better);
+        if self.ids.is_empty() {
+            self.hub.fed_by().remove(&self.node.id);
+        }
+        self.doubts = if is_behind || is_worse { self.doubts + 1 } else { 0 };
+        match self.doubts {
+            MAX_DOUBTS.. if is_behind => Err("it has fallen behind"),
+            MAX_DOUBTS.. => Err("another node is better"),
+            _ => Ok(()),
+        }
     }
 
-    /// Reads a message of the node. An answer lets the client of its request go on, and a notification goes to all
+    /// Reads a message of the node. An answer lets the clients of its request go on, and a notification goes to all
     /// subscribers.
     fn read<E>(&mut self, message: Option<Result<Message, E>>) -> Result<(), Loss> {
         let Some(Ok(message)) = message else { return Err("it is closed") };
@@ -282,52 +424,91 @@ impl Relay {
         let text = unrounded(text.into());
         let message: NodeMessage<'_> =
             serde_json::from_slice(&text).map_err(|_| "its messages are no JSON-RPC")?;
-        if let Some(NotificationParams { result, subscription: id }) = message.params {
-            match self.subscriptions.get(&id).map(|subscription| &**subscription) {
-                Some(Subscription::Slot) => {
-                    let SlotInfo { slot, parent } = serde_json::from_str(result.get())
-                        .map_err(|_| "it announces slots in an unknown form")?;
-                    self.heard_at = Instant::now();
-                    if self.hub.parts.frontier.believes(Commitment::Processed, slot) {
-                        self.hub.note_slot(slot, Some(parent));
-                    }
-                }
-                Some(subscription) => {
-                    let result = result.get().as_bytes();
-                    if let Some((at, slot)) = subscription.commitment().zip(context_slot(result)) {
-                        let frontier = &self.hub.parts.frontier;
-                        frontier.answered(frontier.era(), self.node.id, at, slot, Instant::now());
-                    }
-                    self.hub.feeds.publish(subscription, result, false);
-                }
-                // A notification may be on its way when its subscription ends.
-                None => {}
-            }
-            return Ok(());
+        if let Some(NotificationParams { result, subscription }) = message.params {
+            let kind = message.method.and_then(SubscriptionMethod::from_notification);
+            let feed = kind.zip(id_number(subscription)).ok_or("its notifications have no kind or no id")?;
+            return self.hear(feed, result);
         }
         let (call, id) = (message.id.and_then(id_number), message.result.and_then(id_number));
         if call == Some(SLOTS_CALL) {
-            let id = id.ok_or("it announces no slots")?;
-            self.subscriptions.insert(id, Arc::new(Subscription::Slot));
-            return Ok(());
+            return id.map(|_| ()).ok_or("it announces no slots");
         }
-        let Some((subscription, replies)) = call.and_then(|call| self.asked.remove(&call)) else {
-            return Ok(());
-        };
-        let taken = match (id, message.error) {
-            (Some(id), _) => {
-                self.hub.feeds.lock().open(&subscription);
-                self.subscriptions.insert(id, Arc::clone(&subscription));
-                self.ids.insert(subscription, id);
-                Ok(())
-            }
-            (None, Some(error)) => Err(Refusal::ByNode(Bytes::copy_from_slice(error.get().as_bytes()))),
-            (None, None) => Err(Refusal::NO_NODE),
-        };
-        for reply in replies {
-            // The client may have gone.
-            let _ = reply.send(taken.clone());
+        let Some(request) = call.and_then(|call| self.asked.remove(&call)) else { return Ok(()) };
+        match (id, message.error) {
+            (Some(id), _) => self.taken(request, id),
+            (None, error) => self.refused(request, error),
         }
         Ok(())
     }
+
+    fn hear(&mut self, feed: NodeFeed, result: &RawValue) -> Result<(), Loss> {
+        if feed.0 == SubscriptionMethod::Slot {
+            let SlotInfo { slot, parent } =
+                serde_json::from_str(result.get()).map_err(|_| "it announces slots in an unknown form")?;
+            (self.slot, self.heard_at) = (slot, Instant::now());
+            self.was_near |= !self.hub.parts.pool.is_behind(slot);
+            if !self.ids.is_empty() {
+                self.hub.fed_by().insert(self.node.id, slot);
+            }
+            if self.hub.parts.frontier.believes(Commitment::Processed, slot) {
+                self.hub.note_slot(slot, Some(parent));
+            }
+            return Ok(());
+        }
+        let result = result.get().as_bytes();
+        if let Some(fed) = self.feeds.get(&feed) {
+            fed.iter().for_each(|subscription| publish(&self.hub, self.node.id, subscription, result));
+        } else if self.is_asked(feed.0)
+            && self.early.iter().map(|(_, result)| result.len()).sum::<usize>() < MAX_QUEUED
+        {
+            self.early.push((feed, Bytes::copy_from_slice(result)));
+        }
+        // Otherwise it was on its way when its subscription ended.
+        Ok(())
+    }
+
+    /// Notes that the node has taken a subscription under `id`.
+    fn taken(&mut self, request: RelayRequest, id: u64) {
+        let (subscription, feed) = (Arc::clone(&request.subscription), (request.subscription.method(), id));
+        // Another node may feed it meanwhile.
+        let is_fed = self.hub.feeds.lock().keep(&subscription);
+        if is_fed || request.is_given_up() {
+            self.unused.push(feed);
+        } else {
+            self.feeds.entry(feed).or_default().push(Arc::clone(&subscription));
+            self.ids.insert(subscription, feed);
+        }
+        if is_fed || self.ids.contains_key(&request.subscription) {
+            self.accept(request);
+        }
+    }
+
+    /// Lets another node be asked for what this one refuses, unless every node would.
+    fn refused(&self, mut request: RelayRequest, error: Option<&RawValue>) {
+        if let Some(error) = error {
+            request.refusal = Refusal::ByNode(Bytes::copy_from_slice(error.get().as_bytes()));
+        }
+        let code =
+            error.and_then(|error| serde_json::from_str(error.get()).ok()).map(|NodeError { code }| code);
+        if code == Some(code::INVALID_PARAMS) {
+            return request.refuse();
+        }
+        if code == Some(code::METHOD_NOT_FOUND) {
+            self.node.set_lacking(AnyMethod::Subscription(request.subscription.method()));
+        }
+        request.tried.push(self.node.id);
+        if let Err(error) = self.hub.relay.try_send(request) {
+            error.into_inner().refuse();
+        }
+    }
+}
+
+/// Hands a notification of `node` to all subscribers. What they were shown by it, reads do not go back behind.
+fn publish(hub: &Hub, node: usize, subscription: &Subscription, result: &[u8]) {
+    if let Some((at, slot)) = subscription.commitment().zip(context_slot(result)) {
+        let frontier = &hub.parts.frontier;
+        frontier.answered(frontier.era(), node, at, slot, Instant::now());
+        hub.parts.tip.raise(at, slot);
+    }
+    hub.feeds.publish(subscription, result, false);
 }

@@ -10,8 +10,9 @@ use super::client::{MAX_QUEUED, NextMessage, Queued, SocketClient};
 use super::feeds::Feeds;
 use crate::config::{Config, Plan};
 use crate::gateway::Gateway;
-use crate::methods::{Subscription, SubscriptionMethod};
+use crate::methods::{Commitment, Signature, Subscription, SubscriptionMethod};
 use crate::telemetry::{CloseReason, Metrics};
+use crate::tip::watch_alone;
 
 const ROOM: usize = 4 * MAX_QUEUED;
 
@@ -41,7 +42,7 @@ impl Bench {
     }
 
     fn join(&self, client: &Arc<SocketClient>, subscription: &Arc<Subscription>) -> u64 {
-        self.feeds.join(&mut self.feeds.lock(), client, subscription).unwrap().0
+        self.feeds.join(&mut self.feeds.lock(), client, subscription, || None).unwrap().0
     }
 }
 
@@ -86,11 +87,52 @@ async fn one_text_reaches_all_subscribers_with_their_ids() {
     }
     assert_eq!(bench.feeds.queued_bytes(), 0);
     let removed = one.state().remove(ids[0]).unwrap();
-    bench.feeds.leave(&mut bench.feeds.lock(), &removed, ids[0]);
+    bench.feeds.leave(&mut bench.feeds.lock(), &removed.to, ids[0]);
     bench.feeds.publish(&asked, b"2", true);
     assert!(waiting(&one).unwrap().is_empty(), "nothing after the end of a subscription");
     assert_eq!(waiting(&other).unwrap().len(), 1);
     assert!(!other.has(ids[1]) && !bench.feeds.has(&asked), "the last notification ends it");
+}
+
+/// Whoever has subscribed just now is notified a moment after the answer, and nobody else waits for that.
+#[tokio::test(start_paused = true)]
+async fn an_end_waits_for_the_answer_of_its_own_subscriber() {
+    let bench = Bench::new();
+    let (old, new) = (bench.client(1), bench.client(2));
+    let asked = Arc::new(Subscription::Signature {
+        signature: Signature([7; 64]),
+        commitment: Commitment::Confirmed,
+        received: false,
+    });
+    bench.join(&old, &asked);
+    tokio::time::advance(Duration::from_millis(50)).await;
+    bench.join(&new, &asked);
+    bench.feeds.publish(&asked, b"1", true);
+    assert_eq!([&old, &new].map(|client| waiting(client).map(|texts| texts.len())), [Ok(1), Ok(0)]);
+    assert!(!new.has_more(), "what has to wait does not keep from flushing");
+    tokio::time::advance(Duration::from_millis(11)).await;
+    assert_eq!(waiting(&new).map(|texts| texts.len()), Ok(1));
+}
+
+/// Heights wait for the end of a signature until it is written, so a client that does not take it is closed.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_take_an_end_is_closed() {
+    let bench = Bench::new();
+    let (client, (watch, is_dropped)) = (bench.client(1), watch_alone(Signature([7; 64])));
+    let asked = Arc::new(Subscription::Signature {
+        signature: Signature([7; 64]),
+        commitment: Commitment::Confirmed,
+        received: false,
+    });
+    bench.feeds.join(&mut bench.feeds.lock(), &client, &asked, || Some(watch)).unwrap();
+    assert!(client.closed(None).now_or_never().is_none() && !is_dropped());
+    bench.feeds.publish(&asked, b"1", true);
+    // The writer waits for the socket with another message.
+    let begun = Instant::now();
+    assert_eq!(client.closed(None).await, CloseReason::Lagged);
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_millis(100) && waited < Duration::from_millis(150), "{waited:?}");
+    assert!(is_dropped(), "no height waits for it any more");
 }
 
 #[tokio::test]
@@ -133,7 +175,7 @@ async fn a_key_has_as_many_subscriptions_as_its_plan_says() {
     let bench = Bench::with(|plan| plan.subscriptions = 40_000);
     let clients = [bench.client(1), bench.client(2)];
     let join = |client: &Arc<SocketClient>, asked: &Arc<Subscription>| {
-        bench.feeds.join(&mut bench.feeds.lock(), client, asked).is_some()
+        bench.feeds.join(&mut bench.feeds.lock(), client, asked, || None).is_some()
     };
     let accepted = (0..100_000).filter(|at| join(&clients[at % 2], &logs(&at.to_string()))).count();
     let gauge = || bench.metrics.ws_subscriptions.at(SubscriptionMethod::Logs).get();

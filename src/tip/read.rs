@@ -4,15 +4,18 @@
 //! of the followed chain, if there is one: `getBlock` then has the block of every slot that `getSlot` shows. Otherwise a
 //! node is asked once a slot, whoever asks.
 
+use std::collections::VecDeque;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::Tip;
+use super::{Tip, own_context};
 use crate::cache::{CacheStatus, ForwardReason};
 use crate::error::Error;
+use crate::fair::Watcher;
 use crate::follow::BlockHead;
 use crate::frontier::Era;
 use crate::methods::{EpochInfo, LatestBlockhash, Pubkey, ReadAt, Slot, TipMethod, TipQuery};
@@ -25,6 +28,8 @@ const HIT: CacheStatus = CacheStatus::Hit { ttl_s: 0, derived: false, stale: fal
 pub(super) const ASKED: CacheStatus = CacheStatus::forwarded(ForwardReason::Miss, false);
 /// The number of blocks that nodes remember. No blockhash is valid for longer.
 const LONGEST_WINDOW: u64 = 300;
+/// The number of blockhashes that are remembered, as many as nodes remember.
+const MAX_GIVEN: usize = 300;
 /// The slots for which a followed chain counts as current after a poll has named its newest block.
 const POLLED_SLOTS: u64 = 2;
 
@@ -52,6 +57,8 @@ pub(super) struct Reads {
     hashes: [LastAnswer; 3],
     /// The number of blocks for which a blockhash is valid, as a node has shown it. 0 until then.
     pub(super) window: AtomicU64,
+    /// The newest blockhashes that nodes have given out, each with its slot.
+    given: std::sync::Mutex<VecDeque<(Box<str>, Slot)>>,
 }
 
 /// What a node said last, and when. Callers who find it too old wait for one fetch, which holds the lock.
@@ -92,10 +99,15 @@ impl Tip {
     ///
     /// # Errors
     /// No node answers at or above the tip in time.
-    pub async fn answer(&self, query: &TipQuery, context: &CallContext) -> Result<TipAnswer, Error> {
+    pub async fn answer(
+        &self,
+        query: &TipQuery,
+        context: &CallContext,
+        watcher: Watcher,
+    ) -> Result<TipAnswer, Error> {
         let answer = match query {
             TipQuery::State(_, at) | TipQuery::BlockhashValid(_, at) => {
-                self.read_and_show(query, *at, context).await
+                self.read_and_show(query, *at, context, watcher).await
             }
             TipQuery::Statuses { signatures, search_history } => {
                 self.statuses(signatures, *search_history, context).await
@@ -113,10 +125,14 @@ impl Tip {
         query: &TipQuery,
         at: ReadAt,
         context: &CallContext,
+        watcher: Watcher,
     ) -> Result<TipAnswer, Unread> {
         loop {
             let (slot, answer) = self.read(query, at, context).await?;
-            if self.show(at.commitment, slot, context.deadline).await? {
+            if proves_expiry(query, &answer.reply) {
+                self.settle(watcher, at.commitment, slot, context.deadline).await?;
+            }
+            if self.raise(at.commitment, slot) <= slot {
                 return Ok(answer);
             }
             // A higher slot was shown meanwhile.
@@ -171,7 +187,7 @@ impl Tip {
         }
         let (kept, status) =
             self.keep(&self.reads.hashes, TipMethod::GetLatestBlockhash, at, context).await?;
-        self.learn_window(&kept.result);
+        self.learn(&kept);
         Ok((kept.slot, TipAnswer::new(NodeReply::Result(kept.result), status)))
     }
 
@@ -200,16 +216,34 @@ impl Tip {
         self.followed.heads().borrow().as_ref()?.named(blockhash).cloned()
     }
 
+    /// Returns the slot from which on nodes have this blockhash. `None` if the chain does not have it and it was not given
+    /// out lately.
+    pub fn slot_of(&self, blockhash: &str) -> Option<Slot> {
+        let given = || {
+            let given = self.reads.given.lock().unwrap_or_else(PoisonError::into_inner);
+            given.iter().rev().find(|(hash, _)| **hash == *blockhash).map(|(_, slot)| *slot)
+        };
+        self.known_block(blockhash).map(|block| block.slot).or_else(given)
+    }
+
     fn window(&self) -> Option<u64> {
         Some(self.reads.window.load(Ordering::Relaxed)).filter(|window| *window > 0)
     }
 
-    /// Learns how long a blockhash is valid from a node's answer to getLatestBlockhash, if the chain has its block.
-    fn learn_window(&self, result: &Bytes) {
-        let learned = || {
-            let latest: LatestBlockhash = serde_json::from_slice(&Contextual::split(result)?.value).ok()?;
-            latest.last_valid_block_height.checked_sub(self.known_block(&latest.blockhash)?.height)
-        };
+    /// Remembers the blockhash of a node's answer to getLatestBlockhash, and learns how long it is valid if the chain has its
+    /// block.
+    fn learn(&self, Kept { result, slot, .. }: &Kept) {
+        let latest = Contextual::split(result).and_then(|of| serde_json::from_slice(&of.value).ok());
+        let Some(LatestBlockhash { blockhash, last_valid_block_height }) = latest else { return };
+        let mut given = self.reads.given.lock().unwrap_or_else(PoisonError::into_inner);
+        if given.back().is_none_or(|(last, _)| **last != *blockhash) {
+            given.push_back((blockhash.as_str().into(), *slot));
+            if given.len() > MAX_GIVEN {
+                given.pop_front();
+            }
+        }
+        drop(given);
+        let learned = || last_valid_block_height.checked_sub(self.known_block(&blockhash)?.height);
         // One node's answer decides for all callers, so a wrong number is not believed.
         if let Some(window) = learned().filter(|window| *window <= LONGEST_WINDOW) {
             self.reads.window.store(window, Ordering::Relaxed);
@@ -250,7 +284,7 @@ impl Tip {
         at: ReadAt,
         context: &CallContext,
     ) -> Result<(Kept, CacheStatus), Unread> {
-        let fetch = async |at| {
+        let fetch = async |at, context: &CallContext| {
             let (era, sent_at) = (self.frontier.era(), Instant::now());
             let (slot, result) = self.ask_alone(&TipQuery::State(method, at), context).await?;
             Ok(Kept { result, slot, era, sent_at })
@@ -258,7 +292,7 @@ impl Tip {
         let ReadAt { commitment, min_context_slot } = at;
         // A refusal of one caller's minimum is not everybody's answer.
         if min_context_slot > Some(self.slot(commitment)) {
-            return Ok((fetch(at).await?, ASKED));
+            return Ok((fetch(at, context).await?, ASKED));
         }
         let arrived = Instant::now();
         let mut last = last[commitment.index()].lock().await;
@@ -278,7 +312,8 @@ impl Tip {
                 Ok(_) | Err(_) => {}
             }
         }
-        let answer = fetch(ReadAt { commitment, min_context_slot: None }).await;
+        let own = own_context(context.trace.clone());
+        let answer = fetch(ReadAt { commitment, min_context_slot: None }, &own).await;
         *last = Some((answer.clone(), Instant::now()));
         answer.map(|kept| (kept, CacheStatus::forwarded(ForwardReason::Miss, true)))
     }
@@ -290,6 +325,17 @@ impl Tip {
             NodeReply::Result(result) => Ok((slot, result)),
             refusal @ NodeReply::Error { .. } => Err(Unread::Refused(refusal)),
         }
+    }
+}
+
+/// Returns true if a client may conclude from the answer that a transaction can land no more.
+fn proves_expiry(query: &TipQuery, reply: &NodeReply) -> bool {
+    match (query, reply) {
+        (TipQuery::State(method, _), _) => {
+            matches!(method, TipMethod::GetBlockHeight | TipMethod::GetEpochInfo)
+        }
+        (_, NodeReply::Result(result)) => Contextual::split(result).is_some_and(|of| of.value == "false"),
+        (_, NodeReply::Error { .. }) => false,
     }
 }
 

@@ -3,20 +3,24 @@
 //! for many calls by asking for many signatures.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::sync::OnceCell;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::read::{ASKED, Unread};
-use super::{PATIENCE, Tip, TipAnswer};
+use super::{Tip, TipAnswer, own_context};
 use crate::error::Error;
+use crate::fair::{CallerHoldings, CallerId};
 use crate::methods::{Commitment, MAX_SIGNATURES, Signature, SignatureStatus, Slot, TipQuery};
 use crate::node::answer::elements;
 use crate::node::{Contextual, NodeReply};
 use crate::pool::CallContext;
+
+/// The maximum number of signatures in all questions that have no answer yet: 64 full calls.
+const MAX_ASKED: usize = 64 * MAX_SIGNATURES;
 
 /// The statuses of some signatures in their order, each as JSON text, as of one slot.
 #[derive(Debug, Clone)]
@@ -31,6 +35,23 @@ pub(super) struct Statuses {
 pub(super) struct Merger {
     open: Mutex<Arc<Batch>>,
     turn: tokio::sync::Mutex<()>,
+    /// The signatures in all questions that have no answer yet, and those of each caller.
+    asked: AtomicUsize,
+    callers: CallerHoldings,
+}
+
+/// The place of a question among those that have no answer yet. Dropping it gives the place back.
+struct Place<'a> {
+    of: &'a Merger,
+    caller: CallerId,
+    signatures: usize,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.of.asked.fetch_sub(self.signatures, Ordering::Relaxed);
+        self.of.callers.remove(self.caller, self.signatures);
+    }
 }
 
 /// Questions that one call answers, which whoever gets the turn first sends for all.
@@ -91,6 +112,7 @@ impl Tip {
         signatures: &[Signature],
         context: &CallContext,
     ) -> Result<Statuses, Unread> {
+        let _place = self.merger.place(context.caller, signatures.len()).ok_or(Error::Overloaded)?;
         let batch = self.merger.join(signatures);
         let ask = async || {
             let _turn = tokio::select! {
@@ -98,8 +120,7 @@ impl Tip {
                 () = batch.full.cancelled() => None,
             };
             let all: Arc<[_]> = self.merger.close(&batch).into();
-            // Those who came later have more time.
-            let context = CallContext { deadline: Instant::now() + PATIENCE, ..context.clone() };
+            let context = own_context(context.trace.clone());
             let answer = self.ask_for_statuses(Arc::clone(&all), false, &context).await;
             (all, answer)
         };
@@ -139,6 +160,16 @@ pub(super) fn split(reply: NodeReply) -> Result<Statuses, Unread> {
 }
 
 impl Merger {
+    /// Takes the place of a question. `None` if all callers together, or this one, have as many as they may: merged calls
+    /// are slotfront's own, so nodes do not share them out.
+    fn place(&self, caller: CallerId, signatures: usize) -> Option<Place<'_>> {
+        let all = self.asked.fetch_add(signatures, Ordering::Relaxed);
+        self.callers.add(caller, signatures);
+        let place = Place { of: self, caller, signatures };
+        // The caller's own place is counted already.
+        self.callers.may_add(caller, 0, all, MAX_ASKED.checked_sub(all + signatures)?).then_some(place)
+    }
+
     /// Adds a question to the call that is sent next, or to a further one if that has no room.
     fn join(&self, signatures: &[Signature]) -> Arc<Batch> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,6 +199,18 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_caller_takes_all_places() {
+        let merger = Merger::default();
+        let [hog, other] = [1, 2].map(CallerId::numbered);
+        let held: Vec<_> = (0..1_000).map_while(|_| merger.place(hog, MAX_SIGNATURES)).collect();
+        assert!(held.len() > 32 && held.len() < 64, "{}", held.len());
+        assert!(merger.place(hog, MAX_SIGNATURES).is_none());
+        assert!(merger.place(other, MAX_SIGNATURES).is_some());
+        drop(held);
+        assert_eq!(merger.asked.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     fn questions_share_calls_of_256_signatures() {

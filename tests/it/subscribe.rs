@@ -3,6 +3,7 @@
 mod ends;
 mod limits;
 mod model;
+mod others;
 mod relay;
 mod restarts;
 mod signatures;

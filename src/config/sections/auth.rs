@@ -125,6 +125,10 @@ section! {
         // Whoever sells by calls sells subscriptions by their making. Notifications are shared, so they cost the nodes
         // nothing more.
         notification: u64 = within(0, 0..=1_000_000),
+        /// The price of a hundred looks at watched accounts, and of each 64 KiB that they begin. In each slot the first 20
+        /// accounts and the first 64 KiB of a key are free. A signature that is waited for longer than three minutes is
+        /// looked at in each slot, too.
+        looks: u64 = within(1, 0..=1_000_000),
         /// The price of a hit, as a share of the full price. 0.0 makes hits free.
         hit_factor: f64 = within(1.0, SHARE),
     }

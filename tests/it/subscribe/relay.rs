@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use slotfront::config::Secret;
+use slotfront::methods::AnyMethod;
 use slotfront::methods::Commitment::{Confirmed, Processed};
 use slotfront::node::websocket::accept_key;
 use slotfront_sim::probe_methods;
@@ -34,6 +35,16 @@ struct NodeState {
     ids: Mutex<Vec<(u64, String)>>,
     last_id: AtomicU64,
     is_silent: AtomicBool,
+    /// True if the node gives one id to all subscriptions.
+    has_one_id: AtomicBool,
+    /// True if the first notification of a subscription comes before the answer to its call.
+    is_early: AtomicBool,
+    /// True if answers to subscribing calls are not sent.
+    is_slow: AtomicBool,
+    /// The newest slot.
+    slot: AtomicU64,
+    /// The method that the node does not serve.
+    lacks: Mutex<String>,
     /// True if answers have null members, and ids as strings, as some providers write them.
     is_provider: AtomicBool,
     /// Texts for all open sockets. An empty one closes them.
@@ -49,6 +60,11 @@ impl NodeSocket {
             ids: Mutex::default(),
             last_id: AtomicU64::new(100),
             is_silent: AtomicBool::new(false),
+            has_one_id: AtomicBool::new(false),
+            is_early: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
+            slot: AtomicU64::new(1_000),
+            lacks: Mutex::new("none".to_owned()),
             is_provider: AtomicBool::new(false),
             send: broadcast::channel(4_096).0,
         });
@@ -106,19 +122,33 @@ impl NodeState {
         );
         stream.write_all(answer.as_bytes()).await.unwrap();
         let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
-        let (mut slot, mut slots_id) = (1_000_u64, None);
+        let mut slots_id = None;
         loop {
             let out = tokio::select! {
                 message = socket.next() => match message {
                     Some(Ok(Message::Text(text))) => {
                         let call: Value = serde_json::from_str(&text).unwrap();
                         let name = format!("{} {}", call["method"].as_str().unwrap(), call["params"]);
-                        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+                        let id = match self.has_one_id.load(Ordering::Relaxed) {
+                            true => 0,
+                            false => self.last_id.fetch_add(1, Ordering::Relaxed),
+                        };
                         if name.starts_with("slotSubscribe") {
                             slots_id = Some(id);
                         }
                         self.calls.lock().unwrap().push(name.clone());
-                        let mut answer = if name.contains("refuse") {
+                        let kind = name.split_once("Subscribe").map(|(kind, _)| kind.to_owned());
+                        if let Some(kind) = kind.filter(|kind| kind != "slot" && self.is_early.load(Ordering::Relaxed)) {
+                            let params = json!({"result": "early", "subscription": id});
+                            let early = json!({"jsonrpc": "2.0", "method": format!("{kind}Notification"), "params": params});
+                            if socket.send(Message::text(early.to_string())).await.is_err() {
+                                return;
+                            }
+                        }
+                        let is_slow = self.is_slow.load(Ordering::Relaxed) && name.contains("logsSubscribe");
+                        let mut answer = if name.starts_with(&*self.lacks.lock().unwrap()) {
+                            json!({"jsonrpc": "2.0", "error": {"code": -32601, "message": "Method not found"}, "id": call["id"]})
+                        } else if name.contains("refuse") {
                             json!({"jsonrpc": "2.0", "error": {"code": -32602, "message": "no"}, "id": call["id"]})
                         } else if name.contains("Unsubscribe") {
                             json!({"jsonrpc": "2.0", "result": true, "id": call["id"]})
@@ -131,6 +161,16 @@ impl NodeState {
                             let absent = if answer.get("result").is_some() { "error" } else { "result" };
                             answer[absent] = Value::Null;
                         }
+                        if is_slow {
+                            let (send, state) = (self.send.clone(), Arc::clone(&self));
+                            TaskTracker::new().spawn(async move {
+                                while state.is_slow.load(Ordering::Relaxed) {
+                                    sleep(Duration::from_millis(10)).await;
+                                }
+                                send.send(answer.to_string())
+                            });
+                            continue;
+                        }
                         answer.to_string()
                     }
                     Some(Ok(_)) => continue,
@@ -138,7 +178,7 @@ impl NodeState {
                 },
                 Ok(text) = send.recv() => text,
                 () = sleep(Duration::from_millis(20)), if slots_id.is_some() && !self.is_silent.load(Ordering::Relaxed) => {
-                    slot += 1;
+                    let slot = self.slot.fetch_add(1, Ordering::Relaxed) + 1;
                     let result = json!({"slot": slot, "parent": slot - 1, "root": slot - 32});
                     let params = json!({"result": result, "subscription": slots_id});
                     json!({"jsonrpc": "2.0", "method": "slotNotification", "params": params}).to_string()
@@ -251,6 +291,170 @@ async fn what_a_log_tells_of_is_in_the_next_balance() {
     node.notify("logsSubscribe", "logsNotification", &json!({"context": {"slot": landed}, "value": value}));
     socket.notification().await;
     assert_eq!(balance.send().await.value(), before + 77);
+}
+
+/// A node gives questions that mean the same one id.
+#[tokio::test]
+async fn two_spellings_of_one_question_are_told_alike() {
+    let (gateway, [node, _]) = start().await;
+    let config = json!({"encoding": "binary", "filters": null, "x": 1, "commitment": "finalized"});
+    let spellings = [json!(["p"]), json!(["p", {}]), json!(["p", null]), json!(["p", config])];
+    let mut sockets = Vec::new();
+    for spelling in &spellings {
+        let mut socket = gateway.socket().await;
+        socket.subscribe("programSubscribe", spelling.clone()).await;
+        sockets.push(socket);
+    }
+    assert_eq!(node.calls("programSubscribe"), 1);
+    // Where the node knows better than we do, its id feeds both questions, until the last subscriber has left.
+    node.state.has_one_id.store(true, Ordering::Relaxed);
+    let mut others = [gateway.socket().await, gateway.socket().await];
+    let mut ids = Vec::new();
+    for (socket, key) in others.iter_mut().zip(["q", "r"]) {
+        ids.push(socket.subscribe("programSubscribe", json!([key])).await);
+    }
+    node.notify(r#"["q"]"#, "programNotification", &json!(7));
+    for (socket, id) in others.iter_mut().zip(&ids) {
+        assert_eq!(socket.notification().await, json!({"result": 7, "subscription": id}));
+    }
+    let [mut one, mut other] = others;
+    one.call("programUnsubscribe", json!([ids[0]])).await;
+    // A third one comes and goes, so that the node's subscriptions were looked at since.
+    let third = other.subscribe("voteSubscribe", json!([])).await;
+    other.call("voteUnsubscribe", json!([third])).await;
+    gateway.until("an unused subscription ends", || node.calls("voteUnsubscribe") == 1).await;
+    assert_eq!(node.calls("programUnsubscribe"), 0);
+    node.notify(r#"["r"]"#, "programNotification", &json!(8));
+    assert_eq!(other.notification().await["result"], 8);
+    other.call("programUnsubscribe", json!([ids[1]])).await;
+    gateway.until("the node's subscription ends", || node.calls("programUnsubscribe [0]") == 1).await;
+}
+
+/// A Firedancer numbers by kind.
+#[tokio::test]
+async fn one_id_of_two_kinds_is_two_subscriptions() {
+    let (gateway, [node, _]) = start().await;
+    node.state.has_one_id.store(true, Ordering::Relaxed);
+    let mut socket = gateway.socket().await;
+    let votes = socket.subscribe("voteSubscribe", json!([])).await;
+    let logs = socket.subscribe("logsSubscribe", json!(["all"])).await;
+    for (method, result, id) in [("voteNotification", "a", votes), ("logsNotification", "b", logs)] {
+        node.notify("voteSubscribe", method, &json!(result));
+        assert_eq!(socket.notification().await, json!({"result": result, "subscription": id}));
+    }
+    socket.assert_quiet();
+}
+
+#[tokio::test]
+async fn what_comes_before_the_answer_of_a_node_comes_after_ours() {
+    let (gateway, [node, _]) = start().await;
+    node.state.is_early.store(true, Ordering::Relaxed);
+    let mut sockets = [gateway.socket().await, gateway.socket().await];
+    let params = || json!(["all", {"commitment": "confirmed"}]);
+    let [one, other] = &mut sockets;
+    let ids =
+        tokio::join!(one.subscribe("logsSubscribe", params()), other.subscribe("logsSubscribe", params()));
+    assert_eq!(one.notification().await, json!({"result": "early", "subscription": ids.0}));
+    if node.calls("logsSubscribe") == 1 {
+        node.notify("logsSubscribe", "logsNotification", &json!("late"));
+        assert_eq!(one.notification().await["result"], "late");
+    }
+    one.assert_quiet();
+}
+
+#[tokio::test]
+async fn what_one_node_does_not_serve_another_one_is_asked_for() {
+    let (gateway, [node, reserve]) = start().await;
+    "voteSubscribe".clone_into(&mut node.state.lacks.lock().unwrap());
+    let mut socket = gateway.socket().await;
+    let logs = socket.subscribe("logsSubscribe", json!(["all"])).await;
+    let votes = socket.subscribe("voteSubscribe", json!([])).await;
+    node.notify("logsSubscribe", "logsNotification", &json!(1));
+    assert_eq!(socket.notification().await, json!({"result": 1, "subscription": logs}));
+    reserve.notify("voteSubscribe", "voteNotification", &json!(2));
+    assert_eq!(socket.notification().await, json!({"result": 2, "subscription": votes}));
+    // It is remembered.
+    gateway.socket().await.subscribe("voteSubscribe", json!([])).await;
+    assert_eq!((node.calls("voteSubscribe"), reserve.calls("voteSubscribe")), (1, 1));
+    // What no node serves is refused in a node's words.
+    "slotsUpdates".clone_into(&mut node.state.lacks.lock().unwrap());
+    "slotsUpdates".clone_into(&mut reserve.state.lacks.lock().unwrap());
+    let refused = socket.call("slotsUpdatesSubscribe", json!([])).await;
+    assert_eq!(refused["error"], json!({"code": -32601, "message": "Method not found"}));
+}
+
+#[tokio::test]
+async fn upstream_methods_name_who_serves_a_subscription() {
+    let nodes = [NodeSocket::start().await, NodeSocket::start().await];
+    let urls = [nodes[0].url.clone(), nodes[1].url.clone()];
+    let gateway = TestGateway::builder()
+        .nodes(2)
+        .in_tiers()
+        .config(|config| {
+            for (upstream, url) in config.upstreams.iter_mut().zip(urls) {
+                upstream.ws_url = Some(url);
+            }
+            let all = AnyMethod::all().filter(|method| method.as_str() != "voteSubscribe");
+            config.upstreams[0].methods = Some(all.collect());
+        })
+        .start()
+        .await;
+    let mut socket = gateway.socket().await;
+    socket.subscribe("voteSubscribe", json!([])).await;
+    socket.subscribe("logsSubscribe", json!(["all"])).await;
+    assert_eq!([0, 1].map(|at| nodes[at].calls("voteSubscribe")), [0, 1]);
+    assert_eq!([0, 1].map(|at| nodes[at].calls("logsSubscribe")), [1, 0]);
+}
+
+#[tokio::test]
+async fn what_is_given_up_at_a_slow_node_is_ended_there() {
+    let (gateway, [node, _]) = start().await;
+    gateway.socket().await.subscribe("voteSubscribe", json!([])).await;
+    node.state.is_slow.store(true, Ordering::Relaxed);
+    let mut hasty = gateway.socket().await;
+    hasty.send(r#"{"jsonrpc":"2.0","id":1,"method":"logsSubscribe","params":["all"]}"#).await;
+    gateway.until("the node is asked", || node.calls("logsSubscribe") == 1).await;
+    drop(hasty);
+    gateway.until("the client has gone", || gateway.front().subscriptions.clients() == 0).await;
+    node.state.is_slow.store(false, Ordering::Relaxed);
+    gateway.until("the node's subscription ends", || node.calls("logsUnsubscribe") == 1).await;
+}
+
+#[tokio::test]
+async fn a_node_that_falls_behind_is_left() {
+    let (gateway, [node, reserve]) = start().await;
+    let newest = gateway.cluster.slot(Processed);
+    for of in [&node, &reserve] {
+        of.state.slot.store(newest, Ordering::Relaxed);
+    }
+    let mut socket = gateway.socket().await;
+    socket.subscribe("logsSubscribe", json!(["all"])).await;
+    node.state.slot.store(newest - 100, Ordering::Relaxed);
+    let stands_still = async {
+        loop {
+            node.state.slot.store(newest - 100, Ordering::Relaxed);
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let closed = tokio::select! {
+        code = socket.closed() => code,
+        () = stands_still => unreachable!(),
+    };
+    assert_eq!(closed, 1012);
+    gateway.socket().await.subscribe("logsSubscribe", json!(["all"])).await;
+    assert_eq!(reserve.calls("logsSubscribe"), 1);
+}
+
+/// Whoever was shown a slot by a node's notification is not told of an earlier one.
+#[tokio::test]
+async fn reads_do_not_go_back_behind_a_notification() {
+    let (gateway, [node, _]) = start().await;
+    let mut socket = gateway.socket().await;
+    socket.subscribe("logsSubscribe", json!(["all", {"commitment": "confirmed"}])).await;
+    let slot = gateway.cluster.slot(Confirmed);
+    node.notify("logsSubscribe", "logsNotification", &json!({"context": {"slot": slot}, "value": 1}));
+    socket.notification().await;
+    assert_eq!(gateway.front().tip.slot(Confirmed), slot);
 }
 
 #[tokio::test]

@@ -134,11 +134,11 @@ async fn heights_wait_for_watched_signatures_after_a_restart() {
     while gateway.cluster.slot(Confirmed) == shown {
         gateway.step_by(1).await;
     }
-    let get_hash = gateway.call("getLatestBlockhash", config);
-    let height = TaskTracker::new().spawn(get_hash.send());
-    gateway
-        .until("the height was asked for", || gateway.cluster.node(0).calls("getLatestBlockhash") > 0)
-        .await;
+    let asked = || gateway.cluster.node(0).calls("getEpochInfo");
+    let before = asked();
+    let get_height = gateway.call("getBlockHeight", config);
+    let height = TaskTracker::new().spawn(get_height.send());
+    gateway.until("the height was asked for", || asked() > before).await;
     gateway.round_trips().await;
     assert!(!height.is_finished(), "the height was shown first");
     drop(hold);

@@ -1,0 +1,266 @@
+//! What other clients do, and what each gets nevertheless: what it would get alone.
+
+use serde_json::{Value, json};
+use slotfront::gateway::keys::file::{KeyFile, NewKey};
+use slotfront::methods::Commitment::Confirmed;
+use slotfront_sim::{Fault, HISTORY_SEARCH};
+use slotfront_testkit::{TestGateway, TestSocket};
+use tokio_util::task::TaskTracker;
+
+use super::signatures::land;
+use super::{CLOCK, nothing_more, signature};
+
+/// A gateway with two keys.
+struct Keys {
+    gateway: TestGateway,
+    keys: [String; 2],
+    _dir: tempfile::TempDir,
+}
+
+impl Keys {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = KeyFile::new(dir.path().join("keys.toml"));
+        let now = jiff::Timestamp::now();
+        let keys = ["a", "b"]
+            .map(|name| file.create(&NewKey::of(name, "dev"), now).unwrap().key.expose().to_owned());
+        let path = file.path().to_owned();
+        let gateway =
+            TestGateway::builder().nodes(1).config(|config| config.auth.keys_file = Some(path)).start().await;
+        Self { gateway, keys, _dir: dir }
+    }
+
+    async fn socket(&self, of: usize) -> TestSocket {
+        self.gateway.try_socket(&format!("/v3/{}", self.keys[of]), "").await.unwrap()
+    }
+
+    /// Returns the status of a call with a key.
+    async fn status(&self, of: usize, method: &str) -> u16 {
+        self.gateway
+            .call(method, json!([{"commitment": "confirmed"}]))
+            .key(&self.keys[of])
+            .send()
+            .await
+            .status
+    }
+}
+
+fn watched(number: u64) -> Value {
+    json!([signature(number), {"commitment": "confirmed"}])
+}
+
+/// A provider whose statuses fail fails those who wait for them, and nobody else.
+#[tokio::test]
+async fn statuses_that_nobody_answers_stop_nobody_else() {
+    let keys = Keys::start().await;
+    let refusal = Fault::Error { code: -32603, message: "Internal error".to_owned() };
+    keys.gateway.cluster.fault_everywhere("getSignatureStatuses", &refusal);
+    let mut socket = keys.socket(0).await;
+    socket.subscribe("signatureSubscribe", watched(1)).await;
+    for method in ["getSlot", "getLatestBlockhash", "getBlockHeight", "getEpochInfo"] {
+        assert_eq!(keys.status(1, method).await, 200, "{method} of another key");
+    }
+    for method in ["getSlot", "getLatestBlockhash"] {
+        assert_eq!(keys.status(0, method).await, 200, "{method}");
+    }
+    socket.call("slotUnsubscribe", json!([0])).await;
+    // Whoever waits for a payment is not told of a height as long as he may be told of the payment.
+    assert_eq!(keys.status(0, "getBlockHeight").await, 200);
+    assert_eq!(socket.closed().await, 1012);
+    assert_eq!(keys.status(0, "getEpochInfo").await, 200);
+}
+
+/// A client library may lose a notification in the packet of its answer, so it comes a moment later, and no height before it.
+#[tokio::test]
+async fn no_height_comes_before_what_has_landed_was_told() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    land(&gateway, gateway.cluster.slot(Confirmed), Confirmed, &Value::Null);
+    let told = || gateway.metric("slotfront_ws_notifications_total{method=\"signatureSubscribe\"}");
+    for number in 0..20 {
+        let mut socket = gateway.socket().await;
+        socket.subscribe("signatureSubscribe", watched(number)).await;
+        let height = gateway.call("getBlockHeight", json!([{"commitment": "confirmed"}])).send().await;
+        assert_eq!((height.status, told()), (200, number + 1));
+        assert_eq!(socket.notification().await["result"]["value"], json!({"err": null}));
+    }
+}
+
+#[tokio::test]
+async fn one_who_joins_and_leaves_delays_nobody() {
+    let keys = Keys::start().await;
+    let (mut victim, mut other) = (keys.socket(0).await, keys.socket(1).await);
+    victim.subscribe("signatureSubscribe", watched(1)).await;
+    let subscribe = json!({"jsonrpc": "2.0", "id": 1, "method": "signatureSubscribe", "params": watched(1)});
+    let storm = async {
+        loop {
+            other.send(subscribe.to_string()).await;
+            let Ok(message) = other.next().await else { break };
+            if let Some(id) = message["result"].as_u64() {
+                let leave =
+                    json!({"jsonrpc": "2.0", "id": 2, "method": "signatureUnsubscribe", "params": [id]});
+                other.send(leave.to_string()).await;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let landing = async {
+        keys.gateway.step_by(1).await;
+        land(&keys.gateway, keys.gateway.cluster.slot(Confirmed), Confirmed, &Value::Null);
+        keys.gateway.cluster.step();
+        victim.notification().await
+    };
+    let told = tokio::select! {
+        told = landing => told,
+        () = storm => unreachable!(),
+    };
+    assert_eq!(told["result"]["value"], json!({"err": null}));
+}
+
+/// No call of a connection waits for another one.
+#[tokio::test]
+async fn a_slow_first_look_delays_no_other_call() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let held = gateway.cluster.node(0).hold("getAccountInfo");
+    let mut socket = gateway.socket().await;
+    let slow = json!({"jsonrpc": "2.0", "id": "slow", "method": "accountSubscribe", "params": [CLOCK]});
+    socket.send(slow.to_string()).await;
+    held.arrived(1).await;
+    land(&gateway, gateway.cluster.slot(Confirmed), Confirmed, &Value::Null);
+    let id = socket.subscribe("signatureSubscribe", watched(1)).await;
+    assert_eq!(socket.notification().await["subscription"], id);
+    held.release();
+    assert!(socket.next().await.unwrap()["result"].is_u64());
+}
+
+/// One account that takes a node long delays its own subscribers.
+#[tokio::test]
+async fn a_slow_form_delays_no_other_account() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (mut slow, mut victim) = (gateway.socket().await, gateway.socket().await);
+    let of = |encoding: &str| json!([CLOCK, {"commitment": "confirmed", "encoding": encoding}]);
+    slow.subscribe("accountSubscribe", of("jsonParsed")).await;
+    victim.subscribe("accountSubscribe", of("base64")).await;
+    let held = gateway.cluster.node(0).hold("getAccountInfo");
+    let mut last = 0;
+    for _ in 0..4 {
+        gateway.cluster.step_to_block();
+        gateway.settled().await;
+        let slot = victim.notification().await["result"]["context"]["slot"].as_u64().unwrap();
+        assert!(slot > last);
+        last = slot;
+    }
+    assert_eq!(held.waiting(), 1, "it is read once at a time");
+    held.release();
+    slow.notification().await;
+}
+
+/// A form that no node gives is as unread as an account that no node gives.
+#[tokio::test]
+async fn a_form_that_stays_unread_ends_its_subscribers_alone() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (mut parsed, mut plain) = (gateway.socket().await, gateway.socket().await);
+    let of = |encoding: &str| json!([CLOCK, {"commitment": "confirmed", "encoding": encoding}]);
+    parsed.subscribe("accountSubscribe", of("jsonParsed")).await;
+    plain.subscribe("accountSubscribe", of("base64")).await;
+    let refusal = Fault::Error { code: -32603, message: "Internal error".to_owned() };
+    gateway.cluster.fault_everywhere("getAccountInfo", &refusal);
+    let reading = async {
+        loop {
+            gateway.cluster.step_by(20);
+            gateway.cluster.step_to_block();
+            gateway.settled().await;
+            plain.notification().await;
+        }
+    };
+    let code = tokio::select! {
+        code = parsed.closed() => code,
+        () = reading => unreachable!(),
+    };
+    assert_eq!(code, 1012);
+    nothing_more_than_changes(&mut plain).await;
+}
+
+/// Single failures between good reads end nothing.
+#[tokio::test]
+async fn failures_with_good_reads_between_them_end_nothing() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let stable = gateway.cluster.examples().lookup_tables[0].to_string();
+    let mut socket = gateway.socket().await;
+    let config = json!({"commitment": "confirmed", "encoding": "base64"});
+    socket.subscribe("accountSubscribe", json!([stable, config])).await;
+    let calls = || gateway.cluster.node(0).calls("getMultipleAccounts");
+    let look = async || {
+        for slots in [99, 1] {
+            let before = calls();
+            gateway.cluster.step_by(slots);
+            gateway.cluster.step_to_block();
+            gateway.settled().await;
+            gateway.until("the account is looked at", || calls() > before).await;
+        }
+    };
+    for _ in 0..4 {
+        let refusal = Fault::Error { code: -32603, message: "Internal error".to_owned() };
+        gateway.cluster.fault_everywhere("getMultipleAccounts", &refusal);
+        gateway.cluster.fault_everywhere("getAccountInfo", &refusal);
+        look().await;
+        gateway.cluster.clear_faults();
+        look().await;
+    }
+    nothing_more(&mut socket).await;
+}
+
+/// Looks are made once a slot although nobody else tells of new slots.
+#[tokio::test]
+async fn changes_between_probes_are_told() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut socket = gateway.socket().await;
+    let config = json!({"commitment": "confirmed", "encoding": "base64"});
+    socket.subscribe("accountSubscribe", json!([CLOCK, config])).await;
+    let _held: Vec<_> =
+        slotfront_sim::probe_methods().iter().map(|method| gateway.cluster.node(0).hold(method)).collect();
+    let mut last = 0;
+    for _ in 0..3 {
+        gateway.cluster.step_to_block();
+        gateway.cluster.step_to_block();
+        let slot = socket.notification().await["result"]["context"]["slot"].as_u64().unwrap();
+        assert!(slot > last);
+        last = slot;
+    }
+}
+
+/// A search of the history takes as long as its signatures are old, and each key has its own.
+#[tokio::test]
+async fn a_search_of_one_holds_up_nobody() {
+    let keys = Keys::start().await;
+    let held = keys.gateway.cluster.node(0).hold(HISTORY_SEARCH);
+    let (mut slow, mut other) = (keys.socket(0).await, keys.socket(1).await);
+    slow.subscribe("signatureSubscribe", watched(1)).await;
+    held.arrived(1).await;
+    // The search of another key is under way at the same time.
+    other.subscribe("signatureSubscribe", watched(2)).await;
+    held.arrived(2).await;
+    let search = json!([[signature(3)], {"searchTransactionHistory": true}]);
+    let own = keys.gateway.call("getSignatureStatuses", search).key(&keys.keys[1]);
+    let own = TaskTracker::new().spawn(own.send());
+    held.arrived(3).await;
+    held.release();
+    assert_eq!(own.await.unwrap().status, 200);
+}
+
+/// Silence is the one wrong answer, also where no node lists blocks.
+#[tokio::test]
+async fn roots_that_no_node_lists_end_their_subscribers() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut socket = gateway.socket().await;
+    socket.subscribe("rootSubscribe", json!([])).await;
+    gateway.step_by(40).await;
+    let refusal = Fault::Error { code: -32601, message: "Method not found".to_owned() };
+    gateway.cluster.fault_everywhere("getBlocks", &refusal);
+    gateway.step_by(200).await;
+    assert_eq!(socket.closed().await, 1012);
+}
+
+/// Asserts that the connection is open. The clock has changed meanwhile.
+async fn nothing_more_than_changes(socket: &mut TestSocket) {
+    assert_eq!(socket.call("slotUnsubscribe", json!([0])).await["error"]["code"], -32602);
+}
