@@ -29,7 +29,9 @@ pub const OFF_WORKER_BYTES: usize = 256 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.result())]
 pub enum Fault {
-    /// The connection could not be opened, or broke before the first byte of the answer.
+    /// The connection could not be opened. Holds the reason, where it has a word of its own.
+    NoConnection(AttemptResult),
+    /// The connection could not be opened for another reason, or broke before the first byte of the answer.
     Connect,
     /// The connection broke after the first byte of the answer.
     Truncated,
@@ -61,15 +63,19 @@ pub enum Fault {
 
 impl Fault {
     /// Returns the name of the fault in metrics, logs and `data.attempts`. A status outside of 300 to 399 and of 500 to
-    /// 599 counts as 4xx, except 429.
+    /// 599 counts as 4xx, except those that have words of their own.
     pub const fn result(self) -> AttemptResult {
         match self {
+            Self::NoConnection(why) => why,
             Self::Connect => AttemptResult::Connect,
             Self::Truncated => AttemptResult::Reset,
             Self::Timeout => AttemptResult::Timeout,
             Self::TooManyRequests(_) => AttemptResult::Status429,
             Self::Status(300..=399) => AttemptResult::Status3xx,
             Self::Status(500..=599) => AttemptResult::Status5xx,
+            Self::Status(401) => AttemptResult::Status401,
+            Self::Status(403) => AttemptResult::Status403,
+            Self::Status(404) => AttemptResult::Status404,
             Self::Status(_) => AttemptResult::Status4xx,
             Self::BadJson => AttemptResult::BadJson,
             Self::WrongId => AttemptResult::WrongId,
@@ -97,7 +103,9 @@ mod tests {
             (308, "status_3xx"),
             (399, "status_3xx"),
             (400, "status_4xx"),
-            (403, "status_4xx"),
+            (401, "status_401"),
+            (403, "status_403"),
+            (404, "status_404"),
             (499, "status_4xx"),
             (500, "status_5xx"),
             (599, "status_5xx"),

@@ -23,6 +23,11 @@ pub(crate) struct NodeView {
     pub name: String,
     /// The configured tier. Lower tiers are asked first.
     pub tier: u8,
+    /// Why the node does not answer its probes, as in the label `result` of `slotfront_upstream_requests_total`. `None` if
+    /// it answers.
+    pub why: Option<&'static str>,
+    /// The time since which the node answers its probes, or does not, as it does now.
+    pub since: String,
     /// True if the node answers probes.
     pub up: bool,
     /// True if the node gets calls, because it has no `reasons` against it.
@@ -38,13 +43,13 @@ pub(crate) struct NodeView {
     pub version: Option<String>,
     /// The slot of the oldest block that the node holds: 0 if it holds all blocks. `None` if its oldest block is unknown.
     pub first_available_block: Option<Slot>,
-    /// The state of the node's circuit breaker, which keeps calls off a failing node.
-    pub breaker: BreakerState,
+    /// The state of the node's circuit breaker, which keeps calls off a failing node. `None` if the node was never reached.
+    pub breaker: Option<BreakerState>,
     pub in_flight: usize,
     pub max_in_flight: usize,
     /// The latency of the node in milliseconds, as a moving average that rises at once with a slow answer (peak
-    /// EWMA).
-    pub latency_ms: f64,
+    /// EWMA). `None` as long as it has answered no call.
+    pub latency_ms: Option<f64>,
     /// The number of calls that the node's rate limit still allows now. `None` without a limit.
     pub rps_left: Option<f64>,
     /// The methods that the node has reported as unsupported.

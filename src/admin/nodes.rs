@@ -35,6 +35,8 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
     NodeView {
         name: member.name.clone(),
         tier: member.tier,
+        why: if let Health::Unreachable(why) = *member.health() { Some(why.as_str()) } else { None },
+        since: member.since().to_string(),
         up: matches!(*member.health(), Health::Healthy | Health::Unhealthy(_)),
         usable: reasons.is_empty(),
         reasons: reasons.iter().map(|reason| describe(front, member, *reason)).collect(),
@@ -42,10 +44,10 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
         lag_slots: PerCommitment::from_fn(|c| front.frontier.lag(&member.slots, c)),
         version: member.version().map(|version| version.to_string()),
         first_available_block: member.first_available(),
-        breaker: member.breaker(now),
+        breaker: member.was_reached().then(|| member.breaker(now)),
         in_flight: member.in_flight(),
         max_in_flight: member.max_in_flight(),
-        latency_ms: member.latency().as_secs_f64() * 1000.0,
+        latency_ms: member.latency().map(|latency| latency.as_secs_f64() * 1000.0),
         rps_left: member.rate_left(now).map(f64::floor),
         lacks: Method::ALL.iter().filter(|m| member.lacks(AnyMethod::Own(**m))).map(|m| m.as_str()).collect(),
         drained: member.is_drained(),
@@ -58,11 +60,15 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
     }
 }
 
-/// Describes in words why a node is not usable.
-fn describe(front: &Front, member: &Member, reason: Unusable) -> String {
+/// Describes in words why a node is not usable. A node that does not answer its probes has the word that logs and metrics
+/// have, too.
+pub(super) fn describe(front: &Front, member: &Member, reason: Unusable) -> String {
     match (reason, &*member.health()) {
         (Unusable::Unhealthy, Health::Unhealthy(why)) => format!("unhealthy: {why}"),
-        (Unusable::Unreachable, Health::Unreachable(why)) => format!("gives no usable answer: {why}"),
+        (Unusable::Unreachable, Health::Unreachable(why)) => {
+            let what = if member.was_reached() { "gives no usable answer" } else { "not reached" };
+            format!("{what}: {why}, since {}", member.since())
+        }
         (Unusable::Foreign, Health::Foreign { theirs, ours }) => {
             format!("belongs to another cluster: its genesis hash is {theirs}, the pool's is {ours}")
         }
@@ -86,7 +92,10 @@ fn describe(front: &Front, member: &Member, reason: Unusable) -> String {
         }
         (Unusable::BreakerOpen, _) => "its circuit breaker is open".to_owned(),
         (Unusable::Busy, _) => format!("at its limit of {} calls in flight", member.max_in_flight()),
-        (Unusable::Drained, _) => "drained by an operator".to_owned(),
+        (Unusable::Drained, _) if member.is_drained_by_configuration() => {
+            "drained by the configuration: upstream.drained = true".to_owned()
+        }
+        (Unusable::Drained, _) => "drained by an operator until the next restart".to_owned(),
         (other, _) => other.as_str().replace('_', " "),
     }
 }

@@ -112,7 +112,8 @@ impl AdminState {
             return if is_well { Readiness::Ready } else { Readiness::Degraded { reasons: failing } };
         }
         let reason = |(member, unusable): &(Arc<Member>, Option<Unusable>)| {
-            format!("upstream {}: {}", member.name, unusable.map_or("usable", Unusable::as_str))
+            let why = unusable.map_or("usable".to_owned(), |why| nodes::describe(&self.front, member, why));
+            format!("upstream {}: {why}", member.name)
         };
         let undecided = self.front.pool.undecided_cluster();
         let reasons =

@@ -7,7 +7,8 @@
 //! once more, on a connection of its own (RFC 9112, 9.3.1): another kept connection may be as old as the first.
 
 use std::collections::HashSet;
-use std::error::Error as _;
+use std::error::Error;
+use std::io;
 use std::iter::successors;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use hyper::http::Extensions;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpInfo;
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use rustls::CertificateError;
 use tokio::time::Instant;
 
 use super::body::{Body, BufferBudget, Buffered};
@@ -27,6 +29,7 @@ use super::{Fault, RawAnswer};
 use crate::chunks::BodyBuffer;
 use crate::config::{CaFile, PoolSettings, Secret, Upstream};
 use crate::fair::CallerId;
+use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::{Attempt, TRACEPARENT, TRACESTATE};
 
 /// The time after which idle connections are closed. Most servers close idle connections later, and nodes never close
@@ -287,7 +290,7 @@ impl Client {
         {
             sent = client.execute(request).await;
         }
-        let response = sent.map_err(|e| if e.is_timeout() { Fault::Timeout } else { Fault::Connect })?;
+        let response = sent.map_err(|error| fault_of(&error))?;
         if let Some(connection) = response.extensions().get::<HttpInfo>() {
             self.connections.note(connection);
         }
@@ -324,6 +327,42 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()
     };
     Some(wait.min(Duration::from_hours(1)))
+}
+
+/// Returns why a request failed. Only the kinds of the causes count, because their texts may contain the address.
+pub(super) fn fault_of(error: &reqwest::Error) -> Fault {
+    if error.is_timeout() {
+        return Fault::Timeout;
+    }
+    let mut causes = successors(error.source(), |&cause| cause.source());
+    causes.find_map(why_not_connected).map_or(Fault::Connect, Fault::NoConnection)
+}
+
+/// Returns the reason why a connection could not be opened, if `cause` is one that has a word of its own.
+fn why_not_connected(cause: &(dyn Error + 'static)) -> Option<AttemptResult> {
+    if let Some(tls) = cause.downcast_ref::<rustls::Error>() {
+        let rustls::Error::InvalidCertificate(certificate) = tls else {
+            return Some(AttemptResult::TlsFailed);
+        };
+        return Some(match certificate {
+            CertificateError::UnknownIssuer => AttemptResult::UnknownIssuer,
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                AttemptResult::CertificateExpired
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                AttemptResult::WrongName
+            }
+            _ => AttemptResult::Untrusted,
+        });
+    }
+    // The source of an io::Error is that of its inner error, which it leaves out.
+    if let Some(io) = cause.downcast_ref::<io::Error>() {
+        let refused =
+            (io.kind() == io::ErrorKind::ConnectionRefused).then_some(AttemptResult::ConnectionRefused);
+        return refused.or_else(|| why_not_connected(io.get_ref()?));
+    }
+    // The type of this error is private.
+    cause.to_string().starts_with("dns error").then_some(AttemptResult::NameNotFound)
 }
 
 /// Returns a text for the kind of an error, without the URL that the error contains.

@@ -8,7 +8,7 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use super::client::MAX_BLOCK_BYTES;
+use super::client::{MAX_BLOCK_BYTES, fault_of};
 use super::{Client, Fault};
 
 /// A WebSocket to a node.
@@ -40,7 +40,7 @@ impl Client {
             .header(UPGRADE, "websocket")
             .header(SEC_WEBSOCKET_VERSION, "13")
             .header(SEC_WEBSOCKET_KEY, &key);
-        let response = request.send().await.map_err(|_| Fault::Connect)?;
+        let response = request.send().await.map_err(|error| fault_of(&error))?;
         let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT);
         if response.status() != StatusCode::SWITCHING_PROTOCOLS
             || accepted.is_none_or(|value| value.as_bytes() != accept_key(key.as_bytes()).as_bytes())

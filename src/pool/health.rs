@@ -1,5 +1,7 @@
 //! The health of a node, as its probes last found it.
 
+use crate::telemetry::AttemptResult;
+
 /// The health of a node, as its last probe found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
@@ -10,7 +12,7 @@ pub enum Health {
     /// The node reports that it is not healthy. Holds the node's own text.
     Unhealthy(String),
     /// The node does not answer its probes. Holds the reason.
-    Unreachable(&'static str),
+    Unreachable(AttemptResult),
     /// The node does not report its genesis hash, although the pool's is known.
     NoGenesisHash,
     /// The node's genesis hash differs from another node's, and none is configured.
@@ -45,7 +47,11 @@ impl Health {
                 tracing::warn!(upstream.name = name, why, "upstream reports that it is unhealthy");
             }
             Self::Unreachable(why) => {
-                tracing::warn!(upstream.name = name, why, "upstream gives no usable answer to probes");
+                tracing::warn!(
+                    upstream.name = name,
+                    why = why.as_str(),
+                    "upstream gives no usable answer to probes"
+                );
             }
             Self::NoGenesisHash => tracing::error!(
                 upstream.name = name,
@@ -76,9 +82,9 @@ mod tests {
             (Health::Unprobed, Health::Healthy, true),
             (Health::Healthy, behind(130), true),
             (behind(130), behind(131), false),
-            (behind(130), Health::Unreachable("connect"), true),
-            (Health::Unreachable("connect"), Health::Unreachable("timeout"), false),
-            (Health::Unreachable("timeout"), Health::Healthy, true),
+            (behind(130), Health::Unreachable(AttemptResult::Connect), true),
+            (Health::Unreachable(AttemptResult::Connect), Health::Unreachable(AttemptResult::Timeout), false),
+            (Health::Unreachable(AttemptResult::Timeout), Health::Healthy, true),
         ] {
             assert_eq!(now.is_news(&before), expected, "{before:?} to {now:?}");
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::call_context::CallContext;
@@ -80,7 +81,7 @@ impl Member {
             metrics: pool.metrics.upstream(&upstream.name),
             slots: pool.frontier.slots_of(id),
             rate: upstream.rps.map(|rps| Arc::new(NodeRate::new(rps))),
-            state: Arc::new(NodeState::new(pool.breaker)),
+            state: Arc::new(NodeState::new(pool.breaker, upstream.drained)),
         }
     }
 
@@ -88,6 +89,9 @@ impl Member {
     /// share one state.
     pub(super) fn reconfigured(&self, upstream: config::Upstream, client: Option<Arc<Client>>) -> Self {
         let same_rate = upstream.rps == self.upstream.rps;
+        if upstream.drained != self.upstream.drained {
+            self.set_drained(upstream.drained);
+        }
         Self {
             id: self.id,
             name: upstream.name.clone(),
@@ -247,6 +251,11 @@ impl Member {
         self.state.drained.load(Ordering::Relaxed)
     }
 
+    /// Returns true if the configuration says that the node is drained.
+    pub fn is_drained_by_configuration(&self) -> bool {
+        self.upstream.drained
+    }
+
     /// Drains the node for an operator, or lets it take calls again.
     pub fn set_drained(&self, drained: bool) {
         self.state.drained.store(drained, Ordering::Relaxed);
@@ -265,7 +274,26 @@ impl Member {
     /// Sets the health that a probe has found. Returns the previous health, or `None` if it is the same.
     pub(super) fn set_health(&self, health: Health) -> Option<Arc<Health>> {
         let state = &self.state;
-        (**state.health.load() != health).then(|| state.health.swap(Arc::new(health)))
+        let before = state.health.load_full();
+        if *before == health {
+            return None;
+        }
+        // A node that reports every other second by how many slots it is behind has been unhealthy all the time.
+        if health.is_news(&before) || matches!(health, Health::Unreachable(_)) {
+            state.since.store(Timestamp::now().as_second(), Ordering::Relaxed);
+        }
+        state.health.store(Arc::new(health));
+        Some(before)
+    }
+
+    /// Returns the time since which the node's health is what it is.
+    pub fn since(&self) -> Timestamp {
+        Timestamp::from_second(self.state.since.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+
+    /// Returns true if the node has ever reported a slot.
+    pub fn was_reached(&self) -> bool {
+        Commitment::ALL.into_iter().any(|at| self.slot(at).is_some())
     }
 
     /// Returns true if the node must report the pool's genesis hash, by the setting `upstream.genesis`.
@@ -364,11 +392,12 @@ impl Member {
         lock(&self.state.part(part).latency).seconds(now) < waited.as_secs_f64()
     }
 
-    /// Returns the peak-EWMA latency of the node's slowest part as of now.
-    pub fn latency(&self) -> Duration {
+    /// Returns the peak-EWMA latency of the node's slowest part as of now. `None` as long as no call has been answered.
+    pub fn latency(&self) -> Option<Duration> {
         let now = Instant::now();
-        let seconds = Part::ALL.map(|part| lock(&self.state.part(part).latency).seconds(now));
-        Duration::from_secs_f64(seconds.into_iter().fold(0.0, f64::max))
+        let latencies = Part::ALL.map(|part| *lock(&self.state.part(part).latency));
+        let measured = latencies.iter().filter(|latency| latency.is_measured());
+        measured.map(|latency| latency.seconds(now)).reduce(f64::max).map(Duration::from_secs_f64)
     }
 
     pub(super) fn set_breaker(&self, settings: config::BreakerSettings) {

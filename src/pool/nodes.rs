@@ -99,7 +99,11 @@ impl Nodes {
     /// left out.
     pub(super) fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
         let mut reasons: Vec<_> = member.reasons(now).chain(self.lagging(&self.load(), member)).collect();
-        reasons.extend(self.cluster.unidentified(member).filter(|reason| !reasons.contains(reason)));
+        // Whoever cannot be asked cannot be asked for a genesis hash.
+        let says_more = [Unusable::Unidentified, Unusable::Unreachable, Unusable::Unprobed];
+        if !reasons.iter().any(|reason| says_more.contains(reason)) {
+            reasons.extend(self.cluster.unidentified(member));
+        }
         reasons
     }
 
@@ -383,7 +387,14 @@ pub(super) fn lacks_history(
 /// Returns every node with the reason why it is not asked.
 fn reasons(members: &Members, candidates: &[Candidate]) -> Vec<FailedAttempt> {
     let not_asked = |candidate: &Candidate| {
-        Some(FailedAttempt::new(members[candidate.node].name.clone(), candidate.unusable?))
+        let (member, unusable) = (&members[candidate.node], candidate.unusable?);
+        let reason = match (unusable, &*member.health()) {
+            (Unusable::Unreachable | Unusable::Unidentified, Health::Unreachable(why)) => {
+                Reason::Attempt(*why)
+            }
+            _ => Reason::NotAsked(unusable),
+        };
+        Some(FailedAttempt::new(member.name.clone(), reason))
     };
     candidates.iter().filter_map(not_asked).collect()
 }

@@ -46,6 +46,11 @@ impl PeakEwma {
         *self = Self { seconds: latency.as_secs_f64(), at: Some(now) };
     }
 
+    /// Returns true once an answer was measured.
+    pub fn is_measured(&self) -> bool {
+        self.at.is_some()
+    }
+
     /// Returns the peak-EWMA latency as of `now`, in seconds.
     pub fn seconds(&self, now: Instant) -> f64 {
         (self.seconds * self.kept(now)).max(UNMEASURED_S)

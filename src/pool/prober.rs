@@ -53,7 +53,7 @@ fn per_mille(nodes: &Nodes) -> f64 {
 async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool) {
     let before = member.health();
     let found = find_health(nodes, member, &before, identity_due).await;
-    let health = found.unwrap_or_else(|fault| Health::Unreachable(fault.result().as_str()));
+    let health = found.unwrap_or_else(|fault| Health::Unreachable(fault.result()));
     // Another cluster was configured during the probe, so the result of the probe is about the old cluster.
     if !Arc::ptr_eq(&before, &member.health()) {
         return;

@@ -418,7 +418,7 @@ async fn foreign_nodes_keep_the_hash_they_reported() {
     let pool = unasked_pool(3, |config| config.pool.genesis_hash = Some(Pubkey([1; 32]).to_string()));
     let (members, cluster) = (pool.members(), &pool.nodes.cluster);
     let hash = |byte| Pubkey([byte; 32]).to_string();
-    members[2].set_health(Health::Unreachable("connect"));
+    members[2].set_health(Health::Unreachable(AttemptResult::Connect));
     for (member, byte) in members.iter().zip([1, 2]) {
         let theirs = Genesis::Hash(hash(byte));
         if let Some(health) = cluster.identify(&members, member, member.used(), theirs) {
@@ -430,7 +430,7 @@ async fn foreign_nodes_keep_the_hash_they_reported() {
     for (member, byte) in members.iter().zip([1, 2]) {
         assert_eq!(*member.health(), Health::Foreign { theirs: hash(byte), ours: hash(3) });
     }
-    assert_eq!(*members[2].health(), Health::Unreachable("connect"), "it has reported no hash");
+    assert_eq!(*members[2].health(), Health::Unreachable(AttemptResult::Connect), "it has reported no hash");
 }
 
 #[tokio::test]

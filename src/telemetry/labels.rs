@@ -139,7 +139,21 @@ label! {
         Ok = "ok",
         /// The node returned an error that passes through to the caller.
         NodeError = "node_error",
-        /// The connection could not be opened, or broke before the first byte of the answer.
+        /// The node's host name could not be resolved.
+        NameNotFound = "name_not_found",
+        /// Nobody listens at the node's address.
+        ConnectionRefused = "connection_refused",
+        /// No known authority has issued the node's certificate.
+        UnknownIssuer = "certificate_unknown_issuer",
+        /// The node's certificate has expired.
+        CertificateExpired = "certificate_expired",
+        /// The node's certificate is for another host name.
+        WrongName = "certificate_wrong_name",
+        /// The node's certificate is not trusted for another reason, such as one that is not valid yet.
+        Untrusted = "certificate_untrusted",
+        /// The node does not speak TLS, or the two sides have no version of it in common.
+        TlsFailed = "tls_failed",
+        /// The connection could not be opened for another reason, or broke before the first byte of the answer.
         Connect = "connect",
         /// The connection broke after the first byte of the answer.
         Reset = "reset",
@@ -149,7 +163,13 @@ label! {
         Status429 = "status_429",
         /// The node answered with a redirect, which is not followed.
         Status3xx = "status_3xx",
-        /// The node answered HTTP 4xx other than 429.
+        /// The node answered HTTP 401: it wants a key, or another one.
+        Status401 = "status_401",
+        /// The node answered HTTP 403.
+        Status403 = "status_403",
+        /// The node answered HTTP 404.
+        Status404 = "status_404",
+        /// The node answered another HTTP 4xx than the above and 429.
         Status4xx = "status_4xx",
         /// The node answered HTTP 5xx other than 501.
         Status5xx = "status_5xx",
@@ -305,6 +325,16 @@ label! {
 }
 
 label! {
+    /// The time for which a quota holds.
+    QuotaPeriod is "period" {
+        /// The UTC day.
+        Day = "day",
+        /// The UTC month.
+        Month = "month",
+    }
+}
+
+label! {
     /// The reason why a WebSocket was closed.
     CloseReason is "reason" {
         /// The client has closed it, or has disconnected.
@@ -334,6 +364,8 @@ label! {
         /// The key does not exist, or the request has no key.
         Unknown = "unknown",
         Expired = "expired",
+        /// An operator has suspended the key for a while.
+        Suspended = "suspended",
         Revoked = "revoked",
         /// The key may not be used from this web origin.
         Origin = "origin",

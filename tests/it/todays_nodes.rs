@@ -120,7 +120,7 @@ async fn what_a_provider_says_is_what_the_node_said() {
 
 #[tokio::test]
 async fn some_statuses_speak_for_themselves() {
-    for (status, expected) in [(401, "status_4xx"), (402, "status_429"), (429, "status_429")] {
+    for (status, expected) in [(401, "status_401"), (402, "status_429"), (429, "status_429")] {
         let gateway = TestGateway::builder().nodes(1).start().await;
         gateway.cluster.node(0).fault_on("getTokenAccountBalance", Fault::Provider(status), None);
         let reply = gateway.get_token_balance(Pubkey([1; 32])).send().await;

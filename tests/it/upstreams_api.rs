@@ -34,7 +34,7 @@ async fn every_nodes_standing_is_told_in_words() {
     let [zero, one, two] = [0, 1, 2].map(|node| &view["upstreams"][node]);
     assert_eq!(zero["name"], "node-0");
     let reasons = zero["reasons"].as_array().unwrap();
-    assert!(reasons.contains(&json!("drained by an operator")), "{reasons:?}");
+    assert!(reasons.contains(&json!("drained by an operator until the next restart")), "{reasons:?}");
     assert!(reasons.iter().any(|r| r.as_str().unwrap().contains(" s) behind the frontier")), "{reasons:?}");
     assert_eq!((&zero["usable"], &zero["drained"]), (&json!(false), &json!(true)));
     assert!(zero["lag_slots"]["processed"].as_u64() > Some(50));
@@ -99,7 +99,7 @@ async fn node_json_has_stable_members() {
     };
     let expected = |rps, failure| {
         format!(
-            "name text,tier integer,up bool,usable bool,reasons list,slots object,lag_slots object,version text,\
+            "name text,tier integer,why null,since text,up bool,usable bool,reasons list,slots object,lag_slots object,version text,\
              first_available_block integer,breaker text,in_flight integer,max_in_flight integer,latency_ms float,\
              rps_left {rps},lacks list,drained bool,requests integer,failures integer,last_failure {failure}"
         )

@@ -18,11 +18,19 @@ pub struct TestCertificate {
 impl TestCertificate {
     /// Creates a certificate, and writes `cert.pem` and `key.pem` into `folder`. Earlier files are replaced.
     pub fn write(folder: &Path) -> Self {
-        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        Self::write_until(folder, 4096)
+    }
+
+    /// Creates a certificate that ends when `year` begins, as [`Self::write`] does.
+    pub fn write_until(folder: &Path, year: i32) -> Self {
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let pair = rcgen::KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&pair).expect("a certificate").pem();
         let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
-        std::fs::write(&key, pair.signing_key.serialize_pem()).expect("a folder that may be written");
-        std::fs::write(&cert, pair.cert.pem()).expect("a folder that may be written");
-        Self { pem: pair.cert.pem(), cert, key }
+        std::fs::write(&key, pair.serialize_pem()).expect("a folder that may be written");
+        std::fs::write(&cert, &pem).expect("a folder that may be written");
+        Self { pem, cert, key }
     }
 
     /// Returns the setting `server.tls` for the certificate.

@@ -22,7 +22,7 @@ function barRow(name, value, most, last) {
 function nodeRow(node, frontier) {
   const [tone, word] = node.usable ? ["good", "usable"] : node.up ? ["warn", "not used"] : ["bad", "down"];
   const about = [node.version && "v" + node.version, node.tier ? `tier ${node.tier}` : ""].filter(Boolean).join(" · ");
-  const breaker = { closed: "td", "half-open": "td.warn", open: "td.bad" }[node.breaker];
+  const breaker = { closed: "td", "half-open": "td.warn", open: "td.bad" }[node.breaker] ?? "td";
   const failed = node.requests ? node.failures / node.requests : 0;
   const cells = [
     element("th", { scope: "row" }, element("b", {}, node.name), element("small", {}, about)),
@@ -30,10 +30,10 @@ function nodeRow(node, frontier) {
     element("td.n", {}, slot(node.slots.processed)),
     element(node.lag_slots.processed > 5 ? "td.n.warn" : "td.n", {}, slot(node.lag_slots.processed)),
     element("td", {}, track(node, frontier)),
-    element("td.n", {}, millis(node.requests ? node.latency_ms : null)),
+    element("td.n", {}, millis(node.latency_ms)),
     element("td.n", {}, rate(node.per_s)),
     element("td.n", {}, whole.format(node.in_flight)),
-    element(breaker, {}, node.breaker),
+    element(breaker, {}, node.breaker ?? "–"),
     element("td.n", {}, node.first_available_block == null ? "–" : slot(node.first_available_block)),
     element("td.n", {}, count(node.requests)),
     element(failed > 0.05 ? "td.n.warn" : "td.n", {}, count(node.failures)),

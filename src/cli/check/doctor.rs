@@ -11,6 +11,7 @@ use crate::config::{Config, GenesisCheck, Problem, Upstream};
 use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::methods::Commitment;
 use crate::node::{Fault, code};
+use crate::telemetry::AttemptResult;
 
 /// The divisor that sets the limit for slow nodes: a getSlot call may take the duration of a slot divided by
 /// this number.
@@ -21,7 +22,7 @@ const SKEW: SignedDuration = SignedDuration::from_secs(3);
 /// The length below which a node's history of blocks is reported as short.
 const SHORT_HISTORY: Duration = Duration::from_hours(1);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub(in crate::cli) struct Finding {
     /// True for a fault: an upstream, a method or the shared store cannot be used, or other users can change a file.
     /// False for a warning.
@@ -164,7 +165,22 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
 
 fn unreachable(fault: Fault) -> &'static str {
     match fault {
-        Fault::Connect => {
+        Fault::NoConnection(AttemptResult::NameNotFound) => {
+            "check the host name in its url, and the DNS of this machine"
+        }
+        Fault::NoConnection(AttemptResult::UnknownIssuer) => {
+            "set ca_file to the certificate of the authority that issued its certificate"
+        }
+        Fault::NoConnection(AttemptResult::CertificateExpired) => {
+            "renew its certificate, or correct the clock of this machine"
+        }
+        Fault::NoConnection(AttemptResult::WrongName) => {
+            "use the host name in its url that its certificate has"
+        }
+        Fault::NoConnection(AttemptResult::TlsFailed) => {
+            "check that its url begins with http: if it does not speak TLS"
+        }
+        Fault::NoConnection(_) | Fault::Connect => {
             "start it, or check its url, its --rpc-bind-address and firewalls; for https also ca_file"
         }
         Fault::Timeout | Fault::GivenUp => "check the network, and the load of the node",

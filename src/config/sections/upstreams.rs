@@ -53,6 +53,8 @@ section! {
         /// known. "unchecked": the node is assumed to belong to the cluster, for providers that do not answer
         /// getGenesisHash.
         genesis: GenesisCheck = get("checked"),
+        /// True to drain the node: it gets no calls, also after a restart. A reload drains or restores it.
+        drained: bool = get(false),
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Member;
@@ -33,6 +34,8 @@ pub(in crate::pool) struct NodeState {
     parts: [PartState; Part::ALL.len()],
     pub(in crate::pool) latencies: Latencies,
     pub(in crate::pool) health: ArcSwap<Health>,
+    /// The time of the last change of the health, in seconds of the epoch.
+    pub(in crate::pool) since: AtomicI64,
     /// True for each method that the node does not serve, by [`AnyMethod::index`].
     pub(in crate::pool) lacks: [AtomicBool; AnyMethod::COUNT],
     /// True if the node has refused a method that is needed to follow the blocks.
@@ -59,7 +62,7 @@ pub(in crate::pool) struct NodeState {
 }
 
 impl NodeState {
-    pub(in crate::pool) fn new(breaker: config::BreakerSettings) -> Self {
+    pub(in crate::pool) fn new(breaker: config::BreakerSettings, drained: bool) -> Self {
         Self {
             in_flight: AtomicUsize::new(0),
             by_caller: CallerHoldings::default(),
@@ -68,13 +71,14 @@ impl NodeState {
             parts: Part::ALL.map(|_| PartState::new(breaker)),
             latencies: Latencies::default(),
             health: ArcSwap::from_pointee(Health::Unprobed),
+            since: AtomicI64::new(Timestamp::now().as_second()),
             lacks: [const { AtomicBool::new(false) }; AnyMethod::COUNT],
             refuses_blocks: AtomicBool::new(false),
             lists_writes: AtomicBool::new(false),
             first_available: AtomicU64::new(UNKNOWN),
             quiet: QuietCalls::new(Duration::from_millis(250), Duration::from_secs(5)),
             quiet_for_follower: QuietCalls::new(Duration::from_secs(1), Duration::from_mins(1)),
-            drained: AtomicBool::new(false),
+            drained: AtomicBool::new(drained),
             version: ArcSwapOption::empty(),
             feature_set: AtomicU64::new(0),
             cluster: Mutex::default(),
