@@ -97,7 +97,14 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
         let body = single.into_body(Some(AccountEncoding::Base64));
         Arc::new(Entry {
             body,
-            meta: EntryMeta { slot: 1, sent_at: Instant::now(), class, derived: false, carried: false },
+            meta: EntryMeta {
+                slot: 1,
+                sent_at: Instant::now(),
+                class,
+                derived: false,
+                carried: false,
+                node: None,
+            },
             stamp: None,
             compressed: CompressedForms::default(),
         })

@@ -41,7 +41,14 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     let class = Class::Account(Commitment::Confirmed);
     let entry = Entry {
         body,
-        meta: EntryMeta { slot: 345_600_119, sent_at: Instant::now(), class, derived: false, carried: false },
+        meta: EntryMeta {
+            slot: 345_600_119,
+            sent_at: Instant::now(),
+            class,
+            derived: false,
+            carried: false,
+            node: None,
+        },
         stamp: None,
         compressed: CompressedForms::default(),
     };

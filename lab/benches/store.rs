@@ -33,7 +33,7 @@ fn entry(slot: u64) -> Arc<Entry> {
     let class = Class::Account(Commitment::Confirmed);
     Arc::new(Entry {
         body,
-        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false },
+        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false, node: None },
         stamp: None,
         compressed: CompressedForms::default(),
     })

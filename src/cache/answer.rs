@@ -43,12 +43,14 @@ async fn look_up_or_fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<Cache
     let mut reason = ForwardReason::Request;
     if !call.options.bypass {
         let found = cache.lookup.look_up(call.query, &call.plan, &call.stored_rule());
-        if let Some(cause) = found.as_ref().and_then(|(_, verdict)| verdict.cause()) {
+        let cause = found.as_ref().and_then(|(_, verdict)| verdict.cause());
+        if let Some(cause) = cause {
             cache.lookup.metrics.cache_stale.at(cause).inc();
         }
-        reason = match &found {
-            None | Some((_, Verdict::No(StaleCause::Floor))) => ForwardReason::Miss,
-            Some(_) => ForwardReason::Stale,
+        // An entry without a bound that it is beyond could not be written.
+        reason = match (&found, cause) {
+            (None, _) => ForwardReason::Miss,
+            (Some(_), cause) => ForwardReason::Stale(cause.unwrap_or(StaleCause::Ttl)),
         };
         if let Some((Stored { entry, .. }, verdict)) = &found
             && verdict.is_yes()

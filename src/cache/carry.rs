@@ -142,7 +142,14 @@ impl Lookup {
         let text = Bytes::from(serde_json::to_vec(&slots.collect::<Vec<Slot>>()).ok()?);
         let is_final = limit.is_none() && plan.class == Class::BlockFinal;
         let class = if is_final { Class::BlockFinal } else { Class::OneSlot(commitment) };
-        let meta = EntryMeta { slot: newest, sent_at: tip.polled_at, class, derived: true, carried: false };
+        let meta = EntryMeta {
+            slot: newest,
+            sent_at: tip.polled_at,
+            class,
+            derived: true,
+            carried: false,
+            node: None,
+        };
         let list = Entry::new(EntryBody::Verbatim(Payload::Result(TextParts::One(text))), meta, None);
         // Behind a poll that is late, a node may know newer blocks.
         self.is_fresh(&list, Instant::now()).then_some(list)

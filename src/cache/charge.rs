@@ -193,6 +193,7 @@ mod tests {
             class: Class::Samples,
             derived: false,
             carried: false,
+            node: None,
         };
         let text = TextParts::One(Bytes::from_static(b"[]"));
         let body = EntryBody::Verbatim(Payload::Result(text));

@@ -210,6 +210,8 @@ pub struct EntryMeta {
     /// True if the answer was read at another slot or commitment than it shows. The followed blocks prove that the
     /// accounts are the same at the slot and commitment that it shows.
     pub carried: bool,
+    /// The id of the node that gave the answer. `None` if several did, or another replica asked.
+    pub node: Option<u32>,
 }
 
 /// One stored answer.

@@ -297,7 +297,7 @@ mod tests {
     }
 
     fn meta(class: Class, slot: Slot, sent_at: Instant) -> EntryMeta {
-        EntryMeta { slot, sent_at, class, derived: false, carried: false }
+        EntryMeta { slot, sent_at, class, derived: false, carried: false, node: None }
     }
 
     #[tokio::test]

@@ -328,8 +328,14 @@ impl Lookup {
         let known = |c| self.frontier.slot(c) > 0 && self.frontier.believes(c, reply.slot);
         let (_, Ok((_, class))) = self.cache_policy(plan, reply) else { return false };
         let stored = self.candidates(plan).map(|stored| stored.entry.meta.slot).max().unwrap_or(0);
-        let meta =
-            EntryMeta { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false };
+        let meta = EntryMeta {
+            slot: reply.slot,
+            sent_at: reply.sent_at,
+            class,
+            derived: false,
+            carried: false,
+            node: u32::try_from(reply.node).ok(),
+        };
         let rule = ServeRule::within(Limit::Fresh).at_least(min_slot).at_least(stored);
         plan.upstream.commitment().is_none_or(known)
             && self.freshness.serves(&rule.above(self.floor(&plan.key, now)), &meta, now).is_yes()
@@ -428,7 +434,7 @@ mod tests {
     }
 
     fn entry(slot: Slot, class: Class, sent_at: Instant) -> Arc<Entry> {
-        let meta = EntryMeta { slot, sent_at, class, derived: false, carried: false };
+        let meta = EntryMeta { slot, sent_at, class, derived: false, carried: false, node: None };
         let body =
             EntryBody::Verbatim(Payload::Error { code: -32602, body: bytes::Bytes::from_static(b"{}") });
         Arc::new(Entry::new(body, meta, None))

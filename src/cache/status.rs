@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use crate::telemetry::Outcome;
+use crate::telemetry::{Outcome, StaleCause};
 
 /// The reason why a call went to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardReason {
-    /// No stored entry could serve the call: there was none, or its slot was too low.
+    /// No stored entry could serve the call: there was none.
     Miss,
-    /// The stored entry had expired.
-    Stale,
+    /// The stored entry was beyond this bound.
+    Stale(StaleCause),
     /// The caller asked to go past the cache.
     Request,
 }
@@ -88,6 +88,14 @@ impl CacheStatus {
         }
     }
 
+    /// Returns the bound because of which a stored entry was not served. `None` for any other answer.
+    pub const fn bound(self) -> Option<StaleCause> {
+        match self {
+            Self::Forwarded { reason: ForwardReason::Stale(cause), .. } => Some(cause),
+            _ => None,
+        }
+    }
+
     /// Returns true if the answer was served without asking a node.
     pub const fn is_hit(self) -> bool {
         matches!(self, Self::Hit { .. } | Self::Carried | Self::StaleIfError { .. })
@@ -107,8 +115,8 @@ impl fmt::Display for CacheStatus {
             Self::StaleIfError { ttl_s } => write!(f, "hit; ttl={ttl_s}; detail=stale-if-error"),
             Self::Forwarded { reason, stored } => {
                 let reason = match reason {
-                    ForwardReason::Miss => "miss",
-                    ForwardReason::Stale => "stale",
+                    ForwardReason::Miss | ForwardReason::Stale(StaleCause::Floor) => "miss",
+                    ForwardReason::Stale(_) => "stale",
                     ForwardReason::Request => "request",
                 };
                 write!(f, "fwd={reason}{}", if stored { "; stored" } else { "" })
@@ -139,7 +147,14 @@ mod tests {
             (CacheStatus::StaleIfError { ttl_s: -9 }, "slotfront; hit; ttl=-9; detail=stale-if-error"),
             (CacheStatus::forwarded(ForwardReason::Miss, true), "slotfront; fwd=miss; stored"),
             (CacheStatus::forwarded(ForwardReason::Miss, false), "slotfront; fwd=miss"),
-            (CacheStatus::forwarded(ForwardReason::Stale, true), "slotfront; fwd=stale; stored"),
+            (
+                CacheStatus::forwarded(ForwardReason::Stale(StaleCause::Lag), true),
+                "slotfront; fwd=stale; stored",
+            ),
+            (
+                CacheStatus::forwarded(ForwardReason::Stale(StaleCause::Floor), true),
+                "slotfront; fwd=miss; stored",
+            ),
             (CacheStatus::forwarded(ForwardReason::Request, true), "slotfront; fwd=request; stored"),
             (CacheStatus::Bypassed, "slotfront; fwd=bypass"),
             (CacheStatus::Collapsed, "slotfront; fwd=miss; collapsed"),

@@ -345,7 +345,7 @@ mod tests {
             Query::parse(crate::methods::Method::GetBlock, &params, crate::methods::Profile::Node).unwrap();
         let delivered = Payload::Result(TextParts::One(block(1)));
         let (class, sent_at) = (Class::BlockFinal, Instant::now());
-        let meta = EntryMeta { slot: 7, sent_at, class, derived: false, carried: false };
+        let meta = EntryMeta { slot: 7, sent_at, class, derived: false, carried: false, node: None };
         let body = EntryBody::Verbatim(delivered.clone());
         let entry = Entry::new(body, meta, None);
         for (height, result, is_logged) in

@@ -4,16 +4,18 @@
 //! A batch has one line that sums up its calls. The line never contains the API key itself, the params of a call, or
 //! text from a node.
 
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::StatusCode;
 use tokio::time::Instant;
 
+use super::reply::Explained;
 use super::request_head::RequestId;
 use crate::methods::{AnyMethod, Commitment};
 use crate::telemetry::trace::RequestSpan;
-use crate::telemetry::{Outcome, Trace, method_name};
+use crate::telemetry::{Outcome, StaleCause, Trace, method_name};
 
 /// The duration from which a request counts as slow. Even five attempts to get an answer from a usual node take
 /// less time.
@@ -100,11 +102,16 @@ pub(super) struct AccessLine<'a> {
     pub(super) trace: &'a Trace,
     /// The id of the key. `none` if the request was not authenticated.
     pub(super) key: &'a str,
+    /// The name of the key's owner. Empty if the request was not authenticated.
+    pub(super) name: &'a str,
     /// The reason for which the whole HTTP request was refused. `None` if it was not refused as a whole.
     pub(super) reason: Option<&'static str>,
     pub(super) status: StatusCode,
     pub(super) calls: Calls,
     pub(super) bytes: usize,
+    pub(super) client: Option<IpAddr>,
+    /// What a line at debug level tells of the answer beside its outcome.
+    pub(super) explained: Option<&'a Explained>,
     pub(super) started: Instant,
     pub(super) ended: Instant,
 }
@@ -127,6 +134,10 @@ impl AccessLine<'_> {
                     reason = self.reason,
                     http.status = self.status.as_u16(),
                     key.id = self.key,
+                    key.name = self.name,
+                    client.address = self.client.map(tracing::field::display),
+                    upstream.name = self.explained.and_then(|explained| explained.upstream.as_deref()),
+                    cache.bound = self.explained.and_then(|explained| explained.bound).map(StaleCause::as_str),
                     request.id = self.request.as_str(),
                     trace.id = self.trace.id().map(tracing::field::display),
                     duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),

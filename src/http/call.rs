@@ -35,12 +35,14 @@ pub(super) struct CallResponse {
     pub(super) status: Option<CacheStatus>,
     pub(super) refusal: Option<Error>,
     pub(super) outcome: CallOutcome,
+    /// The id of the node that gave the answer, now or when it was stored.
+    pub(super) node: Option<u32>,
 }
 
 impl CallResponse {
     /// Creates a response that is not compressed and has no cache status.
     pub(super) fn new(body: BodyParts, outcome: CallOutcome) -> Self {
-        Self { body, compressed: None, status: None, refusal: None, outcome }
+        Self { body, compressed: None, status: None, refusal: None, outcome, node: None }
     }
 
     /// Returns true if the cache compresses answers with this response's length and method. `compressed` may still
@@ -179,7 +181,7 @@ fn respond(
     let (method, commitment) = (Some(query.method().into()), query.commitment());
     let outcome = CallOutcome { method, commitment, outcome: answer.status.outcome() };
     let (compressed, status) = (answer.compressed.clone(), Some(answer.status));
-    Ok(CallResponse { compressed, status, ..CallResponse::new(body, outcome) })
+    Ok(CallResponse { compressed, status, node: answer.meta.node, ..CallResponse::new(body, outcome) })
 }
 
 /// Returns the body of the response: the answer inside the JSON-RPC envelope, with the caller's id.

@@ -9,7 +9,7 @@ const METHODS: HeaderValue = HeaderValue::from_static("OPTIONS, POST");
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("86400");
 /// The response headers that a script may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, X-Slotfront-Error",
+    "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, X-Slotfront-Error, X-Slotfront-Upstream",
 );
 
 /// Returns true if scripts of `origin` may call.

@@ -18,10 +18,13 @@ use crate::cache::CacheStatus;
 use crate::coding::Coding;
 use crate::error::{Error, ErrorReply};
 use crate::gateway::Principal;
+use crate::telemetry::StaleCause;
 
 /// The header field with the code and reason of a refusal. Callers may see only this field, because client
 /// libraries drop the body of a response that is not 2xx.
 pub(super) const ERROR: &str = "x-slotfront-error";
+/// The header field with the name of the node that gave the answer.
+pub(super) const UPSTREAM: &str = "x-slotfront-upstream";
 /// The value of `WWW-Authenticate`, which status 401 requires (RFC 9110, 11.6.1). No registered scheme fits,
 /// because slotfront reads the key from the path.
 pub(super) const CHALLENGE: &str = "ApiKey realm=\"slotfront\"";
@@ -44,15 +47,27 @@ pub(super) struct HttpReply {
     pub(super) varies: bool,
     pub(super) coding: Option<Coding>,
     pub(super) last: bool,
+    /// What the caller is told of the answer beside its status.
+    pub(super) explained: Option<Explained>,
     /// The permit of the request, held until the reply is written.
     pub(super) permit: Option<InFlightPermit>,
+}
+
+/// Where an answer came from, for callers whose plan allows it and for the log.
+#[derive(Debug, Clone)]
+pub(super) struct Explained {
+    /// The name of the node that gave the answer, now or when it was stored.
+    pub(super) upstream: Option<String>,
+    /// The bound because of which a stored answer was not served.
+    pub(super) bound: Option<StaleCause>,
 }
 
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
     Text(&'a str),
     Number(u64),
-    Cache(&'a CacheStatus),
+    /// The status, and the bound that it was beyond, if the caller may know it.
+    Cache(&'a CacheStatus, Option<StaleCause>),
     RateLimit(&'a Principal, Instant),
     Error(i32, &'a str),
 }
@@ -62,7 +77,13 @@ impl Value<'_> {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
             Self::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
-            Self::Cache(status) => status.write(out),
+            Self::Cache(status, bound) => {
+                status.write(out);
+                if let Some(bound) = bound {
+                    out.extend_from_slice(b"; detail=");
+                    out.extend_from_slice(bound.as_str().as_bytes());
+                }
+            }
             Self::RateLimit(principal, now) => principal.write_left(out, now),
             Self::Error(code, reason) => {
                 out.extend_from_slice(itoa::Buffer::new().format(code).as_bytes());
@@ -86,6 +107,7 @@ impl HttpReply {
             varies: false,
             coding: None,
             last: false,
+            explained: None,
             permit: None,
         }
     }
@@ -128,6 +150,14 @@ impl HttpReply {
         self
     }
 
+    fn bound(&self) -> Option<StaleCause> {
+        self.explained.as_ref()?.bound
+    }
+
+    fn upstream(&self) -> Option<&str> {
+        self.explained.as_ref()?.upstream.as_deref()
+    }
+
     /// Returns the header fields in the order of writing. The writer adds `Connection`, `Content-Length`, `Date` and
     /// the request id.
     pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, Value<'_>)> {
@@ -138,7 +168,8 @@ impl HttpReply {
             self.retry_after.map(|seconds| ("retry-after", Value::Number(seconds))),
             self.error.map(|(code, reason)| (ERROR, Value::Error(code, reason))),
             (self.status == StatusCode::UNAUTHORIZED).then_some(("www-authenticate", Value::Text(CHALLENGE))),
-            self.cache.as_ref().map(|status| ("cache-status", Value::Cache(status))),
+            self.cache.as_ref().map(|status| ("cache-status", Value::Cache(status, self.bound()))),
+            self.upstream().map(|name| (UPSTREAM, Value::Text(name))),
             limits.map(|(_, policy, _)| ("ratelimit-policy", Value::Text(policy))),
             limits.map(|(principal, _, now)| ("ratelimit", Value::RateLimit(principal, now))),
             self.varies.then_some(("vary", Value::Text("accept-encoding"))),

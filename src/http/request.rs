@@ -13,7 +13,7 @@ use super::access::{AccessLine, CallOutcome, Calls};
 use super::call::{self, Admission, CallResponse, RequestContext, outcome};
 use super::in_flight::InFlightPermit;
 use super::reply::BodyParts;
-use super::reply::HttpReply;
+use super::reply::{Explained, HttpReply};
 use super::request_head::ClientInfo;
 use crate::cache::CacheStatus;
 use crate::coding::{self, Coding, SplicePart};
@@ -138,6 +138,15 @@ fn finish(
 ) -> HttpReply {
     let mut reply = HttpReply::json(StatusCode::OK, BodyParts::default());
     let (calls, mut reason, mut bytes) = (responses.calls(), None, 0);
+    let is_told = request.principal.explains();
+    let explained = if is_told || tracing::enabled!(tracing::Level::DEBUG) {
+        let (node, status) = (responses.node(), responses.status());
+        let upstream =
+            node.map(|node| request.front.pool.name_of(node as usize)).filter(|name| !name.is_empty());
+        Some(Explained { upstream, bound: status.and_then(CacheStatus::bound) })
+    } else {
+        None
+    };
     if !responses.is_empty() {
         reply.limits = Some((Arc::clone(&request.principal), Instant::now()));
         reply.cache = responses.status();
@@ -158,14 +167,18 @@ fn finish(
         request: &request.client.id,
         trace: &request.trace,
         key: request.principal.id(),
+        name: request.principal.name(),
         reason,
         status: reply.status,
         calls,
         bytes,
+        client: request.client.address,
+        explained: explained.as_ref(),
         started: request.started,
         ended: reply.made_at(),
     };
     line.write(&request.front.access, span);
+    reply.explained = explained.filter(|_| is_told);
     reply.permit = Some(request.permit);
     reply
 }
@@ -204,7 +217,21 @@ pub(super) fn refuse(
     let (reason, bytes) = (Some(wire.reason), text.len());
     let (request, trace) = (&client.id, &client.trace);
     let (status, ended) = (reply.status, Instant::now());
-    let line = AccessLine { request, trace, key: "none", reason, status, calls, bytes, started, ended };
+    let (client, explained) = (client.address, None);
+    let line = AccessLine {
+        request,
+        trace,
+        key: "none",
+        name: "",
+        reason,
+        status,
+        calls,
+        bytes,
+        client,
+        explained,
+        started,
+        ended,
+    };
     line.write(&front.access, RequestSpan::default());
     reply.body = Bytes::from(text).into();
     reply
@@ -312,6 +339,14 @@ impl Responses {
                 let of = answers().count();
                 (of > 0).then_some(CacheStatus::Batch { hits, of })
             }
+        }
+    }
+
+    /// Returns the id of the node that gave the answer. `None` for a batch.
+    fn node(&self) -> Option<u32> {
+        match self {
+            Self::Whole(response) => response.node,
+            Self::Batch(_) => None,
         }
     }
 

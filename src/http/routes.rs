@@ -109,7 +109,8 @@ pub(super) fn wrong_verb() -> Response {
 }
 
 /// Answers with the usage of the key in the path. The key is checked as for a JSON-RPC call, so a wrong key counts
-/// as a failed attempt of the client's address, and the request is taken from the key's rate.
+/// as a failed attempt of the client's address. The request takes nothing from the key's rate, so that whoever is limited can
+/// see why.
 async fn usage(
     State(front): State<Arc<Front>>,
     Extension(client): Extension<ClientInfo>,
@@ -118,10 +119,7 @@ async fn usage(
     let path = request.uri().path();
     let key = path.strip_prefix("/v3/").and_then(|rest| rest.strip_suffix("/usage")).unwrap_or_default();
     let now = Instant::now();
-    match client
-        .caller(&front, key, now)
-        .and_then(|principal| principal.take(now).map(|()| Usage::of(&principal, now)))
-    {
+    match client.caller(&front, key, now).map(|principal| Usage::of(&principal, now)) {
         Ok(Some(usage)) => {
             let text = serde_json::to_string(&usage).unwrap_or_default() + "\n";
             HttpReply::json(StatusCode::OK, Bytes::from(text).into()).into_response()

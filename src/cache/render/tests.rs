@@ -12,7 +12,8 @@ use crate::node::Contextual;
 
 fn entry(body: EntryBody) -> Entry {
     let class = Class::Account(Commitment::Confirmed);
-    let meta = EntryMeta { slot: 5, sent_at: Instant::now(), class, derived: false, carried: false };
+    let meta =
+        EntryMeta { slot: 5, sent_at: Instant::now(), class, derived: false, carried: false, node: None };
     Entry::new(body, meta, None)
 }
 

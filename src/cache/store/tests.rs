@@ -18,6 +18,7 @@ fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
             class: Class::Samples,
             derived: false,
             carried: false,
+            node: None,
         },
         stamp: None,
         compressed: CompressedForms::default(),

@@ -32,7 +32,7 @@ fn entry(single: SingleAccount, slot: u64) -> Arc<Entry> {
     let class = Class::Account(Commitment::Finalized);
     Arc::new(Entry {
         body,
-        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false },
+        meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false, node: None },
         stamp: None,
         compressed: CompressedForms::default(),
     })
