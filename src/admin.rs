@@ -1,13 +1,14 @@
 //! The admin listener: metrics, health checks, the status page and its data, and the actions of operators.
 //!
 //! `routes` lists all routes. Routes that show keys or the log filter, or that change something, need the bearer
-//! token `auth.admin_token`. The status page asks for [`Snapshot`]s and keeps its own history, so slotfront keeps none.
+//! token `auth.admin_token`. The status page asks for [`Snapshot`]s, and for what was before once, when it is opened.
 
 pub(crate) mod node_view;
 
 mod control;
 mod host;
 mod keys;
+mod memory;
 mod nodes;
 mod page;
 mod routes;
@@ -23,12 +24,15 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config::reload::Changes;
 use crate::gateway::{Limiter, PerAddress};
 use crate::http::Front;
 use crate::http::shutdown::Signal;
 use crate::telemetry::totals::Totals;
+use memory::Memory;
 use status::{Readiness, Status};
 
 /// The maximum length of a request body, in bytes.
@@ -42,6 +46,7 @@ pub(crate) struct AdminState {
     started: Instant,
     /// The wrong tokens of each client address.
     wrong_tokens: PerAddress<Limiter>,
+    memory: Memory,
 }
 
 /// A request to reload the configuration. The request is the sender of its reply: the changes, or the text of all
@@ -63,8 +68,21 @@ impl AdminState {
         reloads: mpsc::Sender<ReloadRequest>,
         draining: Signal,
     ) -> Arc<Self> {
-        Arc::new(Self { front, reloads, draining, started: Instant::now(), wrong_tokens: PerAddress::new() })
+        Arc::new(Self {
+            front,
+            reloads,
+            draining,
+            started: Instant::now(),
+            wrong_tokens: PerAddress::new(),
+            memory: Memory::default(),
+        })
     }
+}
+
+/// Returns the routes, and starts the task that remembers what they show.
+pub(crate) fn served(state: Arc<AdminState>, tasks: &TaskTracker, stop: &CancellationToken) -> Router {
+    memory::watch(Arc::clone(&state), tasks, stop);
+    router(state)
 }
 
 pub(crate) fn router(state: Arc<AdminState>) -> Router {
@@ -114,6 +132,14 @@ async fn api_status(extract::State(state): extract::State<Arc<AdminState>>) -> R
         totals: Totals::read(&state.front.metrics),
     };
     json_response(StatusCode::OK, json(&snapshot))
+}
+
+async fn api_history(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
+    json_response(StatusCode::OK, json(&state.memory.all()))
+}
+
+async fn api_events(extract::State(state): extract::State<Arc<AdminState>>) -> Response {
+    json_response(StatusCode::OK, json(&state.front.metrics.events.all()))
 }
 
 async fn api_upstreams(extract::State(state): extract::State<Arc<AdminState>>) -> Response {

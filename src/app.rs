@@ -40,6 +40,7 @@ use crate::pool::Pool;
 use crate::redis_store::mac::StoreMac;
 use crate::redis_store::{SharedError, Store};
 use crate::subscribe::{Hub, HubParts};
+use crate::telemetry::events::EventKind;
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use crate::tip::Tip;
 pub use listeners::{BindError, Listeners, bind, bind_next};
@@ -177,7 +178,7 @@ impl App {
         set_loaded_now(&metrics);
         let (reloads, reload_requests) = mpsc::channel(1);
         let state = AdminState::new(Arc::clone(&front), reloads, ending.public.notice.clone());
-        let router = admin::router(state).into_make_service_with_connect_info::<SocketAddr>();
+        let router = admin::served(state, &tasks, stop).into_make_service_with_connect_info::<SocketAddr>();
         let ended = stop.clone().cancelled_owned();
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
         connections.spawn(listener::run(
@@ -422,10 +423,14 @@ async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut H
                 metrics.config_reloads.at(ReloadResult::Applied).inc();
                 set_loaded_now(metrics);
                 tracing::info!(?at_once, ?after_restart, "configuration reloaded");
+                metrics
+                    .events
+                    .note(EventKind::Reload, format!("configuration reloaded, changed at once: {at_once:?}"));
             }
             Err(problems) => {
                 metrics.config_reloads.at(ReloadResult::Rejected).inc();
                 tracing::error!(%problems, "configuration refused; the old one stays in force");
+                metrics.events.note(EventKind::Reload, "configuration refused; the log says why");
             }
         }
         if let Some(request) = request {

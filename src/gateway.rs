@@ -40,14 +40,16 @@ use crate::config::watch::{LOOK_EVERY, NewContent, Watched};
 use crate::error::Error;
 use crate::low_priority::{self, Worker};
 use crate::redis_store::Store;
+use crate::telemetry::events::EventKind;
+use crate::telemetry::metrics::KeyState;
 use crate::telemetry::{AuthFailure, AuthFile, Metrics, ReloadResult};
 use keys::file::KeyFile;
-use keys::{KeyFileError, KeyHash, Revocations};
+use keys::{ApiKey, KeyFileError, KeyHash, Revocations};
 use lease::{LeaseClient, LeaseQueue};
 use limit::WallClock;
 use principal::PlanLimits;
 use quota::{Ledger, Period};
-use snapshot::{AccessMode, KeySnapshot, PrincipalContext, read_keys, take_snapshot};
+use snapshot::{AccessMode, KeySnapshot, KeyTable, PrincipalContext, read_keys, take_snapshot};
 
 pub(crate) use address::PerAddress;
 pub use known_slots::KnownSlots;
@@ -226,9 +228,36 @@ impl Gateway {
         self.snapshot.load().table().and_then(|table| table.named(id)).is_none_or(|key| key.validity.revoked)
     }
 
+    /// Returns true if the key is in force as it stands in the key file.
+    pub(crate) fn is_in_force(&self, key: &ApiKey) -> bool {
+        let snapshot = self.snapshot.load();
+        snapshot.table().and_then(|table| table.named(&key.id)).is_some_and(|known| known.is(key))
+    }
+
     /// Returns the usage of the key with this id. `None` if the key is not in the key table.
     pub(crate) fn usage_of(&self, id: &str) -> Option<Usage> {
         self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
+    }
+
+    /// Returns what the metrics tell of the key with this id. `None` if it is not in the key table, or is revoked. A caller
+    /// without a key has no name.
+    pub(crate) fn key_state(&self, id: &str) -> Option<KeyState> {
+        let snapshot = self.snapshot.load();
+        match snapshot.table() {
+            Some(table) => table.named(id).filter(|key| !key.validity.revoked).map(Principal::state),
+            None => (id == principal::ANONYMOUS).then(KeyState::default),
+        }
+    }
+
+    /// Returns each key that has a quota, with its id, its name, and the used shares of the quotas of the day and the month.
+    pub(crate) fn quotas_used(&self) -> Vec<(String, String, [f64; 2])> {
+        let snapshot = self.snapshot.load();
+        let keys = snapshot.table().into_iter().flat_map(KeyTable::principals);
+        let used = |key: &Principal| {
+            let KeyState { name, used, .. } = key.has_quota().then(|| key.state())?;
+            Some((key.id.to_string(), name, used.map(Option::unwrap_or_default)))
+        };
+        keys.filter_map(used).collect()
     }
 
     /// Returns the caller that `key` identifies. `client` is the caller's address. An unknown address (`None`) is on no
@@ -254,6 +283,7 @@ impl Gateway {
             }
             self.metrics.auth_failures.at(failure).inc();
             match failure {
+                AuthFailure::Suspended => Error::Forbidden("any call, while it is suspended,".to_owned()),
                 AuthFailure::Origin => Error::Forbidden("this origin".to_owned()),
                 AuthFailure::Address if client.is_some() => Error::Forbidden("this address".to_owned()),
                 AuthFailure::Address => Error::Forbidden("an unknown client address".to_owned()),
@@ -295,6 +325,15 @@ impl Gateway {
         (key, client, origin): (&str, Option<IpAddr>, Option<&str>),
         now: Instant,
     ) -> Result<Arc<Principal>, AuthFailure> {
+        let denied = &snapshot.context.deny;
+        if !denied.is_empty()
+            && client.is_some_and(|client| {
+                let client = client.to_canonical();
+                denied.iter().any(|network| network.contains(&client))
+            })
+        {
+            return Err(AuthFailure::Address);
+        }
         let table = match &snapshot.access {
             AccessMode::Open(everybody) => return Ok(Arc::clone(everybody)),
             AccessMode::OpenPlan(terms, clients) => {
@@ -429,10 +468,12 @@ impl Gateway {
                 self.put(snapshot);
                 self.metrics.key_file_reads.at(ReloadResult::Applied).inc();
                 tracing::info!(keys_file = %watched.path().display(), keys = count, "key file loaded");
+                self.metrics.events.note(EventKind::Keys, format!("{count} keys are in force"));
             }
             Err(error) => {
                 self.metrics.key_file_reads.at(ReloadResult::Rejected).inc();
                 let revoked = text.ok().flatten().map_or(0, |text| self.revoke(&text));
+                self.metrics.events.note(EventKind::Keys, "the key file was refused; the log says why");
                 tracing::error!(
                     %error,
                     revoked,

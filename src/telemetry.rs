@@ -4,6 +4,7 @@
 //! secret. No label of a metric holds text from a request. Methods and outcomes are closed sets. Keys appear by
 //! their ids, and upstreams by their configured names.
 
+pub mod events;
 pub(crate) mod family;
 mod fold;
 pub(crate) mod labels;
@@ -126,7 +127,8 @@ mod tests {
     #[test]
     fn invalid_filters_are_quoted() {
         let log = "slotfront=loud".to_owned();
-        let settings = Telemetry { log, format: LogFormat::Json, otlp: None, trace_sample: 0.0 };
+        let settings =
+            Telemetry { log, format: LogFormat::Json, otlp: None, trace_sample: 0.0, key_series: 200 };
         let error = init(&settings).unwrap_err().to_string();
         assert!(error.starts_with("telemetry.log: \"slotfront=loud\" is not a log filter"), "{error}");
     }

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use url::form_urlencoded;
 
 use super::{AdminState, json_response};
@@ -22,6 +23,7 @@ use crate::config::sha256;
 use crate::gateway::{Limiter, Rate};
 use crate::methods::{Method, Pubkey};
 use crate::telemetry;
+use crate::telemetry::events::EventKind;
 
 /// The longest wait for the result of a reload of the configuration.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,6 +78,15 @@ pub(super) async fn require_token(
             "expected the header Authorization: Bearer TOKEN, with the value of auth.admin_token as TOKEN",
         );
     }
+    if !request.method().is_safe() {
+        let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        tracing::info!(
+            http.method = request.method().as_str(),
+            http.route = route,
+            client.address = address.map(tracing::field::display),
+            "an admin request has the token"
+        );
+    }
     next.run(request).await
 }
 
@@ -104,6 +115,8 @@ async fn purge_everywhere(state: Arc<AdminState>, filter: Filter) -> Result<Resp
             purge.entries = entries,
             "an admin request purged cached answers"
         );
+        let text = format!("an operator purged {entries} cached answers");
+        here.front.metrics.events.note(EventKind::Action, text);
         entries
     });
     let stopped = |_| AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, STOPPED_PURGE);
@@ -157,8 +170,26 @@ fn parse_filter(query: &str) -> Result<Filter, String> {
     Ok(filter)
 }
 
-/// Stops sending calls to an upstream. Calls in flight finish.
-pub(super) async fn drain(Extract(state): Extract<Arc<AdminState>>, Path(name): Path<String>) -> Response {
+/// Stops sending calls to an upstream. Calls in flight finish. The last one that is usable is drained only with `force`.
+pub(super) async fn drain(
+    Extract(state): Extract<Arc<AdminState>>,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let is_forced = match query.as_deref() {
+        None | Some("") => false,
+        Some("force=true") => true,
+        Some(_) => return refuse(StatusCode::BAD_REQUEST, "expected no query, or ?force=true"),
+    };
+    let standing = state.front.pool.standing(Instant::now());
+    let is_known = standing.iter().any(|(member, _)| member.name == name);
+    if is_known
+        && !is_forced
+        && !standing.iter().any(|(member, unusable)| member.name != name && unusable.is_none())
+    {
+        let why = "no other upstream is usable, so callers would get errors; add ?force=true to drain it all the same";
+        return refuse(StatusCode::CONFLICT, why);
+    }
     set_drained(&state, &name, true)
 }
 
@@ -176,6 +207,7 @@ fn set_drained(state: &AdminState, name: &str, drained: bool) -> Response {
     let (action, done_to) =
         if drained { ("upstream.drain", "drained") } else { ("upstream.restore", "restored") };
     tracing::info!(audit.action = action, upstream.name = name, "an admin request {done_to} an upstream");
+    state.front.metrics.events.note(EventKind::Action, format!("{name} was {done_to} by an operator"));
     done()
 }
 

@@ -1,4 +1,4 @@
-//! The operator actions on API keys: list, create, rotate and revoke them, and read their usage.
+//! The operator actions on API keys: list, create, change, rotate, revoke and remove them, and read their usage.
 //!
 //! Changes are made in the key file, under the lock that `slotfront keys` also takes. The gateway reads the file again
 //! before the response. A secret appears only in the response that issues it.
@@ -11,68 +11,28 @@ use axum::extract::{Path, State as Extract};
 use axum::http::StatusCode;
 use axum::response::Response;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::control::{AdminError, body};
 use super::{AdminState, json_response};
 use crate::config::STANDARD_PLAN;
+use crate::gateway::keys::change::{KeyChange, parse_restriction};
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
-use crate::gateway::keys::{ApiKey, NAME_RULE, is_name};
-use crate::methods::AnyMethod;
+use crate::gateway::keys::view::KeyView;
+use crate::gateway::keys::{NAME_RULE, is_name};
 
 /// The time for which a replaced secret stays valid, if the request names no time.
 const GRACE: &str = "24h";
 
-/// A key in a response. Neither the secret nor its hash is shown.
-#[derive(Serialize)]
-struct KeyView {
-    id: String,
-    name: String,
-    plan: String,
-    state: &'static str,
-    created: String,
-    expires: Option<String>,
-    revoked: Option<String>,
-    /// The times at which replaced secrets cease to be valid. Secrets that are no longer valid are left out.
-    old_until: Vec<String>,
-    origins: Option<Vec<String>>,
-    addresses: Option<Vec<String>>,
-    methods: Option<Vec<&'static str>>,
-}
-
-impl KeyView {
-    fn of(key: ApiKey, now: Timestamp) -> Self {
-        let state = match (key.revoked, key.expires) {
-            (Some(_), _) => "revoked",
-            (None, Some(end)) if end <= now => "expired",
-            (None, _) => "active",
-        };
-        let old = key.previous.iter().map(|(_, until)| *until).filter(|until| *until > now);
-        Self {
-            state,
-            created: key.created.to_string(),
-            expires: key.expires.as_ref().map(ToString::to_string),
-            revoked: key.revoked.as_ref().map(ToString::to_string),
-            old_until: old.map(|until| until.to_string()).collect(),
-            origins: key.scope.origins,
-            addresses: key.scope.addresses.map(|list| list.iter().map(ToString::to_string).collect()),
-            methods: key.scope.methods.map(|list| list.into_iter().map(AnyMethod::as_str).collect()),
-            id: key.id,
-            name: key.name,
-            plan: key.plan,
-        }
-    }
-}
-
 /// Answers with all keys, in the order of the key file.
 pub(super) async fn list(Extract(state): Extract<Arc<AdminState>>) -> Result<Response, AdminError> {
-    let listed = on_file(state, |_, file| {
+    let listed = on_file(state, |state, file| {
         let now = Timestamp::now();
         let keys: Vec<_> =
             file.list().map_err(|e| refused(&e))?.into_iter().map(|k| KeyView::of(k, now)).collect();
         tracing::info!(audit.action = "key.list", keys = keys.len(), "an admin request listed the keys");
-        Ok(serde_json::json!({ "keys": keys }))
+        Ok(serde_json::json!({ "keys": keys, "plans": state.front.gateway.plans() }))
     });
     listed.await
 }
@@ -86,23 +46,6 @@ struct NewKeyRequest {
     origins: Option<Vec<String>>,
     addresses: Option<Vec<String>>,
     methods: Option<Vec<String>>,
-}
-
-/// Parses the restriction `name` of a new key. A missing list means no restriction. An empty list is refused, because
-/// the key could not be used.
-fn parse_restriction<T>(
-    name: &str,
-    list: Option<Vec<String>>,
-    read: impl Fn(&str) -> Result<T, &'static str>,
-) -> Result<Option<Vec<T>>, String> {
-    let Some(list) = list else { return Ok(None) };
-    if list.is_empty() {
-        return Err(format!("{name}: expected at least one entry; omit the member for no restriction"));
-    }
-    let item = |(i, text): (usize, &String)| {
-        read(text).map_err(|rule| format!("{name}[{i}]: {rule}, found {text:?}"))
-    };
-    list.iter().enumerate().map(item).collect::<Result<_, _>>().map(Some)
 }
 
 /// Creates a key. Only this response shows the secret.
@@ -143,6 +86,47 @@ pub(super) async fn create(
         Ok(serde_json::json!({ "id": issued.id, "key": issued.key.expose(), "in_force": in_force }))
     });
     issued.await
+}
+
+/// Changes a key: its name, plan, end, restrictions, or whether it is suspended. Answers with the key as it is now.
+pub(super) async fn set(
+    Extract(state): Extract<Arc<AdminState>>,
+    Path(wanted): Path<String>,
+    text: Bytes,
+) -> Result<Response, AdminError> {
+    let change: KeyChange = body(&text)?;
+    let now = Timestamp::now();
+    change.check(now, Some(&state.front.gateway.plans()))?;
+    let what = format!("{change:?}");
+    let changed = on_file(state, move |state, file| {
+        let key = file.set(&wanted, change, now).map_err(|e| refused(&e))?;
+        state.front.gateway.take_keys();
+        let in_force = state.front.gateway.is_in_force(&key);
+        tracing::info!(
+            audit.action = "key.set",
+            key.id = key.id,
+            key.change = what,
+            in_force,
+            "an admin request changed a key"
+        );
+        Ok(serde_json::json!({ "key": KeyView::of(key, now), "in_force": in_force }))
+    });
+    changed.await
+}
+
+/// Removes a key from the key file, with all that is known of it.
+pub(super) async fn remove(
+    Extract(state): Extract<Arc<AdminState>>,
+    Path(wanted): Path<String>,
+) -> Result<Response, AdminError> {
+    let removed = on_file(state, move |state, file| {
+        let id = file.remove(&wanted).map_err(|e| refused(&e))?;
+        state.front.gateway.take_keys();
+        let in_force = state.front.gateway.is_revoked(&id);
+        tracing::info!(audit.action = "key.remove", key.id = id, in_force, "an admin request removed a key");
+        Ok(serde_json::json!({ "id": id, "in_force": in_force }))
+    });
+    removed.await
 }
 
 /// Revokes a key and its replaced secrets. A revocation cannot be undone.

@@ -18,6 +18,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/charts.js"),
     include_str!("page/flow.js"),
     include_str!("page/tables.js"),
+    include_str!("page/actions.js"),
     include_str!("page/page.js")
 );
 

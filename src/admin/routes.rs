@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::routing::{MethodRouter, get, post, put};
+use axum::routing::{MethodRouter, delete, get, patch, post, put};
 
 use super::{AdminState, control, keys, page};
 
@@ -34,11 +34,15 @@ pub(super) fn all() -> Vec<Route> {
         route("GET", "/readyz", Anyone, get(super::readyz)),
         route("GET", "/api/status", Anyone, get(super::api_status)),
         route("GET", "/api/upstreams", Anyone, get(super::api_upstreams)),
+        route("GET", "/api/history", Anyone, get(super::api_history)),
+        route("GET", "/api/events", Anyone, get(super::api_events)),
         route("POST", "/api/cache/purge", Token, post(control::purge)),
         route("POST", "/api/upstreams/{name}/drain", Token, post(control::drain)),
         route("POST", "/api/upstreams/{name}/restore", Token, post(control::restore)),
         route("GET", "/api/keys", Token, get(keys::list)),
         route("POST", "/api/keys", Token, post(keys::create)),
+        route("PATCH", "/api/keys/{id}", Token, patch(keys::set)),
+        route("DELETE", "/api/keys/{id}", Token, delete(keys::remove)),
         route("POST", "/api/keys/{id}/revoke", Token, post(keys::revoke)),
         route("POST", "/api/keys/{id}/rotate", Token, post(keys::rotate)),
         route("GET", "/api/keys/{id}/usage", Token, get(keys::usage)),

@@ -50,7 +50,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
         metrics.follow_lag_slots.at(()).set(gauge(lag));
     }
     metrics.slot_time.at(()).set(front.frontier.slot_time().as_secs_f64());
-    metrics.set_key_plans(|id| front.gateway.usage_of(id).map(|usage| usage.plan));
+    metrics.set_keys(|id| front.gateway.key_state(id));
     let resets = metrics.frontier_resets.at(());
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
     for (member, unusable) in front.pool.standing(now) {

@@ -56,8 +56,11 @@ pub(super) struct Args {
     /// Also examine every upstream, the shared store, files and limits
     #[arg(long)]
     probe: bool,
+    /// Print the findings as JSON, and nothing else
+    #[arg(long)]
+    json: bool,
     /// Print the JSON Schema of the configuration file, for editors, and check nothing
-    #[arg(long, conflicts_with_all = ["config", "probe"])]
+    #[arg(long, conflicts_with_all = ["config", "probe", "json"])]
     schema: bool,
 }
 
@@ -67,6 +70,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     }
     let file = world.config_file(args.config);
     let config = world.config(file.clone())?;
+    let json = args.json;
     Gateway::new(&config, Metrics::new()).map_err(Failure::usage)?;
     Tls::of(&config).map_err(Failure::usage)?;
     let budget = Arc::new(BufferBudget::new(config.pool.max_buffered));
@@ -75,7 +79,9 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         config.upstreams.iter().map(client).collect::<Result<Vec<_>, _>>().map_err(Failure::usage)?;
     let store = |settings| Store::new(settings, Metrics::new(), TaskTracker::new());
     let store = config.shared.as_ref().map(store).transpose().map_err(Failure::usage)?;
-    writeln!(world.out, "{}", summary(&config))?;
+    if !json {
+        writeln!(world.out, "{}", summary(&config))?;
+    }
     let mut findings = doctor::of_settings(&config);
     let listen = config.server.listen;
     // If this port is taken, too, slotfront is probably running, and has both.
@@ -93,12 +99,14 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     }
     if !args.probe {
         // No failure, because a service may run this before its start, which an expired certificate must not prevent.
-        print_findings(&findings, world)?;
+        print_findings(&findings, json, world)?;
         return Ok(());
     }
     let examined = clients.iter().zip(&config.upstreams);
     let probed = join_all(examined.map(|(client, upstream)| examine::examine(client, upstream.rps))).await;
-    writeln!(world.out, "\n{}", table(&config.upstreams, &probed))?;
+    if !json {
+        writeln!(world.out, "\n{}", table(&config.upstreams, &probed))?;
+    }
     findings.extend(doctor::of_upstreams(&config, &probed));
     findings.extend(files::of_files(&config, file.as_deref()));
     // The gateway keeps the usage of keys only, so the usage file matters only in the mode `keys`.
@@ -109,15 +117,25 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     findings.extend(machine::of_open_files(&config, machine::open_files()));
     if let Some(store) = store {
         let found = store.probe().await;
-        writeln!(world.out, "\nshared store: {}", found.err().unwrap_or("ok"))?;
+        if !json {
+            writeln!(world.out, "\nshared store: {}", found.err().unwrap_or("ok"))?;
+        }
         findings.extend(found.err().map(doctor::of_shared_store));
+    }
+    if json {
+        return failed(print_findings(&findings, json, world)?);
     }
     let is_private = join_all(config.upstreams.iter().map(advice::has_private_address)).await;
     writeln!(world.out, "\n{}", advice::following(&config, &probed, &is_private))?;
     if findings.is_empty() {
         writeln!(world.out, "\nno findings")?;
     }
-    match print_findings(&findings, world)? {
+    failed(print_findings(&findings, json, world)?)
+}
+
+/// Returns the failure that a number of faults is.
+fn failed(faults: usize) -> Result<(), Failure> {
+    match faults {
         0 => Ok(()),
         1 => Err(Failure::runtime("1 fault found")),
         n => Err(Failure::Runtime(format!("{n} faults found"))),
@@ -125,8 +143,13 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
 }
 
 /// Prints the problems that were found, faults before warnings. Returns the number of faults.
-fn print_findings(findings: &[Finding], world: &mut World<'_>) -> io::Result<usize> {
+fn print_findings(findings: &[Finding], json: bool, world: &mut World<'_>) -> io::Result<usize> {
     let (faults, warnings): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| finding.fault);
+    if json {
+        let all: Vec<_> = faults.iter().chain(&warnings).collect();
+        writeln!(world.out, "{:#}", serde_json::json!({ "valid": true, "findings": all }))?;
+        return Ok(faults.len());
+    }
     for finding in faults.iter().chain(&warnings) {
         writeln!(world.out, "\n{finding}")?;
     }

@@ -13,6 +13,7 @@ use crate::app::{self, Listeners};
 use crate::config::reload::ConfigSource;
 use crate::config::{Config, DEV_KEY, FollowMode, ListedSettings, Secret, Upstream};
 use crate::gateway::Gateway;
+use crate::gateway::keys::generate_key;
 use crate::methods::Group;
 use crate::telemetry::{self, Metrics};
 
@@ -62,8 +63,10 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     config.server.drain_timeout = Duration::from_secs(1);
     config.list_method("requestAirdrop", ListedSettings::of(Group::Provider));
     config.send.enabled = true;
-    config.plans.values_mut().for_each(|plan| plan.send = true);
+    config.plans.values_mut().for_each(|plan| (plan.send, plan.explain) = (true, true));
     config.follow.mode = FollowMode::On;
+    let token = generate_key().map_err(Failure::runtime)?;
+    config.auth.admin_token = Some(token.clone());
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     let gateway = Gateway::new(&config, Metrics::new()).map_err(Failure::runtime)?;
 
@@ -71,7 +74,11 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let cluster = Cluster::new(settings.with_newest_slot_at(jiff::Timestamp::now().as_second()));
     let read = cluster.examples().wallets.first().map(ToString::to_string).unwrap_or_default();
     let own = sim::wallet(&cluster);
-    writeln!(world.out, "{}", welcome(&args, reachable(public), reachable(admin), &read, &own))?;
+    writeln!(
+        world.out,
+        "{}",
+        welcome(&args, [reachable(public), reachable(admin)], token.expose(), &read, &own)
+    )?;
     world.out.flush()?;
 
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -84,12 +91,13 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
 }
 
 /// Returns the text for a developer: an account to read, and the key of an account of the developer's own.
-fn welcome(args: &Args, public: SocketAddr, admin: SocketAddr, read: &str, own: &str) -> String {
+fn welcome(args: &Args, [public, admin]: [SocketAddr; 2], token: &str, read: &str, own: &str) -> String {
     let key = DEV_KEY;
     format!(
         "slotfront dev: {} simulated nodes (seed {}) and the gateway in front of them\n\n  \
          gateway  http://{public}/v3/{key}\n  \
-         status   http://{admin}/\n\n\
+         status   http://{admin}/\n  \
+         token    {token} (for the actions of the status page)\n\n\
          Send this twice within five seconds and compare the Cache-Status headers:\n\n  \
          curl -i http://{public}/v3/{key} -H 'Content-Type: application/json' -d \
          '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"getAccountInfo\",\
@@ -112,12 +120,13 @@ mod tests {
             nodes: 3,
             seed: 1,
         };
-        let text = welcome(&args, reachable(args.listen), reachable(args.admin), "WALLET", "KEY");
+        let text = welcome(&args, [args.listen, args.admin].map(reachable), "TOKEN", "WALLET", "KEY");
         insta::assert_snapshot!(text, @r#"
     slotfront dev: 3 simulated nodes (seed 1) and the gateway in front of them
 
       gateway  http://127.0.0.1:8899/v3/dev
       status   http://[::1]:9899/
+      token    TOKEN (for the actions of the status page)
 
     Send this twice within five seconds and compare the Cache-Status headers:
 

@@ -1,4 +1,4 @@
-//! `slotfront keys`: creates, lists, rotates and revokes API keys.
+//! `slotfront keys`: creates, lists, changes, rotates and revokes API keys.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -13,18 +13,21 @@ use super::table::TextTable;
 use super::{Failure, World};
 use crate::config::{Config, KEYS_FILE, STANDARD_PLAN, io_fault, is_name};
 use crate::gateway::create_private;
+use crate::gateway::keys::change::{Given, KeyChange};
 use crate::gateway::keys::file::{ChangeError, IssuedKey, KeyFile, NewKey};
 use crate::gateway::keys::scope::{self, Scope};
+use crate::gateway::keys::view::KeyView;
 use crate::gateway::keys::{self, ApiKey, KeyHash, NAME_RULE};
 use crate::methods::AnyMethod;
 
-/// Create, list, rotate and revoke API keys
+/// Create, list, change, rotate and revoke API keys
 #[derive(Debug, Parser)]
 #[command(
-    long_about = "Create, list, rotate and revoke API keys. The file holds hashes only; a secret is shown once, when it is issued.\n\
+    long_about = "Create, list, change, rotate and revoke API keys. The file holds hashes only; a secret is shown once, when it is issued.\n\
                   A running gateway reads a changed file within two seconds, without a restart.",
     after_help = "Examples:\n    slotfront keys create --config slotfront.toml --name alice --expires 90d --output alice.key\n    \
                   slotfront keys list --config slotfront.toml\n    \
+                  slotfront keys set alice --config slotfront.toml --plan pro\n    \
                   slotfront keys rotate --file keys.toml --name alice --grace 24h --output alice.new.key\n    \
                   slotfront keys revoke --file keys.toml --name alice"
 )]
@@ -66,7 +69,59 @@ enum KeysCommand {
     },
     /// List all keys, without their secrets
     #[command(after_help = "Example:\n    slotfront keys list --file keys.toml")]
-    List,
+    List {
+        /// Print the keys as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show all that is known of a key, without its secret
+    #[command(after_help = "Example:\n    slotfront keys show alice --file keys.toml")]
+    Show {
+        /// The key's id, or its name if the name is unique
+        #[arg(value_name = "ID|NAME")]
+        key: String,
+        /// Print the key as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a key; what no option names stays as it is, and a running gateway follows within two seconds
+    #[command(
+        after_help = "Examples:\n    slotfront keys set alice --config slotfront.toml --plan pro --expires never\n    \
+                      slotfront keys set key-5Kd3NBUA --file keys.toml --suspend\n    \
+                      slotfront keys set shop --file keys.toml --origin https://shop.example --address any"
+    )]
+    Set {
+        /// The key's id, or its name if the name is unique
+        #[arg(value_name = "ID|NAME")]
+        key: String,
+        /// The new name of the owner
+        #[arg(long)]
+        name: Option<String>,
+        /// The new plan: a [plans.NAME] of the configuration
+        #[arg(long)]
+        plan: Option<String>,
+        /// The new end: a duration from now, a date, or never
+        #[arg(long, value_name = "WHEN")]
+        expires: Option<String>,
+        /// A web origin from which the key may be used, instead of those before; repeat for more; any lifts the restriction
+        #[arg(long = "origin", value_name = "ORIGIN")]
+        origins: Vec<String>,
+        /// An address or network, as --origin
+        #[arg(long = "address", value_name = "CIDR")]
+        addresses: Vec<String>,
+        /// A method, as --origin
+        #[arg(long = "method", value_name = "METHOD")]
+        methods: Vec<String>,
+        /// Refuse the key until it is resumed
+        #[arg(long, conflicts_with = "resume")]
+        suspend: bool,
+        /// Accept a suspended key again
+        #[arg(long)]
+        resume: bool,
+        /// Print the key as it is now, as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Revoke a key for good; a running gateway refuses it within two seconds
     #[command(after_help = "Example:\n    slotfront keys revoke --file keys.toml --name key-5Kd3NBUA")]
     Revoke {
@@ -117,7 +172,8 @@ impl Restrictions {
 
 pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(), Failure> {
     // A configuration that is not needed is not read, so that a faulty one does not keep a key from being revoked.
-    let is_needed = args.file.is_none() || matches!(args.command, KeysCommand::Create { .. });
+    let is_needed = args.file.is_none()
+        || matches!(args.command, KeysCommand::Create { .. } | KeysCommand::Set { plan: Some(_), .. });
     let config = world.config_file(args.config).filter(|_| is_needed);
     let config = config.map(|file| world.config(Some(file))).transpose()?;
     let file = KeyFile::new(args.file.map_or_else(|| keys_file(config.as_ref(), world), Ok)?);
@@ -132,13 +188,35 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
             let done = |issued: &IssuedKey| format!("created {}", issued.id);
             issue(output.as_deref(), || file.create(&new, now), done, world)
         }
-        KeysCommand::List => {
+        KeysCommand::Show { key, json } => show(file.get(&key).map_err(failure)?, json, now, world),
+        KeysCommand::Set { key, name, plan, expires, origins, addresses, methods, suspend, resume, json } => {
+            if let Some(plan) = &plan {
+                plan_exists(plan, config.as_ref(), world)?;
+            }
+            let expires = match expires.as_deref() {
+                None => Given::Stays,
+                Some("never") => Given::Lifted,
+                Some(text) => Given::Set(date(parse_end(text, now)?)),
+            };
+            let suspended = (suspend || resume).then_some(suspend);
+            let [origins, addresses, methods] = [origins, addresses, methods].map(restriction);
+            let change = KeyChange { name, plan, expires, origins, addresses, methods, suspended };
+            change.check(now, None).map_err(|why| Failure::Usage(format!("keys set: {why}")))?;
+            let changed = file.set(&key, change, now).map_err(failure)?;
+            writeln!(world.err, "changed {}; a running gateway follows within two seconds", changed.id)?;
+            show(changed, json, now, world)
+        }
+        KeysCommand::List { json } => {
             if !file.path().exists() {
                 let file = file.path().display();
                 writeln!(world.err, "{file} does not exist yet: no key has been created in it")?;
             }
-            writeln!(world.out, "{}", key_table(&file.list().map_err(failure)?, now))?;
-            Ok(())
+            let keys = file.list().map_err(failure)?;
+            if json {
+                let keys: Vec<_> = keys.into_iter().map(|key| KeyView::of(key, now)).collect();
+                return Ok(writeln!(world.out, "{:#}", serde_json::json!({ "keys": keys }))?);
+            }
+            Ok(writeln!(world.out, "{}", key_table(&keys, now))?)
         }
         KeysCommand::Revoke { name } => {
             let id = file.revoke(&name, now).map_err(failure)?;
@@ -154,6 +232,21 @@ pub(super) fn run(args: Args, world: &mut World<'_>, now: Timestamp) -> Result<(
             issue(output.as_deref(), || file.rotate(&name, until, now), done, world)
         }
     }
+}
+
+/// Returns the restriction that a repeated option gives. `any` alone lifts it.
+fn restriction(list: Vec<String>) -> Given<Vec<String>> {
+    match &list[..] {
+        [] => Given::Stays,
+        [only] if only == "any" => Given::Lifted,
+        _ => Given::Set(list),
+    }
+}
+
+fn show(key: ApiKey, json: bool, now: Timestamp, world: &mut World<'_>) -> Result<(), Failure> {
+    let table = key_table(std::slice::from_ref(&key), now);
+    let text = if json { format!("{:#}", serde_json::json!(KeyView::of(key, now))) } else { table };
+    Ok(writeln!(world.out, "{text}")?)
 }
 
 /// Returns the key file of the gateway that `config` or, without it, the environment describes.
@@ -280,11 +373,10 @@ fn key_table(keys: &[ApiKey], now: Timestamp) -> String {
     let mut table = TextTable::new(["id", "name", "plan", "created", "expires", "state", "restrictions"]);
     for key in keys {
         let overlap = key.previous.iter().map(|(_, until)| *until).filter(|until| *until > now).max();
-        let state = match (key.revoked, key.expires, overlap) {
-            (Some(when), _, _) => format!("revoked {}", date(when)),
-            (None, Some(end), _) if end <= now => "expired".to_owned(),
-            (None, _, Some(until)) => format!("active, the old secret until {}", date(until)),
-            (None, _, None) => "active".to_owned(),
+        let state = match (key.state(now), key.revoked.or(key.suspended), overlap) {
+            (state @ ("revoked" | "suspended"), Some(when), _) => format!("{state} {}", date(when)),
+            ("active", _, Some(until)) => format!("active, the old secret until {}", date(until)),
+            (state, ..) => state.to_owned(),
         };
         let expires = key.expires.map_or_else(|| "never".to_owned(), date);
         table.row(vec![

@@ -47,7 +47,7 @@ fn help_text_and_examples() {
       serve        Run the gateway in front of your own nodes
       check        Check a configuration; with --probe also nodes, files and limits
       health       Ask a running gateway for its readiness
-      keys         Create, list, rotate and revoke API keys
+      keys         Create, list, change, rotate and revoke API keys
       sim          Run a simulated cluster without a gateway; node i, from 0, listens on the port + i
       openrpc      Print the OpenRPC document of all methods
       completions  Print a completion script for a shell

@@ -76,11 +76,13 @@ impl Changes {
         Self {
             at_once: named(&[
                 ("auth", auth(old) != auth(new)),
+                ("gateway", old.deny != new.deny),
                 ("plans", old.plans != new.plans),
                 ("units", old.units != new.units),
                 ("upstream", old.upstreams != new.upstreams),
                 ("pool", old.pool != new.pool),
                 ("telemetry.log", old.telemetry.log != new.telemetry.log),
+                ("telemetry.key_series", old.telemetry.key_series != new.telemetry.key_series),
             ]),
             after_restart: named(&[
                 ("compat", old.profile != new.profile),

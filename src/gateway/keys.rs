@@ -2,11 +2,13 @@
 //!
 //! A file with one faulty key is refused as a whole, with a list of all its faults. The previous keys then stay in
 //! force, so that a typing error locks nobody out. Only the keys that the refused file revokes cease to be valid.
-//! The module [`mod@file`] changes key files.
+//! The modules [`mod@file`] and [`mod@change`] change key files.
 
+pub mod change;
 pub mod file;
 pub mod scope;
 pub(super) mod validity;
+pub mod view;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -106,10 +108,24 @@ pub struct ApiKey {
     pub created: Timestamp,
     /// The time at which the key expires. `None` if it never expires.
     pub expires: Option<Timestamp>,
+    /// The time since which the key is suspended. `None` if it is not.
+    pub suspended: Option<Timestamp>,
     /// The time of revocation. `None` if the key is not revoked.
     pub revoked: Option<Timestamp>,
     /// The restrictions beyond those of the plan.
     pub scope: Scope,
+}
+
+impl ApiKey {
+    /// Returns what may be done with the key at `now`, in one word.
+    pub fn state(&self, now: Timestamp) -> &'static str {
+        match (self.revoked, self.expires, self.suspended) {
+            (Some(_), ..) => "revoked",
+            (None, Some(end), _) if end <= now => "expired",
+            (None, _, Some(_)) => "suspended",
+            (None, ..) => "active",
+        }
+    }
 }
 
 /// The error of a key file that is faulty or cannot be read.
@@ -141,6 +157,7 @@ struct RawKey {
     previous: Vec<RawPrevious>,
     created: String,
     expires: Option<String>,
+    suspended: Option<String>,
     revoked: Option<String>,
     origins: Option<Vec<String>>,
     addresses: Option<Vec<String>>,
@@ -297,6 +314,7 @@ impl KeyReader<'_> {
         let previous = previous.collect();
         let created = self.time("created", &raw.created);
         let expires = raw.expires.and_then(|text| self.time("expires", &text));
+        let suspended = raw.suspended.and_then(|text| self.time("suspended", &text));
         let revoked = raw.revoked.and_then(|text| self.time("revoked", &text));
         let scope = Scope {
             origins: self.list("origins", raw.origins, scope::origin),
@@ -311,6 +329,7 @@ impl KeyReader<'_> {
             previous,
             created: created?,
             expires,
+            suspended,
             revoked,
             scope,
         })
@@ -380,7 +399,7 @@ mod tests {
     "#);
         let problems = parse("[[key]]\nid = \"a\"\nsecret = \"hunter2\"", |_| true).unwrap_err().join("\n");
         insta::assert_snapshot!(problems, @r"
-    line 3: unknown field `secret`, expected one of `id`, `name`, `plan`, `sha256`, `previous`, `created`, `expires`, `revoked`, `origins`, `addresses`, `methods`
+    line 3: unknown field `secret`, expected one of `id`, `name`, `plan`, `sha256`, `previous`, `created`, `expires`, `suspended`, `revoked`, `origins`, `addresses`, `methods`
     ");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::keys::ApiKey;
 use super::keys::validity::KeyValidity;
 use super::known_slots::KnownSlots;
 use super::lease::Lease;
@@ -18,6 +19,7 @@ use crate::cache::{Charge, Payer, Price};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share, Watcher};
 use crate::methods::{AnyMethod, Commitment, ForwardedCall, Life, Query, Slot};
+use crate::telemetry::metrics::KeyState;
 use crate::telemetry::{KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
@@ -35,6 +37,8 @@ pub(crate) const ANONYMOUS: &str = "anonymous";
 /// A caller, with its permissions and limits.
 pub struct Principal {
     pub(crate) id: Arc<str>,
+    /// The name of the key's owner, for logs, metrics and pages. Empty for a caller without a key.
+    pub(crate) name: Arc<str>,
     pub(crate) validity: KeyValidity,
     /// The plan and the state of its limits. `None` in mode `open` without a plan.
     pub(crate) limits: Option<PlanLimits>,
@@ -169,17 +173,25 @@ impl PlanLimits {
 impl Principal {
     pub(crate) fn new(
         id: Arc<str>,
+        name: Arc<str>,
         validity: KeyValidity,
         limits: Option<PlanLimits>,
         known: KnownSlots,
         context: &Arc<PrincipalContext>,
     ) -> Self {
-        Self { id, validity, limits, known, context: Arc::clone(context), metrics: OnceLock::new() }
+        Self { id, name, validity, limits, known, context: Arc::clone(context), metrics: OnceLock::new() }
     }
 
     /// Creates the principal of a caller without a key.
     pub(crate) fn anonymous(limits: Option<PlanLimits>, context: &Arc<PrincipalContext>) -> Self {
-        Self::new(Arc::from(ANONYMOUS), KeyValidity::default(), limits, KnownSlots::default(), context)
+        Self::new(
+            Arc::from(ANONYMOUS),
+            Arc::default(),
+            KeyValidity::default(),
+            limits,
+            KnownSlots::default(),
+            context,
+        )
     }
 
     /// Returns the key's id, for logs and metrics. It is not secret.
@@ -187,9 +199,43 @@ impl Principal {
         &self.id
     }
 
+    /// Returns true if the caller has the properties of `key` that an operator can change.
+    pub(crate) fn is(&self, key: &ApiKey) -> bool {
+        let KeyValidity { expires, suspended, revoked, scope, .. } = &self.validity;
+        let has_plan = self.limits.as_ref().is_some_and(|limits| limits.terms.name == key.plan);
+        let states = (*suspended, *revoked) == (key.suspended.is_some(), key.revoked.is_some());
+        has_plan && states && *self.name == *key.name && (expires, scope) == (&key.expires, &key.scope)
+    }
+
+    /// Returns the name of the key's owner. Empty for a caller without a key.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns what the metrics tell of the caller.
+    pub(crate) fn state(&self) -> KeyState {
+        let plan = self.limits.as_ref().map(|limits| limits.terms.name.clone());
+        let mut used = [None; 2];
+        if let Some((limits, quotas)) = self.quotas() {
+            let units = limits.used.units(Period::of(self.context.clock.wall(Instant::now())));
+            used = [0, 1].map(|at| quotas[at].map(|quota| units[at] / to_f64(quota)));
+        }
+        KeyState { name: self.name.to_string(), plan, used }
+    }
+
+    /// Returns true if the caller's plan has a quota.
+    pub(crate) fn has_quota(&self) -> bool {
+        self.quotas().is_some()
+    }
+
     /// Returns the plan's limit on the calls in a batch, beside the server's own. `None` without one.
     pub fn max_batch(&self) -> Option<usize> {
         self.limits.as_ref()?.terms.plan.max_batch
+    }
+
+    /// Returns true if the caller's answers say which node gave them and what made them a miss.
+    pub fn explains(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| limits.terms.plan.explain)
     }
 
     /// Returns true if the caller may bypass the cache with `Cache-Control: no-cache`.
@@ -523,7 +569,7 @@ pub(crate) fn seconds(time: Duration) -> u64 {
     clippy::cast_sign_loss,
     reason = "the cast saturates, which is meant"
 )]
-fn ceiling(units: f64) -> u64 {
+pub(crate) fn ceiling(units: f64) -> u64 {
     units.ceil() as u64
 }
 

@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::GatewayError;
 use super::address::PerAddress;
 use super::keys::validity::KeyValidity;
@@ -175,6 +177,8 @@ pub(crate) struct PrincipalContext {
     pub(crate) lease_client: Option<Arc<LeaseClient>>,
     pub(crate) plans: Plans,
     pub(crate) units: Units,
+    /// The setting `gateway.deny`.
+    pub(crate) deny: Vec<IpNet>,
     pub(crate) dev_key: Option<String>,
     pub(crate) failed_per_minute: u32,
     /// The failed keys of each client address.
@@ -189,6 +193,7 @@ impl PrincipalContext {
         metrics: Arc<Metrics>,
         lease_client: Option<Arc<LeaseClient>>,
     ) -> Self {
+        metrics.set_key_places(config.telemetry.key_series);
         Self {
             clock,
             ledger,
@@ -196,6 +201,7 @@ impl PrincipalContext {
             lease_client,
             plans: plan::plans(config),
             units: config.units.clone(),
+            deny: config.deny.clone(),
             dev_key: config.auth.dev_key.clone(),
             failed_per_minute: config.auth.failed_per_minute,
             failed: Arc::new(PerAddress::new()),
@@ -226,14 +232,15 @@ impl KeyTable {
                 hash: key.hash,
                 previous: key.previous,
                 expires: key.expires,
+                suspended: key.suspended.is_some(),
                 revoked: key.revoked.is_some(),
                 scope: key.scope,
             };
-            table.add(&key.id, validity, terms, old, context);
+            table.add(&key.id, &key.name, validity, terms, old, context);
         }
         if let Some((key, terms)) = context.dev_key.as_deref().and_then(|key| Some((key, plans.get(key)?))) {
             let validity = KeyValidity { hash: KeyHash::of(key), ..KeyValidity::default() };
-            table.add(key, validity, terms, old, context);
+            table.add(key, key, validity, terms, old, context);
         }
         table
     }
@@ -242,6 +249,7 @@ impl KeyTable {
     fn add(
         &mut self,
         id: &str,
+        name: &str,
         validity: KeyValidity,
         terms: &Arc<PlanTerms>,
         old: &Self,
@@ -253,7 +261,8 @@ impl KeyTable {
         let used = context.ledger.of(&id);
         let limits = Some(PlanLimits::new(Arc::clone(terms), limits_before, used, &id, context));
         let known = before.map(|principal| principal.known_slots().clone()).unwrap_or_default();
-        let principal = Arc::new(Principal::new(Arc::clone(&id), validity, limits, known, context));
+        let principal =
+            Arc::new(Principal::new(Arc::clone(&id), Arc::from(name), validity, limits, known, context));
         for hash in principal.validity.hashes() {
             self.by_hash.insert(hash, Arc::clone(&principal));
         }

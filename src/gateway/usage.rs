@@ -1,9 +1,10 @@
 //! The usage of a key, as `GET /v3/<API_KEY>/usage` shows it to the key's owner.
 
+use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::principal::{Principal, seconds, to_f64};
+use super::principal::{Principal, ceiling, seconds};
 use super::quota::Period;
 
 /// The plan of a key, its limits, and how much of them is left.
@@ -12,6 +13,8 @@ use super::quota::Period;
 pub struct Usage {
     /// The key's id.
     pub id: String,
+    /// The name of the key's owner.
+    pub name: String,
     /// The name of the plan.
     pub plan: String,
     /// The limit on calls a second.
@@ -38,14 +41,21 @@ pub struct RateUsage {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnitUsage {
-    /// The units used in the window so far.
-    pub used: f64,
+    /// The units used in the window so far, rounded up.
+    pub used: u64,
     /// The quota. `None` (`null`) if there is none.
     pub quota: Option<u64>,
     /// The units left, without those that calls in flight have reserved. `None` (`null`) without a quota.
-    pub left: Option<f64>,
+    pub left: Option<u64>,
     /// The time until the window ends, in seconds.
     pub ends_in_seconds: u64,
+    /// The time at which the window ends, and all of the quota is free again.
+    pub resets: String,
+}
+
+/// Returns a time in whole seconds.
+fn whole(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 
 impl Usage {
@@ -59,13 +69,15 @@ impl Usage {
         let (used, ends) = (limits.used().units(Period::of(wall)), Period::ends_in(wall));
         let reserved = limits.used().reserved();
         let units = |at: usize, quota: Option<u64>| UnitUsage {
-            used: used[at],
+            used: ceiling(used[at]),
             quota,
-            left: quota.map(|quota| (to_f64(quota) - used[at] - reserved).max(0.0)),
+            left: quota.map(|quota| quota.saturating_sub(ceiling(used[at] + reserved))),
             ends_in_seconds: seconds(ends[at]),
+            resets: wall.checked_add(ends[at]).map(whole).unwrap_or_default(),
         };
         Some(Self {
             id: principal.id().to_owned(),
+            name: principal.name.to_string(),
             plan: limits.terms.name.clone(),
             rate: RateUsage {
                 per_second: plan.rps,

@@ -3,16 +3,18 @@
 //! Each upstream and each key has a registry of its own. Dropping the registry ends the series of a removed upstream.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 
+use super::events::Events;
 use super::family::{Counters, FloatGauges, Gauges, Histograms, Register};
 use super::labels::{
     AttemptResult, AuthFailure, AuthFile, BlockResult, CloseReason, Compression, EvictionCause, LimitReason,
-    NodeCode, Outcome, ReloadResult, RestartReason, RetryReason,
+    NodeCode, Outcome, QuotaPeriod, ReloadResult, RestartReason, RetryReason,
 };
 use super::labels::{SharedOperation, SharedResult, SpanResult, StaleCause, UncacheableReason, VerifyResult};
 use super::sharded::{HotCounters, HotFloatCounters, HotHistograms};
@@ -20,8 +22,17 @@ use crate::methods::{AnyMethod, Commitment, Method, SubscriptionMethod};
 
 const PREFIX: &str = "slotfront";
 
-/// The maximum number of keys with series of their own. Further keys share the series of key `other`.
+/// The default number of keys with series of their own. Further keys share the series of key `other`.
 pub(crate) const KEYS_WITH_SERIES: usize = 200;
+
+/// The number of keys that may have series of their own (`telemetry.key_series`).
+struct KeyPlaces(AtomicUsize);
+
+impl Default for KeyPlaces {
+    fn default() -> Self {
+        Self(AtomicUsize::new(KEYS_WITH_SERIES))
+    }
+}
 
 /// The bucket bounds of durations, in seconds. They are dense from 50 to 300 µs, which is typical of hits. Above 1 ms,
 /// which is typical of nodes, there are three in each decade. 30 s is the default deadline of a call that is no scan.
@@ -43,13 +54,13 @@ macro_rules! metrics {
         $(#[$meta:meta])*
         pub struct $name:ident {
             $($(#[doc = $help:literal])+ $field:ident: $type:ty = $metric:literal $([$buckets:expr])?,)+
-            $(with $(#[$extra_meta:meta])* $extra:ident: $extra_type:ty,)*
+            $(with $(#[$extra_meta:meta])* $extra_vis:vis $extra:ident: $extra_type:ty,)*
         }
     ) => {
         $(#[$meta])*
         pub struct $name {
             $($(#[doc = $help])+ pub $field: $type,)+
-            $($(#[$extra_meta])* $extra: $extra_type,)*
+            $($(#[$extra_meta])* $extra_vis $extra: $extra_type,)*
             registry: Registry,
         }
 
@@ -207,8 +218,13 @@ metrics! {
         /// The metrics of the upstreams, by configured name.
         upstreams: RwLock<BTreeMap<String, Arc<UpstreamMetrics>>>,
         with
-        /// The metrics of the keys, by id: at most [`KEYS_WITH_SERIES`] keys, and `other`.
+        /// The metrics of the keys, by id: at most as many keys as there are places, and `other`.
         keys: RwLock<BTreeMap<Arc<str>, Arc<KeyMetrics>>>,
+        with
+        key_places: KeyPlaces,
+        with
+        /// What has happened lately.
+        pub events: Events,
         with
         /// The hooks that run before each scrape.
         hooks: RwLock<Vec<Hook>>,
@@ -246,7 +262,10 @@ metrics! {
         units: HotFloatCounters<()> = "key_units_total",
         /// Calls refused by a limit of the key's plan, by reason: the rate, or the quota of the day or month.
         limited: Counters<LimitReason> = "key_limited_total",
-        /// Always 1. The label "plan" holds the key's current plan. Join this series with the key's other series.
+        /// Share of a quota of the key's plan that is used, by period: the UTC day or month. Absent without that quota.
+        quota_used: FloatGauges<QuotaPeriod> = "key_quota_used_ratio",
+        /// Always 1. The labels hold the owner's name and the key's current plan. Join this series with the key's other
+        /// series.
         plan: KeyPlan = "key_info",
     }
 }
@@ -291,14 +310,19 @@ impl Metrics {
         self.upstreams.write().unwrap_or_else(PoisonError::into_inner).retain(|name, _| keep(name));
     }
 
-    /// Returns the metrics of the key `id`, and creates them on the first call. Keys beyond the first
-    /// `KEYS_WITH_SERIES` share the metrics of the key `other`. Takes a lock, so callers keep the result.
+    /// Sets the number of keys that may have series of their own.
+    pub(crate) fn set_key_places(&self, places: usize) {
+        self.key_places.0.store(places, Ordering::Relaxed);
+    }
+
+    /// Returns the metrics of the key `id`, and creates them on the first call. Keys for which no place is left share the
+    /// metrics of the key `other`. Takes a lock, so callers keep the result.
     pub fn key(&self, id: &str) -> Arc<KeyMetrics> {
         if let Some(known) = self.keys.read().unwrap_or_else(PoisonError::into_inner).get(id) {
             return Arc::clone(known);
         }
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        let own = keys.contains_key(id) || keys.len() < KEYS_WITH_SERIES;
+        let own = keys.contains_key(id) || keys.len() < self.key_places.0.load(Ordering::Relaxed);
         let id = if own { id } else { OTHER_KEY };
         Arc::clone(
             keys.entry(Arc::from(id))
@@ -337,10 +361,21 @@ impl Metrics {
             .map(|name| format!("{PREFIX}_{name}"))
     }
 
-    /// Sets the plan label of each key that has series. `plan_of` returns the name of a key's plan by id. If it returns
-    /// `None`, as for `other` and removed keys, the label is `none`.
-    pub fn set_key_plans(&self, plan_of: impl Fn(&str) -> Option<String>) {
-        self.each_key(|id, key| key.plan.set(plan_of(id).as_deref().unwrap_or("none")));
+    /// Sets the name, the plan and the used quotas of each key that has series, which `of` returns by its id. A key for
+    /// which it returns `None` is gone, and gives its place back.
+    pub(crate) fn set_keys(&self, of: impl Fn(&str) -> Option<KeyState>) {
+        self.keys.write().unwrap_or_else(PoisonError::into_inner).retain(|id, key| {
+            let state = of(id);
+            let stays = state.is_some() || **id == *OTHER_KEY;
+            let KeyState { name, plan, used } = state.unwrap_or_default();
+            key.plan.set(&name, plan.as_deref().unwrap_or("none"));
+            for (period, used) in QuotaPeriod::ALL.into_iter().zip(used) {
+                if let Some(used) = used {
+                    key.quota_used.at(period).set(used);
+                }
+            }
+            stays
+        });
     }
 
     pub(super) fn each_key(&self, mut see: impl FnMut(&Arc<str>, &KeyMetrics)) {
@@ -356,8 +391,18 @@ impl Metrics {
     }
 }
 
-/// The id under which keys beyond [`KEYS_WITH_SERIES`] are counted.
+/// The id under which keys are counted for which no place is left.
 const OTHER_KEY: &str = "other";
+
+/// What the metrics tell of a key, beside its counters.
+#[derive(Debug, Default)]
+pub(crate) struct KeyState {
+    pub(crate) name: String,
+    /// The plan. `None` for a caller without one.
+    pub(crate) plan: Option<String>,
+    /// The shares of the quotas of the day and the month that are used. `None` without that quota.
+    pub(crate) used: [Option<f64>; 2],
+}
 
 /// The metrics of the process, without prefix and shared by all [`Metrics`]. Empty on systems without /proc.
 static PROCESS: LazyLock<Registry> = LazyLock::new(|| {
@@ -406,22 +451,28 @@ impl Register for BuildInfo {
     }
 }
 
-/// A gauge that is always 1 and has the label `plan`. A new plan replaces the series of the old one.
-pub struct KeyPlan(IntGaugeVec);
+/// A gauge that is always 1 and has the labels `name` and `plan`. New ones replace the series of the old ones.
+pub struct KeyPlan(IntGaugeVec, Mutex<String>);
 
 impl KeyPlan {
-    fn set(&self, plan: &str) {
+    fn set(&self, name: &str, plan: &str) {
+        name.clone_into(&mut self.1.lock().unwrap_or_else(PoisonError::into_inner));
         // A scrape between the two calls finds no plan. The other order would show two plans.
         self.0.reset();
-        self.0.with_label_values(&[plan]).set(1);
+        self.0.with_label_values(&[name, plan]).set(1);
+    }
+
+    /// Returns the name of the key's owner. Empty until the first scrape.
+    pub(super) fn name(&self) -> String {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Register for KeyPlan {
     fn register(registry: &Registry, name: &str, help: &str, _: &[f64]) -> prometheus::Result<Self> {
-        let gauges = IntGaugeVec::new(prometheus::Opts::new(name, help), &["plan"])?;
+        let gauges = IntGaugeVec::new(prometheus::Opts::new(name, help), &["name", "plan"])?;
         registry.register(Box::new(gauges.clone()))?;
-        Ok(Self(gauges))
+        Ok(Self(gauges, Mutex::default()))
     }
 }
 

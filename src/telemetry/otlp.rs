@@ -307,6 +307,7 @@ mod tests {
             format: crate::config::LogFormat::Json,
             otlp: Some(Secret::new(base)),
             trace_sample,
+            key_series: 200,
         };
         let metrics = Metrics::new();
         let (exporter, sender) = exporter(&settings, &metrics).unwrap().unwrap();

@@ -23,6 +23,19 @@ pub(crate) struct Totals {
     pub keys: BTreeMap<String, KeyTotals>,
 }
 
+/// Returns the number of calls by outcome, and of the attempts on upstreams, since the start.
+pub(crate) fn outcomes(metrics: &Metrics) -> (BTreeMap<&'static str, u64>, u64) {
+    let mut outcomes = BTreeMap::new();
+    for (labels, counter) in metrics.requests.used() {
+        *outcomes.entry(labels[2]).or_default() += counter.get();
+    }
+    let mut upstream_calls = 0;
+    metrics.each_upstream(|upstream| {
+        upstream_calls += upstream.requests.used().map(|(_, counter)| counter.get()).sum::<u64>();
+    });
+    (outcomes, upstream_calls)
+}
+
 /// The histograms of `request_duration_seconds`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Durations {
@@ -33,6 +46,8 @@ pub(crate) struct Durations {
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct KeyTotals {
+    /// The name of the key's owner.
+    pub name: String,
     pub calls: u64,
     /// The number of calls that were refused because of the key's rate or quota.
     pub limited: u64,
@@ -56,13 +71,11 @@ impl Totals {
             counts.iter_mut().zip(histogram.counts()).for_each(|(count, more)| *count += more);
         }
         totals.carried = metrics.follow_carried.used().map(|(_, counter)| counter.get()).sum();
-        metrics.each_upstream(|upstream| {
-            totals.upstream_calls += upstream.requests.used().map(|(_, counter)| counter.get()).sum::<u64>();
-        });
+        totals.upstream_calls = outcomes(metrics).1;
         metrics.each_key(|id, key| {
             let calls = key.requests.used().map(|(_, counter)| counter.get()).sum();
             let limited = key.limited.used().map(|(_, counter)| counter.get()).sum();
-            totals.keys.insert(id.to_string(), KeyTotals { calls, limited });
+            totals.keys.insert(id.to_string(), KeyTotals { name: key.plan.name(), calls, limited });
         });
         totals
     }
@@ -92,7 +105,7 @@ mod tests {
         assert_eq!(totals.calls["getBlock"], BTreeMap::from([("hit", 2)]));
         assert_eq!(totals.calls["other"], BTreeMap::from([("invalid", 1)]));
         assert_eq!(totals.upstream_calls, 2, "answers of every method are counted, too");
-        assert_eq!(totals.keys["k1"], KeyTotals { calls: 1, limited: 0 });
+        assert_eq!(totals.keys["k1"], KeyTotals { name: String::new(), calls: 1, limited: 0 });
         let Durations { bounds_s, counts } = totals.durations;
         assert_eq!((bounds_s[1], bounds_s[2], &counts["hit"][..4]), (0.000_1, 0.000_15, &[0, 1, 1, 0][..]));
         assert_eq!(counts["invalid"].last(), Some(&1), "above all bounds");

@@ -162,7 +162,7 @@ async fn units_are_booked_per_account_call_and_hit() {
         request.send().await;
         expected += cost;
         let usage = gateway.get("/v3/dev/usage").await;
-        assert_eq!(usage.json()["day"]["used"], json!(expected), "{what}");
+        assert_eq!(usage.json()["day"]["used"].as_f64(), Some(expected), "{what}");
     }
 }
 
@@ -346,7 +346,7 @@ async fn an_open_plan_limits_each_client_address() {
     let usage = gateway.send(request).await;
     assert_eq!(
         (usage.status, usage.json()["day"]["used"].clone()),
-        (200, json!(0.0)),
+        (200, json!(0)),
         "the usage is that of this address"
     );
 }

@@ -54,11 +54,12 @@ function crosshair(svg, id, at, x, top, bottom) {
 const when = (id, at) => (cursorTimes[id] != null && at ? element("span", {}, "at ", element("b", {}, clock(at.at_ms))) : "");
 
 function timeAxis(svg, from, to, x, y) {
-  const by = [10, 30, 60].find((s) => (to - from) / 1000 / s <= 6) ?? 60;
+  const most = Math.max(1, Math.min(6, Math.floor((x(to) - x(from)) / 62)));
+  const by = [10, 20, 30, 60, 180, 300].find((s) => (to - from) / 1000 / s <= most) ?? 450;
   for (let back = 0; back * 1000 <= to - from; back += by) {
     const at = x(to - back * 1000);
     const anchor = back === 0 ? "end" : at - x(from) < 24 ? "start" : "middle";
-    const text = back === 0 ? "now" : back % 60 ? `−${back} s` : `−${back / 60} min`;
+    const text = back === 0 ? "now" : back % 60 && back < 100 ? `−${back} s` : `−${back / 60} min`;
     svg.append(svgElement("text", { x: at, y, "text-anchor": anchor }, text));
   }
 }

@@ -1,7 +1,7 @@
-// The history of the counters since the page was opened, and the rates, ratios and quantiles computed from it.
-// slotfront sends totals since its start, and keeps no history.
+// The history of the counters, and the rates, ratios and quantiles computed from it. slotfront sends totals since its start,
+// and once what was before the page was opened.
 
-const POINTS = 300; // five minutes, one point per second
+const POINTS = 900; // fifteen minutes, one point per second
 const WINDOW_MS = 60000; // the period of rates, ratios and quantiles
 const RATE_MS = 10000; // the period of a node's calls a second
 const MIN_SECONDS = 0.95; // less than about a second is too short for a rate
@@ -11,6 +11,26 @@ const ANSWERS = [...HITS, "collapsed", "miss", "bypass"];
 
 let points = []; // one a second, oldest first
 let readings = []; // { at_ms, totals, nodes } of the last minute, oldest first
+
+/** Returns the slots as they can be: nodes are not asked at one moment, so a confirmed slot may be heard of first. */
+function ordered({ processed, confirmed, finalized }) {
+  const least = (a, b) => (a == null || b == null ? b : Math.min(a, b));
+  return { processed, confirmed: least(processed, confirmed), finalized: least(least(processed, confirmed), finalized) };
+}
+
+/** Returns a point of the charts. `outcomes` has the calls of `seconds` by outcome. */
+function pointOf(at_ms, slots, outcomes, upstream_calls, seconds) {
+  const point = { at_ms, slots: ordered(slots), hits: countOf(outcomes, HITS) / seconds, upstream: upstream_calls / seconds };
+  for (const [name, { outcomes: of }] of Object.entries(SERIES)) point[name] = countOf(outcomes, of) / seconds;
+  return point;
+}
+
+/** Puts what slotfront remembers before what this page has seen. */
+function remember(seconds) {
+  const first = points[0]?.at_ms ?? Infinity;
+  const before = seconds.filter((s) => s.at_ms < first).map((s) => pointOf(s.at_ms, s.slots, s.outcomes, s.upstream_calls, 1));
+  points = [...before, ...points].slice(-POINTS);
+}
 
 /** Returns the change of counters, which may be nested. A counter that fell, as of a removed node, counts as unchanged. */
 function change(now, then) {
@@ -57,8 +77,8 @@ function record(snapshot) {
   const last = readings.at(-1);
   if (last && at_ms - last.at_ms < 1000 * MIN_SECONDS) return false;
   const [grown, seconds] = since(last, snapshot, totals, (then) => then.totals);
-  const point = { at_ms, slots: status.frontier, hits: callsOf(grown, HITS) / seconds, upstream: grown.upstream_calls / seconds };
-  for (const [name, { outcomes }] of Object.entries(SERIES)) point[name] = callsOf(grown, outcomes) / seconds;
+  const all = Object.fromEntries(Object.keys(MEANINGS).map((outcome) => [outcome, callsOf(grown, [outcome])]));
+  const point = pointOf(at_ms, status.frontier, all, grown.upstream_calls, seconds);
   // The first point has the means since the start, until a rate is measured.
   if (readings.length === 1) points = [...points.slice(0, -1), { ...point, at_ms: points.at(-1).at_ms, slots: points.at(-1).slots }];
   points = [...points, point].slice(-POINTS);
@@ -96,6 +116,6 @@ function traffic(snapshot) {
     methods: busiest(Object.entries(calls).map(([method, outcomes]) => ({
       method, calls_per_s: countOf(outcomes, all) / seconds, hit_ratio: share(countOf(outcomes, HITS), countOf(outcomes, ANSWERS)),
     }))),
-    keys: busiest(Object.entries(keys).map(([key, n]) => ({ key, calls_per_s: n.calls / seconds, limited_per_s: n.limited / seconds }))).slice(0, BUSIEST),
+    keys: busiest(Object.entries(keys).map(([key, n]) => ({ key, name: snapshot.totals.keys[key]?.name, calls_per_s: n.calls / seconds, limited_per_s: n.limited / seconds }))).slice(0, BUSIEST),
   };
 }

@@ -36,7 +36,8 @@ function show(all = true) {
   const busiest = (rows) => Math.max(...rows.map((row) => row.calls_per_s), 1e-9);
   fill("methods", now.methods.map((m) => barRow(m.method, m.calls_per_s, busiest(now.methods), percent(m.hit_ratio))),
     "No calls in the last minute. Send calls to POST /v3/<API_KEY> on the public listener.");
-  fill("keys", now.keys.map((k) => barRow(k.key, k.calls_per_s, busiest(now.keys), rate(k.limited_per_s))),
+  nodeActions(status.upstreams);
+  fill("keys", now.keys.map((k) => barRow(k.name && k.name !== k.key ? `${clip(k.name, 40)} (${k.key})` : k.key, k.calls_per_s, busiest(now.keys), rate(k.limited_per_s))),
     "No calls with a key in the last minute.");
 }
 
@@ -98,6 +99,24 @@ theme(new URLSearchParams(location.search).get("theme") ?? kept);
 
 // ---- updates
 
+const KINDS = { start: "start", node_down: "node down", node_up: "node up", reload: "reload", keys: "keys", quota: "quota", action: "action" };
+
+/** Shows the newest events. */
+function showEvents(events) {
+  const time = (ms) => new Date(ms).toLocaleString("en-GB", { dateStyle: "short", timeStyle: "medium" });
+  fill("events", events.slice(-30).reverse().map(({ at_ms, kind, text }) =>
+    element("tr", {}, element("td", {}, element("b", {}, KINDS[kind] ?? kind), " ", text), element("td.n", {}, time(at_ms)))), "Nothing has happened yet.");
+}
+
+/** Asks for what a snapshot does not hold. */
+async function lookBack(path, take) {
+  try {
+    const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(STALE_MS) });
+    if (answer.ok) take(await answer.json());
+  } catch { /* the page reports lost contact */ }
+}
+const lookAtEvents = () => { if (!document.hidden) lookBack("/api/events", showEvents); };
+
 let asking = false;
 async function poll() {
   if (asking) return; // a slow answer delays the next question
@@ -131,4 +150,8 @@ const opened = Date.now();
 for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", () => show());
 document.addEventListener("visibilitychange", () => show());
 addEventListener("resize", () => show());
+lookBack("/api/history", (seconds) => { remember(seconds); show(); });
+lookAtEvents();
+setInterval(lookAtEvents, 5000);
+useToken(token);
 poll();

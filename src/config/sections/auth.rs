@@ -78,6 +78,9 @@ section! {
         /// True if `Cache-Control: no-cache` bypasses the cache.
         // Bypassing the cache costs the nodes calls, so a plan must allow it explicitly.
         bypass_cache: bool = get(false),
+        /// True if answers say which node gave them (`X-Slotfront-Upstream`) and which bound made a stored answer too old for
+        /// them (`detail` in `Cache-Status`). The names of your nodes are then known to the callers.
+        explain: bool = get(false),
         /// True if a key is never shown a lower slot than before at the same commitment. Older cached answers are then
         /// misses.
         // It costs callers that read many accounts cache hits. Even without it, the slot of one account never decreases.

@@ -18,6 +18,10 @@ section! {
         /// decides.
         // Enough to see where time goes: 100 traces a second at 10,000 requests a second.
         trace_sample: f64 = within(0.01, SHARE),
+        /// Maximum keys with metrics of their own; all others count as the key `other`. Revoked and removed keys give their
+        /// places back.
+        // A key in use has some 25 series.
+        key_series: usize = within(200, 0..=100_000),
     }
 }
 

@@ -157,6 +157,44 @@ impl KeyFile {
         })
     }
 
+    /// Changes the table of the key with the id or name `wanted`, and returns the key's id.
+    ///
+    /// # Errors
+    /// No key or several keys match, the key is revoked, or the file cannot be changed.
+    pub(super) fn change_table(
+        &self,
+        wanted: &str,
+        change: impl FnOnce(&mut Table, &ApiKey),
+    ) -> Result<String, ChangeError> {
+        self.change(|document, keys| {
+            let i = self.find(keys, wanted)?;
+            self.not_revoked(&keys[i])?;
+            change(table(document, i), &keys[i]);
+            Ok(keys[i].id.clone())
+        })
+    }
+
+    fn not_revoked(&self, key: &ApiKey) -> Result<(), ChangeError> {
+        let revoked = || ChangeError::Revoked { path: self.path.clone(), id: key.id.clone() };
+        key.revoked.map_or(Ok(()), |_| Err(revoked()))
+    }
+
+    /// Removes the key with the id or name `wanted` from the file, with all that is known of it, and returns its id. The
+    /// file keeps an empty list if it was the last one, because a blank file would be taken for a half-written one.
+    ///
+    /// # Errors
+    /// No key or several keys match, or the file cannot be changed.
+    pub fn remove(&self, wanted: &str) -> Result<String, ChangeError> {
+        self.change(|document, keys| {
+            let i = self.find(keys, wanted)?;
+            tables(document).remove(i);
+            if keys.len() == 1 {
+                document["key"] = value(Array::new());
+            }
+            Ok(keys[i].id.clone())
+        })
+    }
+
     /// Revokes the key with the id or name `wanted`, and returns its id. The key's replaced secrets become invalid
     /// as well. A revocation cannot be undone.
     ///
@@ -187,9 +225,7 @@ impl KeyFile {
     ) -> Result<IssuedKey, ChangeError> {
         self.change(|document, keys| {
             let old = &keys[self.find(keys, wanted)?];
-            if old.revoked.is_some() {
-                return Err(ChangeError::Revoked { path: self.path.clone(), id: old.id.clone() });
-            }
+            self.not_revoked(old)?;
             let key = generate_key()?;
             let earlier = old.previous.iter().map(|(hash, until)| (*hash, old_until.min(*until)));
             let earlier = earlier.chain([(old.hash, old_until)]);
@@ -214,7 +250,7 @@ impl KeyFile {
 
     /// Returns the index of the key with the id `wanted`. If no key has this id, returns the index of the only key with
     /// this name.
-    fn find(&self, keys: &[ApiKey], wanted: &str) -> Result<usize, ChangeError> {
+    pub(super) fn find(&self, keys: &[ApiKey], wanted: &str) -> Result<usize, ChangeError> {
         if let Some(i) = keys.iter().position(|key| key.id == wanted) {
             return Ok(i);
         }
@@ -290,7 +326,7 @@ fn write_scope(table: &mut Table, scope: &Scope) {
 }
 
 /// Formats a time for the file, in UTC and in whole seconds.
-fn written(time: Timestamp) -> String {
+pub(super) fn written(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
 

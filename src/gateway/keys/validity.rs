@@ -16,6 +16,7 @@ pub(crate) struct KeyValidity {
     /// The replaced secrets, each with the time at which it ceases to be valid.
     pub(crate) previous: Vec<(KeyHash, Timestamp)>,
     pub(crate) expires: Option<Timestamp>,
+    pub(crate) suspended: bool,
     pub(crate) revoked: bool,
     pub(crate) scope: Scope,
 }
@@ -44,6 +45,9 @@ impl KeyValidity {
         }
         if ended(self.expires) || ended(replaced.map(|(_, until)| *until)) {
             return Err(AuthFailure::Expired);
+        }
+        if self.suspended {
+            return Err(AuthFailure::Suspended);
         }
         let client = client.map(|client| client.to_canonical());
         let is_in =

@@ -54,14 +54,26 @@ fn keys_beyond_the_bound_share_series() {
 }
 
 #[test]
-fn keys_have_one_plan_at_a_time() {
+fn keys_have_one_plan_at_a_time_and_give_their_places_back() {
     let metrics = Metrics::new();
-    metrics.key("alice");
+    metrics.set_key_places(1);
     for (plan, shown) in [(Some("large"), "large"), (Some("small"), "small"), (None, "none")] {
-        metrics.set_key_plans(|id| plan.filter(|_| id == "alice").map(str::to_owned));
-        let info = series(&metrics.render(), "slotfront_key_info");
-        assert_eq!(info, [format!(r#"slotfront_key_info{{plan="{shown}",key="alice"}} 1"#)]);
+        metrics.key("k1");
+        let state = || KeyState {
+            name: "al\"ice\n".to_owned(),
+            plan: plan.map(str::to_owned),
+            used: [Some(0.5), None],
+        };
+        metrics.set_keys(|id| (id == "k1").then(state));
+        let text = metrics.render();
+        let expected = format!(r#"slotfront_key_info{{name="al\"ice\n",plan="{shown}",key="k1"}} 1"#);
+        assert_eq!(series(&text, "slotfront_key_info"), [expected]);
+        let used = r#"slotfront_key_quota_used_ratio{period="day",key="k1"} 0.5"#;
+        assert_eq!(series(&text, "slotfront_key_quota_used_ratio"), [used]);
     }
+    assert!(Arc::ptr_eq(&metrics.key("k2"), &metrics.key("k3")), "there is one place only");
+    metrics.set_keys(|_| None);
+    assert!(!Arc::ptr_eq(&metrics.key("k2"), &metrics.key("k3")), "the place of a key that is gone is free");
 }
 
 #[test]
