@@ -9,7 +9,7 @@ from itertools import count
 
 from grafana_foundation_sdk.builders import common, heatmap, prometheus, stat as number, statetimeline, table as grid
 from grafana_foundation_sdk.builders import timeseries
-from grafana_foundation_sdk.builders.dashboard import (Dashboard, DashboardLink, DatasourceVariable, QueryVariable, Row,
+from grafana_foundation_sdk.builders.dashboard import (AnnotationQuery, Dashboard, DashboardLink, DatasourceVariable, QueryVariable, Row,
                                                        ThresholdsConfig)
 from grafana_foundation_sdk.models import common as words_of
 from grafana_foundation_sdk.models.dashboard import (
@@ -18,7 +18,13 @@ from grafana_foundation_sdk.models.dashboard import (
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode, HeatmapColorScale
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+REPOSITORY = "https://github.com/slotfront/slotfront/blob/main/"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+
+# What a series means has the same colour in every panel.
+COLORS = [("error$|timeout$|status_.*$|connect$|reset$|certificate.*|.*refused$", "red"), ("limited$|denied$|invalid$", "orange"),
+          ("hit$|carried$", "green"), ("stale$|derived$|collapsed$", "light-green"), ("miss$|bypass$", "blue")]
 
 
 def expand(query):
@@ -74,6 +80,8 @@ def curves(line_width, opacity):
     kind = timeseries.Panel().legend(legend(True)).draw_style(words_of.GraphDrawStyle.LINE).span_nulls(False)
     kind.show_points(words_of.VisibilityMode.NEVER).line_width(line_width).fill_opacity(opacity)
     tooltip = common.VizTooltipOptions().mode(words_of.TooltipDisplayMode.MULTI).sort(words_of.SortOrder.DESCENDING)
+    for pattern, color in COLORS:
+        kind.override_by_regexp(f"/^(.*[ :])?({pattern})/", [DynamicConfigValue("color", {"mode": "fixed", "fixedColor": color})])
     return kind.tooltip(tooltip)
 
 
@@ -145,6 +153,11 @@ def choice(name, label, query):
     return variable.multi(True).include_all(True).all_value(".*").current(VariableOption(text="All", value="$__all"))
 
 
+def note(name, color, query):
+    """What happened at some moments, as lines in every panel."""
+    return AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color).expr(expand(query))
+
+
 def dashboard(name, title, description, rows, *choices):
     """A whole dashboard; `name` is that of its file and part of its address."""
     made = Dashboard(f"slotfront / {title}").uid(f"slotfront-{name}").description(description).tags(["slotfront"])
@@ -153,7 +166,13 @@ def dashboard(name, title, description, rows, *choices):
     made.link(link.include_vars(True).keep_time(True))
     instances = choice("instance", "Instance", "label_values(slotfront_build_info, instance)")
     source = DatasourceVariable("datasource").label("Data source").type("prometheus")
-    made.variables([source, instances, *choices]).annotations([])
+    made.variables([source, instances, *choices]).annotations([
+        note("Restarts", "blue", "changes(slotfront_config_last_reload_success_timestamp_seconds{@}[1m]) > 0 "
+             "and on (job, instance) process_start_time_seconds > time() - 120"),
+        note("Reloads", "purple", "changes(slotfront_config_last_reload_success_timestamp_seconds{@}[1m]) > 0"),
+        note("Alerts", "red", 'ALERTS{alertname=~"Slotfront.*",alertstate="firing"}')])
+    runbook = DashboardLink("Runbook").type(DashboardLinkType.LINK).icon("doc")
+    made.link(runbook.url(REPOSITORY + "deploy/runbook.md").target_blank(True))
     ids = count(1)
     for heading, panels in rows:
         made.with_row(heading.id(next(ids)))

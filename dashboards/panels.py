@@ -95,17 +95,25 @@ OVERVIEW = dashboard(
             stack("Closed WebSockets", "short", "WebSockets closed each minute, by reason. `restart`: a node was lost or "
                   "the chain has restarted, `lagged`: the client reads too slowly.",
                   ("{{reason}}", "60 * sum by (reason) (rate(slotfront_ws_closes_total{@}[~]))"), width=6),
-            stack("Reads of the tip", "reqps", "Calls of getSlot, getLatestBlockhash and the others whose answers never go back, "
-                  "by what answered them.",
-                  ("{{method}} {{outcome}}", calls(TIP, by="method, outcome"))),
+            ),
+        row("Payments",
+            stack("Reads of the tip", "reqps", "Calls of getSlot, getLatestBlockhash and the others whose answers never go back.",
+                  ("{{method}}", calls(TIP, by="method")), width=8),
+            stack("Answers of the tip", "reqps", "The same calls, by what answered them.",
+                  ("{{outcome}}", calls(TIP, by="outcome")), width=8),
             stack("Sent transactions", "reqps", "Calls of sendTransaction, by what became of them.",
-                  ("{{outcome}}", calls('method="sendTransaction"', by="outcome")))),
+                  ("{{outcome}}", calls('method="sendTransaction"', by="outcome")), width=8)),
         row("Latency",
             lines("Latency by outcome", "s", "Median and 99th percentile of hits and misses, on a logarithmic scale.",
                   *[(f"{outcome} p{percent}", latency(percent / 100, f'outcome="{outcome}"'))
                     for outcome in ("hit", "miss") for percent in (50, 99)], log=True),
             lines("Latency of all calls", "s", "Percentiles over all outcomes, on a logarithmic scale.",
-                  *[(f"p{percent}", latency(percent / 100)) for percent in (50, 90, 95, 99)], log=True)),
+                  *[(f"p{percent}", latency(percent / 100)) for percent in (50, 90, 95, 99)], log=True),
+            lines("p99 by method", "s", "99th percentile of the calls of each method, on a logarithmic scale.",
+                  ("{{method}}", "histogram_quantile(0.99, sum by (le, method) "
+                   "(rate(slotfront_request_duration_seconds_bucket{@}[~])))"), log=True),
+            stack("Calls over the chosen time", "short", "Calls by method in each step of the picture; the legend's sum is that of the chosen time.",
+                  ("{{method}}", "sum by (method) (increase(slotfront_requests_total{@}[~]))"))),
         row("Errors",
             shares("Failing calls by method", "Share of each method's calls with an error of slotfront.",
                    ("{{method}}", ratio('outcome="error"', None, by="method")), width=8),
@@ -323,19 +331,19 @@ def ten(rate):
 
 
 def of_plans(metric, by="plan"):
-    """Returns a rate of the chosen keys by plan. The metric key_info has the plan of each key."""
-    plan = f"on (job, instance, key) group_left (plan) {of('slotfront_key_info')}"
+    """Returns a rate of the chosen keys by plan. The metric key_info has the plan and the owner's name of each key."""
+    plan = f"on (job, instance, key) group_left (name, plan) {of('slotfront_key_info')}"
     return f"sum by ({by}) (rate({of(metric, KEY)}[~]) * {plan})"
 
 
 CALLED, COST, LIMITED = "slotfront_key_requests_total", "slotfront_key_units_total", "slotfront_key_limited_total"
 
 KEYS = dashboard(
-    "keys", "Keys", "Calls, units and limits by key and plan. The first 200 keys in use have series of their own, "
-    "and all others share `other`.",
+    "keys", "Keys", "Calls, units, quotas and limits by key and plan. As many keys as telemetry.key_series says have "
+    "series of their own, and all others share `other`.",
     [
         row("At a glance",
-            stat("Keys in use", "short", "Keys with calls in the last hour. Keys after the first 200 count as one.",
+            stat("Keys in use", "short", "Keys with calls in the last hour. Keys without series of their own count as one.",
                  "count(sum by (key) (increase(slotfront_key_requests_total{@}[1h])) > 0)", width=6),
             stat("Calls", "reqps", "Calls a second of the chosen keys.",
                  of_keys(CALLED), width=6),
@@ -345,14 +353,21 @@ KEYS = dashboard(
                   share_of(of_keys(CALLED, 'outcome="limited"'), of_keys(CALLED)), width=6)),
         row("By key",
             table("Keys now", "short", "The chosen keys' plans, calls, units and limits.",
-                  ("calls a second", "reqps", of_plans(CALLED, "key, plan")),
-                  ("units a second", "short", of_plans(COST, "key, plan")),
-                  ("limited a second", "reqps", of_plans(LIMITED, "key, plan")),
+                  ("calls a second", "reqps", of_plans(CALLED, "key, name, plan")),
+                  ("units a second", "short", of_plans(COST, "key, name, plan")),
+                  ("limited a second", "reqps", of_plans(LIMITED, "key, name, plan")),
+                  ("units today", "short", f"sum by (key, name, plan) (increase({of(COST, KEY)}[1d]) * on (job, instance, key) "
+                   f"group_left (name, plan) {of('slotfront_key_info')})"),
                   sort="calls a second"),
             stack("Calls by key", "reqps", "Calls of the ten busiest keys.",
-                  ("{{key}}", ten(of_keys(CALLED, by="key")))),
+                  ("{{name}} ({{key}})", ten(of_plans(CALLED, "key, name")))),
             stack("Units by key", "short", "Units a second of the ten keys that use the most.",
-                  ("{{key}}", ten(of_keys(COST, by="key")))),
+                  ("{{name}} ({{key}})", ten(of_plans(COST, "key, name")))),
+            shares("Quota used", "Share of the quota of the day or the month, of the ten keys that have used the most. At 100 % "
+                   "calls get 429.",
+                   ("{{name}} ({{key}}), {{period}}", ten(
+                       f"max by (key, name, period) ({of('slotfront_key_quota_used_ratio', KEY)} * on (job, instance, key) "
+                       f"group_left (name) {of('slotfront_key_info')})"))),
             stack("Calls by outcome", "reqps", "Calls of the chosen keys, by outcome.",
                   ("{{outcome}}", of_keys(CALLED, by="outcome"))),
             shares("Hit ratio by key", "Share of answers from the cache, of the ten keys with the highest share.",
