@@ -17,7 +17,7 @@ use super::member::Member;
 use super::members::Members;
 use super::question::{BlocksRead, Question};
 use super::select::{self, Candidate};
-use crate::error::FailedAttempt;
+use crate::error::{FailedAttempt, Reason};
 use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, Method, PerCommitment, Slot};
 use crate::telemetry::Unusable;
