@@ -377,9 +377,9 @@ impl Relay {
     async fn check(&mut self) -> Result<(), Loss> {
         for subscription in self.hub.feeds.remove_idle(|of| self.ids.contains_key(of)) {
             let Some(feed) = self.ids.remove(&subscription) else { continue };
-            let fed = self.feeds.entry(feed).or_default();
-            fed.retain(|of| *of != subscription);
-            if fed.is_empty() {
+            let questions = self.feeds.entry(feed).or_default();
+            questions.retain(|of| *of != subscription);
+            if questions.is_empty() {
                 self.feeds.remove(&feed);
                 self.unused.push(feed);
             }

@@ -219,7 +219,7 @@ impl Watches {
         let mut table = self.lock();
         let number = table.last_number + 1;
         table.last_number = number;
-        let watched = table.watched.entry(key).or_insert_with(|| WatchedSignature {
+        let entry = table.watched.entry(key).or_insert_with(|| WatchedSignature {
             number,
             watches: 0,
             watcher,
@@ -230,8 +230,8 @@ impl Watches {
             is_searched: false,
             end: watch::Sender::new(None),
         });
-        watched.watches += 1;
-        let (number, end, is_searched) = (watched.number, watched.end.subscribe(), watched.is_searched);
+        entry.watches += 1;
+        let (number, end, is_searched) = (entry.number, entry.end.subscribe(), entry.is_searched);
         table.fresh.push(key);
         if let Some(watcher) = watcher {
             *table.of.entry((watcher, commitment)).or_default().entry(signature).or_default() += 1;
@@ -488,16 +488,16 @@ impl Tip {
         slot: Slot,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let (watches, of) = (&self.watches, (watcher, commitment));
-        let Some(last) = watches.lock().last_unsettled(of, slot, u64::MAX) else { return Ok(()) };
-        watches.wanted[commitment.index()].fetch_max(slot, Ordering::AcqRel);
-        watches.lock().refresh(of);
-        watches.due.notify_one();
+        let (all, of) = (&self.watches, (watcher, commitment));
+        let Some(last) = all.lock().last_unsettled(of, slot, u64::MAX) else { return Ok(()) };
+        all.wanted[commitment.index()].fetch_max(slot, Ordering::AcqRel);
+        all.lock().refresh(of);
+        all.due.notify_one();
         let settled = async {
             loop {
-                let mut noted = pin!(watches.noted.notified());
+                let mut noted = pin!(all.noted.notified());
                 noted.as_mut().enable();
-                if watches.lock().last_unsettled(of, slot, last).is_none() {
+                if all.lock().last_unsettled(of, slot, last).is_none() {
                     return;
                 }
                 noted.await;
@@ -510,7 +510,7 @@ impl Tip {
         if deadline < patience {
             return Err(Error::NoUpstream(Vec::new()));
         }
-        watches.lock().unsettled(of, slot, last).for_each(WatchedSignature::give_up);
+        all.lock().unsettled(of, slot, last).for_each(WatchedSignature::give_up);
         Ok(())
     }
 
