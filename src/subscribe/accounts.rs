@@ -198,7 +198,7 @@ impl Looker {
 
     fn end(&mut self, done: Done) {
         match done {
-            Done::List { parts, slot, answer } => self.end_list(parts, slot, answer),
+            Done::List { parts, slot, answer } => self.end_list(&parts, slot, answer),
             Done::Form { of, whole, slot, answer } => {
                 self.forms.remove(&of);
                 let outcome = match &answer {
@@ -210,10 +210,10 @@ impl Looker {
         }
     }
 
-    fn end_list(&mut self, parts: Vec<Part>, slot: Slot, answer: Result<Bytes, Error>) {
+    fn end_list(&mut self, parts: &[Part], slot: Slot, answer: Result<Bytes, Error>) {
         let is_too_long = matches!(&answer, Err(Error::NoUpstream(attempts)) if is_too_large(attempts));
         let late = self.hub.parts.frontier.slot_time();
-        for part in &parts {
+        for part in parts {
             let Some(reads) = self.reads.get_mut(part) else { continue };
             reads.under_way -= 1;
             if is_too_long {
@@ -234,7 +234,9 @@ impl Looker {
         for (at, part) in parts.iter().enumerate() {
             let of = watched.remove(part).unwrap_or_default();
             let Some(AnswerOf { context, value }) = &parsed else {
-                of.iter().for_each(|(of, _)| record(&self.hub, of, &Outcome::Unread(slot)));
+                for (of, _) in &of {
+                    record(&self.hub, of, &Outcome::Unread(slot));
+                }
                 continue;
             };
             let account = value[at].get();

@@ -511,11 +511,9 @@ impl ClientState {
 
 /// Waits for `event`, or until `until`. Returns true if the event has come.
 async fn wait(event: impl Future<Output = ()>, until: Option<Instant>) -> bool {
-    match until {
-        Some(until) => timeout_at(until, event).await.is_ok(),
-        None => {
-            event.await;
-            true
-        }
+    if let Some(until) = until {
+        return timeout_at(until, event).await.is_ok();
     }
+    event.await;
+    true
 }

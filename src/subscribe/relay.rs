@@ -275,7 +275,9 @@ impl Relay {
         while let Some(request) = requests.recv().await {
             left.push(request);
         }
-        left.iter_mut().for_each(|request| request.tried.push(node.id));
+        for request in &mut left {
+            request.tried.push(node.id);
+        }
         (node.id, left)
     }
 
