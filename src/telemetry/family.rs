@@ -164,6 +164,12 @@ impl<S: Series, L: Labels> Family<S, L> {
 
 /// A metric that can be created and registered under a name.
 pub(super) trait Register: Sized {
+    /// Returns the names of the labels, for the page about the metrics.
+    #[cfg(test)]
+    fn labels() -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// Creates the metric and registers it. `buckets` are the bucket bounds of a histogram.
     ///
     /// # Errors
@@ -172,6 +178,11 @@ pub(super) trait Register: Sized {
 }
 
 impl<S: Series, L: Labels> Register for Family<S, L> {
+    #[cfg(test)]
+    fn labels() -> Vec<&'static str> {
+        L::names()
+    }
+
     fn register(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Self> {
         let all = S::family(Opts::new(name, help), &L::names(), buckets)?;
         registry.register(Box::new(all.clone()))?;

@@ -67,6 +67,14 @@ macro_rules! metrics {
         impl $name {
             const NAMES: &'static [&'static str] = &[$($metric),+];
 
+            /// Returns each metric: its name, help text and labels, and whether it is a histogram.
+            #[cfg(test)]
+            fn described() -> Vec<tests::Described> {
+                vec![$((
+                    $metric, concat!($($help),+).trim(), <$type>::labels(), tests::is_some(metrics!(@buckets $($buckets)?)),
+                ),)+]
+            }
+
             fn register(registry: Registry) -> prometheus::Result<Self> {
                 Ok(Self {
                     $($field: <$type>::register(
@@ -322,7 +330,8 @@ impl Metrics {
             return Arc::clone(known);
         }
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        let own = keys.contains_key(id) || keys.len() < self.key_places.0.load(Ordering::Relaxed);
+        let named = keys.len() - usize::from(keys.contains_key(OTHER_KEY));
+        let own = keys.contains_key(id) || named < self.key_places.0.load(Ordering::Relaxed);
         let id = if own { id } else { OTHER_KEY };
         Arc::clone(
             keys.entry(Arc::from(id))
@@ -440,6 +449,11 @@ fn merge(families: &mut BTreeMap<String, MetricFamily>, more: Vec<MetricFamily>)
 pub struct BuildInfo;
 
 impl Register for BuildInfo {
+    #[cfg(test)]
+    fn labels() -> Vec<&'static str> {
+        vec!["revision", "version"]
+    }
+
     fn register(registry: &Registry, name: &str, help: &str, _: &[f64]) -> prometheus::Result<Self> {
         let opts = prometheus::Opts::new(name, help)
             .const_label("version", env!("CARGO_PKG_VERSION"))
@@ -469,6 +483,11 @@ impl KeyPlan {
 }
 
 impl Register for KeyPlan {
+    #[cfg(test)]
+    fn labels() -> Vec<&'static str> {
+        vec!["name", "plan"]
+    }
+
     fn register(registry: &Registry, name: &str, help: &str, _: &[f64]) -> prometheus::Result<Self> {
         let gauges = IntGaugeVec::new(prometheus::Opts::new(name, help), &["name", "plan"])?;
         registry.register(Box::new(gauges.clone()))?;

@@ -115,3 +115,60 @@ fn names_follow_prometheus_conventions() {
         assert_eq!(name.ends_with("_total"), kind == "counter", "{name} is a {kind}");
     }
 }
+
+/// A metric: its name without prefix, its help text, its labels, and whether it is a histogram.
+pub(super) type Described = (&'static str, &'static str, Vec<&'static str>, bool);
+
+pub(super) fn is_some(buckets: &[f64]) -> bool {
+    !buckets.is_empty()
+}
+
+const RUNBOOK: &str = "deploy/runbook.md";
+
+/// Returns the alerts that read a metric, as links into the runbook.
+fn alerts_about(metric: &str, rules: &str) -> String {
+    let alerts = rules.split("- alert: ").skip(1).filter_map(|rule| {
+        let (name, rule) = rule.split_once('\n')?;
+        let is_part = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
+        let reads = rule.match_indices(metric).any(|(at, _)| {
+            let rest = &rule[at + metric.len()..];
+            let end = rest.trim_start_matches("_bucket").trim_start_matches("_count");
+            !is_part(end.bytes().next())
+        });
+        let link = || format!("[{name}](../{RUNBOOK}#{})", name.to_ascii_lowercase());
+        reads.then(link)
+    });
+    alerts.collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn generated_page_has_every_metric() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let rules = std::fs::read_to_string(root.join("deploy/prometheus/alerts.rules.yml")).unwrap();
+    let mut page = "# Metrics\n\nEvery metric of `/metrics`, made from the code (`WRITE=1 cargo test --lib generated`). The unit is the end \
+        of the name: `_seconds`, `_bytes`, `_slots`, `_ratio`, and a number otherwise. A name that ends with `_total` is a \
+        counter, so look at its rate. If a metric has an alert, the alert's section in the runbook says what to do when it \
+        moves.\n"
+        .to_owned();
+    for (title, own, metrics) in [
+        ("The process", None, Metrics::described()),
+        ("Each upstream", Some("upstream"), UpstreamMetrics::described()),
+        ("Each key", Some("key"), KeyMetrics::described()),
+    ] {
+        page += &format!(
+            "\n## {title}\n\n| metric | labels | what it is | alerts |\n| --- | --- | --- | --- |\n"
+        );
+        for (name, help, labels, is_histogram) in metrics {
+            let name = format!("{PREFIX}_{name}");
+            let labels: Vec<_> = own.into_iter().chain(labels).map(|label| format!("`{label}`")).collect();
+            let kind = if is_histogram { " A histogram." } else { "" };
+            let alerts = alerts_about(&name, &rules);
+            page += &format!("| `{name}` | {} | {help}{kind} | {alerts} |\n", labels.join(", "));
+        }
+    }
+    let path = root.join("docs/metrics.md");
+    if std::env::var_os("WRITE").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    assert!(std::fs::read_to_string(path).unwrap_or_default() == page, "WRITE=1 cargo test --lib generated");
+}
