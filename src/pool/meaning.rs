@@ -179,7 +179,9 @@ pub(super) fn effect(question: &Question<'_>, outcome: &Result<Meaning, Fault>) 
         Ok(Meaning::Decides | Meaning::AskOn(WhyAskOn::Absent(_) | WhyAskOn::Unlikely)) => Effect::Well,
         // A scan takes as long as its filters make it, and what a provider's own methods take nobody knows.
         Err(Fault::Timeout) if matches!(question.part(), Part::Scans | Part::Provider) => Effect::PartFailed,
-        Err(Fault::NoConnection(_) | Fault::Connect | Fault::Truncated | Fault::Timeout) => Effect::NodeFailed,
+        Err(Fault::NoConnection(_) | Fault::Connect | Fault::Truncated | Fault::Timeout) => {
+            Effect::NodeFailed
+        }
         Err(Fault::Status(500..) | Fault::BadJson | Fault::WrongId | Fault::Unhealthy) => Effect::PartFailed,
         // What a node says of one method says nothing of the others.
         Ok(Meaning::AskOn(WhyAskOn::Private | WhyAskOn::Behind) | Meaning::NotHere)
