@@ -55,7 +55,7 @@ use peak_ewma::Latencies;
 use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
-use scans::Scans;
+use scans::{ScanPlace, Scans};
 pub use send_request::SendRequest;
 pub use tip_request::TipRequest;
 use upstream_call::UpstreamCall;
@@ -178,20 +178,24 @@ impl Pool {
         Ok(self.in_place(request.call.method, request).await?.body)
     }
 
-    /// Makes a call. If nodes walk over accounts for it, waits for a place first, as long as an attempt can still have its
-    /// whole time before the call's deadline.
+    /// Makes a call. If nodes walk over accounts for it, waits for a place first.
     async fn in_place(&self, method: AnyMethod, request: &impl UpstreamCall) -> Result<PoolReply, Error> {
-        let mut _place = None;
-        if method.rules().walks {
-            let CallContext { deadline, caller, .. } = *request.question().context;
-            let until = deadline.checked_sub(self.walking_time(method)).unwrap_or(deadline);
-            let scans = self.scans.load_full();
-            _place = timeout_at(until, scans.place(caller)).await.ok().flatten();
-            if _place.is_none() {
-                return Err(Error::Overloaded);
-            }
-        }
+        let _place = if method.rules().walks {
+            Some(self.scan_place(method, request.question().context).await?)
+        } else {
+            None
+        };
         call::run(self, request).await
+    }
+
+    /// Waits for the place of a scan, as long as an attempt can still have its whole time before the call's deadline.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`] if there is no place in time.
+    async fn scan_place(&self, method: AnyMethod, context: &CallContext) -> Result<ScanPlace, Error> {
+        let until = context.deadline.checked_sub(self.walking_time(method)).unwrap_or(context.deadline);
+        let scans = self.scans.load_full();
+        timeout_at(until, scans.place(context.caller)).await.ok().flatten().ok_or(Error::Overloaded)
     }
 
     /// Sends a read of the tip to nodes until one answers at or above the tip.

@@ -45,6 +45,6 @@ impl Config {
         let Some(method) = ListedMethod::new(name, settings.group).map(AnyMethod::Listed) else { return };
         self.methods.insert(method, settings);
         let methods = self.plans.get_mut(DEV_KEY).and_then(|plan| plan.methods.as_mut());
-        methods.into_iter().for_each(|list| list.push(method));
+        methods.unwrap_or(&mut Vec::new()).push(method);
     }
 }

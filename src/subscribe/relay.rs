@@ -459,7 +459,9 @@ impl Relay {
         }
         let result = result.get().as_bytes();
         if let Some(fed) = self.feeds.get(&feed) {
-            fed.iter().for_each(|subscription| publish(&self.hub, self.node.id, subscription, result));
+            for subscription in fed {
+                publish(&self.hub, self.node.id, subscription, result);
+            }
         } else if self.is_asked(feed.0)
             && self.early.iter().map(|(_, result)| result.len()).sum::<usize>() < MAX_QUEUED
         {

@@ -1,5 +1,7 @@
 //! The admin API: its effects, seen from both listeners.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use slotfront::app::signals::Signals;
 use slotfront::app::{self, Listeners};

@@ -59,10 +59,10 @@ async fn calls_wait_until_a_node_shows_its_cluster() {
             hold.arrived(1).await;
         }
         assert_eq!(gateway.upstream_calls() + other.node(0).calls("getBlock"), 0);
-        assert_eq!([0, 1].map(|node| gateway.unusable(node)), [Some(Unusable::Unidentified); 2]);
+        assert_eq!([0, 1].map(|node| gateway.unusable(node)), [Some(Unusable::Unprobed); 2]);
         let readiness = gateway.admin("/readyz").await;
         assert_eq!(readiness.status, 503);
-        assert!(readiness.text.contains("unidentified"), "{}", readiness.text);
+        assert!(readiness.text.contains("unprobed"), "{}", readiness.text);
         holds.iter().for_each(slotfront_sim::Hold::release);
     };
     let (reply, ()) = tokio::join!(block(&gateway), released);

@@ -371,6 +371,7 @@ async fn a_listed_method_goes_to_its_upstreams_as_it_came() {
     }
     assert_eq!((other.calls(ASSET), das.calls(ASSET)), (0, 3));
     // A fault of its only upstream is told, and no other is asked.
+    das.clear_faults();
     das.fault_on(ASSET, Fault::Status(503), None);
     let reply = gateway.call(ASSET, json!([])).send().await;
     assert_eq!((reply.status, reply.code(), other.calls(ASSET)), (502, -32095, 0), "{}", reply.text);

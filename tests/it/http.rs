@@ -128,7 +128,7 @@ async fn every_answer_has_a_request_id() {
         assert_eq!((kept.status, kept.header("x-request-id")), (status, "trace-1/2"), "{verb} {path}");
         assert_eq!(
             kept.header("access-control-expose-headers"),
-            "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, X-Slotfront-Error"
+            "Cache-Status, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, X-Slotfront-Error, X-Slotfront-Upstream"
         );
         for sent in [None, Some("two words")] {
             let id = request(sent).await.header("x-request-id").to_owned();

@@ -90,23 +90,14 @@ async fn bodies_that_hold_no_call_are_limited() {
 }
 
 #[tokio::test]
-async fn requests_for_usage_count_and_are_limited() {
+async fn the_usage_is_outside_the_rate() {
     let gateway = TestGateway::builder().nodes(1).config(plan(1, 3)).start().await;
-    // While the test runs, the rate allows one further call each second.
-    let mut answers = 0;
-    let limited = loop {
+    for _ in 0..20 {
         let reply = gateway.get("/v3/dev/usage").await;
-        if reply.status == 429 {
-            break reply;
-        }
         assert_eq!((reply.status, &reply.json()["plan"]), (200, &json!("dev")));
-        answers += 1;
-        assert!(answers < 1000, "the usage is never limited");
-    };
-    assert!(answers >= 3 && !limited.header("retry-after").is_empty(), "{answers} answers");
-    let reply = gateway.batch(vec![gateway.get_nodes(); 20]).send().await.json();
-    let refused = reply.as_array().unwrap().iter().filter(|answer| answer["error"]["code"] == -32092);
-    assert!(refused.count() >= 10, "usage and calls share the rate: {reply}");
+    }
+    let reply = gateway.batch(vec![gateway.get_nodes(); 3]).send().await.json();
+    assert!(reply.as_array().unwrap().iter().all(|answer| answer["result"].is_array()), "{reply}");
 }
 
 #[tokio::test]

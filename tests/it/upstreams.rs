@@ -118,7 +118,7 @@ async fn node_with_other_settings_keeps_its_state() {
     let held = gateway.cluster.node(2).hold("getHealth");
     reload(&gateway, &moved);
     let standing = |at: usize| gateway.front().pool.standing(Instant::now())[at].1;
-    assert_eq!((standing(0), standing(1)), (None, Some(Unusable::Unidentified)));
+    assert_eq!((standing(0), standing(1)), (None, Some(Unusable::Unprobed)));
     assert_ne!(gateway.front().pool.members()[1].id, after[1].id);
     assert_eq!(read(&gateway, 24).await, 200);
     assert_eq!(gateway.cluster.node(2).calls("getAccountInfo"), 0);

@@ -136,9 +136,9 @@ async fn a_slow_first_look_delays_no_other_call() {
 #[tokio::test]
 async fn a_slow_form_delays_no_other_account() {
     let gateway = TestGateway::builder().nodes(1).start().await;
-    let (mut slow, mut victim) = (gateway.socket().await, gateway.socket().await);
+    let (mut waiting, mut victim) = (gateway.socket().await, gateway.socket().await);
     let of = |encoding: &str| json!([CLOCK, {"commitment": "confirmed", "encoding": encoding}]);
-    slow.subscribe("accountSubscribe", of("jsonParsed")).await;
+    waiting.subscribe("accountSubscribe", of("jsonParsed")).await;
     victim.subscribe("accountSubscribe", of("base64")).await;
     let held = gateway.cluster.node(0).hold("getAccountInfo");
     let mut last = 0;
@@ -151,7 +151,7 @@ async fn a_slow_form_delays_no_other_account() {
     }
     assert_eq!(held.waiting(), 1, "it is read once at a time");
     held.release();
-    slow.notification().await;
+    waiting.notification().await;
 }
 
 /// A form that no node gives is as unread as an account that no node gives.
