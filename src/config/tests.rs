@@ -228,12 +228,45 @@ fn repeated_urls_give_warnings() {
 }
 
 #[test]
+fn listed_methods_are_what_slotfront_does_not_know() {
+    let with = |text: &str| ONE.to_owned() + text;
+    let refused_name =
+        format!("methods.{}: expected letters, digits and '_', at most 64 of them", "a".repeat(200));
+    let rows: Vec<(String, &str)> = vec![
+        (with("[passthrough]\nmethods = [\"getAsset\"]"), "passthrough: is not a setting"),
+        (
+            with(
+                "[methods.getAsset]\n[units]\ngetAsset = 0\n[plans.a]\nmethods = [\"getAsset\", \"provider\"]",
+            ),
+            "",
+        ),
+        (with("[methods.getOther]\ngroup = \"scans\"\n[pool]\nattempt_timeout.getOther = \"1m\""), ""),
+        (with("[methods.getBalance]"), "methods.getBalance: is a method that slotfront answers itself"),
+        (
+            with("[methods.accountUnsubscribe]"),
+            "methods.accountUnsubscribe: is a method that slotfront answers itself",
+        ),
+        (with("[methods.sendBundle]"), "methods.sendBundle: writes, and only reads are forwarded"),
+        (with(&format!("[methods.{}]", "a".repeat(200))), &refused_name),
+        (
+            with("[methods.getAsset]\ngroup = \"das\""),
+            "methods.getAsset.group: expected \"core\", \"history\", \"owners\", \"scans\" or \"provider\"",
+        ),
+        (
+            with("[methods.getAsset]\nupstreams = [\"nobody\"]"),
+            "methods.getAsset.upstreams: is not the name of an upstream",
+        ),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(faults(&text, &[]).join("\n"), expected, "{text}");
+    }
+}
+
+#[test]
 fn rules_between_settings() {
     let url = |url: &str| format!("[[upstream]]\nurl = \"{url}\"\n");
     let with = |text: &str| ONE.to_owned() + text;
     let ours = "upstream[0].url: is slotfront's own server.listen, so calls would loop";
-    let refused_name =
-        format!("methods.{}: expected letters, digits and '_', at most 64 of them", "a".repeat(200));
     let rows: Vec<(String, &str)> = vec![
         (url("http://127.0.0.1:8080"), ours),
         (url("http://localhost:8080/x"), ours),
@@ -312,29 +345,6 @@ fn rules_between_settings() {
         (
             with("[server]\nws_listen = \"127.0.0.1:8080\""),
             "server.ws_listen: is also the address of server.listen (\"0.0.0.0:8080\")",
-        ),
-        (with("[passthrough]\nmethods = [\"getAsset\"]"), "passthrough: is not a setting"),
-        (
-            with(
-                "[methods.getAsset]\n[units]\ngetAsset = 0\n[plans.a]\nmethods = [\"getAsset\", \"provider\"]",
-            ),
-            "",
-        ),
-        (with("[methods.getOther]\ngroup = \"scans\"\n[pool]\nattempt_timeout.getOther = \"1m\""), ""),
-        (with("[methods.getBalance]"), "methods.getBalance: is a method that slotfront answers itself"),
-        (
-            with("[methods.accountUnsubscribe]"),
-            "methods.accountUnsubscribe: is a method that slotfront answers itself",
-        ),
-        (with("[methods.sendBundle]"), "methods.sendBundle: writes, and only reads are forwarded"),
-        (with(&format!("[methods.{}]", "a".repeat(200))), &refused_name),
-        (
-            with("[methods.getAsset]\ngroup = \"das\""),
-            "methods.getAsset.group: expected \"core\", \"history\", \"owners\", \"scans\" or \"provider\"",
-        ),
-        (
-            with("[methods.getAsset]\nupstreams = [\"nobody\"]"),
-            "methods.getAsset.upstreams: is not the name of an upstream",
         ),
         (with("[plans.a]\nmax_batch = 101"), "plans.a.max_batch: exceeds server.max_batch (100)"),
         (with("[plans.a]\nmonotonic = true"), ""),

@@ -1,5 +1,7 @@
 //! Tests of the content of `/metrics` and its bounds.
 
+use std::fmt::Write as _;
+
 use super::*;
 
 /// Returns the sample lines of one metric.
@@ -155,15 +157,14 @@ fn generated_page_has_every_metric() {
         ("Each upstream", Some("upstream"), UpstreamMetrics::described()),
         ("Each key", Some("key"), KeyMetrics::described()),
     ] {
-        page += &format!(
-            "\n## {title}\n\n| metric | labels | what it is | alerts |\n| --- | --- | --- | --- |\n"
-        );
+        let head = "| metric | labels | what it is | alerts |\n| --- | --- | --- | --- |";
+        writeln!(page, "\n## {title}\n\n{head}").unwrap();
         for (name, help, labels, is_histogram) in metrics {
             let name = format!("{PREFIX}_{name}");
             let labels: Vec<_> = own.into_iter().chain(labels).map(|label| format!("`{label}`")).collect();
             let kind = if is_histogram { " A histogram." } else { "" };
             let alerts = alerts_about(&name, &rules);
-            page += &format!("| `{name}` | {} | {help}{kind} | {alerts} |\n", labels.join(", "));
+            writeln!(page, "| `{name}` | {} | {help}{kind} | {alerts} |", labels.join(", ")).unwrap();
         }
     }
     let path = root.join("docs/metrics.md");

@@ -11,13 +11,13 @@ use super::signatures::land;
 use super::{CLOCK, nothing_more, signature};
 
 /// A gateway with two keys.
-struct Keys {
+struct TwoKeys {
     gateway: TestGateway,
     keys: [String; 2],
     _dir: tempfile::TempDir,
 }
 
-impl Keys {
+impl TwoKeys {
     async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = KeyFile::new(dir.path().join("keys.toml"));
@@ -52,7 +52,7 @@ fn watched(number: u64) -> Value {
 /// A provider whose statuses fail fails those who wait for them, and nobody else.
 #[tokio::test]
 async fn statuses_that_nobody_answers_stop_nobody_else() {
-    let keys = Keys::start().await;
+    let keys = TwoKeys::start().await;
     let refusal = Fault::Error { code: -32603, message: "Internal error".to_owned() };
     keys.gateway.cluster.fault_everywhere("getSignatureStatuses", &refusal);
     let mut socket = keys.socket(0).await;
@@ -87,7 +87,7 @@ async fn no_height_comes_before_what_has_landed_was_told() {
 
 #[tokio::test]
 async fn one_who_joins_and_leaves_delays_nobody() {
-    let keys = Keys::start().await;
+    let keys = TwoKeys::start().await;
     let (mut victim, mut other) = (keys.socket(0).await, keys.socket(1).await);
     victim.subscribe("signatureSubscribe", watched(1)).await;
     let subscribe = json!({"jsonrpc": "2.0", "id": 1, "method": "signatureSubscribe", "params": watched(1)});
@@ -231,7 +231,7 @@ async fn changes_between_probes_are_told() {
 /// A search of the history takes as long as its signatures are old, and each key has its own.
 #[tokio::test]
 async fn a_search_of_one_holds_up_nobody() {
-    let keys = Keys::start().await;
+    let keys = TwoKeys::start().await;
     let held = keys.gateway.cluster.node(0).hold(HISTORY_SEARCH);
     let (mut slow, mut other) = (keys.socket(0).await, keys.socket(1).await);
     slow.subscribe("signatureSubscribe", watched(1)).await;

@@ -129,10 +129,8 @@ impl NodeState {
                     Some(Ok(Message::Text(text))) => {
                         let call: Value = serde_json::from_str(&text).unwrap();
                         let name = format!("{} {}", call["method"].as_str().unwrap(), call["params"]);
-                        let id = match self.has_one_id.load(Ordering::Relaxed) {
-                            true => 0,
-                            false => self.last_id.fetch_add(1, Ordering::Relaxed),
-                        };
+                        let has_one_id = self.has_one_id.load(Ordering::Relaxed);
+                        let id = if has_one_id { 0 } else { self.last_id.fetch_add(1, Ordering::Relaxed) };
                         if name.starts_with("slotSubscribe") {
                             slots_id = Some(id);
                         }
