@@ -346,7 +346,7 @@ fn rules_between_settings() {
             with("[server]\nws_listen = \"127.0.0.1:8080\""),
             "server.ws_listen: is also the address of server.listen (\"0.0.0.0:8080\")",
         ),
-        (with("[plans.a]\nmax_batch = 101"), "plans.a.max_batch: exceeds server.max_batch (100)"),
+        (with("[plans.a]\nmax_batch = 201"), "plans.a.max_batch: exceeds server.max_batch (200)"),
         (with("[plans.a]\nmonotonic = true"), ""),
         (with("[cache]\nassemble = \"within-bound\""), "cache.assemble: expected \"same-slot\" or \"off\""),
         (with("[verify]\nsample = 1.0"), ""),

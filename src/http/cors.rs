@@ -17,23 +17,26 @@ pub(super) fn is_allowed(allowed: &[String], origin: &[u8]) -> bool {
     allowed.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin)
 }
 
-/// Adds the CORS headers to `headers`, the header fields of a response. Does nothing for a request without `Origin`.
-/// For an origin outside `allowed`, adds `Vary` only. An allowed origin may send any request header, as on a node.
+/// Returns true if the answers to two origins differ, so that each answer, also one without CORS headers, needs
+/// `Vary: Origin`.
+pub(super) fn by_origin(allowed: &[String]) -> bool {
+    !allowed.iter().any(|allowed| allowed == "*")
+}
+
+/// Adds the CORS headers to `headers`, the header fields of a response. For a request without `Origin`, or with one
+/// outside `allowed`, adds `Vary` only. An allowed origin may send any request header, as on a node.
 pub(super) fn apply(
     allowed: &[String],
     origin: Option<&HeaderValue>,
     asked_headers: Option<HeaderValue>,
     headers: &mut HeaderMap,
 ) {
-    let Some(origin) = origin else { return };
-    let any = allowed.iter().any(|allowed| allowed == "*");
-    if !any {
+    let by_origin = by_origin(allowed);
+    if by_origin {
         headers.append(VARY, HeaderValue::from_static("origin"));
     }
-    if !is_allowed(allowed, origin.as_bytes()) {
-        return;
-    }
-    let allow = if any { HeaderValue::from_static("*") } else { origin.clone() };
+    let Some(origin) = origin.filter(|origin| is_allowed(allowed, origin.as_bytes())) else { return };
+    let allow = if by_origin { origin.clone() } else { HeaderValue::from_static("*") };
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allow);
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE_S);

@@ -35,9 +35,9 @@ use super::incoming::Arriving;
 use super::keyless::KeylessPlace;
 use super::reply::HttpReply;
 use super::request_head::ClientInfo;
-use super::shutdown::{IDLE_TIMEOUT, Phases, Wait};
+use super::shutdown::{Phases, Wait};
 use super::timed_socket::{LazyTimer, linger};
-use super::{Front, request};
+use super::{Front, cors, request};
 use crate::error::Error;
 use crate::gateway::Principal;
 use message::{Head, Plain, ResponseWriter};
@@ -232,12 +232,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin + Send> H1Connection<'a, S> {
     async fn write(&mut self, mut reply: HttpReply, client: &ClientInfo) -> io::Result<Option<Next>> {
         reply.last |= self.phases.notice.is_triggered();
         let is_last = reply.last;
-        let mut writer = ResponseWriter::new(reply, &client.id);
-        writer.write_all(self.socket, self.front.config.server.write_timeout).await?;
+        let server = &self.front.config.server;
+        let mut writer = ResponseWriter::new(reply, &client.id, cors::by_origin(&server.cors_origins));
+        writer.write_all(self.socket, server.write_timeout).await?;
         // Frees the request's permit, because the kernel now has the whole response.
         drop(writer);
         self.is_first = false;
-        self.timer.start(IDLE_TIMEOUT);
+        self.timer.start(server.idle_timeout);
         Ok(is_last.then_some(Next::Close))
     }
 

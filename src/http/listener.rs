@@ -20,7 +20,7 @@ use hyper::service::{HttpService, service_fn};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -32,7 +32,7 @@ use super::connection_service::{ConnectionPermit, ConnectionPermits, ShareExhaus
 use super::h1;
 use super::keyless::{self, KeylessConnections, KeylessPlace, TooManyKeyless};
 use super::proxy_protocol::{self, NamedClient};
-use super::shutdown::{IDLE_TIMEOUT, Phases, Signal, Wait};
+use super::shutdown::{Phases, Signal, Wait};
 use super::timed_socket::{TimedSocket, Timeouts, linger};
 use super::tls::{self, Tls};
 use super::{Front, routes};
@@ -245,6 +245,12 @@ impl Listener {
         socket: TcpStream,
         place: &Arc<KeylessPlace>,
     ) -> Result<(), BoxError> {
+        let mut socket = socket;
+        if Box::pin(self.by(deadline, tls::speaks_http(&socket))).await?? {
+            socket.write_all(tls::PLAIN_HTTP.as_bytes()).await?;
+            linger(&mut socket, self.phases.periods.linger).await;
+            return Ok(());
+        }
         place.grow(keyless::TLS + keyless::HANDSHAKE);
         let socket = Box::pin(self.by(deadline, tls.acceptor().accept(socket))).await??;
         place.shrink(keyless::HANDSHAKE);
@@ -281,7 +287,7 @@ impl Listener {
         let (activity, server) = (Arc::<ConnectionActivity>::default(), &self.front.config.server);
         let timeouts = Timeouts {
             head: server.header_timeout,
-            idle: IDLE_TIMEOUT,
+            idle: server.idle_timeout,
             write: server.write_timeout,
             linger: self.phases.periods.linger,
         };
@@ -328,7 +334,15 @@ impl Listener {
         let parts = parts.map_err(|_| "the WebSocket is not the connection's")?;
         let (socket, ahead) = parts.io.into_inner().into_parts();
         let read = [parts.read_buf, ahead].concat();
-        let (hub, stop) = (Arc::clone(&self.front.subscriptions), self.phases.stop.wait());
+        let hub = Arc::clone(&self.front.subscriptions);
+        let age = self.front.config.server.max_socket_age.map(tokio::time::sleep);
+        let stop = async {
+            tokio::select! {
+                () = self.phases.stop.wait() => {}
+                // Without a maximum age this branch is none.
+                Some(()) = async { Some(age?.await) } => {}
+            }
+        };
         let mut socket = Box::pin(subscribe::serve(hub, client, socket, read, stop)).await;
         linger(&mut socket, self.phases.periods.linger).await;
         Ok(())
@@ -379,7 +393,7 @@ impl Listener {
         activity: &ConnectionActivity,
     ) -> Result<(), C::Error> {
         tokio::pin!(connection);
-        let write_timeout = self.front.config.server.write_timeout;
+        let server = &self.front.config.server;
         let (mut is_ending, mut stop) = (false, self.phases.stop.wait());
         loop {
             tokio::select! {
@@ -390,7 +404,7 @@ impl Listener {
                     connection.as_mut().graceful_shutdown();
                 }
                 () = tokio::time::sleep(CHECK_INTERVAL) => {
-                    match activity.idle_action(Instant::now(), IDLE_TIMEOUT, write_timeout) {
+                    match activity.idle_action(Instant::now(), server.idle_timeout, server.write_timeout) {
                         IdleAction::Keep => {}
                         IdleAction::Close if !is_ending => {
                             is_ending = true;

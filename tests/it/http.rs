@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use slotfront::config::Config;
 use slotfront::methods::Part;
-use slotfront_testkit::wire::{self, is_whole, post, read_until};
+use slotfront_testkit::wire::{self, exchange, is_whole, post, read_until};
 use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -96,12 +96,22 @@ async fn a_browser_may_read_what_the_settings_allow() {
         assert_eq!(reply.header("access-control-allow-origin"), allowed);
         assert_eq!(
             reply.header("access-control-allow-headers"),
+        assert_eq!(reply.header("vary"), "origin");
             if allowed.is_empty() { "" } else { "x-mine" }
         );
     }
 }
 
 #[tokio::test]
+    // A cache between here and the browser must not give another origin the answer to a call without one.
+    let any = TestGateway::builder().nodes(1).start().await;
+    for headers in ["", wire::NOT_PLAIN] {
+        let request = post("/v3/dev", headers, r#"{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}"#);
+        let (_, fields, _) = exchange(&mut gateway.connect().await, request.as_bytes()).await;
+        assert!(fields.contains("vary: origin"), "{fields:?}");
+        let (_, fields, _) = exchange(&mut any.connect().await, request.as_bytes()).await;
+        assert!(!fields.contains("vary: origin"), "{fields:?}");
+    }
 async fn every_answer_has_a_request_id() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let base = gateway.base_url();

@@ -54,6 +54,24 @@ async fn a_new_certificate_is_shown_without_a_restart() {
 }
 
 #[tokio::test]
+async fn plain_http_is_told_of_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let gateway = TestGateway::builder().nodes(1).tls(&TestCertificate::write(dir.path())).start().await;
+    for request in ["GET /v3/dev HTTP/1.1\r\nhost: x\r\n\r\n", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut socket = TcpStream::connect(gateway.app.public).await.unwrap();
+        socket.write_all(request.as_bytes()).await.unwrap();
+        socket.shutdown().await.unwrap();
+        let mut seen = String::new();
+        socket.read_to_string(&mut seen).await.unwrap();
+        assert!(seen.starts_with("HTTP/1.1 400 ") && slotfront_testkit::wire::is_whole(&seen), "{seen}");
+        assert!(
+            seen.ends_with("\r\n\r\nthis port expects TLS: begin the URL with https:// or wss://\n"),
+            "{seen}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn the_end_of_the_certificate_in_force_is_a_metric() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = TestCertificate::write(dir.path());
@@ -78,14 +96,14 @@ async fn the_end_of_the_certificate_in_force_is_a_metric() {
 }
 
 #[tokio::test]
-async fn silent_and_plain_clients_are_dropped() {
+async fn silent_and_senseless_clients_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = TestCertificate::write(dir.path());
     let briefly = Duration::from_millis(100);
     let gateway = TestGateway::builder().nodes(1).tls(&certificate);
     let gateway = gateway.config(|config| config.server.header_timeout = briefly).start().await;
     let address = gateway.app.public;
-    for said in ["", "POST /v3/dev HTTP/1.1\r\nhost: x\r\n\r\n"] {
+    for said in ["", "hello\r\n\r\n"] {
         let mut socket = TcpStream::connect(address).await.unwrap();
         socket.write_all(said.as_bytes()).await.unwrap();
         let mut heard = Vec::new();

@@ -26,8 +26,9 @@ section! {
         /// Maximum request body. The default is that of a node.
         max_body: usize = size("50KiB", "256B"..="64MiB"),
         /// Maximum calls in a batch.
-        // The number of accounts that getMultipleAccounts allows. Client libraries send much smaller batches.
-        max_batch: usize = within(100, 1..=10_000),
+        // Room for the 150 calls that a page may send at once by web3.js' getTransactions. It is the burst of the plan
+        // "standard", so that a longer batch would end with 429 anyway.
+        max_batch: usize = within(200, 1..=10_000),
         /// Maximum open connections. Further ones wait in the kernel's queue. One client address, except trusted
         /// proxies, may hold up to eight times as many as are free: 8/9 of all if it is alone. Connections beyond that
         /// are closed.
@@ -59,6 +60,13 @@ section! {
         /// is slow, but served.
         // TCP resends a lost packet several times in this time.
         write_timeout: Duration = within("30s", TIMEOUT),
+        /// Maximum time for which a connection may be idle. Set it longer than that of the balancer in front, which then
+        /// closes first: otherwise it may send a call into a connection that is just closed, and answer 502.
+        // Google's balancers keep idle connections for 600 s, AWS' for 350 s.
+        idle_timeout: Duration = within("620s", TIMEOUT),
+        /// Maximum age of a WebSocket. Then it is closed with 1001, and its client connects anew, perhaps to another replica.
+        /// Default: no maximum, because such a client may miss notifications.
+        max_socket_age: Option<Duration> = optional_within("12h", "1s"..="1000d"),
         /// Maximum time for a call. Then it gets -32096. A scan, such as getProgramAccounts, may wait that long for one of
         /// `pool.max_scans` places, and then has its `pool.attempt_timeout` beside it.
         // The default timeout of the Rust client library.

@@ -149,10 +149,11 @@ thread_local! {
 }
 
 impl ResponseWriter {
-    /// Creates the writer of `reply`, which answers the request with the id `id`.
-    pub(super) fn new(mut reply: HttpReply, id: &RequestId) -> Self {
+    /// Creates the writer of `reply`, which answers the request with the id `id`. `by_origin` is true if the answer to
+    /// another origin differs.
+    pub(super) fn new(mut reply: HttpReply, id: &RequestId, by_origin: bool) -> Self {
         let mut head = HEAD_BUFFER.take();
-        write_head(&mut head, &reply, id);
+        write_head(&mut head, &reply, id, by_origin);
         if reply.body.len() <= JOINED_BYTES {
             mem::take(&mut reply.body).iter().for_each(|piece| head.extend_from_slice(piece));
         }
@@ -223,11 +224,14 @@ impl Drop for ResponseWriter {
 }
 
 /// Appends the head of `reply` to `out`. `id` is the request's id.
-fn write_head(out: &mut Vec<u8>, reply: &HttpReply, id: &RequestId) {
+fn write_head(out: &mut Vec<u8>, reply: &HttpReply, id: &RequestId, by_origin: bool) {
     if reply.status == StatusCode::OK {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
     } else {
         let reason = reply.status.canonical_reason().unwrap_or_default();
+    if by_origin {
+        field("vary", Value::Text("origin"));
+    }
         out.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", reply.status.as_str()).as_bytes());
     }
     let mut field = |name: &str, value: Value<'_>| {

@@ -356,6 +356,21 @@ async fn a_stop_tells_every_client_to_go() {
 }
 
 #[tokio::test]
+async fn a_socket_ends_at_its_maximum_age() {
+    const AGE: Duration = Duration::from_secs(1);
+    let gateway = TestGateway::builder()
+        .nodes(1)
+        .config(|config| config.server.max_socket_age = Some(AGE))
+        .start()
+        .await;
+    let began = Instant::now();
+    let mut socket = gateway.socket().await;
+    socket.subscribe("slotSubscribe", serde_json::json!([])).await;
+    assert_eq!(socket.closed().await, 1001);
+    assert!(began.elapsed() >= AGE);
+}
+
+#[tokio::test]
 async fn a_client_that_ends_its_half_is_gone() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let mut stream = gateway.connect().await;

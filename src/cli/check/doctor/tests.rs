@@ -40,8 +40,8 @@ fn batches_longer_than_the_burst_are_reported() {
     for (max_batch, burst, found) in [
         (Some(7), 7, None),
         (Some(8), 7, Some("plans.standard.burst (7) is below plans.standard.max_batch (8)")),
-        (None, 99, Some("plans.standard.burst (99) is below server.max_batch (100)")),
-        (None, 100, None),
+        (None, 199, Some("plans.standard.burst (199) is below server.max_batch (200)")),
+        (None, 200, None),
     ] {
         let plan = config.plans.get_mut("standard").unwrap();
         (plan.max_batch, plan.burst) = (max_batch, burst);
