@@ -144,7 +144,7 @@ log = "warn"
 """)
         self.key = make_key(target / "slotfront", folder / "keys.toml")
         command = [target / "slotfront", "serve", "--config", folder / "slotfront.toml"]
-        self.process = servers.start(SERVER_CORE, command, env)
+        self.process = servers.start(SERVER_CORE, command, {"SLOTFRONT_SERVER__UNREADY_BEFORE_STOP": "0s", **(env or {})})
         self.url = f"http://127.0.0.1:{self.port}/v3/{self.key}"
         await_port(self.port, self.process)
 

@@ -30,7 +30,6 @@ use tokio_util::task::TaskTracker;
 use crate::config::reload::Changes;
 use crate::gateway::{Limiter, PerAddress};
 use crate::http::Front;
-use crate::http::shutdown::Signal;
 use crate::telemetry::totals::Totals;
 use memory::Memory;
 use status::{Readiness, Status};
@@ -41,8 +40,6 @@ const MAX_BODY_BYTES: usize = 16 * 1024;
 pub(crate) struct AdminState {
     front: Arc<Front>,
     reloads: mpsc::Sender<ReloadRequest>,
-    /// Triggered when the gateway drains before a stop.
-    draining: Signal,
     started: Instant,
     /// The wrong tokens of each client address.
     wrong_tokens: PerAddress<Limiter>,
@@ -63,15 +60,10 @@ struct Snapshot {
 }
 
 impl AdminState {
-    pub(crate) fn new(
-        front: Arc<Front>,
-        reloads: mpsc::Sender<ReloadRequest>,
-        draining: Signal,
-    ) -> Arc<Self> {
+    pub(crate) fn new(front: Arc<Front>, reloads: mpsc::Sender<ReloadRequest>) -> Arc<Self> {
         Arc::new(Self {
             front,
             reloads,
-            draining,
             started: Instant::now(),
             wrong_tokens: PerAddress::new(),
             memory: Memory::default(),

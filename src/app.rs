@@ -88,7 +88,7 @@ impl App {
     /// An upstream client cannot be built, the address of a listener cannot be read, or another part is
     /// misconfigured: a certificate, the shared store or the trace collector.
     pub fn start(config: Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
-        let periods = GracePeriods::of(config.server.drain_timeout);
+        let periods = GracePeriods::of(config.server.unready_before_stop);
         Self::start_with(config, gateway, listeners, periods)
     }
 
@@ -155,6 +155,7 @@ impl App {
             tracer,
             access: LogSampler::default(),
             in_flight: Arc::default(),
+            draining: ending.public.notice.clone(),
             tasks: tasks.clone(),
             outgoing,
             incoming,
@@ -177,7 +178,7 @@ impl App {
         gauges::feed_metrics(&front);
         set_loaded_now(&metrics);
         let (reloads, reload_requests) = mpsc::channel(1);
-        let state = AdminState::new(Arc::clone(&front), reloads, ending.public.notice.clone());
+        let state = AdminState::new(Arc::clone(&front), reloads);
         let router = admin::served(state, &tasks, stop).into_make_service_with_connect_info::<SocketAddr>();
         let ended = stop.clone().cancelled_owned();
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
@@ -238,12 +239,12 @@ impl App {
     /// longer than `server.drain_timeout` are cut. A second call waits for the stop that is already under way.
     pub async fn stop(&self) {
         let drain = self.front.config.server.drain_timeout;
-        let deadline = Instant::now() + drain;
         let Phases { notice, stop, idle_close, abort, periods } = &self.ending.public;
         notice.trigger();
         // The notice period passes even without connections. A balancer that opens a connection for each request
         // continues to send requests until it sees that readiness fails.
         tokio::time::sleep(periods.notice).await;
+        let deadline = Instant::now() + drain;
         stop.trigger();
         self.connections.close();
         let moment = deadline.min(Instant::now() + periods.last_moment);

@@ -24,6 +24,7 @@ pub(crate) mod openrpc;
 mod proxy_protocol;
 mod reply;
 mod request;
+pub(crate) mod readiness;
 mod request_head;
 mod routes;
 mod send;
@@ -88,6 +89,8 @@ pub struct Front {
     /// The tasks of calls that continue after their callers have disconnected.
     pub tasks: TaskTracker,
     /// The budget for the bytes of all unsent answers, and the bytes reserved from it.
+    /// Triggered once a stop has begun.
+    pub draining: shutdown::Signal,
     pub outgoing: Arc<Outgoing>,
     /// The budget for the bytes of all bodies, and the bytes that bodies hold.
     pub incoming: Arc<Incoming>,

@@ -12,6 +12,7 @@ use super::{AdminState, nodes};
 use crate::config::FollowMode;
 use crate::follow::{Chain, FollowState};
 use crate::http::Front;
+use crate::http::readiness::Unready;
 use crate::methods::{Commitment, PerCommitment, Slot};
 use crate::pool::member::Member;
 use crate::telemetry::Unusable;
@@ -96,16 +97,12 @@ impl AdminState {
     }
 
     pub(super) fn readiness(&self) -> Readiness {
-        if self.draining.is_triggered() {
-            return Readiness::Unready { reasons: vec!["draining before a stop".to_owned()] };
-        }
         let now = Instant::now();
-        if !self.front.frontier.is_settled(now) {
-            let reason =
-                "the newest slot is not certain yet: no two upstreams report slots close to each other";
+        let standing = self.front.pool.standing(now);
+        let unready = self.front.unready(&standing, now);
+        if let Some(Unready::Here(reason)) = unready {
             return Readiness::Unready { reasons: vec![reason.to_owned()] };
         }
-        let standing = self.front.pool.standing(now);
         let failing: Vec<_> = self.front.gateway.failing_files().collect();
         if standing.iter().any(|(_, unusable)| unusable.is_none()) {
             let is_well = failing.is_empty();
@@ -118,18 +115,9 @@ impl AdminState {
         let undecided = self.front.pool.undecided_cluster();
         let reasons =
             standing.iter().map(reason).chain(undecided.map(str::to_owned)).chain(failing).collect();
-        let never_heard = |(_, unusable): &(Arc<Member>, Option<Unusable>)| {
-            matches!(
-                unusable,
-                Some(Unusable::Unprobed | Unusable::Unreachable | Unusable::Unidentified | Unusable::Foreign)
-            )
-        };
-        let known = self.front.frontier.slot(Commitment::Processed) > 0;
-        // Before any node has answered there is nothing to serve. Later the cache or an unhealthy node can answer.
-        if undecided.is_some() || (standing.iter().all(never_heard) && !known) {
-            Readiness::Unready { reasons }
-        } else {
-            Readiness::Degraded { reasons }
+        match unready {
+            Some(_) => Readiness::Unready { reasons },
+            None => Readiness::Degraded { reasons },
         }
     }
 }

@@ -29,7 +29,7 @@ async fn state_with(token: Option<&str>) -> Arc<AdminState> {
     let (gateway, listeners) =
         (Gateway::new(&config, Metrics::new()).unwrap(), Listeners::bind(&config).await.unwrap());
     let app = App::start(config, gateway, listeners).unwrap();
-    AdminState::new(Arc::clone(app.front()), mpsc::channel(1).0, Signal::default())
+    AdminState::new(Arc::clone(app.front()), mpsc::channel(1).0)
 }
 
 async fn get_from(state: &Arc<AdminState>, path: &str) -> Response {
@@ -75,7 +75,7 @@ async fn readyz_gives_status_and_reasons() {
     }
     let state = state().await;
     assert_eq!(get_from(&state, "/readyz").await.status(), 503, "no node has reported a slot");
-    state.draining.trigger();
+    state.front.draining.trigger();
     let response = get_from(&state, "/readyz").await;
     assert_eq!(text(response).await, r#"{"state":"unready","reasons":["draining before a stop"]}"#);
     assert_eq!(get_from(&state, "/livez").await.status(), 200);

@@ -58,8 +58,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         upstreams.push(Upstream { ws_url: Some(Secret::new(format!("ws://{address}"))), ..plain });
     }
     let mut config = Config::dev(args.listen, args.admin, upstreams);
-    // For a tenth of this time after a stop signal, the gateway still accepts connections. A developer wants
-    // that to be short.
+    // A developer does not want to wait.
     config.server.drain_timeout = Duration::from_secs(1);
     config.list_method("requestAirdrop", ListedSettings::of(Group::Provider));
     config.send.enabled = true;

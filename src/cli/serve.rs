@@ -74,7 +74,8 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
 async fn lock_usage_file(config: &mut Config) -> Result<Option<UsageLock>, UsageError> {
     let Some(path) = &config.auth.usage_file else { return Ok(None) };
     let counts = config.auth.mode == AuthMode::Keys;
-    let patience = if counts { config.server.drain_timeout + AFTER_DRAIN } else { Duration::ZERO };
+    let stop = config.server.unready_before_stop + config.server.drain_timeout;
+    let patience = if counts { stop + AFTER_DRAIN } else { Duration::ZERO };
     let locked = UsageLock::wait(path, patience).await;
     if let (Err(error), false) = (&locked, counts) {
         tracing::warn!(%error, "auth.mode is \"open\", so this process needs no usage file; if a reload changes the mode, restart as well");

@@ -1,6 +1,7 @@
 //! The configuration of `slotfront dev` and of tests, without files.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::reader::Section;
 use super::{Config, ListedSettings, Plan, Upstream, load};
@@ -33,6 +34,8 @@ impl Config {
         config.auth.dev_key = Some(DEV_KEY.to_owned());
         config.auth.keys_file = None;
         config.auth.usage_file = None;
+        // No balancer watches.
+        config.server.unready_before_stop = Duration::ZERO;
         config.server.listen = listen;
         config.server.admin_listen = admin_listen;
         config.upstreams = upstreams;

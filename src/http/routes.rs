@@ -32,19 +32,20 @@ pub(super) fn router(front: Arc<Front>) -> Router {
 }
 
 /// Answers `ok` if a node can take calls. Otherwise answers `behind` if a node can be reached, and `unknown` if
-/// none can. The words and the status, always 200, are those of a node, so that tools made for nodes understand
-/// them.
-async fn health(State(front): State<Arc<Front>>) -> &'static str {
-    let standing = front.pool.standing(Instant::now());
+/// none can. The words are those of a node, so that tools made for nodes understand them. The status is that of
+/// `/readyz`, so that a balancer sees 503 during a start and a stop.
+async fn health(State(front): State<Arc<Front>>) -> (StatusCode, &'static str) {
+    let now = Instant::now();
+    let standing = front.pool.standing(now);
+    if front.unready(&standing, now).is_some() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "unknown");
+    }
     if standing.iter().any(|(_, unusable)| unusable.is_none()) {
-        return "ok";
+        return (StatusCode::OK, "ok");
     }
     let mut members = standing.iter().map(|(member, _)| member.health());
-    if members.any(|health| matches!(*health, Health::Healthy | Health::Unhealthy(_))) {
-        "behind"
-    } else {
-        "unknown"
-    }
+    let is_reached = members.any(|health| matches!(*health, Health::Healthy | Health::Unhealthy(_)));
+    (StatusCode::OK, if is_reached { "behind" } else { "unknown" })
 }
 
 /// The `OpenRPC` document in all its codings. It is made only once.

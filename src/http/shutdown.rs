@@ -9,12 +9,6 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// The divisor of `server.drain_timeout` that gives [`GracePeriods::notice`]. By default the result covers two
-/// health checks of a usual balancer.
-const NOTICE_PART: u32 = 10;
-/// The longest time for which a kept-alive connection may be idle. Balancers close idle connections after 60 to 90 s,
-/// and should do so first. If slotfront closes one while a request is on its way, the balancer answers 502.
-pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(2);
 /// The value of [`GracePeriods::last_moment`]: several round trips of a client.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// The value of [`GracePeriods::linger`]: several round trips of a client.
@@ -24,8 +18,8 @@ const LINGER: Duration = Duration::from_secs(1);
 /// choose their own. `GracePeriods::default()` gives clients no time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GracePeriods {
-    /// The time from the start of a shutdown until the listener closes. Meanwhile `/readyz` answers 503, and each
-    /// HTTP/1.1 response closes its connection.
+    /// The time from the start of a shutdown until the listener closes. Meanwhile `/readyz` and `/health` answer 503, and
+    /// each HTTP/1.1 response closes its connection.
     pub notice: Duration,
     /// The time for which idle connections stay open after the listener has closed.
     pub last_moment: Duration,
@@ -34,9 +28,9 @@ pub struct GracePeriods {
 }
 
 impl GracePeriods {
-    /// Returns the times for a shutdown that may take `drain_timeout` in total.
-    pub fn of(drain_timeout: Duration) -> Self {
-        Self { notice: drain_timeout / NOTICE_PART, last_moment: LAST_MOMENT, linger: LINGER }
+    /// Returns the times for a shutdown with this `server.unready_before_stop`.
+    pub fn of(unready_before_stop: Duration) -> Self {
+        Self { notice: unready_before_stop, last_moment: LAST_MOMENT, linger: LINGER }
     }
 }
 

@@ -116,10 +116,12 @@ class Nodes(Program):
 
 
 class Serve(Program):
-    """A gateway with a configuration file. `public` and `admin` are its addresses."""
+    """A gateway with a configuration file. `public` and `admin` are its addresses. No balancer needs time when it stops,
+    unless a test says so."""
 
-    def __init__(self, config):
-        super().__init__("serve", "--config", config)
+    def __init__(self, config, unready="0s"):
+        super().__init__("serve", "--config", config,
+                         env={**os.environ, "SLOTFRONT_SERVER__UNREADY_BEFORE_STOP": unready})
 
     def started(self):
         self.wait_for("slotfront is running")

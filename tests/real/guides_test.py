@@ -64,7 +64,7 @@ class Guides(unittest.TestCase):
     def environment(self):
         # The guides use the default address of the admin listener. Only the port differs.
         return {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-                "SLOTFRONT_SERVER__ADMIN_LISTEN": f"127.0.0.1:{self.ports['9899']}"}
+                "SLOTFRONT_SERVER__ADMIN_LISTEN": f"127.0.0.1:{self.ports['9899']}", "SLOTFRONT_SERVER__UNREADY_BEFORE_STOP": "0s"}
 
     def follow(self, title):
         shell = blocks(title)

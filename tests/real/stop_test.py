@@ -93,9 +93,9 @@ class RestartTest(GatewayTest):
 class Restarts(RestartTest):
     def test_rolling_restart_fails_no_call(self):
         key = self.keys("create", "--name", "a")
-        # The drain begins with a tenth of this time for the balancer, which checks readiness four times per second.
-        made = [self.configure(name, self.nodes, 'drain_timeout = "40s"') for name in ("one", "two")]
-        running = [self.start(Serve(config)).ready() for config, _, _ in made]
+        # The balancer checks readiness four times per second.
+        made = [self.configure(name, self.nodes) for name in ("one", "two")]
+        running = [self.start(Serve(config, "4s")).ready() for config, _, _ in made]
         balancer, over = Balancer([(public, admin) for _, public, admin in made]), threading.Event()
         self.addCleanup(balancer.end)
         self.until(lambda: len(balancer.ready) == 2, "both are ready")
@@ -120,7 +120,7 @@ class Restarts(RestartTest):
         try:
             for i, (config, public, _) in enumerate(made):
                 self.assertEqual(running[i].stop(), 0, running[i].printed())
-                running[i] = self.start(Serve(config))
+                running[i] = self.start(Serve(config, "4s"))
                 self.until(lambda: public in balancer.ready, "the instance is ready again")
                 enough = sum(calls) + 100
                 self.until(lambda: sum(calls) > enough, "calls go on")
@@ -134,14 +134,14 @@ class Restarts(RestartTest):
     def test_restarts_lose_no_call_of_keep_alive_clients(self):
         key = self.keys("create", "--name", "a")
         config, public, _ = self.configure("one", self.nodes)
-        serve = self.start(Serve(config)).ready()
+        serve = self.start(Serve(config, "2s")).ready()
         clients = lossless.Clients(public, key, of_each=20)
         self.addCleanup(clients.end)
         for _ in range(RESTARTS):
             enough = clients.calls + 5 * len(clients.threads)
             self.until(lambda: clients.calls > enough, "all clients call")
             self.assertEqual(serve.stop(), 0, serve.printed())
-            serve = self.start(Serve(config))
+            serve = self.start(Serve(config, "2s"))
         clients.end()
         self.assertEqual((len(clients.lost), clients.lost), (0, []), f"of {clients.calls} calls")
 

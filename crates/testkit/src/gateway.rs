@@ -162,7 +162,7 @@ impl<'a> TestGatewayBuilder<'a> {
         // A stop waits for no balancer and no idle client. A test of these times sets its own.
         let (notice, last_moment) = (Duration::ZERO, Duration::ZERO);
         let mut periods =
-            GracePeriods { notice, last_moment, ..GracePeriods::of(config.server.drain_timeout) };
+            GracePeriods { notice, last_moment, ..GracePeriods::of(config.server.unready_before_stop) };
         if let Some(change) = self.periods {
             change(&mut periods);
         }

@@ -71,8 +71,12 @@ section! {
         /// `pool.max_scans` places, and then has its `pool.attempt_timeout` beside it.
         // The default timeout of the Rust client library.
         request_timeout: Duration = within("30s", TIMEOUT),
-        /// Maximum time for calls in flight after SIGTERM. A scan that takes longer is cut off.
-        // Less than the 30 s that Kubernetes waits before it kills a process.
+        /// Time after SIGTERM for which `/readyz` and `/health` answer 503 while all calls are still served, also on new
+        /// connections. It should cover two health checks of the balancer in front. `drain_timeout` begins after it.
+        // Google's and AWS' balancers check every 5 s.
+        unready_before_stop: Duration = within("10s", "0s"..="1h"),
+        /// Maximum time for calls in flight once no connections are accepted any more. A scan that takes longer is cut off.
+        // A call takes more only if nodes fail, and whoever stops slotfront waits that long.
         drain_timeout: Duration = within("20s", TIMEOUT),
         /// Origins of web pages that may call: "*", or for example `https://app.example`.
         // Every origin, as a node allows it. Access depends on the API key, not on the origin.

@@ -27,6 +27,7 @@ listen = "0.0.0.0:8080"
 admin_listen = "0.0.0.0:9899"
 max_in_flight = {{ int .Values.server.maxInFlight }}
 max_connections = {{ int .Values.server.maxConnections }}
+unready_before_stop = "{{ int .Values.server.unreadySeconds }}s"
 drain_timeout = "{{ int .Values.server.drainSeconds }}s"
 trusted_proxies = {{ toJson .Values.server.trustedProxies }}
 cors_origins = {{ toJson .Values.server.corsOrigins }}
