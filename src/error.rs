@@ -46,6 +46,8 @@ pub enum Error {
     Params(ParamError),
     /// The key is unknown, expired or revoked. The answer does not say which of the three it is.
     Unauthorized,
+    /// The request names two keys that differ.
+    TwoKeys,
     /// The key has no permission. Holds what was refused, such as a method.
     Forbidden(String),
     /// A limit of the key or of the caller's address is exceeded.
@@ -216,6 +218,12 @@ impl Error {
                 code::UNAUTHORIZED,
                 "Unauthorized: unknown, expired or revoked API key",
                 "unauthorized",
+            ),
+            Self::TwoKeys => wire(
+                401,
+                code::UNAUTHORIZED,
+                "Unauthorized: the request names two API keys that differ, in its path, Authorization or X-Api-Key",
+                "two_keys",
             ),
             Self::Forbidden(what) => wire(
                 403,

@@ -277,19 +277,28 @@ impl Gateway {
     ) -> Result<Arc<Principal>, Error> {
         let snapshot = self.snapshot.load();
         // Failures do not count towards the key's rate. Otherwise a stolen key could exhaust its owner's rate.
-        self.identify(&snapshot, (key, client, origin), now).map_err(|failure| {
-            if let Err(limited) = self.count_stranger(client, now) {
-                return limited;
-            }
-            self.metrics.auth_failures.at(failure).inc();
-            match failure {
-                AuthFailure::Suspended => Error::Forbidden("any call, while it is suspended,".to_owned()),
-                AuthFailure::Origin => Error::Forbidden("this origin".to_owned()),
-                AuthFailure::Address if client.is_some() => Error::Forbidden("this address".to_owned()),
-                AuthFailure::Address => Error::Forbidden("an unknown client address".to_owned()),
-                _ => Error::Unauthorized,
-            }
-        })
+        self.identify(&snapshot, (key, client, origin), now)
+            .map_err(|failure| self.refuse(failure, client, now))
+    }
+
+    /// Refuses a request of the address `client` that names two keys.
+    pub fn refuse_two_keys(&self, client: Option<IpAddr>, now: Instant) -> Error {
+        self.refuse(AuthFailure::TwoKeys, client, now)
+    }
+
+    fn refuse(&self, failure: AuthFailure, client: Option<IpAddr>, now: Instant) -> Error {
+        if let Err(limited) = self.count_stranger(client, now) {
+            return limited;
+        }
+        self.metrics.auth_failures.at(failure).inc();
+        match failure {
+            AuthFailure::Suspended => Error::Forbidden("any call, while it is suspended,".to_owned()),
+            AuthFailure::Origin => Error::Forbidden("this origin".to_owned()),
+            AuthFailure::Address if client.is_some() => Error::Forbidden("this address".to_owned()),
+            AuthFailure::Address => Error::Forbidden("an unknown client address".to_owned()),
+            AuthFailure::TwoKeys => Error::TwoKeys,
+            _ => Error::Unauthorized,
+        }
     }
 
     /// Counts a request of the address `client` that has no valid key.

@@ -15,16 +15,18 @@ mod client_ip;
 mod connection_activity;
 mod connection_service;
 mod cors;
+mod fields;
 mod h1;
 mod in_flight;
 mod incoming;
+mod key;
 mod keyless;
 pub mod listener;
 pub(crate) mod openrpc;
 mod proxy_protocol;
+pub(crate) mod readiness;
 mod reply;
 mod request;
-pub(crate) mod readiness;
 mod request_head;
 mod routes;
 mod send;
@@ -45,6 +47,7 @@ use hyper::header::{CONNECTION, HeaderValue};
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+pub(crate) use fields::has_one_host;
 pub use in_flight::Outgoing;
 use incoming::Arriving;
 pub use incoming::Incoming;
@@ -86,11 +89,11 @@ pub struct Front {
     pub access: access::LogSampler,
     /// The number of requests in flight, which `server.max_in_flight` limits.
     pub in_flight: Arc<AtomicUsize>,
+    /// Triggered once a stop has begun.
+    pub draining: shutdown::Signal,
     /// The tasks of calls that continue after their callers have disconnected.
     pub tasks: TaskTracker,
     /// The budget for the bytes of all unsent answers, and the bytes reserved from it.
-    /// Triggered once a stop has begun.
-    pub draining: shutdown::Signal,
     pub outgoing: Arc<Outgoing>,
     /// The budget for the bytes of all bodies, and the bytes that bodies hold.
     pub incoming: Arc<Incoming>,

@@ -2,7 +2,7 @@
 //!
 //! The owner of a web page can point its DNS name at 127.0.0.1, and then read this listener from a visitor's browser.
 //! Such a name must be in public DNS, so names that public DNS can have are refused. Addresses and private names are
-//! accepted.
+//! accepted, but no names in `.local`, which any device of the visitor's network can give itself (RFC 6762).
 
 use std::net::IpAddr;
 
@@ -11,12 +11,17 @@ use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// The suffixes that public DNS does not have, by RFC 6761, RFC 6762, ICANN, Kubernetes and RFC 8375.
-const PRIVATE: [&str; 5] = [".localhost", ".local", ".internal", ".svc", ".home.arpa"];
+use crate::http::has_one_host;
 
-/// Refuses a request with 403 if its host may be a name in public DNS. A request without a host is served, because it
-/// does not come from a browser.
+/// The suffixes that public DNS does not have, by RFC 6761, ICANN, Kubernetes and RFC 8375.
+const PRIVATE: [&str; 4] = [".localhost", ".internal", ".svc", ".home.arpa"];
+
+/// Refuses a request with 403 if its host may be a name in public DNS, and with 400 if it does not say its host. A request
+/// by HTTP/1.0 without a host is served, because it does not come from a browser.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
+    if !has_one_host(request.version(), request.headers()) {
+        return (StatusCode::BAD_REQUEST, "400: expected one Host header\n").into_response();
+    }
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     match host.or_else(|| request.uri().host()) {
         Some(host) if !is_private(host) => {
@@ -51,13 +56,20 @@ mod tests {
     #[test]
     fn public_host_names_are_refused() {
         for host in
-            ["127.0.0.1:9899", "10.0.0.7", "[::1]:9899", "[::1]", "localhost:9899", "slotfront", "a.LOCAL:80"]
+            ["127.0.0.1:9899", "10.0.0.7", "[::1]:9899", "[::1]", "localhost:9899", "slotfront", "a.SVC:80"]
         {
             assert!(is_private(host), "{host}");
         }
-        for host in
-            ["evil.example", "evil.example:9899", "127.0.0.1.evil.example", "", ":80", "a b", "x.com."]
-        {
+        for host in [
+            "evil.example",
+            "evil.example:9899",
+            "127.0.0.1.evil.example",
+            "a.local",
+            "",
+            ":80",
+            "a b",
+            "x.com.",
+        ] {
             assert!(!is_private(host), "{host}");
         }
     }

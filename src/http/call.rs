@@ -349,7 +349,7 @@ pub(super) fn outcome(error: &Error) -> Outcome {
         | Error::Params(_)
         | Error::BatchTooLarge { .. }
         | Error::AnswersTooLarge(_) => Outcome::Invalid,
-        Error::Unauthorized | Error::Forbidden(_) => Outcome::Denied,
+        Error::Unauthorized | Error::TwoKeys | Error::Forbidden(_) => Outcome::Denied,
         Error::Limited { .. } => Outcome::Limited,
         Error::Overloaded | Error::NoUpstream(_) | Error::TimedOut(_) => Outcome::Error,
     }

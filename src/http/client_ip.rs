@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Front;
-use super::request_head::Fields;
+use super::fields::Fields;
 use crate::config::Server;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";

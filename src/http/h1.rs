@@ -22,6 +22,7 @@ mod message;
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::mem;
+use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -143,7 +144,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin + Send> H1Connection<'a, S> {
     async fn read_head(&mut self) -> io::Result<Next> {
         let mut is_idle = !self.is_first;
         loop {
-            match Head::parse(&self.read, self.front, self.place.peer) {
+            match Head::parse(&self.read, self.front, self.place.peer, self.timer.since) {
                 Head::Plain(plain) => return Ok(Next::Serve(plain)),
                 Head::Other => return Ok(Next::HandOver),
                 Head::Partial => {}
@@ -167,16 +168,15 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin + Send> H1Connection<'a, S> {
         }
     }
 
-    /// Looks up the key of the request `plain`, and returns the future that answers the request. The future gives `None` if
-    /// the connection waits for the next request. It is boxed, so that an idle connection takes little memory.
+    /// Returns the future that answers the request `plain`. The future gives `None` if the connection waits for the next
+    /// request. It is boxed, so that an idle connection takes little memory.
     fn begin(&mut self, plain: Plain) -> Pin<Box<dyn Future<Output = io::Result<Option<Next>>> + Send + '_>> {
-        let key = str::from_utf8(&self.read[plain.key.clone()]).unwrap_or_default();
-        match plain.client.caller(self.front, key, self.timer.since) {
+        match plain.caller {
             Ok(principal) if self.read.len() >= plain.body.end => {
-                let (body, started) = (self.take_body(&plain), self.timer.since);
+                let (body, started) = (self.take_body(plain.body), self.timer.since);
                 Box::pin(self.answer(plain.client, principal, body, started))
             }
-            caller => Box::pin(self.answer_later(plain, caller)),
+            caller => Box::pin(self.answer_later(plain.client, caller.map_err(|error| *error), plain.body)),
         }
     }
 
@@ -195,37 +195,34 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin + Send> H1Connection<'a, S> {
         self.write(reply, &client).await
     }
 
-    /// Answers the request `plain` of `caller`, once its body has arrived. `None` if the connection waits for the next
-    /// request. The body of a refused request is not needed.
+    /// Answers a request of `caller`, once its body has arrived at the place `body`. `None` if the connection waits for the
+    /// next request. The body of a refused request is not needed.
     async fn answer_later(
         &mut self,
-        plain: Plain,
+        client: ClientInfo,
         caller: Result<Arc<Principal>, Error>,
+        body: Range<usize>,
     ) -> io::Result<Option<Next>> {
         let (started, mut memory) = (self.timer.since, None);
         let caller = caller.and_then(|principal| {
             self.place.show_key();
-            let arriving = memory.insert(Arriving::new(self.front, &principal, plain.client.address));
-            if arriving.grow(plain.body.end + READ_BYTES) {
+            let arriving = memory.insert(Arriving::new(self.front, &principal, client.address));
+            if arriving.grow(body.end + READ_BYTES) {
                 return Ok(principal);
             }
             Err(request::overloaded(&principal, started))
         });
-        let reply = match (self.read_body(&plain, caller.is_ok()).await, caller) {
+        let reply = match (self.read_body(body, caller.is_ok()).await, caller) {
             (Err(error), _) if error.kind() != ErrorKind::TimedOut => return Err(error),
             (Ok(Some(body)), Ok(principal)) => {
-                return Box::pin(self.answer(plain.client, principal, body, started)).await;
+                return Box::pin(self.answer(client, principal, body, started)).await;
             }
-            (Ok(Some(body)), Err(error)) => {
-                request::refuse(self.front, &plain.client, started, &body, &error)
-            }
-            (_, Err(error)) => {
-                request::refuse(self.front, &plain.client, started, &Bytes::new(), &error).last()
-            }
+            (Ok(Some(body)), Err(error)) => request::refuse(self.front, &client, started, &body, &error),
+            (_, Err(error)) => request::refuse(self.front, &client, started, &Bytes::new(), &error).last(),
             (Ok(None), Ok(_)) => request::early_end(),
             (Err(_), Ok(_)) => request::late_body(),
         };
-        self.write(reply, &plain.client).await
+        self.write(reply, &client).await
     }
 
     /// Writes the reply to a request of `client`. `None` if the connection waits for the next request.
@@ -242,13 +239,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin + Send> H1Connection<'a, S> {
         Ok(is_last.then_some(Next::Close))
     }
 
-    /// Reads the body of the request `plain`. Unless `is_kept`, a body that does not fit into one read is dropped while it
-    /// arrives, and an empty one is returned. `None` if the client closes the connection first.
+    /// Reads the request's body until it has arrived at its place `body`. Unless `is_kept`, a body that does not fit into
+    /// one read is dropped while it arrives, and an empty one is returned. `None` if the client closes the connection first.
     ///
     /// # Errors
     /// Errors of the socket; [`ErrorKind::TimedOut`] if the body takes too long.
-    async fn read_body(&mut self, plain: &Plain, is_kept: bool) -> io::Result<Option<Bytes>> {
-        let end = plain.body.end;
+    async fn read_body(&mut self, body: Range<usize>, is_kept: bool) -> io::Result<Option<Bytes>> {
+        let end = body.end;
         if self.read.len() < end {
             self.timer.start(self.front.config.server.body_timeout);
         }
@@ -260,7 +257,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin + Send> H1Connection<'a, S> {
                     return Ok(None);
                 }
             }
-            return Ok(Some(self.take_body(plain)));
+            return Ok(Some(self.take_body(body)));
         }
         let mut left = end;
         loop {
@@ -276,9 +273,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin + Send> H1Connection<'a, S> {
         }
     }
 
-    /// Takes the request `plain`, which has arrived, from the bytes that were read, and returns its body.
-    fn take_body(&mut self, plain: &Plain) -> Bytes {
-        self.read.split_to(plain.body.end).freeze().slice(plain.body.clone())
+    /// Takes the request whose body has arrived at its place `body` from the bytes that were read, and returns the body.
+    fn take_body(&mut self, body: Range<usize>) -> Bytes {
+        self.read.split_to(body.end).freeze().slice(body)
     }
 
     /// Reads more bytes from the client. Returns false if the client has closed the connection or, while no byte of a

@@ -25,8 +25,8 @@ use crate::telemetry::StaleCause;
 pub(super) const ERROR: &str = "x-slotfront-error";
 /// The header field with the name of the node that gave the answer.
 pub(super) const UPSTREAM: &str = "x-slotfront-upstream";
-/// The value of `WWW-Authenticate`, which status 401 requires (RFC 9110, 11.6.1). No registered scheme fits,
-/// because slotfront reads the key from the path.
+/// The value of `WWW-Authenticate`, which status 401 requires (RFC 9110, 11.6.1). No registered scheme fits, because most
+/// clients have the key in their URL.
 pub(super) const CHALLENGE: &str = "ApiKey realm=\"slotfront\"";
 
 pub(super) const JSON: &str = "application/json; charset=utf-8";

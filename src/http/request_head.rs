@@ -16,8 +16,9 @@ use hyper::{Method as Verb, Request, Response, Uri};
 use tokio::time::Instant;
 
 use super::client_ip::{self, Peer};
+use super::fields::{Fields, elements, has_one_host, is_json, is_readable};
 use super::upgrade::Handshake;
-use super::{Front, routes};
+use super::{Front, key, routes};
 use crate::coding::Coding;
 use crate::error::Error;
 use crate::gateway::{MAX_KEY, Principal};
@@ -57,11 +58,17 @@ impl ClientInfo {
         }
     }
 
-    /// Returns the caller that `key`, the raw path segment, identifies.
+    /// Returns the caller that `key` identifies. `None` stands for two keys that differ.
     ///
     /// # Errors
     /// As for [`Gateway::authenticate`](crate::gateway::Gateway::authenticate).
-    pub(super) fn caller(&self, front: &Front, key: &str, now: Instant) -> Result<Arc<Principal>, Error> {
+    pub(super) fn caller(
+        &self,
+        front: &Front,
+        key: Option<&str>,
+        now: Instant,
+    ) -> Result<Arc<Principal>, Error> {
+        let Some(key) = key else { return Err(front.gateway.refuse_two_keys(self.address, now)) };
         front.gateway.authenticate(key, self.address, self.origin.as_deref(), now)
     }
 }
@@ -94,14 +101,19 @@ impl RequestHead {
             HeaderValue::from_bytes(&value.as_bytes()[..value.len().min(FIELD_BYTES)]).ok()
         };
         let is_json = || head.headers.get(CONTENT_TYPE).is_some_and(|media| is_json(media.as_bytes()));
-        let wants = match route(head.uri.path(), front) {
-            Some(key) if head.method == Verb::POST && is_json() => {
-                Wants::Call(client.caller(front, key, started))
+        let key = |in_path| key::of(front, in_path, head.uri.query(), &head.headers);
+        let wants = match key::in_path(head.uri.path()) {
+            _ if !has_one_host(head.version, &head.headers) => Wants::Fixed(routes::wrong_host),
+            _ if !is_readable(&head.headers) => Wants::Fixed(routes::wrong_coding),
+            Some(in_path) if head.method == Verb::POST && is_json() => {
+                Wants::Call(client.caller(front, key(in_path), started))
             }
             Some(_) if head.method == Verb::POST => Wants::Fixed(routes::wrong_media),
             _ if head.method == Verb::OPTIONS => Wants::Fixed(routes::options),
-            Some(key) => Handshake::of(head, cut(key, MAX_KEY + 1))
-                .map_or(Wants::Fixed(routes::wrong_verb), Wants::Socket),
+            Some(in_path) => {
+                let key = key(in_path).map(|key| cut(key, MAX_KEY + 1).into());
+                Handshake::of(head, key).map_or(Wants::Fixed(routes::wrong_verb), Wants::Socket)
+            }
             None => {
                 let mut request = Request::new(Body::empty());
                 *request.method_mut() = head.method.clone();
@@ -122,37 +134,9 @@ impl RequestHead {
     }
 }
 
-/// Returns true for the three content types that a node accepts, in upper or lower case.
-pub(super) fn is_json(media_type: &[u8]) -> bool {
-    ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"]
-        .iter()
-        .any(|accepted| media_type.eq_ignore_ascii_case(accepted.as_bytes()))
-}
-
 /// The length in bytes to which copied values of header fields are cut. Origins are shorter, and so are the lists
 /// of header names that browsers send.
 pub(super) const FIELD_BYTES: usize = 1024;
-
-/// A request's header fields, as hyper or the fast path has parsed them.
-pub(super) trait Fields {
-    /// Returns the values of all fields called `name`, in order. `name` must be in lower case.
-    fn all<'a>(&'a self, name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]>;
-
-    fn first<'a>(&'a self, name: &'static str) -> Option<&'a [u8]> {
-        self.all(name).next()
-    }
-}
-
-impl Fields for HeaderMap {
-    fn all<'a>(&'a self, name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
-        self.get_all(name).iter().map(HeaderValue::as_bytes)
-    }
-}
-
-/// Returns the elements of a list field (RFC 9110, 5.6.1), without the whitespace around them.
-pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
-}
 
 /// Returns the start of `text`, at most `most` bytes, without splitting a character.
 pub(super) fn cut(text: &str, most: usize) -> &str {
@@ -301,16 +285,6 @@ fn weight(text: &[u8]) -> Option<Weight> {
         digit.is_ascii_digit().then(|| weight * 10 + Weight::from(digit - b'0'))
     })?;
     (all <= FULL).then_some(all)
-}
-
-/// Returns the API key in a path `/v3/<API_KEY>`, to which JSON-RPC calls are sent. `None` for any other path. In the
-/// mode `open`, `/` and `/v3` give an empty key. The key is not percent-decoded, because decoding could add a `/`.
-pub(super) fn route<'a>(path: &'a str, front: &Front) -> Option<&'a str> {
-    match path.strip_prefix("/v3/") {
-        Some(key) => (!key.contains('/')).then_some(key),
-        None if front.gateway.is_open() && (path == "/" || path == "/v3") => Some(""),
-        None => None,
-    }
 }
 
 #[cfg(test)]

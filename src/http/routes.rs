@@ -14,18 +14,21 @@ use hyper::Request;
 use tokio::time::Instant;
 
 use super::Front;
+use super::fields::elements;
 use super::openrpc;
 use super::reply::{HttpReply, JSON};
-use super::request_head::{ClientInfo, elements};
+use super::request_head::ClientInfo;
 use crate::coding::Coding;
 use crate::config::sha256;
-use crate::gateway::Usage;
+use crate::error::Error;
+use crate::gateway::{Principal, Usage};
 use crate::pool::health::Health;
 
 pub(super) fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/health", any(health))
         .route("/openrpc.json", get(openrpc_document))
+        .route("/v3/{key}/health", any(health_of_key))
         .route("/v3/{key}/usage", get(usage))
         .fallback(|| async { (StatusCode::NOT_FOUND, "Not found. Calls go to POST /v3/<API_KEY>\n") })
         .with_state(front)
@@ -46,6 +49,25 @@ async fn health(State(front): State<Arc<Front>>) -> (StatusCode, &'static str) {
     let mut members = standing.iter().map(|(member, _)| member.health());
     let is_reached = members.any(|health| matches!(*health, Health::Healthy | Health::Unhealthy(_)));
     (StatusCode::OK, if is_reached { "behind" } else { "unknown" })
+}
+
+/// Answers as `/health` to the holder of the key in the path, for tools that append to the URL of the calls.
+async fn health_of_key(
+    state: State<Arc<Front>>,
+    Extension(client): Extension<ClientInfo>,
+    request: Request<axum::body::Body>,
+) -> Response {
+    match caller_of(&state, &client, request.uri().path(), Instant::now()) {
+        Ok(_) => health(state).await.into_response(),
+        Err(error) => HttpReply::refusal(&error).into_response(),
+    }
+}
+
+/// Returns the caller whose key is in `path`, before its last segment. The key is checked as for a JSON-RPC call, so a
+/// wrong key counts as a failed attempt of the client's address.
+fn caller_of(front: &Front, client: &ClientInfo, path: &str, now: Instant) -> Result<Arc<Principal>, Error> {
+    let key = path.strip_prefix("/v3/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    client.caller(front, Some(key), now)
 }
 
 /// The `OpenRPC` document in all its codings. It is made only once.
@@ -109,18 +131,27 @@ pub(super) fn wrong_verb() -> Response {
     HttpReply::text(StatusCode::METHOD_NOT_ALLOWED, why).into_response()
 }
 
-/// Answers with the usage of the key in the path. The key is checked as for a JSON-RPC call, so a wrong key counts
-/// as a failed attempt of the client's address. The request takes nothing from the key's rate, so that whoever is limited can
-/// see why.
+/// Refuses a request without a host, or with several.
+pub(super) fn wrong_host() -> Response {
+    let why = "expected one Host header with the name and port of this server\n";
+    HttpReply::text(StatusCode::BAD_REQUEST, why).last().into_response()
+}
+
+/// Refuses a body in a transfer coding other than chunks (RFC 9112, 6.1).
+pub(super) fn wrong_coding() -> Response {
+    let why = "expected no Transfer-Encoding, or chunked alone\n";
+    HttpReply::text(StatusCode::NOT_IMPLEMENTED, why).last().into_response()
+}
+
+/// Answers with the usage of the key in the path. The request takes nothing from the key's rate, so that whoever is limited
+/// can see why.
 async fn usage(
     State(front): State<Arc<Front>>,
     Extension(client): Extension<ClientInfo>,
     request: Request<axum::body::Body>,
 ) -> Response {
-    let path = request.uri().path();
-    let key = path.strip_prefix("/v3/").and_then(|rest| rest.strip_suffix("/usage")).unwrap_or_default();
     let now = Instant::now();
-    match client.caller(&front, key, now).map(|principal| Usage::of(&principal, now)) {
+    match caller_of(&front, &client, request.uri().path(), now).map(|principal| Usage::of(&principal, now)) {
         Ok(Some(usage)) => {
             let text = serde_json::to_string(&usage).unwrap_or_default() + "\n";
             HttpReply::json(StatusCode::OK, Bytes::from(text).into()).into_response()

@@ -9,9 +9,11 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::{Method as Verb, StatusCode, Version};
+use tokio::time::Instant;
 
+use super::fields::{Fields, elements};
 use super::reply::HttpReply;
-use super::request_head::{ClientInfo, Fields, elements};
+use super::request_head::ClientInfo;
 use super::{Front, cors};
 use crate::error::Error;
 use crate::node::websocket::accept_key;
@@ -21,15 +23,15 @@ const VERSION: &str = "13";
 
 /// A client's wish to open a WebSocket.
 pub(super) struct Handshake {
-    /// The raw path segment of the API key.
-    pub(super) key: Box<str>,
+    /// The API key. `None` if the request names two that differ.
+    key: Option<Box<str>>,
     /// The value of `Sec-WebSocket-Accept`. `None` if the client's key is missing or its version is unknown.
     accept: Option<String>,
 }
 
 impl Handshake {
     /// Reads the handshake with the API key `key`. `None` for any other request, in which `Upgrade` is ignored.
-    pub(super) fn of(head: &Parts, key: &str) -> Option<Self> {
+    pub(super) fn of(head: &Parts, key: Option<Box<str>>) -> Option<Self> {
         let lists = |field, element: &[u8]| {
             head.headers.all(field).flat_map(elements).any(|listed| listed.eq_ignore_ascii_case(element))
         };
@@ -41,7 +43,7 @@ impl Handshake {
         let is_known = head.headers.get(SEC_WEBSOCKET_VERSION).is_some_and(|version| version == VERSION);
         let nonce = head.headers.get(SEC_WEBSOCKET_KEY).filter(|nonce| is_known && nonce.len() == 24);
         let accept = nonce.map(|nonce| accept_key(nonce.as_bytes()));
-        is_websocket.then(|| Self { key: key.into(), accept })
+        is_websocket.then_some(Self { key, accept })
     }
 
     /// Returns the response. If it accepts the WebSocket, its extensions hold the client.
@@ -57,7 +59,10 @@ impl Handshake {
             Some(origin) if !cors::is_allowed(allowed, origin.as_bytes()) => {
                 Err(Error::Forbidden("this origin".to_owned()))
             }
-            _ => front.subscriptions.admit(&self.key, client.address, origin),
+            _ => match &self.key {
+                Some(key) => front.subscriptions.admit(key, client.address, origin),
+                None => Err(front.gateway.refuse_two_keys(client.address, Instant::now())),
+            },
         };
         match admitted {
             Ok(admitted) => {

@@ -367,6 +367,8 @@ label! {
         /// An operator has suspended the key for a while.
         Suspended = "suspended",
         Revoked = "revoked",
+        /// The request names two keys that differ.
+        TwoKeys = "two_keys",
         /// The key may not be used from this web origin.
         Origin = "origin",
         /// The key may not be used from this client address.

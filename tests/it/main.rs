@@ -44,6 +44,7 @@ mod malformed_answers;
 mod methods;
 mod min_context_slot;
 mod monotonicity;
+mod named_keys;
 mod newer_nodes;
 mod operator;
 mod other_methods;

@@ -34,12 +34,36 @@ async fn readiness_fails_while_calls_are_served() {
     let gateway =
         TestGateway::builder().nodes(1).grace_periods(|periods| periods.notice = PATIENCE).start().await;
     assert_eq!(gateway.admin("/readyz").await.status, 200);
+    assert_eq!((gateway.get("/health").await.status, gateway.get("/v3/dev/health").await.status), (200, 200));
     let seen = async {
         until_draining(&gateway).await;
+        for path in ["/health", "/v3/dev/health"] {
+            let health = gateway.get(path).await;
+            assert_eq!((health.status, &*health.text), (503, "unknown"), "{path}");
+        }
         // A load balancer that has not checked readiness yet still sends calls.
         assert_eq!(gateway.get_nodes().send().await.status, 200);
     };
     gateway.during_the_notice(seen).await;
+}
+
+#[tokio::test]
+async fn both_ports_are_unready_before_a_node_has_answered() {
+    let start = TestGateway::builder().nodes(2).prepare(|cluster| {
+        cluster.nodes().iter().for_each(|node| node.set_healthy(false));
+    });
+    let gateway = start
+        .config(|config| {
+            config
+                .upstreams
+                .iter_mut()
+                .for_each(|node| node.url = slotfront::config::Secret::new("http://127.0.0.1:1"))
+        })
+        .start_unprobed()
+        .await;
+    assert_eq!(gateway.admin("/readyz").await.status, 503);
+    let health = gateway.get("/health").await;
+    assert_eq!((health.status, &*health.text), (503, "unknown"));
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ pub const KEYS_FILE: &str = "keys.toml";
 section! {
     /// The authentication of callers.
     pub struct Auth {
-        /// "keys" requires a key of `keys_file` in the path. "open" accepts any key or none, for a private network.
+        /// "keys" requires a key of `keys_file`. "open" accepts any key or none, for a private network.
         // A gateway that is reachable from outside must not be open by accident.
         mode: AuthMode = get("keys"),
         /// The key file, written by `slotfront keys create` and read again whenever it changes. It may be missing at

@@ -78,6 +78,9 @@ section! {
         /// Maximum time for calls in flight once no connections are accepted any more. A scan that takes longer is cut off.
         // A call takes more only if nodes fail, and whoever stops slotfront waits that long.
         drain_timeout: Duration = within("20s", TIMEOUT),
+        /// True if the query may have the API key, as `?api-key=KEY`. Proxies log queries, so prefer the path or a header.
+        // Some providers' URLs are like this, and some clients have no other place for a key.
+        key_in_query: bool = get(false),
         /// Origins of web pages that may call: "*", or for example `https://app.example`.
         // Every origin, as a node allows it. Access depends on the API key, not on the origin.
         cors_origins: Vec<String> = with(cors_origins),

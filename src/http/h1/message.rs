@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::mem::{self, MaybeUninit};
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
@@ -15,9 +16,13 @@ use tokio::time::Instant;
 
 use super::super::Front;
 use super::super::client_ip::Peer;
+use super::super::fields::{Fields, is_host, is_json};
+use super::super::key;
 use super::super::reply::{HttpReply, JOINED_BYTES, Value};
-use super::super::request_head::{ClientInfo, Fields, REQUEST_ID, RequestId, is_json, route};
+use super::super::request_head::{ClientInfo, REQUEST_ID, RequestId};
 use super::super::timed_socket::StallTimer;
+use crate::error::Error;
+use crate::gateway::Principal;
 
 /// The first bytes of each request on the fast path. They include the space after the method and the slash at the start
 /// of the path.
@@ -38,16 +43,16 @@ pub(super) enum Head {
 }
 
 pub(super) struct Plain {
-    /// The position of the API key in the bytes that were read.
-    pub(super) key: Range<usize>,
+    /// The error is boxed, so that an idle connection takes little memory.
+    pub(super) caller: Result<Arc<Principal>, Box<Error>>,
     /// The position of the body, directly after the head. The end may lie beyond the bytes that were read.
     pub(super) body: Range<usize>,
     pub(super) client: ClientInfo,
 }
 
 impl Head {
-    /// Parses the request at the start of `read`, which `peer` has sent.
-    pub(super) fn parse(read: &[u8], front: &Front, peer: Peer) -> Self {
+    /// Parses the request at the start of `read`, which `peer` has sent at the time `started`.
+    pub(super) fn parse(read: &[u8], front: &Front, peer: Peer, started: Instant) -> Self {
         let known = read.len().min(BEGINNING.len());
         if read[..known] != BEGINNING[..known] {
             return Self::Other;
@@ -62,8 +67,8 @@ impl Head {
         };
         let (Some(1), Some(path)) = (request.version, request.path) else { return Self::Other };
         // hyper gets every other path, because two parsers might understand an escaped path differently.
-        let is_plain = path.bytes().all(|byte| IN_PATHS[usize::from(byte)]);
-        let Some(key) = route(path, front).filter(|_| is_plain) else { return Self::Other };
+        let is_plain = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/_-".contains(&byte));
+        let Some(in_path) = key::in_path(path).filter(|_| is_plain) else { return Self::Other };
         let (mut hosts, mut media, mut size) = (0, 0, None);
         for httparse::Header { name, value } in &*request.headers {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
@@ -71,7 +76,7 @@ impl Head {
             let plain = match name.len() {
                 4 if is("host") => {
                     hosts += 1;
-                    true
+                    is_host(value)
                 }
                 12 if is("content-type") => {
                     media += 1;
@@ -97,13 +102,9 @@ impl Head {
         if size > front.config.server.max_body {
             return Self::Other;
         }
-        // The key is the end of the path, and the path starts with the last byte of `BEGINNING`.
-        let end = BEGINNING.len() - 1 + path.len();
-        Self::Plain(Plain {
-            key: end - key.len()..end,
-            body: length..length + size,
-            client: ClientInfo::of(front, peer, &*request.headers),
-        })
+        let client = ClientInfo::of(front, peer, &*request.headers);
+        let caller = client.caller(front, key::of(front, in_path, None, &*request.headers), started);
+        Self::Plain(Plain { caller: caller.map_err(Box::new), body: length..length + size, client })
     }
 }
 
@@ -112,17 +113,6 @@ impl Fields for [httparse::Header<'_>] {
         self.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
     }
 }
-
-/// A table of all byte values. True for each byte that the path of a request on the fast path may contain.
-const IN_PATHS: [bool; 256] = {
-    let mut plain = [false; 256];
-    let mut byte = 0_u8;
-    while byte.is_ascii() {
-        plain[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'_' | b'-');
-        byte += 1;
-    }
-    plain
-};
 
 /// Parses a length of one to nine digits. `None` if `value` is anything else.
 fn digits(value: &[u8]) -> Option<usize> {
@@ -229,9 +219,6 @@ fn write_head(out: &mut Vec<u8>, reply: &HttpReply, id: &RequestId, by_origin: b
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
     } else {
         let reason = reply.status.canonical_reason().unwrap_or_default();
-    if by_origin {
-        field("vary", Value::Text("origin"));
-    }
         out.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", reply.status.as_str()).as_bytes());
     }
     let mut field = |name: &str, value: Value<'_>| {
@@ -242,6 +229,9 @@ fn write_head(out: &mut Vec<u8>, reply: &HttpReply, id: &RequestId, by_origin: b
     };
     reply.fields().for_each(|(name, value)| field(name, value));
     field(REQUEST_ID, Value::Text(id.as_str()));
+    if by_origin {
+        field("vary", Value::Text("origin"));
+    }
     if reply.last {
         field("connection", Value::Text("close"));
     }
