@@ -112,12 +112,12 @@ class Chart(unittest.TestCase):
                                  "ServiceAccount"])
         config, said = self.configuration(documents)
         self.assertIn("upstreams  a", said)
-        self.assertEqual(config["server"]["drain_timeout"], "20s")
+        self.assertEqual((config["server"]["unready_before_stop"], config["server"]["drain_timeout"]), ("10s", "20s"))
         self.assertNotIn("warning", said)
         self.assertIn("rel-slotfront.ns.svc", notes)
         self.assertIn("counts limits and quotas for itself", notes)
         pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]
-        self.assertEqual(pod["terminationGracePeriodSeconds"], 35)
+        self.assertEqual(pod["terminationGracePeriodSeconds"], 40)
         self.check_hardened(pod)
         self.check_selectors(documents)
 
@@ -133,7 +133,7 @@ class Chart(unittest.TestCase):
         text = json.dumps(list(documents.values()))
         self.assertNotIn("provider.example", text)
         pod = documents["Deployment", "rel-slotfront"]["spec"]["template"]["spec"]
-        self.assertEqual(pod["terminationGracePeriodSeconds"], 55)
+        self.assertEqual(pod["terminationGracePeriodSeconds"], 60)
         self.assertNotIn("replicas", documents["Deployment", "rel-slotfront"]["spec"])
         self.check_hardened(pod)
         self.check_selectors(documents)
@@ -158,7 +158,6 @@ class Chart(unittest.TestCase):
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             self.assertIn(container[probe]["httpGet"]["port"], names)
             self.assertIn(container[probe]["httpGet"]["path"], ("/livez", "/readyz"))
-        self.assertIn("sleep", container["lifecycle"]["preStop"])
         self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {volume["name"] for volume in pod["volumes"]})
 
     def check_selectors(self, documents):
@@ -285,14 +284,14 @@ class ReverseProxies(unittest.TestCase):
         self.configs = [self.folder / f"slotfront-{i}.toml" for i in range(2)]
         for config, public in zip(self.configs, self.gateways):
             config.write_text(
-                f"[server]\nlisten = \"{public}\"\nadmin_listen = \"127.0.0.1:0\"\ndrain_timeout = \"20s\"\n"
+                f"[server]\nlisten = \"{public}\"\nadmin_listen = \"127.0.0.1:0\"\nkey_in_query = true\n"
                 f"trusted_proxies = [\"127.0.0.1/32\"]\n[auth]\nusage_file = \"{config.stem}-usage.json\"\n"
                 "[plans.standard]\nrps = 100000\nburst = 100000\n"
                 f"[[upstream]]\nurl = \"{node}\"\n")
         self.running = [self.start(config) for config in self.configs]
 
     def start(self, config):
-        serve = Serve(config)
+        serve = Serve(config, unready="2s")
         self.addCleanup(serve.end)
         return serve.ready()
 
@@ -373,11 +372,24 @@ class ReverseProxies(unittest.TestCase):
         text = get(f"http://{self.running[i].admin}/metrics")[1]
         return sum(float(value) for value in re.findall(r"^slotfront_requests_total\{.*\} (\S+)$", text, re.M))
 
-    def check_call(self, port):
+    def check_calls(self, port):
+        """Makes a call with the key at each place where it may be."""
+        key = self.inside
+        self.check_call(port, f"/v3/{key}")
+        self.check_call(port, f"/v3/{key}/?api-key={key}")
+        self.check_call(port, f"/v3?api-key={key}")
+        self.check_call(port, "/", {"X-Api-Key": key})
+        self.check_call(port, "/v3/", {"Authorization": f"Bearer {key}"})
+        for path in (f"/{key}", f"/v3/{key}/{key}", f"/V3/{key}"):
+            with self.assertRaises(urllib.error.HTTPError):
+                self.check_call(port, path)
+
+    def check_call(self, port, path, headers=None):
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "getClusterNodes"}).encode()
-        request = urllib.request.Request(f"https://rpc.example:{port}/v3/{self.inside}", body, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        request = urllib.request.Request(f"https://rpc.example:{port}{path}", body, headers)
         request.host = f"127.0.0.1:{port}"
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -386,6 +398,8 @@ class ReverseProxies(unittest.TestCase):
                     self.assertEqual(len(json.load(response)["result"]), 1)
                     self.assertTrue(response.headers["Cache-Status"].startswith("slotfront; "))
                     return
+            except urllib.error.HTTPError:
+                raise
             except urllib.error.URLError:
                 if time.monotonic() > deadline:
                     raise
@@ -412,7 +426,7 @@ class ReverseProxies(unittest.TestCase):
         self.assertEqual(tested.returncode, 0, tested.stderr)
         self.assertNotIn("[warn]", tested.stderr.replace("the \"user\" directive", ""))
         with Program("-c", whole, program=nginx):
-            self.check_call(tls)
+            self.check_calls(tls)
             self.check_address(tls)
             self.check_websocket(tls)
             self.check_rolling_restart(tls)
@@ -421,7 +435,7 @@ class ReverseProxies(unittest.TestCase):
             while not (log := (self.folder / "slotfront.log").read_text()) and time.monotonic() < deadline:
                 time.sleep(0.05)
             self.assertIn("/v3/***", log)
-            self.assertNotIn("/v3/sf_", log)
+            self.assertNotIn("sf_", log)
 
     def test_caddy(self):
         text = (DEPLOY / "caddy" / "Caddyfile").read_text()
@@ -431,7 +445,8 @@ class ReverseProxies(unittest.TestCase):
         here = text.replace("rpc.example {", f"https://127.0.0.1:{tls} {{\n\ttls internal")
         here = here.replace("reverse_proxy 127.0.0.1:8080", f"reverse_proxy {' '.join(self.gateways)}")
         self.assertIn(self.gateways[1], here)
-        here = "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n}\n" + here
+        here = here.replace("\n{\n", "\n{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n", 1)
+        self.assertIn("admin off", here)
         file = self.folder / "Caddyfile"
         file.write_text(here)
         for config in (DEPLOY / "caddy" / "Caddyfile", file):
@@ -441,12 +456,18 @@ class ReverseProxies(unittest.TestCase):
         environment = {"HOME": str(self.folder), "XDG_DATA_HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder)}
         with Program("run", "--adapter", "caddyfile", "--config", file, program=VENV / "caddy",
                      env={**os.environ, **environment}) as caddy:
-            self.check_call(tls)
+            self.check_calls(tls)
             self.check_address(tls)
             self.check_websocket(tls)
             self.check_rolling_restart(tls)
             caddy.wait_for(r"/v3/\*\*\*")
-            self.assertNotIn("/v3/sf_", caddy.printed())
+            for gateway in self.running:
+                gateway.end()
+            with self.assertRaises(urllib.error.HTTPError):
+                self.check_call(tls, f"/v3?api-key={self.inside}", {"X-Api-Key": self.inside})
+            caddy.wait_for("http.log.error")
+            for pattern in ("v3/sf_", "api-key=sf_", self.inside):
+                self.assertNotIn(pattern, caddy.printed())
 
 
 if __name__ == "__main__":

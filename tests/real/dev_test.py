@@ -190,12 +190,15 @@ class Secrets(unittest.TestCase):
                 {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}).encode()
             bodies = [call("getClusterNodes"), call("getVoteAccounts"), call("nothing"), call("getBlock", [-1]), b"no json",
                       b"[" + call("getClusterNodes") + b"," + call("getHealth") + b"]", b"x" * 60_000]
+            unnamed = "sf_" + "8" * 43
             for key in [good, *bad]:
                 for body in bodies:
                     self.ask("POST", f"http://{public}/v3/{key}", body)
                 for verb, path in [("GET", f"/v3/{key}"), ("GET", f"/v3/{key}/usage"), ("OPTIONS", f"/v3/{key}"),
                                    ("GET", f"/v3/{key}/more"), ("POST", f"/{key}")]:
                     self.ask(verb, f"http://{public}{path}")
+                for path in ("/", f"/v3/{key}/", f"/v3/{key}/health", f"/v3?api-key={key}", f"/v3/{unnamed}"):
+                    self.ask("POST", f"http://{public}{path}", bodies[0], token=key)
             status, _ = self.ask("POST", f"http://{public}/v3/{good}", bodies[1])
             self.assertEqual(status, 200 if upstream_answers else 502)
             def administer(token):
@@ -243,7 +246,7 @@ class Secrets(unittest.TestCase):
         with Nodes() as sim:
             self.configuration({**down, "sim": self.url(sim.port)})
             made.append(self.drive(good, [revoked], True))
-        secrets = [self.TOKEN, self.PASSWORD, self.PATH, self.QUERY, self.HEADER, good, revoked, expired, unknown, *made]
+        secrets = [self.TOKEN, self.PASSWORD, self.PATH, self.QUERY, self.HEADER, good, revoked, expired, unknown, "8" * 43, *made]
         # The user and password in Basic authentication.
         secrets.append(base64.b64encode(f"user:{self.PASSWORD}".encode()).decode())
         self.assertGreater(len(self.seen), 100)
