@@ -178,8 +178,8 @@ impl App {
         gauges::feed_metrics(&front);
         set_loaded_now(&metrics);
         let (reloads, reload_requests) = mpsc::channel(1);
-        let state = AdminState::new(Arc::clone(&front), reloads);
-        let router = admin::served(state, &tasks, stop).into_make_service_with_connect_info::<SocketAddr>();
+        let router = admin::served(AdminState::new(Arc::clone(&front), reloads), &tasks, stop)
+            .into_make_service_with_connect_info::<SocketAddr>();
         let ended = stop.clone().cancelled_owned();
         tasks.spawn(axum::serve(listeners.admin, router).with_graceful_shutdown(ended).into_future());
         connections.spawn(listener::run(

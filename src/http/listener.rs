@@ -340,7 +340,7 @@ impl Listener {
             tokio::select! {
                 () = self.phases.stop.wait() => {}
                 // Without a maximum age this branch is none.
-                Some(()) = async { Some(age?.await) } => {}
+                Some(()) = futures_util::future::OptionFuture::from(age) => {}
             }
         };
         let mut socket = Box::pin(subscribe::serve(hub, client, socket, read, stop)).await;
@@ -393,7 +393,7 @@ impl Listener {
         activity: &ConnectionActivity,
     ) -> Result<(), C::Error> {
         tokio::pin!(connection);
-        let server = &self.front.config.server;
+        let limits = &self.front.config.server;
         let (mut is_ending, mut stop) = (false, self.phases.stop.wait());
         loop {
             tokio::select! {
@@ -404,7 +404,7 @@ impl Listener {
                     connection.as_mut().graceful_shutdown();
                 }
                 () = tokio::time::sleep(CHECK_INTERVAL) => {
-                    match activity.idle_action(Instant::now(), server.idle_timeout, server.write_timeout) {
+                    match activity.idle_action(Instant::now(), limits.idle_timeout, limits.write_timeout) {
                         IdleAction::Keep => {}
                         IdleAction::Close if !is_ending => {
                             is_ending = true;

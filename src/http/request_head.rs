@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
-use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderMap, HeaderValue, IF_NONE_MATCH};
+use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};
 use hyper::http::request::Parts;
 use hyper::{Method as Verb, Request, Response, Uri};
 use tokio::time::Instant;
@@ -289,7 +289,7 @@ fn weight(text: &[u8]) -> Option<Weight> {
 
 #[cfg(test)]
 mod tests {
-    use hyper::header::ACCEPT_ENCODING;
+    use hyper::header::{ACCEPT_ENCODING, HeaderMap};
 
     use super::*;
 
