@@ -31,6 +31,8 @@ pub mod code {
     pub const TIMED_OUT: i32 = -32096;
 }
 
+const TWO_KEYS: &str = "Unauthorized: the request names two API keys that differ, in its path or header";
+
 /// A refusal by slotfront itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
@@ -219,12 +221,7 @@ impl Error {
                 "Unauthorized: unknown, expired or revoked API key",
                 "unauthorized",
             ),
-            Self::TwoKeys => wire(
-                401,
-                code::UNAUTHORIZED,
-                "Unauthorized: the request names two API keys that differ, in its path, Authorization or X-Api-Key",
-                "two_keys",
-            ),
+            Self::TwoKeys => wire(401, code::UNAUTHORIZED, TWO_KEYS, "two_keys"),
             Self::Forbidden(what) => wire(
                 403,
                 code::FORBIDDEN,

@@ -62,7 +62,7 @@ async fn calls_wait_until_a_node_shows_its_cluster() {
         assert_eq!([0, 1].map(|node| gateway.unusable(node)), [Some(Unusable::Unprobed); 2]);
         let readiness = gateway.admin("/readyz").await;
         assert_eq!(readiness.status, 503);
-        assert!(readiness.text.contains("unprobed"), "{}", readiness.text);
+        assert!(readiness.text.contains("has not answered a probe yet"), "{}", readiness.text);
         holds.iter().for_each(slotfront_sim::Hold::release);
     };
     let (reply, ()) = tokio::join!(block(&gateway), released);

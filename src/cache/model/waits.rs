@@ -201,7 +201,7 @@ fn late_answer_is_fetched_once_more() {
         on_a_stepped_clock(async {
             let mut cache = SteppedCache::new(|_| ());
             // Parsed accounts are fetched whole, and sliced by the cache.
-            let parts = r#"jsonParsed","dataSlice":{"offset":1,"length":60000},"unknown":""#;
+            let parts = r#"jsonParsed","dataSlice":{"offset":1,"length":60000},"encoding":"jsonParsed"#;
             cache.ask((), list(parts, commitment), options(false, None));
             for number in 0..2 {
                 assert!(result_or_call(&mut cache, number).await.is_none(), "{commitment}: {number}");
