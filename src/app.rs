@@ -107,8 +107,7 @@ impl App {
         let (tasks, connections) = (TaskTracker::new(), TaskTracker::new());
         let ending = Ending { public: Phases::new(periods), over: CancellationToken::new() };
         let stop = &ending.over;
-        let config = Arc::new(config);
-        let metrics = Arc::clone(gateway.metrics());
+        let (config, metrics) = (Arc::new(config), Arc::clone(gateway.metrics()));
         let frontier = Arc::new(Frontier::new(config.upstreams.len()));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics))?);
         let shared = config.shared.as_ref();
