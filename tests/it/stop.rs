@@ -57,7 +57,7 @@ async fn both_ports_are_unready_before_a_node_has_answered() {
             config
                 .upstreams
                 .iter_mut()
-                .for_each(|node| node.url = slotfront::config::Secret::new("http://127.0.0.1:1"))
+                .for_each(|node| node.url = slotfront::config::Secret::new("http://127.0.0.1:1"));
         })
         .start_unprobed()
         .await;
