@@ -163,7 +163,7 @@ fn legacy_and_ignored_forms_fold_into_one_query() {
         (Method::GetTokenAccountBalance, "[KEY]", r#"[KEY,{"commitment":"finalized","minContextSlot":9}]"#),
         (Method::GetVoteAccounts, "[]", r#"[{"delinquentSlotDistance":128,"votePubkey":null}]"#),
         (Method::GetRecentPerformanceSamples, "[]", "[720]"),
-        (Method::GetBalance, "[KEY]", r#"[KEY,{"commitment":"max","foo":1}]"#),
+        (Method::GetBalance, "[KEY]", r#"[KEY,{"commitment":"max","foo":null}]"#),
         (Method::GetTokenSupply, r#"[KEY,{"commitment":"confirmed"}]"#, r#"[KEY,["confirmed"]]"#),
         (Method::GetBlocks, r#"[5,{"commitment":"confirmed"}]"#, r#"[5,null,{"commitment":"confirmed"}]"#),
         (Method::GetBlocks, "[5]", r#"[5,null,{"commitment":"recent"}]"#),

@@ -1,5 +1,6 @@
 //! Members of a config that slotfront does not know, such as a provider's `changedSinceSlot`. A node gets them as the caller
-//! wrote them. Nobody here knows what they mean, so such a question equals only one of the same text.
+//! wrote them. Nobody here knows what they mean, so such a question equals only one of the same text. A member that is
+//! `null` is as good as absent.
 
 use std::sync::LazyLock;
 
@@ -17,6 +18,9 @@ pub struct ExtendedQuery {
     /// The call as a node gets it.
     pub call: PlainQuery,
 }
+
+/// Members that configs of nearly all methods have. Nodes pass over them in the others.
+const COMMON: [&str; 2] = ["commitment", "minContextSlot"];
 
 /// The members that the configs of each method may have, by [`Method::index`], as the methods describe them.
 static KNOWN: LazyLock<[Vec<String>; Method::ALL.len()]> = LazyLock::new(|| {
@@ -45,22 +49,23 @@ pub(super) fn with_unknown_members(query: Query, params: &Params) -> Query {
     if known.is_empty() || !text.contains(&b'{') || !scan(text, known).unwrap_or(true) {
         return query;
     }
-    let is_known = |name: &String| known.contains(name);
     let Ok(mut params) = serde_json::from_slice::<Vec<Value>>(text) else { return query };
     while params.last().is_some_and(Value::is_null) {
         params.pop();
     }
-    let has_unknown = |param: &Value| param.as_object().is_some_and(|config| !config.keys().all(is_known));
-    if !params.iter().any(has_unknown) {
+    let mut has_unknown = false;
+    for config in params.iter_mut().filter_map(Value::as_object_mut) {
+        config.retain(|name, value| is_known(known, name.as_bytes()) || !value.is_null());
+        has_unknown |= !config.keys().all(|name| is_known(known, name.as_bytes()));
+    }
+    if !has_unknown {
         return query;
     }
     let commitment = query.commitment();
     match params.last_mut() {
         // What the method knows of these two is written anew, because it says which state the answer is of.
         Some(Value::Object(config)) => {
-            let is_written =
-                |name: &String| ["commitment", "minContextSlot"].contains(&&**name) && is_known(name);
-            config.retain(|name, _| !is_written(name));
+            config.retain(|name, _| !COMMON.contains(&&**name));
         }
         _ if commitment.is_some() => params.push(Value::Object(Map::new())),
         _ => {}
@@ -87,6 +92,11 @@ pub(super) fn with_unknown_members(query: Query, params: &Params) -> Query {
     Query::Extended(ExtendedQuery { known: Box::new(query), call })
 }
 
+fn is_known(known: &[String], name: &[u8]) -> bool {
+    let mut all = COMMON.into_iter().chain(known.iter().map(String::as_str));
+    all.any(|one| one.as_bytes() == name)
+}
+
 /// Returns true if an object in the list `text` has a member that is not `known`. `None` if only a full parser can tell.
 fn scan(text: &[u8], known: &[String]) -> Option<bool> {
     let mut has_unknown = false;
@@ -95,7 +105,7 @@ fn scan(text: &[u8], known: &[String]) -> Option<bool> {
             return scan.skip();
         }
         scan.members(|scan, name| {
-            has_unknown |= !known.iter().any(|one| one.as_bytes() == name);
+            has_unknown |= scan.peek() != Some(b'n') && !is_known(known, name);
             scan.skip()
         })
     })?;
@@ -142,12 +152,6 @@ mod tests {
             (block.commitment(), block.plain().unwrap().result),
             (confirmed, ResultKind::ObjectOrNull)
         );
-        // This method has no such member. Nodes get it all the same.
-        let balance =
-            parse(Method::GetTokenAccountBalance, &format!(r#"["{CLOCK}",{{"minContextSlot":7}}]"#));
-        assert!(
-            balance.params_json().contains(r#""minContextSlot":7"#) && balance.min_context_slot().is_none()
-        );
         let account = parse(Method::GetAccountInfo, &format!(r#"["{CLOCK}",{{"a":1}}]"#));
         assert_eq!(account.with_min_context_slot(slot).min_context_slot(), slot);
     }
@@ -162,6 +166,8 @@ mod tests {
             r#"{"encoding":"base64","dataSlice":{"offset":0,"length":4},"commitment":"processed","minContextSlot":1}"#,
             "null",
             "{}",
+            r#"{"changedSinceSlot":null}"#,
+            r#"{"changedSinceSlot":7,"changedSinceSlot":null}"#,
         ] {
             let query = parse(Method::GetMultipleAccounts, &format!(r#"[["{CLOCK}"],{config}]"#));
             assert!(matches!(query, Query::Accounts(_)), "{query:?}");

@@ -208,7 +208,13 @@ proptest! {
         noise: bool,
         order: [u8; 7],
     ) {
-        prop_assert_eq!(parse(query.method(), &written(&query, defaults, noise, &order)), Ok(query));
+        let parsed = parse(query.method(), &written(&query, defaults, noise, &order));
+        // What nobody here knows makes a question of its own, and leaves what is known of it as it is.
+        let known = parsed.map(|parsed| match parsed {
+            Query::Extended(extended) if noise => *extended.known,
+            query => query,
+        });
+        prop_assert_eq!(known, Ok(query));
     }
 
     #[test]
