@@ -154,7 +154,10 @@ impl<S: Series, L: Labels> Family<S, L> {
 
     /// Returns the series in use, each with its label texts.
     pub fn used(&self) -> impl Iterator<Item = (Vec<&'static str>, &S)> {
-        self.handles.iter().enumerate().filter_map(|(at, handle)| Some((L::texts(at), handle.get()?)))
+        self.handles
+            .iter()
+            .enumerate()
+            .filter_map(|(at, handle)| handle.get().map(|series| (L::texts(at), series)))
     }
 
     fn handle(&self, position: usize) -> &S {
