@@ -1,8 +1,13 @@
 //! The API key of a request: in the path, in `Authorization: Bearer`, in `X-Api-Key` or, if `server.key_in_query` is set,
 //! in the query. The key is the raw text at its place, never decoded, because decoding could add a `/`.
 
+use hyper::header::HeaderName;
+
 use super::Front;
 use super::fields::Fields;
+
+/// A field whose value is the key.
+pub(super) const HEADER: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Returns the API key in a path to which JSON-RPC calls are sent: `/v3/<API_KEY>`, or with the slash at the end that
 /// client libraries append. Empty for `/` and `/v3`, where the key is elsewhere. `None` for any other path.

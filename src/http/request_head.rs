@@ -10,8 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
-use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};
+use hyper::header::{
+    ACCESS_CONTROL_REQUEST_HEADERS, AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_NONE_MATCH,
+};
 use hyper::http::request::Parts;
+use hyper::http::uri::PathAndQuery;
 use hyper::{Method as Verb, Request, Response, Uri};
 use tokio::time::Instant;
 
@@ -117,11 +120,14 @@ impl RequestHead {
             None => {
                 let mut request = Request::new(Body::empty());
                 *request.method_mut() = head.method.clone();
-                // The path is copied, because the head's own path keeps the whole read buffer alive. A copy of a valid
-                // path is valid.
-                *request.uri_mut() = Uri::try_from(head.uri.path()).unwrap_or_default();
-                let known = head.headers.get(IF_NONE_MATCH).and_then(copied);
-                request.headers_mut().extend(known.map(|known| (IF_NONE_MATCH, known)));
+                // The target is copied, because the head's own keeps the whole read buffer alive. A copy of a valid
+                // target is valid.
+                let target = head.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+                *request.uri_mut() = Uri::try_from(target).unwrap_or_default();
+                for name in [IF_NONE_MATCH, AUTHORIZATION, key::HEADER] {
+                    let values = head.headers.get_all(&name).iter().filter_map(copied);
+                    request.headers_mut().extend(values.map(|value| (name.clone(), value)));
+                }
                 Wants::Route(Box::new(request))
             }
         };

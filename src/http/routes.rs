@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::Front;
 use super::fields::elements;
+use super::key;
 use super::openrpc;
 use super::reply::{HttpReply, JSON};
 use super::request_head::ClientInfo;
@@ -30,6 +31,7 @@ pub(super) fn router(front: Arc<Front>) -> Router {
         .route("/openrpc.json", get(openrpc_document))
         .route("/v3/{key}/health", any(health_of_key))
         .route("/v3/{key}/usage", get(usage))
+        .route("/usage", get(usage))
         .fallback(|| async { (StatusCode::NOT_FOUND, "Not found. Calls go to POST /v3/<API_KEY>\n") })
         .with_state(front)
 }
@@ -57,17 +59,23 @@ async fn health_of_key(
     Extension(client): Extension<ClientInfo>,
     request: Request<axum::body::Body>,
 ) -> Response {
-    match caller_of(&state, &client, request.uri().path(), Instant::now()) {
+    match caller_of(&state, &client, &request, Instant::now()) {
         Ok(_) => health(state).await.into_response(),
         Err(error) => HttpReply::refusal(&error).into_response(),
     }
 }
 
-/// Returns the caller whose key is in `path`, before its last segment. The key is checked as for a JSON-RPC call, so a
-/// wrong key counts as a failed attempt of the client's address.
-fn caller_of(front: &Front, client: &ClientInfo, path: &str, now: Instant) -> Result<Arc<Principal>, Error> {
-    let key = path.strip_prefix("/v3/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
-    client.caller(front, Some(key), now)
+/// Returns the caller whose key is in the path before its last segment, or elsewhere in the head. The key is checked as for
+/// a JSON-RPC call, so a wrong key counts as a failed attempt of the client's address.
+fn caller_of(
+    front: &Front,
+    client: &ClientInfo,
+    request: &Request<axum::body::Body>,
+    now: Instant,
+) -> Result<Arc<Principal>, Error> {
+    let uri = request.uri();
+    let in_path = uri.path().strip_prefix("/v3/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    client.caller(front, key::of(front, in_path, uri.query(), request.headers()), now)
 }
 
 /// The `OpenRPC` document in all its codings. It is made only once.
@@ -143,7 +151,7 @@ pub(super) fn wrong_coding() -> Response {
     HttpReply::text(StatusCode::NOT_IMPLEMENTED, why).last().into_response()
 }
 
-/// Answers with the usage of the key in the path. The request takes nothing from the key's rate, so that whoever is limited
+/// Answers with the usage of the caller's key. The request takes nothing from the key's rate, so that whoever is limited
 /// can see why.
 async fn usage(
     State(front): State<Arc<Front>>,
@@ -151,7 +159,7 @@ async fn usage(
     request: Request<axum::body::Body>,
 ) -> Response {
     let now = Instant::now();
-    match caller_of(&front, &client, request.uri().path(), now).map(|principal| Usage::of(&principal, now)) {
+    match caller_of(&front, &client, &request, now).map(|principal| Usage::of(&principal, now)) {
         Ok(Some(usage)) => {
             let text = serde_json::to_string(&usage).unwrap_or_default() + "\n";
             HttpReply::json(StatusCode::OK, Bytes::from(text).into()).into_response()

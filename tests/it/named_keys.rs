@@ -87,6 +87,27 @@ async fn the_query_names_a_key_if_the_operator_lets_it() {
 }
 
 #[tokio::test]
+async fn usage_and_health_are_for_one_key() {
+    let gateway =
+        TestGateway::builder().nodes(1).config(|config| config.server.key_in_query = true).start().await;
+    for (path, headers, expected) in [
+        ("/v3/dev/usage", "", "200"),
+        ("/v3/dev/health", X_API_KEY, "200"),
+        ("/usage", BEARER, "200"),
+        ("/usage?api-key=dev", "", "200"),
+        ("/usage", "", "401"),
+        ("/v3/other/usage", "", "401"),
+        ("/v3/dev/usage", "x-api-key: other\r\n", "401"),
+        ("/v3/dev/health?api-key=other", "", "401"),
+        ("/usage", "x-api-key: dev\r\nx-api-key: other\r\n", "401"),
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
+        let (status, ..) = exchange(&mut gateway.connect().await, request.as_bytes()).await;
+        assert_eq!(&status["HTTP/1.1 ".len()..][..3], expected, "{path} {headers:?}");
+    }
+}
+
+#[tokio::test]
 async fn sockets_name_their_key_like_calls() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     for (path, headers) in [("/v3/dev", ""), ("/v3/dev/", ""), ("/", BEARER), ("/v3", X_API_KEY)] {
