@@ -249,13 +249,15 @@ impl Gateway {
         }
     }
 
-    /// Returns each key that has a quota, with its id, its name, and the used shares of the quotas of the day and the month.
-    pub(crate) fn quotas_used(&self) -> Vec<(String, String, [f64; 2])> {
+    /// Returns each key that has used `least` or more of a quota, as a share, with its id, its name, and the used shares of the
+    /// quotas of the day and the month.
+    pub(crate) fn quotas_used(&self, least: f64) -> Vec<(String, String, [f64; 2])> {
         let snapshot = self.snapshot.load();
         let keys = snapshot.table().into_iter().flat_map(KeyTable::principals);
         let used = |key: &Principal| {
-            let KeyState { name, used, .. } = key.has_quota().then(|| key.state())?;
-            Some((key.id.to_string(), name, used.map(Option::unwrap_or_default)))
+            let shares = key.quota_shares().map(Option::unwrap_or_default);
+            let is_shown = shares.iter().any(|share| *share >= least);
+            is_shown.then(|| (key.id.to_string(), key.name.to_string(), shares))
         };
         keys.filter_map(used).collect()
     }

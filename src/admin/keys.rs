@@ -119,14 +119,7 @@ pub(super) async fn remove(
     Extract(state): Extract<Arc<AdminState>>,
     Path(wanted): Path<String>,
 ) -> Result<Response, AdminError> {
-    let removed = on_file(state, move |state, file| {
-        let id = file.remove(&wanted).map_err(|e| refused(&e))?;
-        state.front.gateway.take_keys();
-        let in_force = state.front.gateway.is_revoked(&id);
-        tracing::info!(audit.action = "key.remove", key.id = id, in_force, "an admin request removed a key");
-        Ok(serde_json::json!({ "id": id, "in_force": in_force }))
-    });
-    removed.await
+    close(state, "key.remove", move |file| file.remove(&wanted)).await
 }
 
 /// Revokes a key and its replaced secrets. A revocation cannot be undone.
@@ -134,14 +127,23 @@ pub(super) async fn revoke(
     Extract(state): Extract<Arc<AdminState>>,
     Path(wanted): Path<String>,
 ) -> Result<Response, AdminError> {
-    let revoked = on_file(state, move |state, file| {
-        let id = file.revoke(&wanted, Timestamp::now()).map_err(|e| refused(&e))?;
+    close(state, "key.revoke", move |file| file.revoke(&wanted, Timestamp::now())).await
+}
+
+/// Takes away with `how`, which returns the key's id, what a key may do.
+async fn close(
+    state: Arc<AdminState>,
+    action: &'static str,
+    how: impl FnOnce(&KeyFile) -> Result<String, ChangeError> + Send + 'static,
+) -> Result<Response, AdminError> {
+    let closed = on_file(state, move |state, file| {
+        let id = how(file).map_err(|e| refused(&e))?;
         state.front.gateway.take_keys();
         let in_force = state.front.gateway.is_revoked(&id);
-        tracing::info!(audit.action = "key.revoke", key.id = id, in_force, "an admin request revoked a key");
+        tracing::info!(audit.action = action, key.id = id, in_force, "an admin request took a key away");
         Ok(serde_json::json!({ "id": id, "in_force": in_force }))
     });
-    revoked.await
+    closed.await
 }
 
 #[derive(Deserialize)]

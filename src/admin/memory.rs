@@ -22,7 +22,7 @@ use crate::telemetry::{Metrics, Unusable};
 
 /// The number of seconds that are kept: fifteen minutes.
 const SECONDS: usize = 900;
-/// The shares of a quota of which operators are told.
+/// The shares of a quota of which operators are told, lowest first.
 const SHARES: [f64; 2] = [0.8, 1.0];
 
 /// One second.
@@ -111,7 +111,7 @@ impl Seen {
     }
 
     fn note_quotas(&mut self, state: &AdminState) {
-        let used = state.front.gateway.quotas_used();
+        let used = state.front.gateway.quotas_used(SHARES[0]);
         let mut quotas = HashMap::with_capacity(used.len());
         for (id, name, shares) in used {
             let reached = shares.map(|used| SHARES.iter().filter(|share| used >= **share).count());

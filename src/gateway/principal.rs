@@ -215,17 +215,14 @@ impl Principal {
     /// Returns what the metrics tell of the caller.
     pub(crate) fn state(&self) -> KeyState {
         let plan = self.limits.as_ref().map(|limits| limits.terms.name.clone());
-        let mut used = [None; 2];
-        if let Some((limits, quotas)) = self.quotas() {
-            let units = limits.used.units(Period::of(self.context.clock.wall(Instant::now())));
-            used = [0, 1].map(|at| quotas[at].map(|quota| units[at] / to_f64(quota)));
-        }
-        KeyState { name: self.name.to_string(), plan, used }
+        KeyState { name: self.name.to_string(), plan, used: self.quota_shares() }
     }
 
-    /// Returns true if the caller's plan has a quota.
-    pub(crate) fn has_quota(&self) -> bool {
-        self.quotas().is_some()
+    /// Returns the used share of the quota of the day and of the month, where the caller's plan has one.
+    pub(crate) fn quota_shares(&self) -> [Option<f64>; 2] {
+        let Some((limits, quotas)) = self.quotas() else { return [None; 2] };
+        let units = limits.used.units(Period::of(self.context.clock.wall(Instant::now())));
+        [0, 1].map(|at| quotas[at].map(|quota| units[at] / to_f64(quota)))
     }
 
     /// Returns the plan's limit on the calls in a batch, beside the server's own. `None` without one.
