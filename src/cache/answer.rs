@@ -113,7 +113,7 @@ async fn fetch_as_shared(
         }
         _ => return answer,
     };
-    if plan.key == call.plan.key && plan.upstream == call.plan.upstream {
+    if plan.key == call.plan.key {
         return answer;
     }
     fetch(cache, &PlannedCall { plan, ..call.clone() }, reason).await

@@ -12,6 +12,7 @@ use super::follow_stamp::FollowStamp;
 use crate::coding::{Coding, CompressedText};
 use crate::methods::{AccountEncoding, Commitment, Slot};
 use crate::node::code;
+use crate::pool::PoolReply;
 
 /// JSON text in one or several pieces. Where possible, the pieces are slices of a node's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,6 +213,14 @@ pub struct EntryMeta {
     pub carried: bool,
     /// The id of the node that gave the answer. `None` if several did, or another replica asked.
     pub node: Option<u32>,
+}
+
+impl EntryMeta {
+    /// Returns what is known of an answer of this class when it arrives.
+    pub(super) fn of(reply: &PoolReply, class: Class) -> Self {
+        let node = u32::try_from(reply.node).ok();
+        Self { slot: reply.slot, sent_at: reply.sent_at, class, derived: false, carried: false, node }
+    }
 }
 
 /// One stored answer.

@@ -357,14 +357,7 @@ impl Fetcher {
             placement = Err(UncacheableReason::Transient);
         }
         let class = placement.as_ref().map_or(plan.class, |(_, class)| *class);
-        let meta = EntryMeta {
-            slot: reply.slot,
-            sent_at: reply.sent_at,
-            class,
-            derived: false,
-            carried: false,
-            node: u32::try_from(reply.node).ok(),
-        };
+        let meta = EntryMeta::of(reply, class);
         let stamp_input = self.stamp_input(plan, reply, source);
         let parsed = ParsedAnswer::of(plan, reply, payload, meta, stamp_input).await.ok_or_else(|| {
             let upstream = self.pool.name_of(reply.node);

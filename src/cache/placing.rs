@@ -328,14 +328,7 @@ impl Lookup {
         let known = |c| self.frontier.slot(c) > 0 && self.frontier.believes(c, reply.slot);
         let (_, Ok((_, class))) = self.cache_policy(plan, reply) else { return false };
         let stored = self.candidates(plan).map(|stored| stored.entry.meta.slot).max().unwrap_or(0);
-        let meta = EntryMeta {
-            slot: reply.slot,
-            sent_at: reply.sent_at,
-            class,
-            derived: false,
-            carried: false,
-            node: u32::try_from(reply.node).ok(),
-        };
+        let meta = EntryMeta::of(reply, class);
         let rule = ServeRule::within(Limit::Fresh).at_least(min_slot).at_least(stored);
         plan.upstream.commitment().is_none_or(known)
             && self.freshness.serves(&rule.above(self.floor(&plan.key, now)), &meta, now).is_yes()
