@@ -9,6 +9,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::methods::AnyMethod;
+
 use super::problem::{Problem, ValueOrigin};
 use super::raw::{Raw, RawTable, RawValue};
 use super::setting::Field;
@@ -129,6 +131,19 @@ impl<'a> TableReader<'a> {
     /// Returns the values that settings are read from, with the problems and names found so far.
     pub(super) fn layers(&self) -> &'a ConfigLayers<'a> {
         self.layers
+    }
+
+    /// Returns every method of which this configuration may speak. Those that only an earlier one has listed are not among
+    /// them.
+    pub(super) fn methods(&self) -> Vec<AnyMethod> {
+        let listed = match self.layers.file.get("methods") {
+            Some(RawValue { raw: Raw::Table(table), .. }) => Some(table),
+            _ => None,
+        };
+        let is_listed = |name| listed.is_some_and(|table| table.contains_key(name));
+        let mut methods: Vec<_> = AnyMethod::all().collect();
+        methods.retain(|method| !matches!(method, AnyMethod::Listed(_)) || is_listed(method.as_str()));
+        methods
     }
 
     /// Returns the raw value of `key`, or `None` if it is not set. Adds `key` to the known settings.

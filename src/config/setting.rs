@@ -168,8 +168,25 @@ impl Field<'_, '_> {
 
     /// Methods by name, or by the name of their group. `None` if it is not set or cannot be read.
     pub(super) fn methods(&self, example: &[&str]) -> Option<Vec<AnyMethod>> {
-        let listed = self.optional_list::<MethodOrGroup>(example)?;
-        Some(listed.into_iter().flat_map(|MethodOrGroup(methods)| methods).collect())
+        let (named, all) = (self.optional_list::<MethodOrGroup>(example)?, self.r.methods());
+        let mut methods = Vec::new();
+        for named in named {
+            match named {
+                MethodOrGroup::Group(group) => {
+                    methods.extend(all.iter().filter(|method| method.group() == Some(group)));
+                }
+                MethodOrGroup::Method(method) if all.contains(&method) => methods.push(method),
+                MethodOrGroup::Method(method) => {
+                    let fix = format!("add [methods.{}]", method.as_str());
+                    self.problem(
+                        Some(method.as_str().to_owned()),
+                        "names a method that [methods] does not list",
+                        fix,
+                    );
+                }
+            }
+        }
+        Some(methods)
     }
 
     /// Text, or a reference to a variable or a file. `None` if it is not set or cannot be read. It is never shown.

@@ -241,6 +241,12 @@ fn listed_methods_are_what_slotfront_does_not_know() {
             "",
         ),
         (with("[methods.getOther]\ngroup = \"scans\"\n[pool]\nattempt_timeout.getOther = \"1m\""), ""),
+        // A method that an earlier configuration of the process has listed.
+        (with("[units]\ngetOther = 1"), "units.getOther: is not a setting"),
+        (
+            with("[plans.a]\nmethods = [\"getOther\"]"),
+            "plans.a.methods: names a method that [methods] does not list",
+        ),
         (with("[methods.getBalance]"), "methods.getBalance: is a method that slotfront answers itself"),
         (
             with("[methods.accountUnsubscribe]"),

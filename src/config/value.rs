@@ -157,8 +157,10 @@ impl Setting for IpNet {
     }
 }
 
-/// A method, or the methods of a group.
-pub(super) struct MethodOrGroup(pub(super) Vec<AnyMethod>);
+pub(super) enum MethodOrGroup {
+    Method(AnyMethod),
+    Group(Group),
+}
 
 impl Setting for MethodOrGroup {
     const EXPECTED: &'static str =
@@ -167,8 +169,7 @@ impl Setting for MethodOrGroup {
 
     fn read(raw: &Raw) -> Option<Self> {
         let name = raw.text()?.trim();
-        let group = Group::from_name(name).map(|group| group.methods().collect());
-        group.or_else(|| Some(vec![AnyMethod::from_name(name)?])).map(Self)
+        Group::from_name(name).map(Self::Group).or_else(|| AnyMethod::from_name(name).map(Self::Method))
     }
 
     fn schema() -> Value {

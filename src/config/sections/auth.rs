@@ -140,7 +140,7 @@ section! {
 /// Reads the prices of all methods, whose rules say what is usual.
 fn prices(f: &Field<'_, '_>, default: u64) -> Box<[u64; AnyMethod::COUNT]> {
     let mut prices = Box::new([default; AnyMethod::COUNT]);
-    for method in AnyMethod::all() {
+    for method in f.r.methods() {
         prices[method.index()] = match method.rules().price {
             Some((usual, help)) => f.r.field(method.as_str(), help).within(usual, 0..=1_000_000),
             None => f.r.field(method.as_str(), "").optional_within((), 0..=1_000_000).unwrap_or(default),

@@ -132,8 +132,8 @@ pub(in crate::config) fn has_default_timeout(method: AnyMethod) -> bool {
 fn attempt_timeouts(f: &Field<'_, '_>, default: Duration) -> Box<[Duration; AnyMethod::COUNT]> {
     let table = f.r.table(f.key);
     let mut times = Box::new([default; AnyMethod::COUNT]);
-    for method in AnyMethod::all().filter(|method| matches!(method, AnyMethod::Own(_) | AnyMethod::Listed(_)))
-    {
+    let has_own = |method: &AnyMethod| matches!(method, AnyMethod::Own(_) | AnyMethod::Listed(_));
+    for method in f.r.methods().into_iter().filter(has_own) {
         times[method.index()] = match method.rules().timeout {
             Some(usual) => table.field(method.as_str(), f.help).within(usual, TIMEOUT),
             None => table.field(method.as_str(), "").optional_within((), TIMEOUT).unwrap_or(default),
