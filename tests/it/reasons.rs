@@ -57,6 +57,8 @@ async fn a_silent_node_has_one_reason_everywhere() {
             ]);
             config.pool.genesis_hash = Some("5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d".to_owned());
             config.pool.retries = 20;
+            // After this time the silent node has timed out. Until then, it has no reason.
+            config.pool.connect_timeout = std::time::Duration::from_secs(5);
         })
         .start_unprobed()
         .await;

@@ -216,10 +216,10 @@ class SharedUsageFile(RestartTest):
 
     def test_second_process_waits_for_a_draining_one_and_continues_its_counts(self):
         config, public = self.configured("one", self.nodes, "10m")
-        first = self.start(Serve(config)).ready()
+        first = self.start(Serve(config, unready="10m")).ready()
         for _ in range(3):
             self.assertEqual(call(f"http://{public}/v3/{self.key}", "getClusterNodes", [])[0], 200)
-        # Readiness fails first, for a tenth of the ten minutes.
+        # Readiness fails first, for ten minutes.
         first.send(signal.SIGTERM)
         first.wait_for("requests in flight finish first")
         config, self.public = self.configured("two", self.nodes, "10m")
