@@ -185,7 +185,6 @@ impl App {
             Arc::clone(&front),
             std::iter::once(listeners.public).chain(listeners.socket).collect(),
             tls,
-            listeners.fast_path,
             connections.clone(),
             ending.public.clone(),
         ));

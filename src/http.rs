@@ -1,57 +1,47 @@
 //! The public listener: accept loop, routes, body limits, content types, CORS, compression, headers.
 //!
-//! The hot route is `POST /v3/<API_KEY>`, which carries the JSON-RPC calls. `request::serve` answers the requests
-//! to this route. The fast path calls this function for plain HTTP/1.1 requests, and `post` calls it for the
-//! requests that hyper has read. The other routes belong to axum's router. Only this module, `admin` and `app` use
-//! axum.
-//!
-//! Requests are checked in a node's order: verb, content type, size, UTF-8, then JSON-RPC. A request that a node would
-//! refuse gets the node's status and text.
+//! The hot route is `POST /v3/<API_KEY>`, which carries the JSON-RPC calls. A request comes from `listener` over `service`
+//! to the router of `routes`, whose handler of calls ends in `request::serve`.
 
+mod accepted;
 pub mod access;
+mod activity;
 mod call;
 pub(crate) mod certificate;
+mod client;
 mod client_ip;
-mod connection_activity;
-mod connection_service;
 mod cors;
 mod fields;
-mod h1;
 mod in_flight;
 mod incoming;
 mod key;
 mod keyless;
 pub mod listener;
 pub(crate) mod openrpc;
+mod permits;
 mod proxy_protocol;
 pub(crate) mod readiness;
 mod reply;
 mod request;
-mod request_head;
 mod routes;
 mod send;
+mod service;
 pub mod shutdown;
 mod timed_socket;
 mod tip;
 pub mod tls;
 mod uncached;
 mod upgrade;
+mod visit;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use axum::body::Body;
-use bytes::Bytes;
-use hyper::Response;
-use hyper::header::{CONNECTION, HeaderValue};
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt;
 
 pub(crate) use fields::has_one_host;
 pub use in_flight::Outgoing;
-use incoming::Arriving;
 pub use incoming::Incoming;
-use request_head::{REQUEST_ID, RequestHead, Wants};
 
 use crate::cache::Cache;
 use crate::config::Config;
@@ -97,49 +87,4 @@ pub struct Front {
     pub outgoing: Arc<Outgoing>,
     /// The budget for the bytes of all bodies, and the bytes that bodies hold.
     pub incoming: Arc<Incoming>,
-}
-
-/// Serves a request whose head hyper has read. `body` may still be arriving.
-async fn serve(
-    front: &Arc<Front>,
-    routes: &axum::Router,
-    RequestHead { client, started, wanted_headers, wants }: RequestHead,
-    body: hyper::body::Incoming,
-) -> Response<Body> {
-    let mut arriving = match &wants {
-        Wants::Call(Ok(principal)) => Some(Arriving::new(front, principal, client.address)),
-        _ => None,
-    };
-    let body = incoming::read(front, body, &mut arriving).await;
-    let is_last = body.is_err();
-    // Futures are boxed, so that a request whose body is arriving takes little memory.
-    let mut response = match (wants, body) {
-        (Wants::Call(Err(error)), body) => {
-            let body = body.ok().flatten().unwrap_or_default();
-            request::refuse(front, &client, started, &body, &error).into_response()
-        }
-        (Wants::Call(Ok(principal)), Ok(Some(body))) => {
-            Box::pin(request::serve(front, &client, principal, &body, started)).await.into_response()
-        }
-        (Wants::Call(Ok(principal)), Ok(None)) => {
-            let error = request::overloaded(&principal, started);
-            request::refuse(front, &client, started, &Bytes::new(), &error).into_response()
-        }
-        (Wants::Call(Ok(_)) | Wants::Socket(_), Err(refusal)) => refusal.into_response(),
-        (Wants::Socket(handshake), Ok(_)) => handshake.answer(front, &client),
-        (Wants::Fixed(response), _) => response(),
-        (Wants::Route(mut request), _) => {
-            request.extensions_mut().insert(client.clone());
-            let answer = Box::pin(routes.clone().oneshot(*request));
-            answer.await.unwrap_or_else(|never| match never {})
-        }
-    };
-    let headers = response.headers_mut();
-    if is_last {
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    headers.insert(REQUEST_ID, client.id.header());
-    let origin = client.origin.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
-    cors::apply(&front.config.server.cors_origins, origin.as_ref(), wanted_headers, headers);
-    response
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
-use tower::ServiceExt;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 
 use super::*;
 use crate::app::{App, Listeners};
@@ -34,7 +35,7 @@ async fn state_with(token: Option<&str>) -> Arc<AdminState> {
 
 async fn get_from(state: &Arc<AdminState>, path: &str) -> Response {
     let request = Request::get(path).header("host", "127.0.0.1:9899").body(Body::empty()).unwrap();
-    router(Arc::clone(state)).oneshot(request).await.unwrap()
+    TowerToHyperService::new(router(Arc::clone(state))).call(request).await.unwrap()
 }
 
 async fn text(response: Response) -> String {
@@ -47,7 +48,7 @@ async fn purge_goes_on_if_its_caller_hangs_up() {
     let request = Request::post("/api/cache/purge").header("host", "127.0.0.1:9899");
     let request = request.header("authorization", format!("Bearer {TOKEN}")).body(Body::empty()).unwrap();
     let before = state.front.tasks.len();
-    let mut asking = Box::pin(router(Arc::clone(&state)).oneshot(request));
+    let mut asking = Box::pin(TowerToHyperService::new(router(Arc::clone(&state))).call(request));
     assert!(matches!(futures_util::poll!(&mut asking), Poll::Pending), "the purge has only begun");
     drop(asking);
     assert_eq!(state.front.tasks.len(), before + 1, "the purge is a task of its own");
@@ -128,7 +129,7 @@ async fn guarded_routes_need_the_token() {
             let request = Request::builder().method(route.verb).uri(route.path.replace(['{', '}'], ""));
             let request = request.header("host", "127.0.0.1:9899").header("authorization", header);
             let request = request.body(Body::empty()).unwrap();
-            let response = router(Arc::clone(state)).oneshot(request).await.unwrap();
+            let response = TowerToHyperService::new(router(Arc::clone(state))).call(request).await.unwrap();
             let name = format!("{} {} with {header:?}", route.verb, route.path);
             assert_eq!(response.status(), status, "{name}");
             assert!(text(response).await.contains("auth.admin_token"), "{name}");
@@ -141,7 +142,7 @@ async fn guarded_routes_need_the_token() {
 async fn a_public_host_name_is_refused() {
     let state = state().await;
     let request = Request::get("/metrics").header("host", "rebound.example").body(Body::empty()).unwrap();
-    let response = router(Arc::clone(&state)).oneshot(request).await.unwrap();
+    let response = TowerToHyperService::new(router(Arc::clone(&state))).call(request).await.unwrap();
     assert_eq!(response.status(), 403);
     assert!(text(get_from(&state, "/metrics").await).await.contains("slotfront_build_info"));
 }

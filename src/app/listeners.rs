@@ -15,8 +15,6 @@ pub struct Listeners {
     pub no_socket: Option<String>,
     /// The listener for metrics, health and the status page.
     pub admin: TcpListener,
-    /// Whether the fast path reads plain requests. Tests turn it off, so that hyper serves every request.
-    pub fast_path: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +46,7 @@ impl Listeners {
                 Err(why) => no_socket = Some(why),
             }
         }
-        Ok(Self { public, socket, no_socket, admin, fast_path: true })
+        Ok(Self { public, socket, no_socket, admin })
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let bound = app::bind("--listen", args.listen).await.map_err(Failure::runtime)?;
     let admin = app::bind("--admin", args.admin).await.map_err(Failure::runtime)?;
     let socket = sim::bind_next(bound.local_addr()?, world).await?;
-    let listeners = Listeners { public: bound, socket, no_socket: None, admin, fast_path: true };
+    let listeners = Listeners { public: bound, socket, no_socket: None, admin };
     let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let nodes = sim::bind("the simulated node", loopback, args.nodes).await?;

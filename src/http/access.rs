@@ -11,8 +11,8 @@ use std::time::Duration;
 use hyper::StatusCode;
 use tokio::time::Instant;
 
+use super::client::RequestId;
 use super::reply::Explained;
-use super::request_head::RequestId;
 use crate::methods::{AnyMethod, Commitment};
 use crate::telemetry::trace::RequestSpan;
 use crate::telemetry::{Outcome, StaleCause, Trace, method_name};

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::accepted::Accepted;
 use super::access::CallOutcome;
+use super::client::ClientInfo;
 use super::in_flight::{FREE_BYTES, InFlightPermit};
 use super::reply::BodyParts;
-use super::request_head::{Accepted, ClientInfo};
 use super::{Front, in_flight, uncached};
 use crate::cache::entry::{Payload, TextParts};
 use crate::cache::{CacheAnswer, CacheStatus, CallOptions, Charge, Conditions, MemoryPermit};

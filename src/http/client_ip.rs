@@ -7,8 +7,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use hyper::header::HeaderMap;
+
 use super::Front;
-use super::fields::Fields;
+use super::fields;
 use crate::config::Server;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
@@ -39,14 +41,14 @@ impl Peer {
 
 /// Returns the client's address. If the address is unknown, returns `None`. Counts a request whose address is unknown, or
 /// that a trusted proxy sent without naming one.
-pub(super) fn of(front: &Front, peer: Peer, fields: &(impl Fields + ?Sized)) -> Option<IpAddr> {
+pub(super) fn of(front: &Front, peer: Peer, headers: &HeaderMap) -> Option<IpAddr> {
     let server = &front.config.server;
-    let client = client_ip(peer, fields, server);
+    let client = client_ip(peer, headers, server);
     if client.is_none() {
         front.metrics.client_addresses_unknown.at(()).inc();
     } else if !server.proxy_protocol
         && client.is_some_and(|client| is_trusted(client, server))
-        && fields.first(X_FORWARDED_FOR).is_none()
+        && !headers.contains_key(X_FORWARDED_FOR)
     {
         front.metrics.client_addresses_missing.at(()).inc();
     }
@@ -58,16 +60,16 @@ pub(super) fn of(front: &Front, peer: Peer, fields: &(impl Fields + ?Sized)) -> 
 /// An untrusted `peer` is the client itself. A trusted peer that sends neither `X-Forwarded-For` nor `Forwarded` is the
 /// client as well. If it sends only `Forwarded`, the address is unknown. It is unknown, too, if either comes through a
 /// balancer that names nobody: the client behind it may have written both.
-fn client_ip(peer: Peer, fields: &(impl Fields + ?Sized), server: &Server) -> Option<IpAddr> {
+fn client_ip(peer: Peer, headers: &HeaderMap, server: &Server) -> Option<IpAddr> {
     let address = peer.address()?.to_canonical();
     if !is_trusted(address, server) {
         return Some(address);
     }
-    if matches!(peer, Peer::Unnamed(_)) || fields.first(X_FORWARDED_FOR).is_none() {
-        let is_named = [X_FORWARDED_FOR, FORWARDED].iter().any(|field| fields.first(field).is_some());
+    if matches!(peer, Peer::Unnamed(_)) || !headers.contains_key(X_FORWARDED_FOR) {
+        let is_named = [X_FORWARDED_FOR, FORWARDED].iter().any(|field| headers.contains_key(*field));
         return (!is_named).then_some(address);
     }
-    let values = fields.all(X_FORWARDED_FOR).rev();
+    let values = fields::all(headers, X_FORWARDED_FOR).rev();
     let hops = values.flat_map(|value| value.rsplit(|byte| *byte == b','));
     last_untrusted(hops.map(hop), server)
 }

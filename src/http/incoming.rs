@@ -9,6 +9,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::body::Body;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
@@ -43,7 +44,7 @@ pub(super) struct Arriving {
     incoming: Arc<Incoming>,
     bytes: usize,
     held: Held,
-    /// The bytes that have arrived, if hyper reads the body.
+    /// The bytes that have arrived.
     text: Vec<u8>,
 }
 
@@ -95,7 +96,7 @@ impl Drop for Arriving {
 /// start of the next request is unknown.
 pub(super) async fn read(
     front: &Front,
-    mut body: hyper::body::Incoming,
+    mut body: Body,
     arriving: &mut Option<Arriving>,
 ) -> Result<Option<Bytes>, Box<HttpReply>> {
     let server = &front.config.server;

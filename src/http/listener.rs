@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::Either;
 use hyper::body::Incoming;
 use hyper::rt;
@@ -20,21 +19,22 @@ use hyper::service::{HttpService, service_fn};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
+use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::activity::{ConnectionActivity, IdleAction, PacedBody};
 use super::client_ip::{self, Peer};
-use super::connection_activity::{ConnectionActivity, IdleAction, PacedBody};
-use super::connection_service::ConnectionService;
-use super::connection_service::{ConnectionPermit, ConnectionPermits, ShareExhausted};
-use super::h1;
 use super::keyless::{self, KeylessConnections, KeylessPlace, TooManyKeyless};
+use super::permits::{ConnectionPermit, ConnectionPermits, ShareExhausted};
 use super::proxy_protocol::{self, NamedClient};
+use super::service::ConnectionService;
 use super::shutdown::{Phases, Signal, Wait};
 use super::timed_socket::{TimedSocket, Timeouts, linger};
 use super::tls::{self, Tls};
+use super::visit::Connection;
 use super::{Front, routes};
 use crate::subscribe::{self, SocketClient};
 
@@ -68,9 +68,8 @@ const UNSENT_BYTES: u32 = 64 * 1024;
 /// The public listener: the parts that all its connections share.
 struct Listener {
     front: Arc<Front>,
-    routes: axum::Router,
+    router: TowerToHyperService<axum::Router>,
     tls: Option<Arc<Tls>>,
-    fast_path: bool,
     permits: ConnectionPermits,
     keyless: KeylessConnections,
     /// As many as there may be requests over HTTP/1.1: those in flight, and on each connection one whose body is still
@@ -105,12 +104,11 @@ async fn unless_aborted<F: Future>(abort: Wait, work: F) -> Option<F::Output> {
 }
 
 /// Accepts connections at `listeners` and serves them until the shutdown triggers `phases.stop`, over TLS if `tls` is
-/// given, and by hyper alone unless `fast_path`. Each connection is a task on `tasks` and may outlive the call.
+/// given. Each connection is a task on `tasks` and may outlive the call.
 pub async fn run(
     front: Arc<Front>,
     mut listeners: Vec<TcpListener>,
     tls: Option<Arc<Tls>>,
-    fast_path: bool,
     tasks: TaskTracker,
     phases: Phases,
 ) {
@@ -131,20 +129,11 @@ pub async fn run(
         .max_send_buf_size(WINDOW_BYTES as usize)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
-    let (routes, phases) = (routes::router(Arc::clone(&front)), Arc::new(phases));
+    let router = TowerToHyperService::new(routes::router(Arc::clone(&front)));
+    let phases = Arc::new(phases);
     let keyless = KeylessConnections::new(server.max_incoming);
-    let server = Arc::new(Listener {
-        front,
-        routes,
-        tls,
-        fast_path,
-        permits,
-        keyless,
-        http2_permits,
-        http1,
-        http2,
-        phases,
-    });
+    let server =
+        Arc::new(Listener { front, router, tls, permits, keyless, http2_permits, http1, http2, phases });
     loop {
         let accepted = tokio::select! {
             () = server.phases.stop.wait() => break,
@@ -258,30 +247,12 @@ impl Listener {
         Box::pin(self.serve(socket, place, Some(is_http2))).await
     }
 
-    /// Serves a connection, without hyper until a request needs hyper. `is_http2` is true if TLS has
-    /// negotiated HTTP/2. Without TLS it is `None`, and the first bytes decide the protocol.
+    /// Serves a connection. `is_http2` is true if TLS has negotiated HTTP/2. Without TLS it is `None`, and the first bytes
+    /// decide the protocol.
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         socket: S,
         place: &Arc<KeylessPlace>,
-        is_http2: Option<bool>,
-    ) -> Result<(), BoxError> {
-        if self.fast_path && is_http2 != Some(true) {
-            let left = h1::serve(&self.front, socket, place, &self.phases).await?;
-            let Some((socket, h1::Left { read, is_first })) = left else { return Ok(()) };
-            let is_http2 = is_http2.or((!is_first).then_some(false));
-            return Box::pin(self.serve_hyper(socket, place, read, is_http2)).await;
-        }
-        Box::pin(self.serve_hyper(socket, place, Bytes::new(), is_http2)).await
-    }
-
-    /// Serves a connection by hyper. `read` holds the bytes that were read from the socket before. If
-    /// `is_http2` is `None`, the first bytes decide the protocol.
-    async fn serve_hyper<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-        &self,
-        socket: S,
-        place: &Arc<KeylessPlace>,
-        read: Bytes,
         is_http2: Option<bool>,
     ) -> Result<(), BoxError> {
         let (activity, server) = (Arc::<ConnectionActivity>::default(), &self.front.config.server);
@@ -291,19 +262,22 @@ impl Listener {
             write: server.write_timeout,
             linger: self.phases.periods.linger,
         };
-        let mut stream = TimedSocket::new(socket, Arc::clone(&activity), timeouts, read);
+        let mut stream = TimedSocket::new(socket, Arc::clone(&activity), timeouts);
         let is_http2 = match is_http2 {
             Some(known) => known,
             None => self.by(Instant::now() + server.header_timeout, stream.opens_with_http2()).await??,
         };
         place.grow(if is_http2 { keyless::HTTP2 } else { keyless::HTTP1 });
-        let service = Arc::new(ConnectionService {
+        let connection = Connection {
             front: Arc::clone(&self.front),
-            routes: self.routes.clone(),
             place: Arc::clone(place),
             activity: Arc::clone(&activity),
             phases: Arc::clone(&self.phases),
             http2_permits: is_http2.then(|| Arc::clone(&self.http2_permits)),
+        };
+        let service = Arc::new(ConnectionService {
+            connection: Arc::new(connection),
+            router: self.router.clone(),
             upgraded: Mutex::default(),
         });
         let upgraded = Arc::clone(&service);

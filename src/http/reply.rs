@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io::Write;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,7 +10,10 @@ use std::task::{Context, Poll};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
-use hyper::header::{CONNECTION, HeaderName, HeaderValue};
+use hyper::header::{
+    CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, VARY,
+    WWW_AUTHENTICATE,
+};
 use hyper::{Response, StatusCode};
 use tokio::time::Instant;
 
@@ -22,16 +26,19 @@ use crate::telemetry::StaleCause;
 
 /// The header field with the code and reason of a refusal. Callers may see only this field, because client
 /// libraries drop the body of a response that is not 2xx.
-pub(super) const ERROR: &str = "x-slotfront-error";
+const ERROR: HeaderName = HeaderName::from_static("x-slotfront-error");
 /// The header field with the name of the node that gave the answer.
-pub(super) const UPSTREAM: &str = "x-slotfront-upstream";
+const UPSTREAM: HeaderName = HeaderName::from_static("x-slotfront-upstream");
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// The value of `WWW-Authenticate`, which status 401 requires (RFC 9110, 11.6.1). No registered scheme fits, because most
 /// clients have the key in their URL.
-pub(super) const CHALLENGE: &str = "ApiKey realm=\"slotfront\"";
+const CHALLENGE: HeaderValue = HeaderValue::from_static("ApiKey realm=\"slotfront\"");
 
 pub(super) const JSON: &str = "application/json; charset=utf-8";
 
-/// A reply to a request. Either hyper or the module `h1` writes it to the connection.
+/// A reply to a request.
 pub(super) struct HttpReply {
     pub(super) status: StatusCode,
     pub(super) body: BodyParts,
@@ -60,38 +67,6 @@ pub(super) struct Explained {
     pub(super) upstream: Option<String>,
     /// The bound because of which a stored answer was not served.
     pub(super) bound: Option<StaleCause>,
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum Value<'a> {
-    Text(&'a str),
-    Number(u64),
-    /// The status, and the bound that it was beyond, if the caller may know it.
-    Cache(&'a CacheStatus, Option<StaleCause>),
-    RateLimit(&'a Principal, Instant),
-    Error(i32, &'a str),
-}
-
-impl Value<'_> {
-    pub(super) fn write(self, out: &mut Vec<u8>) {
-        match self {
-            Self::Text(text) => out.extend_from_slice(text.as_bytes()),
-            Self::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
-            Self::Cache(status, bound) => {
-                status.write(out);
-                if let Some(bound) = bound {
-                    out.extend_from_slice(b"; detail=");
-                    out.extend_from_slice(bound.as_str().as_bytes());
-                }
-            }
-            Self::RateLimit(principal, now) => principal.write_left(out, now),
-            Self::Error(code, reason) => {
-                out.extend_from_slice(itoa::Buffer::new().format(code).as_bytes());
-                out.push(b' ');
-                out.extend_from_slice(reason.as_bytes());
-            }
-        }
-    }
 }
 
 impl HttpReply {
@@ -150,55 +125,51 @@ impl HttpReply {
         self
     }
 
-    fn bound(&self) -> Option<StaleCause> {
-        self.explained.as_ref()?.bound
-    }
-
-    fn upstream(&self) -> Option<&str> {
-        self.explained.as_ref()?.upstream.as_deref()
-    }
-
-    /// Returns the header fields in the order of writing. The writer adds `Connection`, `Content-Length`, `Date` and
-    /// the request id.
-    pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, Value<'_>)> {
-        let limits =
-            self.limits.as_ref().and_then(|(principal, now)| Some((principal, principal.policy()?, *now)));
-        [
-            Some(("content-type", Value::Text(self.media))),
-            self.retry_after.map(|seconds| ("retry-after", Value::Number(seconds))),
-            self.error.map(|(code, reason)| (ERROR, Value::Error(code, reason))),
-            (self.status == StatusCode::UNAUTHORIZED).then_some(("www-authenticate", Value::Text(CHALLENGE))),
-            self.cache.as_ref().map(|status| ("cache-status", Value::Cache(status, self.bound()))),
-            self.upstream().map(|name| (UPSTREAM, Value::Text(name))),
-            limits.map(|(_, policy, _)| ("ratelimit-policy", Value::Text(policy))),
-            limits.map(|(principal, _, now)| ("ratelimit", Value::RateLimit(principal, now))),
-            self.varies.then_some(("vary", Value::Text("accept-encoding"))),
-            self.coding.map(|coding| ("content-encoding", Value::Text(coding.as_str()))),
-        ]
-        .into_iter()
-        .flatten()
-    }
-
-    /// Converts the reply into a hyper response. The permit becomes an extension of the response.
-    pub(super) fn into_response(mut self) -> Response<Body> {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        for (name, value) in self.fields() {
-            let mut text = Vec::with_capacity(64);
-            value.write(&mut text);
+    /// Converts the reply into a response. Its request keeps the permit, if there is one.
+    pub(super) fn into_response(self) -> Response<Body> {
+        let mut headers = HeaderMap::with_capacity(16);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media));
+        let mut text = Vec::new();
+        let mut add = |name: HeaderName, write: &dyn Fn(&mut Vec<u8>)| {
+            text.clear();
+            write(&mut text);
             // Cannot fail: slotfront makes the values from visible ASCII.
-            if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(text)) {
-                headers.insert(HeaderName::from_static(name), value);
-            }
+            headers.extend(HeaderValue::from_bytes(&text).ok().map(|value| (name, value)));
+        };
+        if let Some((code, reason)) = self.error {
+            add(ERROR, &|out| _ = write!(out, "{code} {reason}"));
+        }
+        if let Some(status) = &self.cache {
+            let bound = self.explained.as_ref().and_then(|explained| explained.bound);
+            add(CACHE_STATUS, &|out| {
+                status.write(out);
+                _ = bound.map(|bound| write!(out, "; detail={}", bound.as_str()));
+            });
+        }
+        if let Some(Explained { upstream: Some(name), .. }) = &self.explained {
+            add(UPSTREAM, &|out| out.extend_from_slice(name.as_bytes()));
+        }
+        if let Some((principal, now)) = &self.limits
+            && let Some(policy) = principal.policy()
+        {
+            add(POLICY, &|out| out.extend_from_slice(policy.as_bytes()));
+            add(LIMIT, &|out| principal.write_left(out, *now));
+        }
+        headers.extend(self.retry_after.map(|seconds| (RETRY_AFTER, seconds.into())));
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, CHALLENGE);
+        }
+        if self.varies {
+            headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        }
+        if let Some(coding) = self.coding {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.as_str()));
         }
         if self.last {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        if let Some(permit) = self.permit.take() {
-            response.extensions_mut().insert(Arc::new(permit));
-        }
-        *response.body_mut() = self.body.into_body();
+        let mut response = Response::new(self.body.into_body());
+        (*response.status_mut(), *response.headers_mut()) = (self.status, headers);
         response
     }
 }
@@ -207,8 +178,7 @@ impl HttpReply {
 /// than copying them.
 pub(super) const JOINED_BYTES: usize = 16 * 1024;
 
-/// The pieces of one body, in order. A long answer is sent as slices of the cached text, without a copy. Bytes that were
-/// sent are removed from the front.
+/// The pieces of one body, in order. A long answer is sent as slices of the cached text, without a copy.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BodyParts {
     pieces: VecDeque<Bytes>,
@@ -231,10 +201,6 @@ impl BodyParts {
     /// Returns the length of the remaining pieces in bytes.
     pub(super) fn len(&self) -> usize {
         self.left
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.left == 0
     }
 
     /// Converts the pieces into a body of known length. A body of up to 16 KiB becomes one buffer.
@@ -262,23 +228,6 @@ impl BodyParts {
             joined.extend_from_slice(piece);
         }
         joined.freeze()
-    }
-
-    /// Removes `bytes` bytes from the front.
-    ///
-    /// # Panics
-    /// Fewer than `bytes` bytes remain.
-    pub(super) fn advance(&mut self, mut bytes: usize) {
-        self.left -= bytes;
-        while bytes > 0 {
-            let front = &mut self.pieces[0];
-            if bytes < front.len() {
-                bytes::Buf::advance(front, bytes);
-                return;
-            }
-            bytes -= front.len();
-            self.pieces.pop_front();
-        }
     }
 }
 

@@ -1,39 +1,167 @@
-//! The routes that carry no JSON-RPC calls: `/health` as on a node, the `OpenRPC` document, and the usage of an
-//! API key.
+//! The routes of the public listener: JSON-RPC calls and WebSockets, `/health` as on a node, the `OpenRPC` document, and the
+//! usage of an API key.
+//!
+//! Requests are checked in a node's order: verb, content type, key, size, UTF-8, then JSON-RPC. A request that a node would
+//! refuse gets the node's status and text. A key is looked up before more of a body is read than came with the head.
 
 use std::sync::{Arc, LazyLock};
 
-use axum::extract::State;
-use axum::http::header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{
+    ACCEPT, ACCEPT_ENCODING, ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
+};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
 use bytes::Bytes;
-use hyper::Request;
+use hyper::body::Body as _;
 use tokio::time::Instant;
 
-use super::Front;
-use super::fields::elements;
-use super::key;
+use super::fields::{elements, is_json};
+use super::incoming::{self, Arriving};
 use super::openrpc;
 use super::reply::{HttpReply, JSON};
-use super::request_head::ClientInfo;
+use super::upgrade::Handshake;
+use super::visit::{Refused, Visit};
+use super::{Front, key, request};
 use crate::coding::Coding;
 use crate::config::sha256;
-use crate::error::Error;
-use crate::gateway::{Principal, Usage};
+use crate::gateway::Usage;
 use crate::pool::health::Health;
 
+/// The paths of JSON-RPC calls and WebSockets. Client libraries append the slash at the end.
+const CALLS: [&str; 5] = ["/v3/{key}", "/v3/{key}/", "/v3", "/v3/", "/"];
+
 pub(super) fn router(front: Arc<Front>) -> Router {
-    Router::new()
-        .route("/health", any(health))
-        .route("/openrpc.json", get(openrpc_document))
-        .route("/v3/{key}/health", any(health_of_key))
-        .route("/v3/{key}/usage", get(usage))
-        .route("/usage", get(usage))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "Not found. Calls go to POST /v3/<API_KEY>\n") })
-        .with_state(front)
+    let after_body = from_fn_with_state(Arc::clone(&front), after_body);
+    let calls = any(other_verbs).post(calls);
+    let others = Router::new()
+        .route("/health", any(health).options(options))
+        .route("/openrpc.json", get(openrpc_document).options(options))
+        .route("/v3/{key}/health", any(health_of_key).options(options))
+        .route("/v3/{key}/usage", get(usage).options(options))
+        .route("/usage", get(usage).options(options))
+        // The router takes this for a path with an empty key.
+        .route("/v3//", any(unknown))
+        .fallback(unknown)
+        .layer(after_body);
+    CALLS.iter().fold(others, |router, path| router.route(path, calls.clone())).with_state(front)
+}
+
+/// Serves a POST to a path of calls.
+async fn calls(
+    State(front): State<Arc<Front>>,
+    Extension(visit): Extension<Arc<Visit>>,
+    request: Request,
+) -> Result<Response, Refused> {
+    let (head, body) = request.into_parts();
+    let is_call = head.headers.get(CONTENT_TYPE).is_some_and(|media| is_json(media.as_bytes()));
+    let caller = is_call.then(|| visit.caller(&head.uri, &head.headers));
+    // A parsed head may take many times the memory of its bytes, so it is not kept while the body arrives.
+    drop(head);
+    visit.admit()?;
+    let mut arriving = match &caller {
+        Some(Ok(principal)) => Some(Arriving::new(&front, principal, visit.address())),
+        _ => None,
+    };
+    let body = incoming::read(&front, body, &mut arriving).await;
+    let (client, started, is_last) = (&visit.client, visit.started, body.is_err());
+    // Boxed, so that a request whose body is arriving takes little memory.
+    let mut reply = match (caller, body) {
+        (None, _) => wrong_media(),
+        (Some(Err(error)), body) => {
+            request::refuse(&front, client, started, &body.ok().flatten().unwrap_or_default(), &error)
+        }
+        (Some(Ok(principal)), Ok(Some(body))) => {
+            Box::pin(request::serve(&front, client, principal, &body, started)).await
+        }
+        (Some(Ok(principal)), Ok(None)) => {
+            let error = request::overloaded(&principal, started);
+            request::refuse(&front, client, started, &Bytes::new(), &error)
+        }
+        (Some(Ok(_)), Err(refusal)) => *refusal,
+    };
+    reply.last |= is_last;
+    visit.guard.keep(reply.permit.take());
+    Ok(reply.into_response())
+}
+
+/// Serves a request with another verb to a path of calls.
+async fn other_verbs(
+    State(front): State<Arc<Front>>,
+    Extension(visit): Extension<Arc<Visit>>,
+    request: Request,
+) -> Result<Response, Refused> {
+    let (head, body) = request.into_parts();
+    let (handshake, is_options) = (Handshake::of(&front, &head), head.method == Method::OPTIONS);
+    drop(head);
+    visit.admit()?;
+    let body = incoming::read(&front, body, &mut None).await;
+    let is_last = body.is_err();
+    let response = match (handshake, body) {
+        _ if is_options => options().await,
+        (Some(_), Err(refusal)) => refusal.into_response(),
+        (Some(handshake), Ok(_)) => handshake.answer(&front, &visit.client),
+        (None, _) => {
+            let why = "Used HTTP Method is not allowed. POST or OPTIONS is required\n";
+            HttpReply::text(StatusCode::METHOD_NOT_ALLOWED, why).into_response()
+        }
+    };
+    Ok(ended(response, is_last))
+}
+
+/// Answers a request for a route without calls, once its body has been read. If the body stayed unread, hyper would close the
+/// connection without notice, and the TCP reset might reach the client before the response.
+async fn after_body(
+    State(front): State<Arc<Front>>,
+    Extension(visit): Extension<Arc<Visit>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    visit.admit()?;
+    if request.body().is_end_stream() {
+        return Ok(next.run(request).await);
+    }
+    let body = std::mem::take(request.body_mut());
+    let short = shortened(&request);
+    drop(request);
+    let is_last = incoming::read(&front, body, &mut None).await.is_err();
+    Ok(ended(next.run(short).await, is_last))
+}
+
+/// Returns `response`, which ends its connection if `is_last`, because the start of the next request is unknown.
+fn ended(mut response: Response, is_last: bool) -> Response {
+    if is_last {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// Returns the parts of a request's head that the routes without calls use. They are copied, because a parsed head may take
+/// many times the memory of its bytes, and its target keeps the whole read buffer alive.
+fn shortened(request: &Request) -> Request {
+    let mut short = Request::new(Body::empty());
+    *short.method_mut() = request.method().clone();
+    let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    *short.uri_mut() = Uri::try_from(target).unwrap_or_default();
+    for name in [IF_NONE_MATCH, AUTHORIZATION, key::HEADER] {
+        let values = request.headers().get_all(&name).iter();
+        let copied = values.filter_map(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
+        short.headers_mut().extend(copied.map(|value| (name.clone(), value)));
+    }
+    *short.extensions_mut() = request.extensions().clone();
+    short
+}
+
+async fn unknown(method: Method) -> Response {
+    if method == Method::OPTIONS {
+        return options().await;
+    }
+    (StatusCode::NOT_FOUND, "Not found. Calls go to POST /v3/<API_KEY>\n").into_response()
 }
 
 /// Answers `ok` if a node can take calls. Otherwise answers `behind` if a node can be reached, and `unknown` if
@@ -56,26 +184,14 @@ async fn health(State(front): State<Arc<Front>>) -> (StatusCode, &'static str) {
 /// Answers as `/health` to the holder of the key in the path, for tools that append to the URL of the calls.
 async fn health_of_key(
     state: State<Arc<Front>>,
-    Extension(client): Extension<ClientInfo>,
-    request: Request<axum::body::Body>,
+    Extension(visit): Extension<Arc<Visit>>,
+    uri: Uri,
+    headers: HeaderMap,
 ) -> Response {
-    match caller_of(&state, &client, &request, Instant::now()) {
+    match visit.caller(&uri, &headers) {
         Ok(_) => health(state).await.into_response(),
         Err(error) => HttpReply::refusal(&error).into_response(),
     }
-}
-
-/// Returns the caller whose key is in the path before its last segment, or elsewhere in the head. The key is checked as for
-/// a JSON-RPC call, so a wrong key counts as a failed attempt of the client's address.
-fn caller_of(
-    front: &Front,
-    client: &ClientInfo,
-    request: &Request<axum::body::Body>,
-    now: Instant,
-) -> Result<Arc<Principal>, Error> {
-    let uri = request.uri();
-    let in_path = uri.path().strip_prefix("/v3/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
-    client.caller(front, key::of(front, in_path, uri.query(), request.headers()), now)
 }
 
 /// The `OpenRPC` document in all its codings. It is made only once.
@@ -97,7 +213,7 @@ static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
 /// unless the client has the document already.
 async fn openrpc_document(
     State(front): State<Arc<Front>>,
-    Extension(client): Extension<ClientInfo>,
+    Extension(visit): Extension<Arc<Visit>>,
     headers: HeaderMap,
 ) -> Response {
     let Document { plain, coded, tag } = &*DOCUMENT;
@@ -108,12 +224,12 @@ async fn openrpc_document(
     if elements(known).any(is_known) {
         return (StatusCode::NOT_MODIFIED, tag).into_response();
     }
-    if let Err(error) = front.gateway.count_stranger(client.address, Instant::now()) {
+    if let Err(error) = front.gateway.count_stranger(visit.address(), visit.started) {
         return HttpReply::refusal(&error).into_response();
     }
     let mut reply = HttpReply::json(StatusCode::OK, plain.clone().into());
     if let Some((coding, text)) =
-        client.accepts.best().and_then(|best| Some((best, coded[best as usize].clone()?)))
+        visit.client.accepts.best().and_then(|best| Some((best, coded[best as usize].clone()?)))
     {
         reply.set_compressed(coding, [text]);
     }
@@ -121,22 +237,16 @@ async fn openrpc_document(
     (tag, reply.into_response()).into_response()
 }
 
-/// Returns the answer that a node gives to an OPTIONS request.
-pub(super) fn options() -> Response {
+/// Answers an OPTIONS request as a node does.
+async fn options() -> Response {
     let headers = [(CONTENT_TYPE, JSON), (ALLOW, "OPTIONS, POST"), (ACCEPT, "application/json")];
     (headers, ()).into_response()
 }
 
 /// Returns the answer of a node to a call that is not sent as JSON.
-pub(super) fn wrong_media() -> Response {
+fn wrong_media() -> HttpReply {
     let why = "Supplied content type is not allowed. Content-Type: application/json is required\n";
-    HttpReply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, why).into_response()
-}
-
-/// Returns the answer of a node to a verb other than POST and OPTIONS on the route of the JSON-RPC calls.
-pub(super) fn wrong_verb() -> Response {
-    let why = "Used HTTP Method is not allowed. POST or OPTIONS is required\n";
-    HttpReply::text(StatusCode::METHOD_NOT_ALLOWED, why).into_response()
+    HttpReply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, why)
 }
 
 /// Refuses a request without a host, or with several.
@@ -151,15 +261,10 @@ pub(super) fn wrong_coding() -> Response {
     HttpReply::text(StatusCode::NOT_IMPLEMENTED, why).last().into_response()
 }
 
-/// Answers with the usage of the caller's key. The request takes nothing from the key's rate, so that whoever is limited
-/// can see why.
-async fn usage(
-    State(front): State<Arc<Front>>,
-    Extension(client): Extension<ClientInfo>,
-    request: Request<axum::body::Body>,
-) -> Response {
-    let now = Instant::now();
-    match caller_of(&front, &client, &request, now).map(|principal| Usage::of(&principal, now)) {
+/// Answers with the usage of the caller's key. The request takes nothing from the key's rate, so that whoever is limited can
+/// see why.
+async fn usage(Extension(visit): Extension<Arc<Visit>>, uri: Uri, headers: HeaderMap) -> Response {
+    match visit.caller(&uri, &headers).map(|principal| Usage::of(&principal, Instant::now())) {
         Ok(Some(usage)) => {
             let text = serde_json::to_string(&usage).unwrap_or_default() + "\n";
             HttpReply::json(StatusCode::OK, Bytes::from(text).into()).into_response()

@@ -1,5 +1,5 @@
 //! A client's socket with the timeouts that hyper lacks: for a request head, for an idle connection, and for a client
-//! that does not read a response. Its timers and its lingering close serve the fast path, too.
+//! that does not read a response.
 //!
 //! hyper's `header_read_timeout` runs from the end of the previous response, so it cannot be shorter than the time for
 //! which a connection may be idle.
@@ -15,7 +15,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::connection_activity::ConnectionActivity;
+use super::activity::ConnectionActivity;
 
 /// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -49,13 +49,8 @@ pub(super) struct TimedSocket<S> {
 
 impl<S> TimedSocket<S> {
     /// Creates the stream of a new connection. The timeout for a request head runs from now, so it also applies to a
-    /// client that sends nothing. Reads return the bytes of `read_ahead` first.
-    pub(super) fn new(
-        socket: S,
-        activity: Arc<ConnectionActivity>,
-        timeouts: Timeouts,
-        read_ahead: Bytes,
-    ) -> Self {
+    /// client that sends nothing.
+    pub(super) fn new(socket: S, activity: Arc<ConnectionActivity>, timeouts: Timeouts) -> Self {
         let now = Instant::now();
         activity.start(now);
         Self {
@@ -65,7 +60,7 @@ impl<S> TimedSocket<S> {
             close: None,
             head_timer: LazyTimer::new(now + timeouts.head),
             write_timer: StallTimer::default(),
-            read_ahead,
+            read_ahead: Bytes::new(),
         }
     }
 
@@ -183,10 +178,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
 
 /// A timer that costs little if it rarely fires, although its deadline often changes. The caller keeps the deadline, so setting it only stores a time. The runtime's
 /// timer is reset only if it fires too early or would fire too late.
-pub(super) struct LazyTimer {
+struct LazyTimer {
     sleep: Pin<Box<Sleep>>,
     /// The deadline of `sleep`, so that its memory need not be read.
-    pub(super) sleeps_until: Instant,
+    sleeps_until: Instant,
 }
 
 impl LazyTimer {
@@ -212,7 +207,7 @@ impl LazyTimer {
 
 /// Limits the time for which the writes to a client stay pending.
 #[derive(Default)]
-pub(super) struct StallTimer(Option<Pin<Box<Sleep>>>);
+struct StallTimer(Option<Pin<Box<Sleep>>>);
 
 impl StallTimer {
     /// Returns `written`, the result of polling a write.
@@ -247,7 +242,7 @@ const READ_BYTES: usize = 8 << 10;
 /// close. The reset may discard an answer that the client has not read yet. Therefore slotfront first shuts down
 /// only the writing half of the socket. It then reads and discards the client's bytes until the client closes.
 /// Both the time for this and the number of bytes are bounded.
-pub(super) struct LingeringClose {
+struct LingeringClose {
     clock: Pin<Box<Sleep>>,
     bytes_left: usize,
     is_shut: bool,

@@ -11,10 +11,10 @@ use hyper::http::request::Parts;
 use hyper::{Method as Verb, StatusCode, Version};
 use tokio::time::Instant;
 
-use super::fields::{Fields, elements};
+use super::client::ClientInfo;
+use super::fields::{all, elements};
 use super::reply::HttpReply;
-use super::request_head::ClientInfo;
-use super::{Front, cors};
+use super::{Front, cors, key};
 use crate::error::Error;
 use crate::node::websocket::accept_key;
 
@@ -30,10 +30,10 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Reads the handshake with the API key `key`. `None` for any other request, in which `Upgrade` is ignored.
-    pub(super) fn of(head: &Parts, key: Option<Box<str>>) -> Option<Self> {
+    /// Reads the handshake. `None` for any other request, in which `Upgrade` is ignored.
+    pub(super) fn of(front: &Front, head: &Parts) -> Option<Self> {
         let lists = |field, element: &[u8]| {
-            head.headers.all(field).flat_map(elements).any(|listed| listed.eq_ignore_ascii_case(element))
+            all(&head.headers, field).flat_map(elements).any(|listed| listed.eq_ignore_ascii_case(element))
         };
         // `Upgrade` concerns one connection. A proxy that does not know it passes it on without the wish in `Connection`.
         let is_websocket = head.method == Verb::GET
@@ -43,7 +43,8 @@ impl Handshake {
         let is_known = head.headers.get(SEC_WEBSOCKET_VERSION).is_some_and(|version| version == VERSION);
         let nonce = head.headers.get(SEC_WEBSOCKET_KEY).filter(|nonce| is_known && nonce.len() == 24);
         let accept = nonce.map(|nonce| accept_key(nonce.as_bytes()));
-        is_websocket.then_some(Self { key, accept })
+        let key = || key::of(front, &head.uri, &head.headers).map(Box::from);
+        is_websocket.then(|| Self { key: key(), accept })
     }
 
     /// Returns the response. If it accepts the WebSocket, its extensions hold the client.

@@ -430,16 +430,3 @@ async fn scanning_key_does_not_evict_hot_entries() {
     assert!(hits / asked > 0.95, "{hits} of {asked} were hits");
     assert!(gateway.front().cache.usage().0 <= 600 << 10, "{:?}", gateway.front().cache.usage());
 }
-
-again_by_hyper! {
-    one_address_cannot_take_every_connection,
-    trusted_proxies_are_not_limited_as_one_address,
-    connections_that_name_no_client_have_one_share,
-    ten_megabytes_are_not_read,
-    deep_nesting_is_refused_cheaply,
-    batched_blocks_cost_as_much_as_single_ones,
-    ambiguous_request_ends_cannot_smuggle_requests,
-    no_spelling_of_a_path_is_another_path,
-    nothing_that_a_caller_names_becomes_a_header,
-    rebound_host_cannot_read_the_admin_listener,
-}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
-use slotfront_testkit::wire::{NOT_PLAIN, is_whole, post, read_until};
+use slotfront_testkit::wire::{is_whole, post, read_until};
 use slotfront_testkit::{PATIENCE, TestCertificate, TestGateway};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -73,13 +73,11 @@ async fn draining_gateway_reads_past_the_last_answer() {
         .await;
     let seen = async {
         while gateway.admin("/readyz").await.status == 200 {}
-        for (name, more) in [("fast path", ""), ("hyper", NOT_PLAIN)] {
-            let answer = answer_of(narrow(&gateway).await.unwrap(), &post("/v3/dev", more, CALL)).await;
-            if let Ok(answer) = &answer {
-                assert!(answer.contains("connection: close"), "{name}: {answer:?}");
-            }
-            assert_last(name, answer, "200");
+        let answer = answer_of(narrow(&gateway).await.unwrap(), &post("/v3/dev", "", CALL)).await;
+        if let Ok(answer) = &answer {
+            assert!(answer.contains("connection: close"), "{answer:?}");
         }
+        assert_last("during the notice", answer, "200");
     };
     gateway.during_the_notice(seen).await;
 }
@@ -103,19 +101,17 @@ async fn tls_client_that_keeps_sending_gets_answer() {
         .grace_periods(|periods| periods.linger = PATIENCE)
         .start()
         .await;
-    // A late body times out, on the fast path and in hyper. The answer is the connection's last.
-    let late = |more| post("/v3/dev", more, CALL).replace("content-length: ", "content-length: 1");
-    for (name, begin) in [("fast path", late("")), ("hyper", late(NOT_PLAIN))] {
-        let socket = narrow(&gateway).await.unwrap();
-        let mut socket = connector.connect("localhost".try_into().unwrap(), socket).await.unwrap();
-        socket.write_all(begin.as_bytes()).await.unwrap();
-        socket.flush().await.unwrap();
-        // The first byte of the answer shows that it is on its way.
-        let mut first = [0];
-        socket.read_exact(&mut first).await.unwrap();
-        let answer = answer_of(socket, "").await.map(|rest| format!("{}{rest}", char::from(first[0])));
-        assert_last(name, answer, "408");
-    }
+    // A late body times out. The answer is the connection's last.
+    let begin = post("/v3/dev", "", CALL).replace("content-length: ", "content-length: 1");
+    let socket = narrow(&gateway).await.unwrap();
+    let mut socket = connector.connect("localhost".try_into().unwrap(), socket).await.unwrap();
+    socket.write_all(begin.as_bytes()).await.unwrap();
+    socket.flush().await.unwrap();
+    // The first byte of the answer shows that it is on its way.
+    let mut first = [0];
+    socket.read_exact(&mut first).await.unwrap();
+    let answer = answer_of(socket, "").await.map(|rest| format!("{}{rest}", char::from(first[0])));
+    assert_last("a late body", answer, "408");
 }
 
 #[tokio::test]
@@ -129,25 +125,14 @@ async fn a_lingering_connection_counts_until_the_drain_ends() {
         .grace_periods(|periods| periods.linger = PATIENCE * 10)
         .start()
         .await;
-    let mut lingering = Vec::new();
-    for more in ["", NOT_PLAIN] {
-        let request = post("/v3/dev", more, CALL);
-        let mut socket = gateway.connect().await;
-        socket.write_all(&request.as_bytes()[..request.len() - 1]).await.unwrap();
-        // The client reads to the end of the answer, and does not close.
-        let answer = read_until(&mut socket, |_| false).await;
-        assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
-        lingering.push(socket);
-    }
+    let request = post("/v3/dev", "", CALL);
+    let mut socket = gateway.connect().await;
+    socket.write_all(&request.as_bytes()[..request.len() - 1]).await.unwrap();
+    // The client reads to the end of the answer, and does not close.
+    let answer = read_until(&mut socket, |_| false).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
     let (connections, in_flight) = (&gateway.front().metrics.connections, &gateway.front().in_flight);
-    assert_eq!((connections.get(), in_flight.load(Ordering::Relaxed)), (2, 0));
+    assert_eq!((connections.get(), in_flight.load(Ordering::Relaxed)), (1, 0));
     let stopped = tokio::time::timeout(PATIENCE, gateway.app.stop()).await;
     assert!(stopped.is_ok() && connections.get() == 0, "{stopped:?}");
-}
-
-again_by_hyper! {
-    client_that_keeps_sending_gets_last_answer,
-    draining_gateway_reads_past_the_last_answer,
-    tls_client_that_keeps_sending_gets_answer,
-    a_lingering_connection_counts_until_the_drain_ends,
 }

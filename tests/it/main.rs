@@ -3,19 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue panics with its line")]
 
-/// Runs these tests of a file a second time, with gateways whose fast path is off. It is for tests that speak HTTP by hand,
-/// because the fast path and hyper must not differ there.
-macro_rules! again_by_hyper {
-    ($($test:ident),* $(,)?) => {
-        mod by_hyper {
-            $(#[test]
-            fn $test() {
-                slotfront_testkit::by_hyper(super::$test);
-            })*
-        }
-    };
-}
-
 mod admin;
 mod attacks;
 mod billing;
@@ -28,7 +15,6 @@ mod dashboards;
 mod derive;
 mod epochs;
 mod equal_questions;
-mod fast_path;
 mod faults;
 mod files;
 mod follow;
@@ -37,6 +23,7 @@ mod fuzz;
 mod gateway;
 mod heavy;
 mod http;
+mod http1;
 mod http2;
 mod judging;
 mod last_answer;

@@ -293,9 +293,3 @@ async fn a_new_limit_of_batches_needs_a_restart() {
     let reply = gateway.batch([gateway.get_nodes(), gateway.get_nodes(), gateway.get_nodes()]).send().await;
     assert_eq!(reply.json().as_array().map(Vec::len), Some(3), "{}", reply.text);
 }
-
-again_by_hyper! {
-    open_connections_survive_reloads,
-    slow_reload_blocks_no_request,
-    a_new_limit_of_batches_needs_a_restart,
-}

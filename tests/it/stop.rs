@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use slotfront_testkit::wire::{self, NOT_PLAIN, exchange};
+use slotfront_testkit::wire::{self, exchange};
 use slotfront_testkit::{PATIENCE, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,14 +19,6 @@ async fn until_draining(gateway: &TestGateway) {
             return;
         }
     }
-}
-
-/// Returns one call in two forms: the first is read by the fast path (slotfront's own HTTP reader), the second by
-/// hyper.
-fn both_ways() -> [String; 2] {
-    let call = wire::call("getClusterNodes");
-    let by_hyper = call.replacen("\r\n", &format!("\r\n{NOT_PLAIN}"), 1);
-    [call, by_hyper]
 }
 
 #[tokio::test]
@@ -93,25 +85,17 @@ async fn during_the_notice_every_answer_says_close() {
     let gateway =
         TestGateway::builder().nodes(1).grace_periods(|periods| periods.notice = PATIENCE).start().await;
     let close = "connection: close";
-    let mut kept = Vec::new();
-    for request in both_ways() {
-        let mut socket = gateway.connect().await;
-        let (status, fields, _) = exchange(&mut socket, request.as_bytes()).await;
-        assert!(status.contains("200") && !fields.contains(close), "{fields:?}");
-        kept.push((socket, request));
-    }
+    let request = wire::call("getClusterNodes");
+    let mut kept = gateway.connect().await;
+    let (status, fields, _) = exchange(&mut kept, request.as_bytes()).await;
+    assert!(status.contains("200") && !fields.contains(close), "{fields:?}");
     let seen = async {
         until_draining(&gateway).await;
-        let mut ended = Vec::new();
-        for (mut socket, request) in kept {
-            let newcomer = gateway.connect().await;
-            for socket in [&mut socket, &mut { newcomer }] {
-                let (status, fields, _) = exchange(socket, request.as_bytes()).await;
-                assert!(status.contains("200") && fields.contains(close), "{fields:?}");
-                ended.push(socket.read(&mut [0; 8]).await.ok());
-            }
+        for socket in [&mut kept, &mut gateway.connect().await] {
+            let (status, fields, _) = exchange(socket, request.as_bytes()).await;
+            assert!(status.contains("200") && fields.contains(close), "{fields:?}");
+            assert_eq!(socket.read(&mut [0; 8]).await.ok(), Some(0));
         }
-        assert_eq!(ended, [Some(0); 4]);
     };
     gateway.during_the_notice(seen).await;
 }
@@ -123,7 +107,8 @@ async fn a_stop_without_clients_gives_notice() {
     assert_eq!(gateway.connections(), 0);
     let seen = async {
         until_draining(&gateway).await;
-        let (status, fields, _) = exchange(&mut gateway.connect().await, both_ways()[0].as_bytes()).await;
+        let (status, fields, _) =
+            exchange(&mut gateway.connect().await, wire::call("getClusterNodes").as_bytes()).await;
         assert!(status.contains("200") && fields.contains("connection: close"), "{fields:?}");
     };
     gateway.during_the_notice(seen).await;
@@ -137,18 +122,12 @@ async fn an_idle_connection_is_heard_after_the_notice() {
         .start()
         .await;
     let app = &gateway.app;
-    let mut kept = Vec::new();
-    for request in both_ways() {
-        let mut socket = gateway.connect().await;
-        exchange(&mut socket, request.as_bytes()).await;
-        kept.push((socket, request));
-    }
+    let (mut kept, request) = (gateway.connect().await, wire::call("getClusterNodes"));
+    exchange(&mut kept, request.as_bytes()).await;
     let seen = async {
         gateway.until_closed().await;
-        for (mut socket, request) in kept {
-            let (status, fields, _) = exchange(&mut socket, request.as_bytes()).await;
-            assert!(status.contains("200") && fields.contains("connection: close"), "{fields:?}");
-        }
+        let (status, fields, _) = exchange(&mut kept, request.as_bytes()).await;
+        assert!(status.contains("200") && fields.contains("connection: close"), "{fields:?}");
     };
     tokio::join!(app.stop(), seen);
 }
@@ -165,16 +144,12 @@ async fn silent_connections_end_after_the_last_moment() {
         .grace_periods(|periods| (periods.notice, periods.last_moment) = (SHORT, SHORT))
         .start()
         .await;
-    let mut silent = vec![gateway.connect().await];
-    for request in both_ways() {
-        let mut socket = gateway.connect().await;
-        exchange(&mut socket, request.as_bytes()).await;
-        silent.push(socket);
-    }
-    gateway.until("all are open", || gateway.connections() == 3).await;
+    let (new, mut served) = (gateway.connect().await, gateway.connect().await);
+    exchange(&mut served, wire::call("getClusterNodes").as_bytes()).await;
+    gateway.until("both are open", || gateway.connections() == 2).await;
     let stopped = tokio::time::timeout(PATIENCE, gateway.app.stop()).await;
     assert!(stopped.is_ok(), "the stop waited for a silent connection");
-    for mut socket in silent {
+    for mut socket in [new, served] {
         assert_eq!(socket.read(&mut [0; 8]).await.ok(), Some(0));
     }
 }
@@ -222,15 +197,4 @@ async fn drain_timeout_cuts_hung_calls() {
     assert!(matches!(cut, Ok(0) | Err(_)), "{cut:?}");
     assert_eq!(gateway.in_flight(), 0);
     assert_eq!(gateway.connections(), 0);
-}
-
-again_by_hyper! {
-    readiness_fails_while_calls_are_served,
-    calls_finish_before_the_admin_listener_ends,
-    during_the_notice_every_answer_says_close,
-    a_stop_without_clients_gives_notice,
-    an_idle_connection_is_heard_after_the_notice,
-    silent_connections_end_after_the_last_moment,
-    a_connection_in_the_queue_is_served,
-    drain_timeout_cuts_hung_calls,
 }

@@ -301,8 +301,3 @@ async fn the_age_of_the_newest_slot_is_shown() {
     };
     gateway.until("new slots come", is_younger).await;
 }
-
-again_by_hyper! {
-    a_handshake_is_whole_or_none,
-    a_call_in_the_packet_of_the_handshake_is_answered,
-}

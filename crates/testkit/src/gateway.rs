@@ -1,6 +1,5 @@
 //! A gateway in front of a simulated cluster, with an HTTP client.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,16 +41,6 @@ pub struct TestGateway {
     pub client: reqwest::Client,
 }
 
-thread_local! {
-    static BY_HYPER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a test whose gateways all have the fast path turned off. `#[tokio::test]` starts them on the test's own thread.
-pub fn by_hyper(test: fn()) {
-    BY_HYPER.set(true);
-    test();
-}
-
 /// A function that changes the settings of a test gateway before it starts.
 type Change<'a, T> = Box<dyn FnOnce(&mut T) + 'a>;
 /// A function that sets up the nodes of a new cluster.
@@ -68,7 +57,6 @@ pub struct TestGatewayBuilder<'a> {
     periods: Option<Change<'a, GracePeriods>>,
     tap: Option<&'a LoopbackTap>,
     secured: bool,
-    by_hyper: bool,
 }
 
 impl<'a> TestGatewayBuilder<'a> {
@@ -123,12 +111,6 @@ impl<'a> TestGatewayBuilder<'a> {
         self
     }
 
-    /// Turns the fast path off, so that hyper serves every request.
-    pub fn by_hyper(mut self) -> Self {
-        self.by_hyper = true;
-        self
-    }
-
     /// Serves the public listener over TLS with this certificate.
     pub fn tls(self, certificate: &TestCertificate) -> Self {
         let files = certificate.files();
@@ -167,8 +149,7 @@ impl<'a> TestGatewayBuilder<'a> {
             change(&mut periods);
         }
         let gateway = Gateway::new(&config, Metrics::new()).expect("a gateway");
-        let mut listeners = Listeners::bind(&config).await.expect("free ports");
-        listeners.fast_path = !self.by_hyper;
+        let listeners = Listeners::bind(&config).await.expect("free ports");
         let app = App::start_with(config, gateway, listeners, periods).expect("an app");
         // Without the system's certificates, which take longer to read than the gateway takes to start.
         let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().expect("a client");
@@ -195,7 +176,6 @@ impl TestGateway {
             periods: None,
             tap: None,
             secured: false,
-            by_hyper: BY_HYPER.get(),
         }
     }
 

@@ -46,7 +46,7 @@ use std::time::Duration;
 pub use call::{FORWARDED, TestCall, forwarded_params};
 pub use certificate::TestCertificate;
 pub use cluster::{TestCluster, node_answer};
-pub use gateway::{TestGateway, TestGatewayBuilder, by_hyper, upstream_request};
+pub use gateway::{TestGateway, TestGatewayBuilder, upstream_request};
 pub use loopback_tap::{LoopbackTap, TappedRequest};
 pub use reply::Reply;
 pub use request::TestRequest;

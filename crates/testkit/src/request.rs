@@ -75,8 +75,7 @@ impl TestRequest {
         async move { Reply::read(request.send().await.expect("an answer")).await }
     }
 
-    /// Sends the request three times: over HTTP/1.1 so that slotfront's fast path parses it, over HTTP/1.1 so that
-    /// hyper parses it, and over HTTP/2.
+    /// Sends the request three times: over HTTP/1.1, over HTTP/1.1 by a browser, and over HTTP/2.
     pub async fn send_every_way(&self) -> [Reply; 3] {
         let multiplexed = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build();
         let multiplexed = multiplexed.expect("a client");

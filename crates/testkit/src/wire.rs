@@ -8,10 +8,6 @@ use tokio::net::TcpStream;
 
 use crate::PATIENCE;
 
-/// A header field that keeps a request off slotfront's fast path for HTTP/1.1, so that hyper parses the request.
-/// The field has no other effect.
-pub const NOT_PLAIN: &str = "connection: keep-alive, x-nothing\r\n";
-
 /// The parts of a response that do not depend on the clock: the status line, the header fields without their
 /// times, and the body.
 pub type TimelessAnswer = (String, BTreeSet<String>, Vec<u8>);

@@ -15,7 +15,7 @@ fn pair() -> (DuplexStream, TimedSocket<DuplexStream>, Arc<ConnectionActivity>) 
     let (client, socket) = tokio::io::duplex(16);
     let activity = Arc::new(ConnectionActivity::default());
     let timeouts = Timeouts { head: HEAD, idle: IDLE, write: WRITE, linger: LINGER };
-    (client, TimedSocket::new(socket, Arc::clone(&activity), timeouts, Bytes::new()), activity)
+    (client, TimedSocket::new(socket, Arc::clone(&activity), timeouts), activity)
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use h2::client::{ResponseFuture, SendRequest};
 use hyper::Request;
 use slotfront::config::Config;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
-use slotfront_testkit::wire::{NOT_PLAIN, is_whole, post, read_until};
+use slotfront_testkit::wire::{is_whole, post, read_until};
 use slotfront_testkit::{PATIENCE, TestGateway};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{CALL, from, is_served};
 
-/// The length of a long body. It is read in several pieces, and yet the fast path takes it.
+/// The length of a long body. It is read in several pieces.
 const LONG: usize = 48 * 1024;
 /// The length of a body that is too long for one read as well.
 const SHORT: usize = 16 * 1024;
@@ -29,12 +29,11 @@ fn call_of(bytes: usize) -> String {
 /// The ways by which a request is read.
 #[derive(Debug, Clone, Copy)]
 enum Way {
-    FastPath,
-    Hyper,
+    Http1,
     Http2,
 }
 
-const WAYS: [Way; 3] = [Way::FastPath, Way::Hyper, Way::Http2];
+const WAYS: [Way; 2] = [Way::Http1, Way::Http2];
 
 /// A request whose last byte has not been sent.
 enum Unfinished {
@@ -53,21 +52,17 @@ impl Unfinished {
     /// Begins a call of `bytes` bytes with `key`, and sends all of it but the last byte, which is a blank.
     async fn begin(gateway: &TestGateway, way: Way, key: &str, bytes: usize) -> Self {
         let mut body = call_of(bytes);
-        let headers = match way {
-            Way::FastPath => "",
-            Way::Hyper => NOT_PLAIN,
-            Way::Http2 => {
-                let mut calls = http2(gateway, [127, 0, 0, 1]).await.ready().await.unwrap();
-                let head = Request::post(gateway.url_of(key)).header("content-type", "application/json");
-                let head = head.header("content-length", bytes).body(()).unwrap();
-                let (reply, mut sending) = calls.send_request(head, false).unwrap();
-                body.pop();
-                sending.send_data(body.into(), false).unwrap();
-                return Self::Http2(calls, reply, sending);
-            }
-        };
+        if matches!(way, Way::Http2) {
+            let mut calls = http2(gateway, [127, 0, 0, 1]).await.ready().await.unwrap();
+            let head = Request::post(gateway.url_of(key)).header("content-type", "application/json");
+            let head = head.header("content-length", bytes).body(()).unwrap();
+            let (reply, mut sending) = calls.send_request(head, false).unwrap();
+            body.pop();
+            sending.send_data(body.into(), false).unwrap();
+            return Self::Http2(calls, reply, sending);
+        }
         let mut socket = gateway.connect().await;
-        let request = post(&format!("/v3/{key}"), headers, &body);
+        let request = post(&format!("/v3/{key}"), "", &body);
         socket.write_all(&request.as_bytes()[..request.len() - 1]).await.unwrap();
         Self::Http1(socket)
     }

@@ -16,8 +16,8 @@ use hyper::Response;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::connection_service::Http2Permit;
 use super::in_flight::InFlightPermit;
+use super::permits::Http2Permit;
 
 /// The maximum length of a frame given to hyper over HTTP/2, in bytes. hyper queues a frame even if the client reads
 /// nothing, and asks for the next frame when its queue has space. With short frames, hyper never queues a whole long
@@ -60,14 +60,14 @@ struct State {
 
 /// The permits that a request holds until its answer is written. The first counts towards `server.max_in_flight`, the
 /// second towards the limit on HTTP/2 requests.
-type HeldPermits = (Option<Arc<InFlightPermit>>, Option<Http2Permit>);
+type HeldPermits = (Option<InFlightPermit>, Option<Http2Permit>);
 
 /// A request that is being answered. Dropping the value marks the end of the request, answered or not.
 pub(super) struct RequestGuard {
     activity: Arc<ConnectionActivity>,
     number: u64,
     is_http2: bool,
-    permits: HeldPermits,
+    permits: Mutex<HeldPermits>,
 }
 
 impl ConnectionActivity {
@@ -86,14 +86,14 @@ impl ConnectionActivity {
     }
 
     /// Records that a request head was read, and returns the guard of the request.
-    pub(super) fn begin(self: &Arc<Self>) -> RequestGuard {
+    pub(super) fn begin(self: &Arc<Self>) -> Arc<RequestGuard> {
         let mut state = self.state();
         state.heads += 1;
         state.answering += 1;
         state.peak_answering = state.peak_answering.max(u32::try_from(state.answering).unwrap_or(u32::MAX));
         (state.quiet_since, state.head_since) = (None, None);
         let (number, is_http2) = (state.heads, state.is_http2);
-        RequestGuard { activity: Arc::clone(self), number, is_http2, permits: HeldPermits::default() }
+        Arc::new(RequestGuard { activity: Arc::clone(self), number, is_http2, permits: Mutex::default() })
     }
 
     /// Returns the number of requests whose answers are not written yet.
@@ -151,15 +151,23 @@ impl ConnectionActivity {
 
 impl RequestGuard {
     /// Keeps the permit of the request's HTTP/2 stream until the answer is written.
-    pub(super) fn hold(&mut self, permit: Http2Permit) {
-        self.permits.1 = Some(permit);
+    pub(super) fn hold(&self, permit: Http2Permit) {
+        self.permits().1 = Some(permit);
+    }
+
+    /// Keeps the permit of the request until the answer is written.
+    pub(super) fn keep(&self, permit: Option<InFlightPermit>) {
+        self.permits().0 = permit;
     }
 
     /// Wraps the answer to the request in a body that keeps the request's permits until the answer is written.
-    pub(super) fn answer(mut self, mut response: Response<Body>) -> Response<PacedBody> {
-        self.permits.0 = response.extensions_mut().remove::<Arc<InFlightPermit>>();
+    pub(super) fn answer(self: Arc<Self>, response: Response<Body>) -> Response<PacedBody> {
         self.note_progress();
         response.map(|body| PacedBody { body, ahead: Bytes::new(), guard: self })
+    }
+
+    fn permits(&self) -> MutexGuard<'_, HeldPermits> {
+        self.permits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the answer progresses now. Has no effect over HTTP/1.1.
@@ -172,10 +180,11 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
+        let permits = std::mem::take(&mut *self.permits());
         let mut state = self.activity.state();
         state.answering = state.answering.saturating_sub(1);
-        if self.permits.0.is_some() || self.permits.1.is_some() {
-            state.unwritten.push(std::mem::take(&mut self.permits));
+        if permits.0.is_some() || permits.1.is_some() {
+            state.unwritten.push(permits);
         }
         state.last_progress.remove(&self.number);
         state.quiet_since = (state.answering == 0).then(Instant::now);
@@ -188,7 +197,7 @@ pub(super) struct PacedBody {
     body: Body,
     /// The bytes that were taken from `body` and not given to hyper yet.
     ahead: Bytes,
-    guard: RequestGuard,
+    guard: Arc<RequestGuard>,
 }
 
 impl hyper::body::Body for PacedBody {
