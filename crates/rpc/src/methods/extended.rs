@@ -49,24 +49,38 @@ pub(super) fn with_unknown_members(query: Query, params: &Params) -> Query {
     if known.is_empty() || !text.contains(&b'{') || !scan(text, known).unwrap_or(true) {
         return query;
     }
-    let Ok(mut params) = serde_json::from_slice::<Vec<Value>>(text) else { return query };
-    while params.last().is_some_and(Value::is_null) {
-        params.pop();
+    let Ok(mut asked) = serde_json::from_slice::<Vec<Value>>(text) else { return query };
+    let Ok(mut params) = serde_json::from_str::<Vec<Value>>(&query.params_json()) else { return query };
+    while asked.last().is_some_and(Value::is_null) {
+        asked.pop();
     }
+    // What is known is written as for every node. It says which state the answer is of.
+    let has_config = params.len() > 1 && params.last().is_some_and(Value::is_object);
+    let last = asked.len().saturating_sub(1);
     let mut has_unknown = false;
-    for config in params.iter_mut().filter_map(Value::as_object_mut) {
-        config.retain(|name, value| is_known(known, name.as_bytes()) || !value.is_null());
-        has_unknown |= !config.keys().all(|name| is_known(known, name.as_bytes()));
+    for (at, config) in asked.into_iter().enumerate() {
+        let Value::Object(config) = config else { continue };
+        let unknown = |(name, value): &(String, Value)| !value.is_null() && !is_known(known, name.as_bytes());
+        let unknown: Map<_, _> = config.into_iter().filter(unknown).collect();
+        if unknown.is_empty() {
+            continue;
+        }
+        has_unknown = true;
+        let at = if at == last && has_config { params.len() - 1 } else { at.min(params.len()) };
+        if !params.get(at).is_some_and(Value::is_object) {
+            params.insert(at, Value::Object(Map::new()));
+        }
+        if let Some(Value::Object(written)) = params.get_mut(at) {
+            written.extend(unknown);
+        }
     }
     if !has_unknown {
         return query;
     }
     let commitment = query.commitment();
     match params.last_mut() {
-        // What the method knows of these two is written anew, because it says which state the answer is of.
-        Some(Value::Object(config)) => {
-            config.retain(|name, _| !COMMON.contains(&&**name));
-        }
+        // These two are written anew for each node.
+        Some(Value::Object(config)) => config.retain(|name, _| !COMMON.contains(&&**name)),
         _ if commitment.is_some() => params.push(Value::Object(Map::new())),
         _ => {}
     }
@@ -134,7 +148,7 @@ mod tests {
             (
                 Method::GetProgramAccounts,
                 r#"{"changedSinceSlot":7}"#,
-                r#"{"changedSinceSlot":7,"commitment":"finalized"}"#,
+                r#"{"changedSinceSlot":7,"encoding":"binary","filters":[],"sortResults":true,"withContext":false,"commitment":"finalized"}"#,
             ),
             (Method::GetBalance, r#"{"x\u0061":{}}"#, r#"{"xa":{},"commitment":"finalized"}"#),
         ] {
@@ -152,6 +166,10 @@ mod tests {
             (block.commitment(), block.plain().unwrap().result),
             (confirmed, ResultKind::ObjectOrNull)
         );
+        // What the interface leaves out by default, a node gives by default.
+        let spec = Params::Array(r#"[5,{"new":1}]"#.into());
+        let spec = Query::parse(Method::GetBlock, &spec, Profile::Spec).unwrap();
+        assert_eq!(spec, parse(Method::GetBlock, &spec.params_json()));
         let account = parse(Method::GetAccountInfo, &format!(r#"["{CLOCK}",{{"a":1}}]"#));
         assert_eq!(account.with_min_context_slot(slot).min_context_slot(), slot);
     }
