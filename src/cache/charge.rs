@@ -43,7 +43,7 @@ const PAID_BYTES: usize = 1 << 20;
 /// The price of a call in units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Price {
-    /// The price of an answer from a node, up to [`PAID_BYTES`].
+    /// The price of an answer from a node, up to `PAID_BYTES`.
     pub miss: f64,
     /// What each further MiB adds, if it is only begun.
     pub mib: f64,

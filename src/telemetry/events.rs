@@ -53,7 +53,7 @@ pub struct Event {
 pub struct Events(Mutex<VecDeque<Event>>);
 
 impl Events {
-    /// Notes an event, and forgets the oldest one beyond [`KEPT`].
+    /// Notes an event, and forgets the oldest one beyond `KEPT`.
     pub fn note(&self, kind: EventKind, text: impl Into<String>) {
         let event = Event { at_ms: Timestamp::now().as_millisecond(), kind, text: text.into() };
         let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
