@@ -167,7 +167,7 @@ class Audit(GatewayTest):
             ("POST", f"/api/keys/{made}/rotate", None, "key.rotate"),
             ("POST", f"/api/keys/{made}/revoke", None, "key.revoke"),
             ("POST", "/api/cache/purge", None, "cache.purge"),
-            ("POST", "/api/upstreams/node-0/drain", None, "upstream.drain"),
+            ("POST", "/api/upstreams/node-0/drain?force=true", None, "upstream.drain"),
             ("POST", "/api/upstreams/node-0/restore", None, "upstream.restore"),
             ("POST", "/api/reload", None, "reload"),
             ("GET", "/api/log", None, "log.read"),

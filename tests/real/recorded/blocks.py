@@ -2,7 +2,7 @@
 
 From a block in base64 it makes every shape but jsonParsed, and each transaction; from one in jsonParsed, whatever is
 jsonParsed. A recording in another encoding is written as bytes again for the node, so that slotfront has to make the recorded
-text of them. A recorded transaction is put into a block of its own.
+text of them. A recorded transaction is asked for by itself, and put into a block of its own.
 
 What nodes of older versions leave out is filled in, because slotfront writes like a node of version 4.0: the version of a
 transaction, its empty list of lookup tables, and `stackHeight` 1 beside its instructions. That one is left out if the node
@@ -185,6 +185,26 @@ class Block:
         return self.refusal([entry], max_version) or result({**entry.written(part, max_version), **numbers})
 
 
+class Written(Plain):
+    """The scene of a transaction that slotfront fetches in base64 and writes in the encoding of the recording."""
+
+    def __init__(self, recording, block):
+        super().__init__(recording)
+        self.block = block
+
+    def in_encoding(self, config):
+        version = config.get("maxSupportedTransactionVersion")
+        return self.block.transaction(0, self.block.entries[0], config.get("encoding", "json"), version)
+
+    def answer(self, method, params):
+        is_it = method == "getTransaction" and params[0] == self.recording.params[0]
+        answer = self.in_encoding(config_of(params)) if is_it and config_of(params).get("encoding") == "base64" else None
+        return write(answer["result"]) if answer and "result" in answer else None
+
+    def checks(self):
+        yield Check("getTransaction", self.recording.params, self.in_encoding(config_of(self.recording.params)))
+
+
 def shapes():
     """Returns the shapes of a block: details, encoding, rewards, and the highest version."""
     for details, rewards, max_version in itertools.product(("full", "accounts", "signatures", "none"), (True, False), (0, None)):
@@ -218,4 +238,5 @@ def of_transaction(recording):
     scene = Block(slot, block)
     signature = scene.entries[0].signature if recording.params[0] == UNKNOWN else recording.params[0]
     recording.params = [signature, *recording.params[1:]]
-    return [Plain(recording), scene]
+    is_written = scene.source == "base64" and config_of(recording.params).get("encoding", "json") != "base64"
+    return [Written(recording, scene) if is_written else Plain(recording), scene]

@@ -122,7 +122,11 @@ fn rewritten(ours: &Message<'_>) -> VersionedMessage {
 
 /// Judges getFeeForMessage's first param.
 fn judge_fee(text: &str) -> Result<(), String> {
-    let ours = match Query::parse(Method::GetFeeForMessage, &params_of(text, "base64"), Profile::Node) {
+    let params = params_of(text, "base64");
+    // The encoding is a member that this method does not know, and that a node passes over.
+    let ours = match Query::parse(Method::GetFeeForMessage, &params, Profile::Node)
+        .map(|query| query.known().clone())
+    {
         Ok(Query::Fee(query)) => Ok(query.message.to_vec()),
         Ok(other) => return Err(format!("{other:?}")),
         Err(refusal) => Err(refusal.message),
