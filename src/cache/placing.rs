@@ -220,7 +220,7 @@ impl Lookup {
                     {
                         Err(UncacheableReason::Null)
                     }
-                    (Query::Block(_), _) if reply.is_short => absent(self.class_of_absence(&plan.upstream)),
+                    (Query::Block(_), _) if reply.is_short => self.place_absent_block(plan),
                     (Query::Blocks(_) | Query::Page(_), _) => self.place_plain(plan, reply, result),
                     (_, Key::Plain(..)) if reply.is_short => keep(self.class_of_absence(&plan.upstream)),
                     (_, Key::Plain(..)) => self.place_plain(plan, reply, result),
@@ -257,14 +257,31 @@ impl Lookup {
                         absent(Class::NotYet(q.slot, q.commitment))
                     }
                     (query, code) if query.method().rules().absences.contains(&code) => {
-                        let class = self.class_of_absence(query);
-                        if matches!(query, Query::Block(_)) { absent(class) } else { keep(class) }
+                        match query {
+                            Query::Block(_) => self.place_absent_block(plan),
+                            _ => keep(self.class_of_absence(query)),
+                        }
                     }
                     _ => Err(UncacheableReason::Transient),
                 };
                 (Payload::Error { code: *code, body: body.clone() }, placement)
             }
         }
+    }
+
+    /// Returns the key and class of the answer that no node has the block of `plan` at this moment. It is not kept in the
+    /// place of a better one, that the slot was skipped.
+    fn place_absent_block(&self, plan: &LookupPlan) -> Placement {
+        let key = plan.alternate_key.as_ref().unwrap_or(&plan.key);
+        let rule = ServeRule::within(Limit::Fresh);
+        let is_skipped = self.store.get(key).is_some_and(|stored| {
+            matches!(stored.meta.class, Class::Skipped | Class::SkippedUnconfirmed)
+                && self.freshness.serves(&rule, &stored.meta, Instant::now()).is_yes()
+        });
+        if is_skipped {
+            return Err(UncacheableReason::Older);
+        }
+        Ok((key.clone(), self.class_of_absence(&plan.upstream)))
     }
 
     /// Returns the key and class of `result`, which `reply` has brought for the call of `plan`, and which is kept as it is.
