@@ -47,7 +47,7 @@ impl OwnHeight {
             Some(Self::One)
         } else if has(r#""stackHeight":"#) {
             of_nodes.filter(|height| *height != Self::Missing)
-        } else if has(r#""innerInstructions":[{"#) {
+        } else if has(r#""instructions":[{"#) {
             Some(Self::Missing)
         } else {
             of_nodes
@@ -104,6 +104,7 @@ mod tests {
             (inner(r#","stackHeight":2"#), [None, None, Some(Null), Some(One)]),
             (inner(r#","stackHeight":null"#), [None, None, Some(Null), Some(One)]),
             (r#"{"innerInstructions":[]}"#.to_owned(), all),
+            (r#"{"innerInstructions":[{"index":0,"instructions":[]}]}"#.to_owned(), all),
             (r#"{"meta":null}"#.to_owned(), all),
             (r#"{"logMessages":["\"costUnits\":5","\"stackHeight\":2"]}"#.to_owned(), all),
         ] {
