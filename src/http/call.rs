@@ -111,8 +111,9 @@ impl Admission {
     pub(super) async fn answer(self, request: &RequestContext<'_>) -> CallResponse {
         match self {
             Self::Admitted(call) => call.answer(request).await,
+            // Boxed, so that the future of a call that the cache answers is small.
             Self::Foreign(Call { id, method, params }) => {
-                uncached::answer(request, &id, &method, params).await
+                Box::pin(uncached::answer(request, &id, &method, params)).await
             }
             Self::Refused(response) => response,
         }

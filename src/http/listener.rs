@@ -7,6 +7,7 @@ use std::error::Error;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -285,11 +286,13 @@ impl Listener {
         let io = TokioIo::new(stream);
         if is_http2 {
             activity.set_http2(Instant::now());
-            let connection = self.http2.serve_connection(io, service);
-            Ok(Box::pin(self.drive_http2(connection, &activity)).await?)
+            let mut connection = Box::pin(self.http2.serve_connection(io, service));
+            Ok(Box::pin(self.drive_http2(connection.as_mut(), &activity)).await?)
         } else {
-            let connection = self.http1.serve_connection(io, service).with_upgrades();
-            Box::pin(self.drive_http1(connection)).await?;
+            // Boxed before it is driven, because a future holds an argument twice.
+            let mut connection = Box::pin(self.http1.serve_connection(io, service).with_upgrades());
+            Box::pin(self.drive_http1(connection.as_mut())).await?;
+            drop(connection);
             let upgraded = upgraded.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
             match upgraded {
                 Some((upgrade, client)) => Box::pin(self.serve_socket::<S>(upgrade, client)).await,
@@ -341,13 +344,15 @@ impl Listener {
     }
 
     /// Runs an HTTP/1.1 connection to its end. At a shutdown the connection closes once it is idle.
-    async fn drive_http1<I, S>(&self, connection: http1::UpgradeableConnection<I, S>) -> hyper::Result<()>
+    async fn drive_http1<I, S>(
+        &self,
+        mut connection: Pin<&mut http1::UpgradeableConnection<I, S>>,
+    ) -> hyper::Result<()>
     where
         I: rt::Read + rt::Write + Unpin + Send + 'static,
         S: HttpService<Incoming, ResBody = PacedBody>,
         S::Error: Into<BoxError>,
     {
-        tokio::pin!(connection);
         tokio::select! {
             // A request that has arrived is read before the shutdown is noticed. Otherwise hyper would close a
             // connection whose first request is not read yet, without a response.
@@ -363,10 +368,9 @@ impl Listener {
     /// reads the GOAWAY are still served.
     async fn drive_http2<C: GracefulConnection>(
         &self,
-        connection: C,
+        mut connection: Pin<&mut C>,
         activity: &ConnectionActivity,
     ) -> Result<(), C::Error> {
-        tokio::pin!(connection);
         let limits = &self.front.config.server;
         let (mut is_ending, mut stop) = (false, self.phases.stop.wait());
         loop {

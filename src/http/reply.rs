@@ -127,7 +127,8 @@ impl HttpReply {
 
     /// Converts the reply into a response. Its request keeps the permit, if there is one.
     pub(super) fn into_response(self) -> Response<Body> {
-        let mut headers = HeaderMap::with_capacity(16);
+        // As many as most replies have. hyper keeps the memory for the head of the next request.
+        let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media));
         let mut text = Vec::new();
         let mut add = |name: HeaderName, write: &dyn Fn(&mut Vec<u8>)| {

@@ -1,9 +1,12 @@
 //! The service that answers the requests of one connection: the router, and what all responses have.
 
+use std::convert::Infallible;
+use std::future::ready;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::Body;
+use futures_util::future::Either;
 use h2::Reason;
 use hyper::body::Incoming;
 use hyper::header::{ACCESS_CONTROL_REQUEST_HEADERS, CONNECTION, HeaderValue};
@@ -35,21 +38,35 @@ impl ConnectionService {
     /// # Errors
     /// The stream is refused, because there are too many HTTP/2 requests, or too many on this connection without a
     /// valid key. The client may send the request again (RFC 9113, 8.7).
-    pub(super) async fn answer(
+    pub(super) fn answer(
         self: Arc<Self>,
         mut request: Request<Incoming>,
-    ) -> Result<Response<PacedBody>, h2::Error> {
-        let connection = &self.connection;
+    ) -> impl Future<Output = Result<Response<PacedBody>, h2::Error>> {
         let upgrade = hyper::upgrade::on(&mut request);
-        let visit = Arc::new(Visit::begin(connection, &request));
+        let visit = Arc::new(Visit::begin(&self.connection, &request));
         let wanted = request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS);
         let wanted = wanted.filter(|names| names.len() <= FIELD_BYTES).map(HeaderValue::as_bytes);
         let wanted = wanted.and_then(|names| HeaderValue::from_bytes(names).ok());
         request.extensions_mut().insert(Arc::clone(&visit));
-        let mut response = match unreadable(&request) {
-            Some(refusal) => refusal,
-            None => self.router.call(request).await.unwrap_or_else(|never| match never {}),
+        let answer = match unreadable(&request) {
+            Some(refusal) => Either::Left(ready(Ok::<_, Infallible>(refusal))),
+            None => Either::Right(self.router.call(request)),
         };
+        async move {
+            let response = answer.await.unwrap_or_else(|never| match never {});
+            self.finish(response, &visit, upgrade, wanted)
+        }
+    }
+
+    /// Returns `response` with what all responses have.
+    fn finish(
+        &self,
+        mut response: Response<Body>,
+        visit: &Visit,
+        upgrade: OnUpgrade,
+        wanted: Option<HeaderValue>,
+    ) -> Result<Response<PacedBody>, h2::Error> {
+        let connection = &self.connection;
         if response.extensions_mut().remove::<Refused>().is_some() {
             return Err(Reason::REFUSED_STREAM.into());
         }

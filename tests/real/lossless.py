@@ -25,7 +25,7 @@ class Lost(Exception):
 
 
 class Http1:
-    """A client of HTTP/1.1. `fields` and `body` determine if the gateway uses its fast path."""
+    """A client of HTTP/1.1. `fields` and `body` determine the form of its requests."""
 
     def __init__(self, address, key, fields, body):
         self.address, self.socket = address, socket.create_connection(address, PATIENCE_S)
@@ -59,13 +59,13 @@ class Http1:
         self.socket.close()
 
 
-def fast(address, key):
-    """Returns a client whose calls use the fast path."""
+def plain(address, key):
+    """Returns a client whose calls have a length."""
     return Http1(address, key, f"Content-Length: {len(BODY)}", BODY)
 
 
 def chunked(address, key):
-    """Returns a client with chunked bodies, which the fast path does not serve."""
+    """Returns a client with chunked bodies."""
     return Http1(address, key, "Transfer-Encoding: chunked", b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY))
 
 
@@ -117,7 +117,7 @@ class Clients:
     def __init__(self, address, key, of_each):
         host, port = address.split(":")
         self.over, self.calls, self.lost = threading.Event(), 0, []
-        kinds = [("fast path", fast, (host, int(port))), ("HTTP/1.1", chunked, (host, int(port))), ("HTTP/2", Http2, address)]
+        kinds = [("a length", plain, (host, int(port))), ("chunks", chunked, (host, int(port))), ("HTTP/2", Http2, address)]
         self.threads = [threading.Thread(target=self.client, args=(name, kind, at, key))
                         for name, kind, at in kinds for _ in range(of_each)]
         for thread in self.threads:
