@@ -199,6 +199,11 @@ fn legacy_and_ignored_forms_fold_into_one_query() {
             r#"[KEY,{"withContext":false,"filters":[{"memcmp":{"bytes":"1","offset":1}},{"dataSize":5},{"dataSize":5}]}]"#,
         ),
         (
+            Method::GetProgramAccounts,
+            r#"[KEY,{"filters":[{"memcmp":{"offset":1,"bytes":"5T"}}]}]"#,
+            r#"[KEY,{"filters":[{"memcmp":{"offset":1,"bytes":[1,2]}},{"memcmp":{"offset":1,"bytes":[1,2],"encoding":"bytes"}},{"memcmp":{"offset":1,"bytes":"AQI=","encoding":"base64"}},{"memcmp":{"offset":1,"bytes":"5T","encoding":"bytes"}}]}]"#,
+        ),
+        (
             Method::GetTokenAccountsByOwner,
             r#"[KEY,{"mint":KEY}]"#,
             r#"[KEY,{"mint":KEY},{"encoding":"binary"}]"#,

@@ -168,14 +168,22 @@ impl RpcFilterType {
 
 /// Returns a comparison with its bytes in base58, which is the default of nodes of all versions. `None` for one that a node
 /// refuses.
-fn in_base58(compared: &Value) -> Option<Value> {
+pub(super) fn in_base58(compared: &Value) -> Option<Value> {
     let offset = compared.get("offset")?.as_u64()?;
-    let encoding = compared.get("encoding").filter(|encoding| !encoding.is_null());
-    let bytes = match (compared.get("bytes")?, encoding.map(Value::as_str)) {
-        (Value::String(text), None | Some(Some("base58"))) if text.len() <= MAX_BASE58 => {
+    let encoding = match compared.get("encoding") {
+        None | Some(Value::Null) => "base58",
+        Some(encoding) => encoding.as_str()?,
+    };
+    // A node reads a list as bytes under any encoding that it knows, and a text under the name `bytes` as base58.
+    let bytes = match (compared.get("bytes")?, encoding) {
+        (Value::String(text), "base58" | "bytes") if text.len() <= MAX_BASE58 => {
             bs58::decode(text).into_vec().ok()?
         }
-        (Value::String(text), Some(Some("base64"))) => STANDARD.decode(text).ok()?,
+        (Value::String(text), "base64") => STANDARD.decode(text).ok()?,
+        (Value::Array(list), "base58" | "base64" | "bytes") => {
+            let byte = |byte: &Value| byte.as_u64().and_then(|byte| u8::try_from(byte).ok());
+            list.iter().map(byte).collect::<Option<Vec<_>>>()?
+        }
         _ => return None,
     };
     let text = || bs58::encode(&bytes).into_string();

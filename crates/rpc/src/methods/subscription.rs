@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::get_account_info::RpcAccountInfoConfig;
 use super::params::{self, ParamError};
+use super::scans::in_base58;
 use super::{AccountEncoding, AccountForm, Commitment, Pubkey, Signature, commitment, forwarded};
 use crate::jsonrpc::Params;
 
@@ -190,9 +191,10 @@ fn canonical(method: SubscriptionMethod, config: Option<Value>) -> (Option<Value
         config.retain(|name, value| !defaults.iter().any(|(of, default)| name == of && value == default));
         // An account must pass all filters, so neither their order nor repetitions matter.
         if let Some(Value::Array(filters)) = config.get_mut("filters") {
-            for compared in filters.iter_mut().filter_map(|filter| filter.get_mut("memcmp")?.as_object_mut())
-            {
-                compared.retain(|name, value| !value.is_null() && (name != "encoding" || value != "base58"));
+            for compared in filters.iter_mut().filter_map(|filter| filter.get_mut("memcmp")) {
+                if let Some(same) = in_base58(compared) {
+                    *compared = same;
+                }
             }
             filters.sort_by_cached_key(Value::to_string);
             filters.dedup();
@@ -277,6 +279,11 @@ mod tests {
                 format!(
                     "[\"{KEY}\",{{\"dataSlice\":null,\"filters\":[{{\"memcmp\":{{\"bytes\":\"2\",\"encoding\":\"base58\",\"offset\":0}}}},{{\"dataSize\":1}},{{\"dataSize\":1}}]}}]"
                 ),
+            ),
+            (
+                Program,
+                format!("[\"{KEY}\",{{\"filters\":[{{\"memcmp\":{{\"offset\":0,\"bytes\":\"5T\"}}}}]}}]"),
+                format!("[\"{KEY}\",{{\"filters\":[{{\"memcmp\":{{\"offset\":0,\"bytes\":[1,2]}}}}]}}]"),
             ),
         ] {
             assert_eq!(parse(method, &one).unwrap(), parse(method, &other).unwrap(), "{one} {other}");
