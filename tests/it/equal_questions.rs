@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use slotfront::methods::Commitment;
-use slotfront_sim::Fault;
+use slotfront_sim::{Cluster, Fault, Settings};
 use slotfront_testkit::{TestCall, TestCluster, TestGateway};
 
 async fn one_node() -> TestGateway {
@@ -244,4 +244,22 @@ async fn filters_and_slices_are_one_by_what_they_mean() {
     let asked =
         ["getProgramAccounts", "getTokenAccountsByOwner"].map(|method| gateway.cluster.node(0).calls(method));
     assert_eq!(asked, [2, 1]);
+}
+
+/// Epochs that still double have names, too.
+#[tokio::test]
+async fn a_schedule_is_asked_for_once_a_short_epoch() {
+    let cluster = Cluster::new(Settings {
+        warmup: true,
+        first_slot: 0,
+        history_slots: 240,
+        slots_per_epoch: 8_192,
+        ..TestCluster::settings(1)
+    });
+    let gateway = TestGateway::builder().cluster(&TestCluster::serve(cluster).await).start().await;
+    // The epochs begin with the slots 0, 32, 96, 224 …
+    for slots in [0..32, 32..96, 96..224] {
+        let call = |slot: u64| gateway.call("getLeaderSchedule", json!([slot]));
+        assert_asked(&gateway, slots.step_by(9).map(call).collect(), 1).await;
+    }
 }

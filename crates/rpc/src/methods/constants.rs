@@ -45,10 +45,22 @@ pub struct EpochSchedule {
 }
 
 impl EpochSchedule {
-    /// Returns the epoch of `slot`. `None` while the epochs still grow.
+    /// Returns the epoch of `slot`. `None` if the schedule is none that a cluster can have.
+/// The number of slots of the first epoch of a cluster whose epochs double until they have their length.
+const SHORTEST_EPOCH: u64 = 32;
+
     pub fn epoch(&self, slot: Slot) -> Option<u64> {
-        let since = slot.checked_sub(self.first_normal_slot)?;
-        self.first_normal_epoch.checked_add(since.checked_div(self.slots_per_epoch)?)
+        self.epoch_and_start(slot).map(|(epoch, _)| epoch)
+    }
+
+    /// Returns the epoch of `slot`, and its first slot.
+    fn epoch_and_start(&self, slot: Slot) -> Option<(u64, Slot)> {
+        let Some(since) = slot.checked_sub(self.first_normal_slot) else {
+            let epoch = (slot / SHORTEST_EPOCH + 1).ilog2();
+            return Some((epoch.into(), ((1 << epoch) - 1) * SHORTEST_EPOCH));
+        };
+        let epoch = self.first_normal_epoch.checked_add(since.checked_div(self.slots_per_epoch)?)?;
+        Some((epoch, slot - since % self.slots_per_epoch))
     }
 
     /// Returns `call` with the name of the epoch that it is about: the first slot of that of its own slot, or of `newest`, or
@@ -61,8 +73,7 @@ impl EpochSchedule {
         let mut params: Value = serde_json::from_str(&call.params).ok()?;
         if is_of_leaders {
             let slot = params[0].as_u64().or(newest)?;
-            let since = slot.checked_sub(self.first_normal_slot)?;
-            params[0] = (slot - since.checked_rem(self.slots_per_epoch)?).into();
+            params[0] = self.epoch_and_start(slot)?.1.into();
         } else {
             params[1]["epoch"] = self.epoch(newest?)?.saturating_sub(1).into();
         }
@@ -219,17 +230,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn epochs_are_counted_from_the_first_of_full_length() {
-        let schedule = EpochSchedule { slots_per_epoch: 32, first_normal_epoch: 5, first_normal_slot: 100 };
-        for (slot, epoch) in [
-            (99, None),
-            (100, Some(5)),
-            (131, Some(5)),
-            (132, Some(6)),
-            (u64::MAX, Some(576_460_752_303_423_489)),
+    fn epochs_double_until_they_have_their_length() {
+        let schedule = EpochSchedule { slots_per_epoch: 128, first_normal_epoch: 2, first_normal_slot: 96 };
+        for (slot, epoch, start) in [
+            (0, 0, 0),
+            (31, 0, 0),
+            (32, 1, 32),
+            (95, 1, 32),
+            (96, 2, 96),
+            (223, 2, 96),
+            (224, 3, 224),
+            (u64::MAX, 144_115_188_075_855_873, u64::MAX - 31),
         ] {
-            assert_eq!(schedule.epoch(slot), epoch, "{slot}");
+            assert_eq!(schedule.epoch_and_start(slot), Some((epoch, start)), "{slot}");
         }
-        assert_eq!(EpochSchedule { slots_per_epoch: 0, ..schedule }.epoch(100), None);
+        assert_eq!(EpochSchedule { slots_per_epoch: 0, ..schedule }.epoch(96), None);
+        let growing = EpochSchedule { first_normal_slot: u64::MAX, ..schedule };
+        assert_eq!(growing.epoch_and_start(u64::MAX - 1), Some((59, ((1 << 59) - 1) * 32)));
     }
 }
