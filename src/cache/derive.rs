@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 
 use super::entry::Payload;
 use crate::methods::Pubkey;
+use crate::node::Contextual;
 use crate::node::answer::elements;
 use crate::node::shape::member;
 use object::{JsonPart, ParseDepth};
@@ -28,6 +29,10 @@ pub(super) enum Derivation {
     VoteAccount(Pubkey),
     /// One leader's slots from the schedule of all.
     Leader(Pubkey),
+    /// A list without its context.
+    Value,
+    /// The supply without the list of accounts.
+    SupplyAlone,
     /// A block in this shape, made from the block in the shape of its source.
     Block(block::BlockShape),
     /// The time of a block.
@@ -50,6 +55,8 @@ impl Derivation {
                 let text = slots.map(|slots| format!(r#"{{"{leader}":{}}}"#, slots.get()));
                 Payload::Result(Bytes::from(text.unwrap_or_else(|| "{}".to_owned())).into())
             }),
+            Self::Value => Contextual::split(text).map(|of| Payload::Result(of.value.into())),
+            Self::SupplyAlone => supply_alone(text).map(|supply| Payload::Result(supply.into())),
             Self::Block(asked) => block::reshape(text, *asked, of_nodes),
             Self::Transaction(wanted) => wanted.make(text, of_nodes),
             Self::Rewritten(asked) => block::rewritten(text, *asked, of_nodes),
@@ -88,6 +95,15 @@ pub fn vote_account(result: &Bytes, vote_pubkey: &Pubkey) -> Option<Bytes> {
         *list = found;
     }
     Some(lists.write())
+}
+
+/// Returns `result`, a supply with its list of accounts, with an empty list. `None` if it has none.
+fn supply_alone(result: &Bytes) -> Option<Bytes> {
+    const LIST: &str = "nonCirculatingAccounts";
+    let mut supply = JsonPart::read(result, ParseDepth::Members(&[("value", ParseDepth::Members(&[]))]))?;
+    let value = supply.as_object()?.get("value")?.as_object()?;
+    value.replace(LIST, LIST, JsonPart::List(Vec::new()))?;
+    Some(supply.write())
 }
 
 /// Returns the answer to getBalance for an account with this text, which may be `null`. `context` is that of the

@@ -248,8 +248,7 @@ impl LookupPlan {
         std::iter::once(&self.key).chain(&self.alternate_key)
     }
 
-    /// Returns the plan for the block or transaction that is fetched instead, because the asked one can be made from it, and
-    /// the derivation. `None` if the answer is fetched as it is asked for.
+    /// Returns the plan for what is fetched instead, because what is asked for can be made from it, and the derivation. `None` if the answer is fetched as it is asked for.
     pub(super) fn fetched_source(&self) -> Option<(Self, Derivation)> {
         let (slot, asked, finality, query) = match (&self.key, &self.upstream) {
             (Key::Block(slot, asked, finality), Query::Block(query)) => (slot, asked, finality, query),
@@ -266,6 +265,10 @@ impl LookupPlan {
         let BlockShape { details, encoding, rewards, max_version } = shape;
         let upstream = Query::Block(BlockQuery { details, encoding, rewards, max_version, ..*query });
         let source = Self { key: Key::Block(*slot, shape, *finality), upstream, ..self.clone() };
+            (_, Query::Plain(call)) => {
+                let source = Query::Plain(call.with_all_accounts()?);
+                return Some((Self::plain(source, 0), Derivation::SupplyAlone));
+            }
         Some((source, Derivation::Block(*asked)))
     }
 

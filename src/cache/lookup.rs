@@ -299,6 +299,15 @@ impl Lookup {
                 Some((BlockShape::usual().find_map(kept)?, Derivation::BlockTime))
             }
             Key::Plain(Method::GetTransaction, ..) => {
+            Key::Plain(Method::GetProgramAccounts, ..) => {
+                let Query::Plain(call) = &plan.upstream else { return None };
+                let key = self.plan(&call.in_context()?.into()).key;
+                Some((self.get_usable(&key, &rule, now)?, Derivation::Value))
+            }
+            Key::Plain(Method::GetSupply, ..) => {
+                let (source, derivation) = plan.fetched_source()?;
+                Some((self.get_usable(&source.key, &rule, now)?, derivation))
+            }
                 let Query::Transaction(query @ TransactionQuery { signature, .. }) = &plan.upstream else {
                     return None;
                 };

@@ -246,6 +246,45 @@ async fn filters_and_slices_are_one_by_what_they_mean() {
     assert_eq!(asked, [2, 1]);
 }
 
+#[tokio::test]
+async fn a_list_is_taken_out_of_its_context() {
+    let gateway = one_node().await;
+    let call = |config: Value| {
+        gateway.call("getProgramAccounts", json!(["TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA", config]))
+    };
+    let whole = call(json!({ "encoding": "base64", "withContext": true })).send().await;
+    assert!(whole.slot() > 0 && whole.value().as_array().is_some_and(|list| !list.is_empty()));
+    for config in [json!({ "encoding": "base64", "withContext": false }), json!({ "encoding": "base64" })] {
+        let list = call(config).send().await;
+        assert!(list.is_hit() && list.result() == whole.value(), "{}", list.cache_status());
+    }
+    assert_eq!(gateway.cluster.node(0).calls("getProgramAccounts"), 1);
+}
+
+#[tokio::test]
+async fn the_supply_is_one_with_and_without_its_accounts() {
+    let gateway = one_node().await;
+    let node = gateway.cluster.node(0);
+    let value =
+        json!({ "circulating": 5, "nonCirculating": 2, "nonCirculatingAccounts": ["a", "b"], "total": 7 });
+    let supply = json!({ "context": { "apiVersion": "4.0.0", "slot": gateway.cluster.slot(Commitment::Confirmed) }, "value": value });
+    node.fault_on("getSupply", Fault::Result(supply.clone()), None);
+    let mut alone = supply.clone();
+    alone["value"]["nonCirculatingAccounts"] = json!([]);
+    let call = |config: Value| gateway.call("getSupply", json!([config]));
+    for commitment in ["processed", "confirmed"] {
+        let without = json!({ "commitment": commitment, "excludeNonCirculatingAccountsList": true });
+        let mut calls = [(without, &alone), (json!({ "commitment": commitment }), &supply)];
+        if commitment == "confirmed" {
+            calls.reverse();
+        }
+        for (config, expected) in &calls {
+            assert_eq!(call(config.clone()).send().await.result(), **expected, "{config}");
+        }
+    }
+    assert_eq!(node.calls("getSupply"), 2);
+}
+
 /// Epochs that still double have names, too.
 #[tokio::test]
 async fn a_schedule_is_asked_for_once_a_short_epoch() {

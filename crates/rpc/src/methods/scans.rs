@@ -156,6 +156,28 @@ pub(super) fn program_accounts(params: &Params) -> Result<Query, ParamError> {
     Ok(query.within(&context_of(&config.account_config)).into())
 }
 
+impl PlainQuery {
+    /// Returns the call for the same list within its context, whose value is the answer to this call. `None` for other calls.
+    pub fn in_context(&self) -> Option<Self> {
+        let is_bare = self.method == Method::GetProgramAccounts && self.result == ResultKind::List;
+        let before = self.params.strip_suffix(BARE).filter(|_| is_bare)?;
+        let params = format!("{before}{IN_CONTEXT}").into();
+        Some(Self { params, result: ResultKind::Context, ..self.clone() })
+    }
+
+    /// Returns the call for the supply with the list of accounts, from which this call without it is answered. `None` for
+    /// other calls.
+    pub fn with_all_accounts(&self) -> Option<Self> {
+        let params = supply_params(false).to_string().into();
+        let is_without = self.method == Method::GetSupply && self.params != params;
+        is_without.then(|| Self { params, ..self.clone() })
+    }
+}
+
+/// The end of the canonical params of getProgramAccounts, for a list alone and for one within its context.
+const BARE: &str = r#""withContext":false}]"#;
+const IN_CONTEXT: &str = r#""withContext":true}]"#;
+
 impl RpcFilterType {
     fn into_json(self) -> Value {
         match self {
@@ -304,10 +326,13 @@ struct RpcSupplyConfig {
 
 pub(super) fn supply(params: &Params) -> Result<Query, ParamError> {
     let config = params::at_most_one::<RpcSupplyConfig>(params)?.unwrap_or_default();
-    let members =
-        json!({ "excludeNonCirculatingAccountsList": config.exclude_non_circulating_accounts_list });
-    let query = PlainQuery::new(Method::GetSupply, &json!([members]), ResultKind::Context, Life::Scan);
+    let params = supply_params(config.exclude_non_circulating_accounts_list);
+    let query = PlainQuery::new(Method::GetSupply, &params, ResultKind::Context, Life::Scan);
     Ok(query.at(config.commitment).into())
+}
+
+fn supply_params(without_accounts: bool) -> Value {
+    json!([{ "excludeNonCirculatingAccountsList": without_accounts }])
 }
 
 pub(super) fn describe_supply() -> Description {
