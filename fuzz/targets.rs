@@ -159,7 +159,7 @@ pub(crate) fn answer(data: &[u8]) {
             }
         }
     }
-    if let Some(head) = derive::first_elements(&result, usize::from(*shape)) {
+    if let Some(head) = derive::Picked::First(usize::from(*shape)).of(&result) {
         check(&head);
     }
     if let Some(only) = derive::vote_account(&result, &Pubkey([*shape; 32])) {

@@ -159,7 +159,7 @@ fn rest(c: &mut Criterion, cluster: &Cluster) {
     });
     let all = result(cluster, "getRecentPerformanceSamples", &json!([720]));
     c.bench_function("derive: 4 performance samples", |b| {
-        b.iter(|| black_box(derive::first_elements(&all, 4).is_some()));
+        b.iter(|| black_box(derive::Picked::First(4).of(&all).is_some()));
     });
 }
 

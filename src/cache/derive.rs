@@ -113,16 +113,30 @@ pub fn lamports(context: &[u8], account: &[u8]) -> Option<Bytes> {
     Some([br#"{"context":"#, context, br#","value":"#, lamports.to_string().as_bytes(), b"}"].concat().into())
 }
 
-/// Returns the first `limit` elements of the list `all`. `None` if it is none.
-pub fn first_elements(all: &Bytes, limit: usize) -> Option<Bytes> {
-    let elements = elements(all)?;
-    let mut head = BytesMut::from(&b"["[..]);
-    for (i, element) in elements.iter().take(limit).enumerate() {
-        if i > 0 {
-            head.extend_from_slice(b",");
+/// The part of a stored list that answers a call.
+pub enum Picked {
+    /// This number of its first elements.
+    First(usize),
+    /// The elements at these places.
+    At(Vec<usize>),
+}
+
+impl Picked {
+    /// Returns the part of the list `all`. `None` if it is no list, or lacks one of the places.
+    pub fn of(&self, all: &Bytes) -> Option<Bytes> {
+        let elements = elements(all)?;
+        let picked = match self {
+            Self::First(limit) => elements.iter().take(*limit).collect(),
+            Self::At(places) => places.iter().map(|at| elements.get(*at)).collect::<Option<Vec<_>>>()?,
+        };
+        let mut list = BytesMut::from(&b"["[..]);
+        for (i, element) in picked.into_iter().enumerate() {
+            if i > 0 {
+                list.extend_from_slice(b",");
+            }
+            list.extend_from_slice(element);
         }
-        head.extend_from_slice(element);
+        list.extend_from_slice(b"]");
+        Some(list.freeze())
     }
-    head.extend_from_slice(b"]");
-    Some(head.freeze())
 }

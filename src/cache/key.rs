@@ -197,6 +197,12 @@ impl LookupPlan {
                 *samples = SamplesQuery { limit: ALL_SAMPLES };
                 (Key::Samples, Class::Samples)
             }
+            Query::Plain(call) => {
+                if let Some((set, _)) = call.of_address_set() {
+                    *call = set;
+                }
+                return Self::plain(upstream, frontier.slot(Commitment::Finalized));
+            }
             _ => return Self::plain(upstream, frontier.slot(Commitment::Finalized)),
         };
         Self { key, alternate_key: None, upstream, class, asked: None }
@@ -259,16 +265,16 @@ impl LookupPlan {
                 // Whether a transaction is final, only the answer tells.
                 return Some((Self::plain(source, 0), Derivation::Rewritten(asked)));
             }
+            (_, Query::Plain(call)) => {
+                let source = Query::Plain(call.with_all_accounts()?);
+                return Some((Self::plain(source, 0), Derivation::SupplyAlone));
+            }
             _ => return None,
         };
         let shape = asked.fetched_source()?;
         let BlockShape { details, encoding, rewards, max_version } = shape;
         let upstream = Query::Block(BlockQuery { details, encoding, rewards, max_version, ..*query });
         let source = Self { key: Key::Block(*slot, shape, *finality), upstream, ..self.clone() };
-            (_, Query::Plain(call)) => {
-                let source = Query::Plain(call.with_all_accounts()?);
-                return Some((Self::plain(source, 0), Derivation::SupplyAlone));
-            }
         Some((source, Derivation::Block(*asked)))
     }
 

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::derive::account::DeriveError;
 use super::derive::block::{BlockShape, OwnHeight};
-use super::derive::{self, Derivation, list};
+use super::derive::{self, Derivation, Picked, list};
 use super::entry::{Entry, EntryBody, EntryMeta, Payload, TextParts};
 use super::freshness::{Limit, ServeRule};
 use super::key::{ALL_SAMPLES, LookupPlan};
@@ -280,11 +280,15 @@ pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool),
             let text = derive::lamports(context, value.text()).ok_or(DeriveError::Broken)?;
             return Ok((Payload::Result(text.into()), entry.meta.derived || asked.is_some()));
         }
-        (EntryBody::Verbatim(Payload::Result(TextParts::One(all))), _) if first_of(query).is_some() => {
-            let head = first_of(query).and_then(|limit| derive::first_elements(all, limit));
-            return Ok((Payload::Result(head.ok_or(DeriveError::Broken)?.into()), true));
+        (EntryBody::Verbatim(payload), _) => {
+            return match (payload, picked_by(query)) {
+                (Payload::Result(TextParts::One(all)), Some(picked)) => {
+                    let list = picked.of(all).ok_or(DeriveError::Broken)?;
+                    Ok((Payload::Result(list.into()), true))
+                }
+                _ => Ok((payload.clone(), entry.meta.derived)),
+            };
         }
-        (EntryBody::Verbatim(payload), _) => return Ok((payload.clone(), entry.meta.derived)),
         _ => return Err(DeriveError::Broken),
     };
     // An answer that was fetched for the caller's own form is not reported as derived.
@@ -298,11 +302,15 @@ pub(super) fn write_for(query: &Query, entry: &Entry) -> Result<(Payload, bool),
     }
 }
 
-/// Returns the number of elements of the stored list that `query` asks for. `None` for all, and if it asks for no list.
-fn first_of(query: &Query) -> Option<usize> {
+/// Returns the part of the stored list that `query` asks for. `None` for all of it, and if it asks for no list.
+fn picked_by(query: &Query) -> Option<Picked> {
     match query {
-        Query::Samples(q) if q.limit < ALL_SAMPLES => Some(q.limit.into()),
-        Query::Page(q) if q.limit < q.longer_limit() => Some(q.limit),
+        Query::Samples(q) if q.limit < ALL_SAMPLES => Some(Picked::First(q.limit.into())),
+        Query::Page(q) if q.limit < q.longer_limit() => Some(Picked::First(q.limit)),
+        Query::Plain(call) => {
+            let (set, places) = call.of_address_set()?;
+            (set != *call).then_some(Picked::At(places))
+        }
         _ => None,
     }
 }
@@ -339,7 +347,7 @@ pub(super) fn is_stored_form(query: &Query, entry: &Entry) -> bool {
         (EntryBody::Accounts { values, .. }, Query::Accounts(q)) => {
             values.iter().all(|value| value.is_stored_in(q.form))
         }
-        (EntryBody::Verbatim(_), _) => first_of(query).is_none(),
+        (EntryBody::Verbatim(_), _) => picked_by(query).is_none(),
         _ => false,
     }
 }

@@ -285,6 +285,22 @@ async fn the_supply_is_one_with_and_without_its_accounts() {
     assert_eq!(node.calls("getSupply"), 2);
 }
 
+#[tokio::test]
+async fn rewards_are_one_in_any_order_of_addresses() {
+    let gateway = one_node().await;
+    let there = gateway.cluster.examples();
+    let [one, two, none] = [there.stake_accounts[0], there.stake_accounts[1], there.wallets[0]];
+    let call = |addresses: &[_]| {
+        let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        gateway.call("getInflationReward", json!([addresses, { "commitment": "confirmed" }]))
+    };
+    let calls = [&[one, two, none][..], &[none, two, one], &[two, one, one, none, two]].map(call);
+    assert!(calls[0].answer_of(gateway.cluster.node(0))["result"][0].is_object());
+    assert_asked(&gateway, calls.into(), 1).await;
+    assert_asked(&gateway, [&[one, two][..], &[two, one]].map(call).into(), 1).await;
+    assert_asked(&gateway, vec![call(&[])], 1).await;
+}
+
 /// Epochs that still double have names, too.
 #[tokio::test]
 async fn a_schedule_is_asked_for_once_a_short_epoch() {

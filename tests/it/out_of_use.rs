@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use slotfront::breaker::BreakerState;
+use slotfront::methods::Pubkey;
 use slotfront::pool::{CallContext, UpstreamRequest};
 use slotfront_sim::Fault;
 use slotfront_testkit::{PATIENCE, TestGateway, upstream_request};
@@ -87,15 +88,20 @@ async fn refusals_by_rate_concern_their_method_alone() {
 async fn calls_too_long_for_a_node_open_no_breaker() {
     let gateway =
         TestGateway::builder().nodes(2).breakers_open_at_once(Duration::from_hours(1)).start().await;
+    let address = |first: u8, number: usize| {
+        let mut address = [first; 32];
+        address[30..].copy_from_slice(&u16::try_from(number).unwrap().to_be_bytes());
+        Pubkey(address).to_string()
+    };
     let body = |short: usize, long: usize| {
-        let short = vec!["11111111111111111111111111111111"; short];
-        let long = vec!["SysvarC1ock11111111111111111111111111111111"; long];
-        let params = json!([([short, long].concat())]);
+        let short = (0..short).map(|number| address(0, number));
+        let addresses: Vec<_> = short.chain((0..long).map(|number| address(255, number))).collect();
+        let params = json!([addresses]);
         json!({ "jsonrpc": "2.0", "id": 1, "method": "getInflationReward", "params": params }).to_string()
     };
     let fits = |body: &String| body.len() <= 51_200;
     // The caller's text is nearly as long as a node takes. With the default commitment, it is longer.
-    let short = (0..=51_200).take_while(|short| fits(&body(*short, 0))).last().unwrap();
+    let short = (0..51_200).take_while(|short| fits(&body(*short, 0))).last().unwrap();
     let longest = (0..=short).map(|long| body(short - long, long)).take_while(fits).last().unwrap();
     let refused = gateway.post(longest).send().await;
     assert_eq!((refused.status, refused.code()), (502, -32095), "{}", refused.text);

@@ -180,7 +180,7 @@ fn recorded_limits_are_prefixes_of_all_samples() {
     let mut proved = 0;
     for exchange in &recorded {
         if let (Some(limit), Some(result)) = (limit(exchange), exchange.result()) {
-            assert_eq!(first_elements(all, limit).as_ref(), Some(result), "{}", exchange.name);
+            assert_eq!(Picked::First(limit).of(all).as_ref(), Some(result), "{}", exchange.name);
             proved += 1;
         }
     }
@@ -196,9 +196,9 @@ fn smaller_limit_is_a_prefix() {
         (2, r#"[{"slot":3},{"slot":2}]"#),
         (9, r#"[{"slot":3},{"slot":2},{"slot":1}]"#),
     ] {
-        assert_eq!(first_elements(&all, limit).as_deref(), Some(expected.as_bytes()));
+        assert_eq!(Picked::First(limit).of(&all).as_deref(), Some(expected.as_bytes()));
     }
-    assert_eq!(first_elements(&Bytes::from_static(b"{}"), 1), None);
+    assert_eq!(Picked::First(1).of(&Bytes::from_static(b"{}")), None);
 }
 
 #[test]

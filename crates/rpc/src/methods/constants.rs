@@ -1,6 +1,8 @@
 //! What a cluster keeps for an epoch or for ever: `getGenesisHash`, `getEpochSchedule`, `getInflationGovernor`,
 //! `getInflationRate`, `getStakeMinimumDelegation`, `getMinimumBalanceForRentExemption` and `getInflationReward`.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -44,11 +46,11 @@ pub struct EpochSchedule {
     pub first_normal_slot: Slot,
 }
 
-impl EpochSchedule {
-    /// Returns the epoch of `slot`. `None` if the schedule is none that a cluster can have.
 /// The number of slots of the first epoch of a cluster whose epochs double until they have their length.
 const SHORTEST_EPOCH: u64 = 32;
 
+impl EpochSchedule {
+    /// Returns the epoch of `slot`. `None` if the schedule is none that a cluster can have.
     pub fn epoch(&self, slot: Slot) -> Option<u64> {
         self.epoch_and_start(slot).map(|(epoch, _)| epoch)
     }
@@ -177,6 +179,22 @@ struct RpcEpochConfig {
     #[serde(flatten, deserialize_with = "commitment::lenient")]
     commitment: super::Commitment,
     min_context_slot: Option<Slot>,
+}
+
+impl PlainQuery {
+    /// Returns the call for the rewards of the same addresses as a set in order, and the place in that set of each address
+    /// of this call. `None` for other calls.
+    pub fn of_address_set(&self) -> Option<(Self, Vec<usize>)> {
+        if self.method != Method::GetInflationReward {
+            return None;
+        }
+        let (addresses, config): (Vec<String>, Value) = serde_json::from_str(&self.params).ok()?;
+        let set: BTreeSet<_> = addresses.iter().collect();
+        let set: Vec<_> = set.into_iter().collect();
+        let places = addresses.iter().map(|address| set.binary_search(&address).ok());
+        let places = places.collect::<Option<_>>()?;
+        Some((Self { params: json!([set, config]).to_string().into(), ..self.clone() }, places))
+    }
 }
 
 /// Parses getInflationReward. The rewards of an epoch that is named stay as they are.
