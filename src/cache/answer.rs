@@ -13,6 +13,7 @@ use super::entry::{Entry, EntryBody, EntryMeta, Payload};
 use super::fetched::{Fetched, FlightEnd, SlotRequirement, is_too_large};
 use super::flight::FlightHandle;
 use super::freshness::{Limit, ServeRule, Verdict};
+use super::key::LookupPlan;
 use super::lookup::Stored;
 use super::placing::is_at_processed;
 use super::render::is_long_work;
@@ -95,28 +96,39 @@ async fn serve_stored(
 }
 
 /// Fetches an answer. The node may be asked for a larger form of the answer than the caller wants, or for one without
-/// transactions of a version above 0, because other callers share it. If the larger form is too large, there is such a
-/// transaction, or nobody can tell whether a longer page is whole, the node is asked once more, in the caller's words.
+/// transactions of a higher version, because other callers share it. If the larger form is too large, there is such a
+/// transaction, or nobody can tell whether a longer page is whole, the node is asked once more, in the caller's words or for
+/// the next version.
 async fn fetch_as_shared(
     cache: &Cache,
     call: &PlannedCall<'_>,
     reason: ForwardReason,
 ) -> Result<Option<CacheAnswer>, Error> {
-    let answer = fetch(cache, call, reason).await;
-    let plan = match &answer {
-        Err(error) if is_too_large(error) && cache.lookup.note_too_large(call.query, &call.plan) => {
-            cache.lookup.plan(call.query)
-        }
-        Ok(Some(refusal)) if refusal.payload.refuses_version() => cache.lookup.plan_as_asked(call.query),
-        Err(Error::NoUpstream(_)) if matches!(call.query, Query::Page(_)) => {
-            cache.lookup.plan_as_asked(call.query)
-        }
-        _ => return answer,
-    };
-    if plan.key == call.plan.key {
-        return answer;
+    let mut answer = fetch(cache, call, reason).await;
+    let mut asked = call.plan.clone();
+    while let Some(plan) = plan_after(cache, call.query, &asked, &answer) {
+        asked = plan.clone();
+        answer = fetch(cache, &PlannedCall { plan, ..call.clone() }, reason).await;
     }
-    fetch(cache, &PlannedCall { plan, ..call.clone() }, reason).await
+    answer
+}
+
+/// Returns the plan for what is fetched after `answer`, which was fetched as in `asked`. `None` if it is the answer to
+/// `query`.
+fn plan_after(
+    cache: &Cache,
+    query: &Query,
+    asked: &LookupPlan,
+    answer: &Result<Option<CacheAnswer>, Error>,
+) -> Option<LookupPlan> {
+    let lookup = &cache.lookup;
+    let plan = match answer {
+        Err(error) if is_too_large(error) && lookup.note_too_large(query, asked) => lookup.plan(query),
+        Ok(Some(refusal)) if refusal.payload.refuses_version() => lookup.plan_above(query, asked),
+        Err(Error::NoUpstream(_)) if matches!(query, Query::Page(_)) => lookup.plan_as_asked(query),
+        _ => return None,
+    };
+    (plan.key != asked.key).then_some(plan)
 }
 
 /// Fetches an answer. `None` if each answer came too late to be served.

@@ -92,17 +92,23 @@ impl Lookup {
     /// Returns the look-up plan for `query`. This plan depends on the newest known slots, the known sizes of accounts and
     /// the cluster's epochs.
     pub(super) fn plan(&self, query: &Query) -> LookupPlan {
-        // Whoever accepts version 0 and more gets the same answer, unless one for version 0 was refused.
+        // Whoever accepts a version and more gets the same answer, unless one for that version was refused.
         let is_refused = |stored: Stored| matches!(&stored.entry.body, EntryBody::Verbatim(body) if body.refuses_version());
-        if let Some(plan) = query.up_to_version_0().map(|lower| self.plan_as_asked(&lower))
-            && !self.candidates(&plan).any(is_refused)
-        {
+        let mut shared = query.up_to_lower_versions().map(|lower| self.plan_as_asked(&lower));
+        if let Some(plan) = shared.find(|plan| !self.candidates(plan).any(is_refused)) {
             return plan;
         }
         match query {
             Query::Page(page) => self.plan_as_asked(&Query::Page(page.clone().longer())),
             _ => self.plan_as_asked(query),
         }
+    }
+
+    /// Returns the look-up plan for `query` with the version of transactions after that of `refused`.
+    pub(super) fn plan_above(&self, query: &Query, refused: &LookupPlan) -> LookupPlan {
+        let lower = query.up_to_lower_versions().map(|lower| self.plan_as_asked(&lower));
+        let mut above = lower.skip_while(|plan| plan.key != refused.key).skip(1);
+        above.next().unwrap_or_else(|| self.plan_as_asked(query))
     }
 
     /// Returns the look-up plan for `query` with the highest transaction version that the caller accepts, or a page of no
@@ -293,12 +299,6 @@ impl Lookup {
                 let (all, leader) = call.of_all_leaders()?;
                 Some((self.get_usable(&self.plan(&all.into()).key, &rule, now)?, Derivation::Leader(leader)))
             }
-            Key::Plain(Method::GetBlockTime, ..) => {
-                let Query::BlockTime(BlockTimeQuery { slot, .. }) = plan.upstream else { return None };
-                let kept = |shape| self.get_usable(&Key::Block(slot, shape, Finality::Final), &rule, now);
-                Some((BlockShape::usual().find_map(kept)?, Derivation::BlockTime))
-            }
-            Key::Plain(Method::GetTransaction, ..) => {
             Key::Plain(Method::GetProgramAccounts, ..) => {
                 let Query::Plain(call) = &plan.upstream else { return None };
                 let key = self.plan(&call.in_context()?.into()).key;
@@ -308,6 +308,12 @@ impl Lookup {
                 let (source, derivation) = plan.fetched_source()?;
                 Some((self.get_usable(&source.key, &rule, now)?, derivation))
             }
+            Key::Plain(Method::GetBlockTime, ..) => {
+                let Query::BlockTime(BlockTimeQuery { slot, .. }) = plan.upstream else { return None };
+                let kept = |shape| self.get_usable(&Key::Block(slot, shape, Finality::Final), &rule, now);
+                Some((BlockShape::usual().find_map(kept)?, Derivation::BlockTime))
+            }
+            Key::Plain(Method::GetTransaction, ..) => {
                 let Query::Transaction(query @ TransactionQuery { signature, .. }) = &plan.upstream else {
                     return None;
                 };

@@ -318,3 +318,20 @@ async fn a_schedule_is_asked_for_once_a_short_epoch() {
         assert_asked(&gateway, slots.step_by(9).map(call).collect(), 1).await;
     }
 }
+
+#[tokio::test]
+async fn a_block_of_version_1_is_one_for_all_who_accept_it() {
+    let gateway = one_node().await;
+    let (slot, node) = (gateway.cluster.slot(Commitment::Finalized) - 9, gateway.cluster.node(0));
+    let call = |version: u64| {
+        gateway.get_block(slot).encoding("base64").with("maxSupportedTransactionVersion", version)
+    };
+    let block = call(0).result_of(node);
+    let message = "Transaction version (1) is not supported by the requesting client.".to_owned();
+    node.fault_on("getBlock", Fault::Error { code: -32015, message }, Some(1));
+    node.fault_on("getBlock", Fault::Result(block.clone()), None);
+    for version in (1..60).rev() {
+        assert!(call(version).send().await.result() == block, "{version}");
+    }
+    assert_eq!((call(0).send().await.code(), node.calls("getBlock")), (-32015, 2));
+}

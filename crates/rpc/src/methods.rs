@@ -255,6 +255,9 @@ pub enum Query {
     Extended(ExtendedQuery),
 }
 
+/// The versions of transactions that there are, or that are planned.
+const VERSIONS: [u8; 2] = [0, 1];
+
 /// The call of a query that is kept as a node gets it, borrowed as the query is.
 macro_rules! plain {
     ($query:expr) => {
@@ -286,17 +289,18 @@ impl Query {
         plain!(self)
     }
 
-    /// Returns the call with 0 as the highest transaction version that it accepts. `None` if it accepts none above that.
-    pub fn up_to_version_0(&self) -> Option<Self> {
-        match self {
-            Self::Block(q) if q.max_version > Some(0) => {
-                Some(Self::Block(BlockQuery { max_version: Some(0), ..*q }))
+    /// Returns the call with each of the versions of transactions that there are as the highest one that it accepts, if it
+    /// accepts higher ones.
+    pub fn up_to_lower_versions(&self) -> impl Iterator<Item = Self> {
+        VERSIONS.into_iter().filter_map(|version| match self {
+            Self::Block(q) if q.max_version > Some(version) => {
+                Some(Self::Block(BlockQuery { max_version: Some(version), ..*q }))
             }
-            Self::Transaction(q) if q.max_version > Some(0) => {
-                Some(Self::Transaction(q.written(q.encoding, Some(0))))
+            Self::Transaction(q) if q.max_version > Some(version) => {
+                Some(Self::Transaction(q.written(q.encoding, Some(version))))
             }
             _ => None,
-        }
+        })
     }
 
     fn plain_mut(&mut self) -> Option<&mut PlainQuery> {
