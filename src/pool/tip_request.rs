@@ -16,7 +16,8 @@ use crate::node::answer::error_context_slot;
 use crate::node::{Contextual, Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 
-/// A read of the tip on its way to a node: getEpochInfo, getLatestBlockhash, isBlockhashValid or getSignatureStatuses.
+/// A read of the tip on its way to a node: getEpochInfo, getLatestBlockhash, isBlockhashValid, getSignatureStatuses, or any
+/// of the six with members that slotfront does not know.
 #[derive(Debug, Clone)]
 pub struct TipRequest {
     /// The query, with its caller's `minContextSlot`.
@@ -29,7 +30,7 @@ pub struct TipRequest {
 
 impl TipRequest {
     fn is_search(&self) -> bool {
-        matches!(self.query, TipQuery::Statuses { search_history: true, .. })
+        matches!(self.query.known(), TipQuery::Statuses { search_history: true, .. })
     }
 
     fn at(&self) -> Commitment {
@@ -51,13 +52,21 @@ impl TipRequest {
     }
 }
 
-/// Returns the slot of a result. `None` if the result does not fit the query.
+/// Returns the slot of a result. `None` if the result does not fit the query. A height names no slot: it is of `floor`, for
+/// which the node was asked, or of a later one.
 ///
 /// A status below its commitment shows that the node's chain is behind the tip at that commitment, so its slot is then
 /// 0, below every tip.
-fn slot_of(query: &TipQuery, floors: [Slot; 3], result: &Bytes) -> Option<Slot> {
-    if let TipQuery::State(TipMethod::GetEpochInfo, _) = query {
-        return Some(serde_json::from_slice::<EpochInfo>(result).ok()?.absolute_slot);
+fn slot_of(query: &TipQuery, floors: [Slot; 3], floor: Slot, result: &Bytes) -> Option<Slot> {
+    match query {
+        TipQuery::State(TipMethod::GetEpochInfo, _) => {
+            return Some(serde_json::from_slice::<EpochInfo>(result).ok()?.absolute_slot);
+        }
+        TipQuery::State(TipMethod::GetSlot, _) => return serde_json::from_slice(result).ok(),
+        TipQuery::State(TipMethod::GetBlockHeight, _) => {
+            return serde_json::from_slice(result).ok().map(|_: u64| floor);
+        }
+        _ => {}
     }
     let Contextual { slot, value, .. } = Contextual::split(result)?;
     match query {
@@ -73,6 +82,7 @@ fn slot_of(query: &TipQuery, floors: [Slot; 3], result: &Bytes) -> Option<Slot> 
             let slot = if statuses.iter().flatten().any(is_behind) { 0 } else { slot };
             (statuses.len() == signatures.len()).then_some(slot)
         }
+        TipQuery::Extended(..) => None,
     }
 }
 
@@ -103,10 +113,11 @@ impl UpstreamCall for TipRequest {
 
     fn reader(&self, _: Slot) -> impl FnOnce(NodeReply) -> Result<ParsedReply, Fault> + Send + 'static {
         let (query, floors, minimum) = (self.query.clone(), self.floors, self.callers_minimum());
+        let floor = self.floor();
         move |reply| match &reply {
             NodeReply::Error { .. } => Ok(ParsedReply::new(reply, None)),
             NodeReply::Result(result) => {
-                let slot = slot_of(&query, floors, result).ok_or(Fault::BadJson)?;
+                let slot = slot_of(query.known(), floors, floor, result).ok_or(Fault::BadJson)?;
                 // Behind one address there may be several machines, and some ignore the minimum.
                 let reply = match minimum {
                     Some(minimum) if slot < minimum => NodeReply::min_context_slot_not_reached(slot),
@@ -139,7 +150,7 @@ impl UpstreamCall for TipRequest {
         }
         // Where the node has a transaction at a commitment, its chain is there, too. Accounts are then read from such nodes. Its
         // first slot is not that of a transaction, which may be years old.
-        if let (TipQuery::Statuses { .. }, NodeReply::Result(result)) = (&self.query, reply)
+        if let (TipQuery::Statuses { .. }, NodeReply::Result(result)) = (self.query.known(), reply)
             && let Some(Contextual { value, .. }) = Contextual::split(result)
         {
             for SignatureStatus { slot, confirmation_status, .. } in

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Tip, own_context};
 use crate::cache::{CacheStatus, ForwardReason};
@@ -105,13 +105,9 @@ impl Tip {
         context: &CallContext,
         watcher: Watcher,
     ) -> Result<TipAnswer, Error> {
-        let answer = match query {
-            TipQuery::State(_, at) | TipQuery::BlockhashValid(_, at) => {
-                self.read_and_show(query, *at, context, watcher).await
-            }
-            TipQuery::Statuses { signatures, search_history } => {
-                self.statuses(signatures, *search_history, context).await
-            }
+        let answer = match query.read_at() {
+            Some(at) => self.read_and_show(query, at, context, watcher).await,
+            None => self.statuses(query, context).await,
         };
         match answer {
             Err(Unread::Refused(refusal)) => Ok(TipAnswer::new(refusal, ASKED)),
@@ -129,7 +125,7 @@ impl Tip {
     ) -> Result<TipAnswer, Unread> {
         loop {
             let (slot, answer) = self.read(query, at, context).await?;
-            if proves_expiry(query, &answer.reply) {
+            if proves_expiry(query.known(), &answer.reply) {
                 self.settle(watcher, at.commitment, slot, context.deadline).await?;
             }
             if self.raise(at.commitment, slot) <= slot {
@@ -150,6 +146,19 @@ impl Tip {
             TipQuery::State(TipMethod::GetEpochInfo, _) => self.epoch_info(at, context).await,
             TipQuery::State(TipMethod::GetLatestBlockhash, _) => self.latest_blockhash(at, context).await,
             TipQuery::BlockhashValid(hash, _) => self.blockhash_valid(query, hash, at, context).await,
+            // What the unknown members mean, only the node knows.
+            TipQuery::Extended(known, _) => {
+                let (slot, result) = match **known {
+                    TipQuery::State(TipMethod::GetBlockHeight, _) => {
+                        self.height_alone(query, at, context).await
+                    }
+                    _ => self.ask_alone(query, context).await,
+                }?;
+                if let TipQuery::State(TipMethod::GetLatestBlockhash, _) = **known {
+                    self.learn(&result, slot);
+                }
+                Ok((slot, TipAnswer::new(NodeReply::Result(result), ASKED)))
+            }
             _ => {
                 let Bank { slot, height, status } = self.bank(at, context).await?;
                 let number = if query.method() == TipMethod::GetSlot { slot } else { height };
@@ -187,7 +196,7 @@ impl Tip {
         }
         let (kept, status) =
             self.keep(&self.reads.hashes, TipMethod::GetLatestBlockhash, at, context).await?;
-        self.learn(&kept);
+        self.learn(&kept.result, kept.slot);
         Ok((kept.slot, TipAnswer::new(NodeReply::Result(kept.result), status)))
     }
 
@@ -232,12 +241,12 @@ impl Tip {
 
     /// Remembers the blockhash of a node's answer to getLatestBlockhash, and learns how long it is valid if the chain has its
     /// block.
-    fn learn(&self, Kept { result, slot, .. }: &Kept) {
+    fn learn(&self, result: &Bytes, slot: Slot) {
         let latest = Contextual::split(result).and_then(|of| serde_json::from_slice(&of.value).ok());
         let Some(LatestBlockhash { blockhash, last_valid_block_height }) = latest else { return };
         let mut given = self.reads.given.lock().unwrap_or_else(PoisonError::into_inner);
         if given.back().is_none_or(|(last, _)| **last != *blockhash) {
-            given.push_back((blockhash.as_str().into(), *slot));
+            given.push_back((blockhash.as_str().into(), slot));
             if given.len() > MAX_GIVEN {
                 given.pop_front();
             }
@@ -316,6 +325,32 @@ impl Tip {
         let answer = fetch(ReadAt { commitment, min_context_slot: None }, &own).await;
         *last = Some((answer.clone(), Instant::now()));
         answer.map(|kept| (kept, CacheStatus::forwarded(ForwardReason::Miss, true)))
+    }
+
+    /// Asks a node for a height, which names no slot, and returns it with the slot of a bank of this height. A lower height
+    /// than that of a bank may be behind one that was shown, so a node is asked again.
+    async fn height_alone(
+        &self,
+        query: &TipQuery,
+        at: ReadAt,
+        context: &CallContext,
+    ) -> Result<(Slot, Bytes), Unread> {
+        let mut asked = None;
+        while Instant::now() < context.deadline {
+            let result = match asked.take() {
+                Some(result) => result,
+                None => self.ask_alone(query, context).await?.1,
+            };
+            // The pool has checked the form.
+            let height = serde_json::from_slice::<u64>(&result).map_err(|_| Error::NoUpstream(Vec::new()))?;
+            let bank = self.bank(at, context).await?;
+            if bank.height == height {
+                return Ok((bank.slot, result));
+            }
+            asked = (bank.height < height).then_some(result);
+            sleep(self.pause()).await;
+        }
+        Err(Error::NoUpstream(Vec::new()).into())
     }
 
     /// Asks a node, and returns its result with the slot.

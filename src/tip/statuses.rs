@@ -73,14 +73,14 @@ impl Tip {
     /// No node answers at or above the tip in time, or a node refuses the call.
     pub(super) async fn statuses(
         &self,
-        signatures: &Arc<[Signature]>,
-        search_history: bool,
+        query: &TipQuery,
         context: &CallContext,
     ) -> Result<TipAnswer, Unread> {
-        let statuses = if search_history || signatures.is_empty() {
-            self.ask_for_statuses(Arc::clone(signatures), search_history, context).await
-        } else {
-            self.merged_statuses(signatures, context).await
+        let statuses = match query {
+            TipQuery::Statuses { signatures, search_history: false } if !signatures.is_empty() => {
+                self.merged_statuses(signatures, context).await
+            }
+            _ => split(self.ask(query, context).await?.body),
         };
         Ok(self.shown_statuses(&statuses?))
     }
@@ -121,24 +121,17 @@ impl Tip {
             };
             let all: Arc<[_]> = self.merger.close(&batch).into();
             let context = own_context(context.trace.clone());
-            let answer = self.ask_for_statuses(Arc::clone(&all), false, &context).await;
+            let query = TipQuery::Statuses { signatures: Arc::clone(&all), search_history: false };
+            let answer = match self.ask(&query, &context).await {
+                Ok(reply) => split(reply.body),
+                Err(error) => Err(error.into()),
+            };
             (all, answer)
         };
         let (all, answer) = batch.answer.get_or_init(ask).await;
         let statuses = answer.as_ref().map_err(Clone::clone)?;
         let own = signatures.iter().filter_map(|own| statuses.each.get(all.binary_search(own).ok()?));
         Ok(Statuses { each: own.cloned().collect(), context: statuses.context.clone(), ..*statuses })
-    }
-
-    /// Asks nodes for statuses until one answers at or above the tip.
-    async fn ask_for_statuses(
-        &self,
-        signatures: Arc<[Signature]>,
-        search_history: bool,
-        context: &CallContext,
-    ) -> Result<Statuses, Unread> {
-        let reply = self.ask(&TipQuery::Statuses { signatures, search_history }, context).await?;
-        split(reply.body)
     }
 }
 

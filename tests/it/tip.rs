@@ -550,3 +550,70 @@ async fn passes_over_a_node_without_the_blockhash(gateway: &TestGateway) {
     assert_eq!(send("4vJ9JU1bJJE96FWSJKvHsmmFADCg4gpZQff4P3bkLKi").await.code(), -32002);
     assert_eq!((nodes[0].calls("sendTransaction"), nodes[1].calls("sendTransaction")), (2, 1));
 }
+
+/// What such a member means, only the node knows. Its answer goes back no more than others.
+#[tokio::test]
+async fn members_that_are_unknown_go_to_a_node() {
+    let tap = LoopbackTap::start().await;
+    let gateway = TestGateway::builder().nodes(1).tap(&tap).config(sending).start().await;
+    let node = gateway.cluster.node(0);
+    node.fault_on("sendTransaction", Fault::Result(json!(SIGNATURE)), None);
+    let config = json!({ "commitment": "confirmed", "new": 7 });
+    let hash = gateway.call("getLatestBlockhash", json!([])).send().await.value()["blockhash"].clone();
+    for (method, params) in [
+        ("getSlot", json!([config])),
+        ("getBlockHeight", json!([config])),
+        ("getLatestBlockhash", json!([config])),
+        ("getEpochInfo", json!([config])),
+        ("isBlockhashValid", json!([hash, config])),
+        ("getSignatureStatuses", json!([[SIGNATURE], { "searchTransactionHistory": false, "new": 7 }])),
+    ] {
+        let call = gateway.call(method, params);
+        assert_eq!(call.send().await.result(), call.result_of(node), "{method}");
+        let of_method = |seen: &slotfront_testkit::TappedRequest| seen.body.contains(method);
+        assert_eq!(tap.seen(r#""new":7"#).iter().filter(|seen| of_method(seen)).count(), 1, "{method}");
+    }
+    let (text, _) = transaction(0);
+    assert_eq!(gateway.call("sendTransaction", json!([text, { "new": 7 }])).send().await.status, 200);
+    assert_eq!(tap.seen(r#""new":7"#).len(), 7);
+}
+
+#[tokio::test]
+async fn answers_with_unknown_members_do_not_go_back() {
+    let gateway = TestGateway::builder().nodes(2).start().await;
+    let config = json!({ "commitment": "confirmed", "new": 7 });
+    for step in 0..12 {
+        gateway.cluster.step_to_block();
+        gateway.settled().await;
+        gateway.cluster.node(step % 2).set_lag(3);
+        gateway.cluster.node((step + 1) % 2).set_lag(0);
+        let [slot, height] = ["getSlot", "getBlockHeight"]
+            .map(|method| gateway.call(method, json!([at(Commitment::Confirmed)])).send());
+        let (slot, height) = (slot.await.result().as_u64(), height.await.result().as_u64());
+        for (method, shown) in [("getSlot", slot), ("getBlockHeight", height)] {
+            let told = gateway.call(method, json!([config])).send().await;
+            assert!(told.result().as_u64() >= shown, "{method}: {} below {shown:?}", told.text);
+        }
+    }
+}
+
+/// A height with such a member waits for the payment, too.
+#[tokio::test]
+async fn a_height_with_an_unknown_member_waits_for_watched_signatures() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (node, confirmed) = (gateway.cluster.node(0), gateway.cluster.slot(Commitment::Confirmed));
+    let hold = node.hold("getSignatureStatuses");
+    let newest = gateway.cluster.slot(Commitment::Processed);
+    node.fault_on("getSignatureStatuses", status(newest, &landed(confirmed, Commitment::Confirmed)), None);
+    let mut socket = gateway.socket().await;
+    socket.subscribe("signatureSubscribe", json!([SIGNATURE, at(Commitment::Confirmed)])).await;
+    let call = gateway.call("getBlockHeight", json!([{ "commitment": "confirmed", "new": 7 }]));
+    let height = TaskTracker::new().spawn(call.send());
+    hold.arrived(1).await;
+    gateway.until("the height was asked for", || node.calls("getBlockHeight") > 0).await;
+    gateway.round_trips().await;
+    assert!(!height.is_finished(), "the height was shown first");
+    drop(hold);
+    socket.notification().await;
+    assert_eq!(height.await.unwrap().status, 200);
+}

@@ -52,7 +52,7 @@ pub use compat::{absent_block, shape_result};
 pub use constants::EpochSchedule;
 pub use encoding::{AccountEncoding, AccountForm, BlockDetails, BlockEncoding, DataSlice};
 pub use encoding::{BASE58_MAX, BASE58_TOO_LONG, BASE58_TOO_LONG_CODE};
-pub use extended::ExtendedQuery;
+pub use extended::{ExtendedQuery, UnknownMembers};
 pub use forwarded::ForwardedCall;
 pub use get_account_info::AccountQuery;
 pub use get_balance::LamportsQuery;

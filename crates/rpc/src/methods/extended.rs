@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
+use super::description::Description;
 use super::{Life, Method, PlainQuery, Query, ResultKind};
 use crate::jsonrpc::Params;
 use crate::jsonrpc::scan::Scan;
@@ -22,14 +23,16 @@ pub struct ExtendedQuery {
 /// Members that configs of nearly all methods have. Nodes pass over them in the others.
 const COMMON: [&str; 2] = ["commitment", "minContextSlot"];
 
-/// The members that the configs of each method may have, by [`Method::index`], as the methods describe them.
-static KNOWN: LazyLock<[Vec<String>; Method::ALL.len()]> = LazyLock::new(|| {
-    Method::ALL.map(|method| {
-        let mut names = Vec::new();
-        method.describe().params.iter().for_each(|param| add_members(&param.schema, &mut names));
-        names
-    })
-});
+/// The members that the configs of each method may have, by [`Method::index`].
+static KNOWN: LazyLock<[Vec<String>; Method::ALL.len()]> =
+    LazyLock::new(|| Method::ALL.map(|method| members_of(&method.describe())));
+
+/// Returns the members that the configs of a method may have, as it is described.
+pub(super) fn members_of(described: &Description) -> Vec<String> {
+    let mut names = Vec::new();
+    described.params.iter().for_each(|param| add_members(&param.schema, &mut names));
+    names
+}
 
 fn add_members(schema: &Value, names: &mut Vec<String>) {
     if let Some(members) = schema["properties"].as_object() {
@@ -39,33 +42,49 @@ fn add_members(schema: &Value, names: &mut Vec<String>) {
     choices.flatten().for_each(|choice| add_members(choice, names));
 }
 
+/// The members of a config that its method does not know, as the caller wrote them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct UnknownMembers(Map<String, Value>);
+
+impl UnknownMembers {
+    /// Returns the members of the configs in `params` that are not `known`. `None` if there are none.
+    pub(super) fn of(known: &[impl AsRef<str>], params: &Params) -> Option<Self> {
+        let params = with_unknown(known, params)?.into_iter();
+        let mut members = Map::new();
+        for config in
+            params.filter_map(|param| if let Value::Object(config) = param { Some(config) } else { None })
+        {
+            members.extend(config.into_iter().filter(|(name, _)| !is_known(known, name.as_bytes())));
+        }
+        Some(Self(members))
+    }
+
+    /// Adds the members to the last of `params`, if it is a config.
+    pub(super) fn add_to(&self, params: &mut Value) {
+        let last = params.as_array_mut().and_then(|params| params.last_mut()?.as_object_mut());
+        if let Some(config) = last {
+            config.extend(self.0.clone());
+        }
+    }
+}
+
 /// Returns `query` with the members of `params` that its method does not know. A call without such members is returned as
 /// it is.
 pub(super) fn with_unknown_members(query: Query, params: &Params) -> Query {
-    let Params::Array(text) = params else { return query };
     let method = query.method();
     let known = &KNOWN[method.index()];
-    // Nearly all calls have none.
-    if known.is_empty() || !text.contains(&b'{') || !scan(text, known).unwrap_or(true) {
-        return query;
-    }
-    let Ok(mut asked) = serde_json::from_slice::<Vec<Value>>(text) else { return query };
-    let Ok(mut params) = serde_json::from_str::<Vec<Value>>(&query.params_json()) else { return query };
-    while asked.last().is_some_and(Value::is_null) {
-        asked.pop();
-    }
+    let Some(asked) = with_unknown(known, params) else { return query };
     // What is known is written as for every node. It says which state the answer is of.
+    let Ok(mut params) = serde_json::from_str::<Vec<Value>>(&query.params_json()) else { return query };
     let has_config = params.len() > 1 && params.last().is_some_and(Value::is_object);
     let last = asked.len().saturating_sub(1);
-    let mut has_unknown = false;
     for (at, config) in asked.into_iter().enumerate() {
         let Value::Object(config) = config else { continue };
-        let unknown = |(name, value): &(String, Value)| !value.is_null() && !is_known(known, name.as_bytes());
-        let unknown: Map<_, _> = config.into_iter().filter(unknown).collect();
+        let unknown = config.into_iter().filter(|(name, _)| !is_known(known, name.as_bytes()));
+        let unknown: Map<_, _> = unknown.collect();
         if unknown.is_empty() {
             continue;
         }
-        has_unknown = true;
         let at = if at == last && has_config { params.len() - 1 } else { at.min(params.len()) };
         if !params.get(at).is_some_and(Value::is_object) {
             params.insert(at, Value::Object(Map::new()));
@@ -73,9 +92,6 @@ pub(super) fn with_unknown_members(query: Query, params: &Params) -> Query {
         if let Some(Value::Object(written)) = params.get_mut(at) {
             written.extend(unknown);
         }
-    }
-    if !has_unknown {
-        return query;
     }
     let commitment = query.commitment();
     match params.last_mut() {
@@ -106,13 +122,32 @@ pub(super) fn with_unknown_members(query: Query, params: &Params) -> Query {
     Query::Extended(ExtendedQuery { known: Box::new(query), call })
 }
 
-fn is_known(known: &[String], name: &[u8]) -> bool {
-    let mut all = COMMON.into_iter().chain(known.iter().map(String::as_str));
+/// Returns the params, with all members of their configs that are not `null`, if a config has a member that is not `known`.
+fn with_unknown(known: &[impl AsRef<str>], params: &Params) -> Option<Vec<Value>> {
+    let Params::Array(text) = params else { return None };
+    // Nearly all calls have none.
+    if known.is_empty() || !text.contains(&b'{') || !scan(text, known).unwrap_or(true) {
+        return None;
+    }
+    let mut params: Vec<Value> = serde_json::from_slice(text).ok()?;
+    while params.last().is_some_and(Value::is_null) {
+        params.pop();
+    }
+    let mut has_unknown = false;
+    for config in params.iter_mut().filter_map(Value::as_object_mut) {
+        config.retain(|name, value| is_known(known, name.as_bytes()) || !value.is_null());
+        has_unknown |= !config.keys().all(|name| is_known(known, name.as_bytes()));
+    }
+    has_unknown.then_some(params)
+}
+
+fn is_known(known: &[impl AsRef<str>], name: &[u8]) -> bool {
+    let mut all = COMMON.into_iter().chain(known.iter().map(AsRef::as_ref));
     all.any(|one| one.as_bytes() == name)
 }
 
 /// Returns true if an object in the list `text` has a member that is not `known`. `None` if only a full parser can tell.
-fn scan(text: &[u8], known: &[String]) -> Option<bool> {
+fn scan(text: &[u8], known: &[impl AsRef<str>]) -> Option<bool> {
     let mut has_unknown = false;
     Scan::new(text).elements(|scan| {
         if scan.peek() != Some(b'{') {

@@ -6,8 +6,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::extended::UnknownMembers;
 use super::get_fee_for_message::base64_error;
 use super::message::{MAX_MESSAGE, WireTransaction};
 use super::params::{self, ParamError};
@@ -37,7 +38,12 @@ pub struct SendQuery {
     pub max_retries: Option<usize>,
     /// The caller's `minContextSlot`.
     pub min_context_slot: Option<Slot>,
+    /// The members of the config that slotfront does not know.
+    pub unknown: UnknownMembers,
 }
+
+/// The members of the config that slotfront knows.
+const KNOWN: [&str; 5] = ["encoding", "maxRetries", "minContextSlot", "preflightCommitment", "skipPreflight"];
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -79,6 +85,7 @@ impl SendQuery {
             preflight_commitment: config.preflight_commitment,
             max_retries: config.max_retries,
             min_context_slot: config.min_context_slot,
+            unknown: UnknownMembers::of(&KNOWN, params).unwrap_or_default(),
             wire: wire.into(),
         })
     }
@@ -95,7 +102,9 @@ impl SendQuery {
         if let Some(slot) = self.min_context_slot {
             config["minContextSlot"] = slot.into();
         }
-        Value::from(vec![STANDARD.encode(&self.wire).into(), config]).to_string()
+        let mut params = json!([STANDARD.encode(&self.wire), config]);
+        self.unknown.add_to(&mut params);
+        params.to_string()
     }
 }
 
@@ -133,6 +142,8 @@ fn decode(text: &str, encoding: UiTransactionEncoding) -> Result<Vec<u8>, ParamE
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     /// Returns a transaction with one signature and a message without accounts, padded to `length` bytes.
@@ -162,7 +173,11 @@ mod tests {
             min_context_slot: Some(9),
             ..query
         };
-        assert_eq!(parse(&serde_json::from_str(&full.params_json()).unwrap()), Ok(full));
+        let mut params: Value = serde_json::from_str(&full.params_json()).unwrap();
+        assert_eq!(parse(&params), Ok(full));
+        params[1]["new"] = json!({ "a": 1 });
+        let extended = parse(&params).unwrap();
+        assert_eq!(extended.params_json(), params.to_string(), "a node gets what slotfront does not know");
         let later = [&[1][..], &[7; 64], &[0x81, 1]].concat();
         let later = parse(&json!([STANDARD.encode(later), { "encoding": "base64" }])).unwrap();
         assert_eq!((later.signature, later.blockhash), (Some(Signature([7; 64])), None));

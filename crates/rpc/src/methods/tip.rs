@@ -1,10 +1,11 @@
 //! The six methods whose answers never go back behind a slot that a caller was shown, and their typed params.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::description::Description;
+use super::extended::{UnknownMembers, members_of};
 use super::get_fee_for_message::RpcContextConfig;
 use super::params::{self, ParamError};
 use super::{
@@ -74,7 +75,13 @@ pub enum TipQuery {
         /// True if the node's history is searched, too, and not only its last few minutes.
         search_history: bool,
     },
+    /// One of the other calls, with members that slotfront does not know.
+    Extended(Box<Self>, UnknownMembers),
 }
+
+/// The members that the configs of each method may have, by [`TipMethod::index`].
+static KNOWN: LazyLock<[Vec<String>; TipMethod::ALL.len()]> =
+    LazyLock::new(|| TipMethod::ALL.map(|method| members_of(&method.describe())));
 
 impl TipQuery {
     /// Validates the `params` of `method`.
@@ -82,14 +89,23 @@ impl TipQuery {
     /// # Errors
     /// Every node version refuses the params. The returned error is the one that a node returns.
     pub fn parse(method: TipMethod, params: &Params) -> Result<Self, ParamError> {
-        match method {
+        let query = match method {
             TipMethod::IsBlockhashValid => {
                 is_blockhash_valid::parse(params).map(|(hash, at)| Self::BlockhashValid(hash, at))
             }
             TipMethod::GetSignatureStatuses => get_signature_statuses::parse(params)
                 .map(|(signatures, search_history)| Self::Statuses { signatures, search_history }),
             _ => params::at_most_one(params).map(|config| Self::State(method, ReadAt::of(config))),
-        }
+        }?;
+        Ok(match UnknownMembers::of(&KNOWN[method.index()], params) {
+            Some(unknown) => Self::Extended(Box::new(query), unknown),
+            None => query,
+        })
+    }
+
+    /// Returns what the call asks for, apart from members that slotfront does not know.
+    pub fn known(&self) -> &Self {
+        if let Self::Extended(known, _) = self { known } else { self }
     }
 
     /// Returns the method of the call.
@@ -98,6 +114,7 @@ impl TipQuery {
             Self::State(method, _) => *method,
             Self::BlockhashValid(..) => TipMethod::IsBlockhashValid,
             Self::Statuses { .. } => TipMethod::GetSignatureStatuses,
+            Self::Extended(known, _) => known.method(),
         }
     }
 
@@ -106,6 +123,7 @@ impl TipQuery {
         match self {
             Self::State(_, at) | Self::BlockhashValid(_, at) => Some(*at),
             Self::Statuses { .. } => None,
+            Self::Extended(known, _) => known.read_at(),
         }
     }
 
@@ -117,6 +135,10 @@ impl TipQuery {
     /// Returns the canonical params as JSON text for upstream calls, with every default written out. `floor` is the
     /// `minContextSlot`, which getSignatureStatuses does not have.
     pub fn params_json(&self, floor: Option<Slot>) -> String {
+        self.params(floor).to_string()
+    }
+
+    fn params(&self, floor: Option<Slot>) -> Value {
         let config = |at: &ReadAt| {
             let mut config = json!({ "commitment": at.commitment });
             if let Some(slot) = floor {
@@ -130,15 +152,17 @@ impl TipQuery {
             Self::Statuses { signatures, search_history } => {
                 get_signature_statuses::params_json(signatures, *search_history)
             }
+            Self::Extended(known, unknown) => {
+                let mut params = known.params(floor);
+                unknown.add_to(&mut params);
+                params
+            }
         }
-        .to_string()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     const HASH: &str = "7p1hEDMXVV1iNxjmdTmGLwPkcDf7gyPh6ghUZGS5Kbvo";
@@ -171,6 +195,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn members_that_are_unknown_go_to_the_node() {
+        use TipMethod::{GetSignatureStatuses, GetSlot, IsBlockhashValid};
+        let known = json!({ "commitment": "confirmed", "minContextSlot": 7 });
+        let extended = json!({ "commitment": "confirmed", "minContextSlot": 7, "new": [1], "null": null });
+        let expected = json!({ "commitment": "confirmed", "minContextSlot": 9, "new": [1] });
+        for (method, first) in [(GetSlot, None), (IsBlockhashValid, Some(json!(HASH)))] {
+            let params = |config: &Value| first.iter().chain([config]).cloned().collect::<Value>();
+            let query = parse(method, &params(&extended)).unwrap();
+            assert_eq!(*query.known(), parse(method, &params(&known)).unwrap());
+            assert_eq!((query.method(), query.commitment()), (method, Some(Commitment::Confirmed)));
+            assert_eq!(query.params_json(Some(9)), params(&expected).to_string());
+        }
+        let config = json!({ "searchTransactionHistory": false, "new": 1 });
+        let statuses = parse(GetSignatureStatuses, &json!([[SIGNATURE], config])).unwrap();
+        assert_eq!(statuses.params_json(None), json!([[SIGNATURE], config]).to_string());
+        assert!(matches!(parse(GetSlot, &json!([{ "new": null }])), Ok(TipQuery::State(..))));
     }
 
     #[test]
