@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use answer::{Contextual, NodeReply, RawAnswer};
 pub use body::BufferBudget;
-pub use client::{Bounds, Client, Resend};
+pub use client::{CallBounds, Client, Resend};
 
 use crate::telemetry::AttemptResult;
 

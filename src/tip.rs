@@ -28,7 +28,7 @@ use crate::methods::{Commitment, Signature, Slot, TipQuery};
 use crate::node::NodeReply;
 use crate::pool::{CallContext, Pool, PoolReply, TipRequest};
 use crate::telemetry::{AttemptResult, Trace};
-use read::Reads;
+use read::LastReads;
 pub use read::TipAnswer;
 use statuses::Merger;
 use watch::Watches;
@@ -54,7 +54,7 @@ pub struct Tip {
     shown: [AtomicU64; 3],
     /// The newest known slot at each commitment that the tip has seen. If it is lower now, no node reaches it any more.
     known: [AtomicU64; 3],
-    reads: Reads,
+    reads: LastReads,
     merger: Merger,
     watches: Arc<Watches>,
 }
@@ -68,7 +68,7 @@ impl Tip {
             followed,
             shown: Default::default(),
             known: Default::default(),
-            reads: Reads::default(),
+            reads: LastReads::default(),
             merger: Merger::default(),
             watches: Arc::default(),
         })

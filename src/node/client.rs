@@ -63,7 +63,7 @@ pub enum Resend {
 
 /// The bounds of one call.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct CallBounds {
     /// The caller, of whose share of `pool.max_buffered` the answer is.
     pub caller: CallerId,
     /// The time for the call, also if it is sent again.
@@ -215,7 +215,7 @@ impl Client {
     pub async fn post(
         &self,
         body: Bytes,
-        Bounds { caller, timeout, longest, resend }: Bounds,
+        CallBounds { caller, timeout, longest, resend }: CallBounds,
         span: &Attempt<'_>,
     ) -> (Result<RawAnswer, Fault>, usize) {
         let mut request = self.http.post(self.url.expose());

@@ -12,7 +12,7 @@ use super::question::{ParsedReply, Question, SentRequest};
 use super::reply::PoolReply;
 use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::methods::{Commitment, write_method};
-use crate::node::{Bounds, Fault, NodeReply, Resend, code};
+use crate::node::{CallBounds, Fault, NodeReply, Resend, code};
 use crate::telemetry::AttemptResult;
 use crate::telemetry::trace::Attempt;
 
@@ -93,7 +93,7 @@ async fn send<C: UpstreamCall>(
     let is_read = write_method(question.method.as_str()).is_none();
     let resend = if is_read { Resend::Once } else { Resend::Never };
     let longest = pool.longest_answer(question.method).bytes;
-    let bounds = Bounds { caller: context.caller, timeout, longest, resend };
+    let bounds = CallBounds { caller: context.caller, timeout, longest, resend };
     let exchange = async {
         let (answer, bytes) = member.client.post(body, bounds, span).await;
         let body = answer.as_ref().map(|answer| answer.body.clone()).unwrap_or_default();

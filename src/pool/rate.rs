@@ -52,7 +52,7 @@ pub(super) struct NodeRate {
 /// The calls that wait for a token, and the turns of the callers.
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: BTreeMap<Place, Arc<Notify>>,
+    waiting: BTreeMap<QueuePlace, Arc<Notify>>,
     arrivals: u64,
     /// The highest turn that has got a token.
     turn: u64,
@@ -61,7 +61,7 @@ struct Queue {
 }
 
 /// The turn of a waiting call, and its number in the order of arrival. The call with the lowest place is first.
-type Place = (u64, u64);
+type QueuePlace = (u64, u64);
 
 impl NodeRate {
     /// Creates the limit of a node that takes `rps` calls a second. The bucket holds at most the tokens of one second.
@@ -175,7 +175,7 @@ impl Queue {
 struct WaitingCall<'a> {
     rate: &'a NodeRate,
     caller: CallerId,
-    place: Place,
+    place: QueuePlace,
     /// Notified when the call may have become the first.
     is_first: Arc<Notify>,
 }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use super::Hub;
-use super::feeds::{AccountHash, Seen};
+use super::feeds::{AccountHash, SeenAccount};
 use crate::cache::entry::Payload;
 use crate::cache::{CallOptions, Charge, NoConditions};
 use crate::config::sha256;
@@ -50,8 +50,8 @@ const MAX_EXTRA_CALLS: usize = 64;
 type Part = (Pubkey, Option<DataSlice>);
 
 /// What is known of the reads of a part.
-struct Reads {
-    /// The longest list in which it is read.
+struct PartReads {
+    /// The longest list in which it is read now, and the longest that has not been too long for an answer.
     company: usize,
     /// The number of calls under way, and the time of the last.
     under_way: usize,
@@ -81,7 +81,7 @@ enum Outcome<'a> {
 struct Looker {
     hub: Arc<Hub>,
     commitment: Commitment,
-    reads: HashMap<Part, Reads>,
+    reads: HashMap<Part, PartReads>,
     calls: FuturesUnordered<BoxFuture<'static, Done>>,
     /// The number of times that looks began.
     round: u64,
@@ -125,7 +125,7 @@ fn part_of(subscription: &Subscription) -> Option<Part> {
 }
 
 impl Looker {
-    fn watched(&self) -> HashMap<Part, Vec<(Arc<Subscription>, Seen)>> {
+    fn watched(&self) -> HashMap<Part, Vec<(Arc<Subscription>, SeenAccount)>> {
         let mut watched = HashMap::<_, Vec<_>>::new();
         for (subscription, seen) in self.hub.feeds.lock().accounts() {
             if let Some(part) =
@@ -147,7 +147,7 @@ impl Looker {
         let may_divide = self.calls.len() < usual + MAX_EXTRA_CALLS;
         let mut lists = BTreeMap::<_, Vec<_>>::new();
         for part in watched.into_keys() {
-            let reads = self.reads.entry(part).or_insert(Reads {
+            let reads = self.reads.entry(part).or_insert(PartReads {
                 company: MAX_KEYS,
                 under_way: 0,
                 asked_at: now,
@@ -309,7 +309,7 @@ fn record(hub: &Hub, subscription: &Subscription, outcome: &Outcome<'_>) {
             if feed.seen.shown == Some(hash) {
                 feed.seen.whole = Some(*whole);
             } else if *slot > feed.seen.slot {
-                feed.seen = Seen { slot: *slot, whole: Some(*whole), shown: Some(hash), ..feed.seen };
+                feed.seen = SeenAccount { slot: *slot, whole: Some(*whole), shown: Some(hash), ..feed.seen };
                 let head = format!(r#"{{"context":{{"slot":{slot}}},"value":"#);
                 let result = [head.as_bytes(), shown, b"}"].concat();
                 hub.feeds.publish_in(&mut table, subscription, &result, false);
@@ -320,9 +320,13 @@ fn record(hub: &Hub, subscription: &Subscription, outcome: &Outcome<'_>) {
 
 /// Returns what a new subscriber may have seen of an account already, so that any later change is notified of. `None` if no
 /// node answers; the next read is then notified of.
-pub(super) async fn first_look(hub: &Hub, subscription: &Subscription, caller: CallerId) -> Option<Seen> {
+pub(super) async fn first_look(
+    hub: &Hub,
+    subscription: &Subscription,
+    caller: CallerId,
+) -> Option<SeenAccount> {
     let (slot, shown) = read(hub, subscription, None, caller).await?;
-    Some(Seen { slot, shown: Some(meaning(&shown)), ..Seen::default() })
+    Some(SeenAccount { slot, shown: Some(meaning(&shown)), ..SeenAccount::default() })
 }
 
 /// Returns an account in the form of its subscription, and the slot at which it was read, which is at least

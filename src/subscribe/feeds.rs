@@ -25,7 +25,7 @@ pub(super) type AccountHash = [u8; 32];
 
 /// What is known of an account that is subscribed to.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Seen {
+pub(super) struct SeenAccount {
     /// The slot of the last notification.
     pub(super) slot: Slot,
     /// The account as the nodes gave it last.
@@ -40,7 +40,7 @@ pub(super) struct Seen {
 #[derive(Default)]
 pub(super) struct Feed {
     subscribers: HashMap<u64, Arc<SocketClient>>,
-    pub(super) seen: Seen,
+    pub(super) seen: SeenAccount,
     /// The task that works for this feed alone, which ends with it.
     pub(super) work: Option<AbortOnDropHandle<()>>,
     /// The number of clients who have asked for the feed and have not joined it yet, and what they will be notified of.
@@ -277,7 +277,7 @@ impl FeedTable {
     }
 
     /// Returns the feeds of accounts, with what is known of each.
-    pub(super) fn accounts(&self) -> impl Iterator<Item = (&Arc<Subscription>, &Seen)> {
+    pub(super) fn accounts(&self) -> impl Iterator<Item = (&Arc<Subscription>, &SeenAccount)> {
         self.accounts.iter().map(|(subscription, feed)| (subscription, &feed.seen))
     }
 }

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::client::{ClientState, SocketClient};
-use super::feeds::{FeedTable, Seen};
+use super::feeds::{FeedTable, SeenAccount};
 use super::relay::{self, Ticket};
 use super::{Hub, accounts};
 use crate::cache::{Charge, Debt};
@@ -33,7 +33,7 @@ enum Step {
         subscription: Arc<Subscription>,
         charge: Charge,
         /// What a new subscriber to an account may have seen already.
-        seen: Option<Seen>,
+        seen: Option<SeenAccount>,
         ticket: Option<Ticket>,
     },
     Unsubscribe {

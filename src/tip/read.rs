@@ -52,7 +52,7 @@ impl TipAnswer {
 
 /// What nodes have said last, at each commitment.
 #[derive(Debug, Default)]
-pub(super) struct Reads {
+pub(super) struct LastReads {
     infos: [LastAnswer; 3],
     hashes: [LastAnswer; 3],
     /// The number of blocks for which a blockhash is valid, as a node has shown it. 0 until then.

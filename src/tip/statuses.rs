@@ -41,13 +41,13 @@ pub(super) struct Merger {
 }
 
 /// The place of a question among those that have no answer yet. Dropping it gives the place back.
-struct Place<'a> {
+struct QuestionPlace<'a> {
     of: &'a Merger,
     caller: CallerId,
     signatures: usize,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QuestionPlace<'_> {
     fn drop(&mut self) {
         self.of.asked.fetch_sub(self.signatures, Ordering::Relaxed);
         self.of.callers.remove(self.caller, self.signatures);
@@ -155,10 +155,10 @@ pub(super) fn split(reply: NodeReply) -> Result<Statuses, Unread> {
 impl Merger {
     /// Takes the place of a question. `None` if all callers together, or this one, have as many as they may: merged calls
     /// are slotfront's own, so nodes do not share them out.
-    fn place(&self, caller: CallerId, signatures: usize) -> Option<Place<'_>> {
+    fn place(&self, caller: CallerId, signatures: usize) -> Option<QuestionPlace<'_>> {
         let all = self.asked.fetch_add(signatures, Ordering::Relaxed);
         self.callers.add(caller, signatures);
-        let place = Place { of: self, caller, signatures };
+        let place = QuestionPlace { of: self, caller, signatures };
         // The caller's own place is counted already.
         self.callers.may_add(caller, 0, all, MAX_ASKED.checked_sub(all + signatures)?).then_some(place)
     }
