@@ -4,8 +4,8 @@
 //! subscriptions, which the cache makes from the list's answer where it can. While the chain is followed, an account that
 //! no block has written is a hit, so that reading it costs the nodes nothing.
 //!
-//! No read waits for another one. A list that is slow or too long is read in parts, so that an account that is slow by
-//! itself soon delays no other.
+//! No read waits for another one. A list that is slow or too long is read in parts the next time, so that an account that is
+//! slow by itself soon delays no other.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -53,6 +53,7 @@ type Part = (Pubkey, Option<DataSlice>);
 struct PartReads {
     /// The longest list in which it is read now, and the longest that has not been too long for an answer.
     company: usize,
+    most: usize,
     /// The number of calls under way, and the time of the last.
     under_way: usize,
     asked_at: Instant,
@@ -149,6 +150,7 @@ impl Looker {
         for part in watched.into_keys() {
             let reads = self.reads.entry(part).or_insert(PartReads {
                 company: MAX_KEYS,
+                most: MAX_KEYS,
                 under_way: 0,
                 asked_at: now,
                 text: [0; 32],
@@ -217,14 +219,11 @@ impl Looker {
             let Some(reads) = self.reads.get_mut(part) else { continue };
             reads.under_way -= 1;
             if is_too_long {
-                reads.company = (parts.len() / 2).max(1);
+                reads.most = (parts.len() / 2).max(1);
+                reads.company = reads.most;
             } else if answer.is_ok() && reads.asked_at.elapsed() < late {
-                reads.company = (reads.company * 2).min(MAX_KEYS);
+                reads.company = (reads.company * 2).min(reads.most);
             }
-        }
-        if is_too_long && parts.len() > 1 {
-            let (one, other) = parts.split_at(parts.len() / 2);
-            return [one, other].into_iter().for_each(|parts| self.read_list(parts.to_vec(), slot, true));
         }
         let mut watched = self.watched();
         let parsed = answer.ok().and_then(|text| {

@@ -9,7 +9,7 @@ mod restarts;
 mod signatures;
 mod transports;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use slotfront::methods::{Commitment, Signature};
 use slotfront_sim::Fault;
 use slotfront_testkit::wire::read_until;
@@ -175,6 +175,34 @@ async fn a_deleted_account_is_shown_as_a_node_shows_it() {
         ask("base64").await;
         assert_eq!(ask("base64+zstd").await, packed, "{key} {slice:?}, made of base64");
     }
+}
+
+/// A node notifies of an account that is too long for base58, with words in place of its data.
+#[tokio::test]
+async fn what_is_too_long_for_base58_is_told_in_a_nodes_words() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut socket = gateway.socket().await;
+    for encoding in ["base58", "binary"] {
+        let config = json!({"commitment": "confirmed", "encoding": encoding});
+        socket.subscribe("accountSubscribe", json!([CLOCK, config])).await;
+    }
+    let node = gateway.cluster.node(0);
+    let slot = gateway.cluster.step_to_block();
+    let account = json!({"data": ["A".repeat(268), "base64"], "executable": false, "lamports": 7, "owner": CLOCK, "rentEpoch": 0, "space": 201});
+    let answer = |value| Fault::Result(json!({"context": {"slot": slot}, "value": value}));
+    node.fault_on("getMultipleAccounts", answer(json!([account])), None);
+    node.fault_on("getAccountInfo", answer(account.clone()), None);
+    let words = "error: data too large for bs58 encoding";
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        let shown = socket.notification().await["result"]["value"].clone();
+        if shown["lamports"] == 7 {
+            assert_eq!(shown["space"], 201);
+            told.push(shown["data"].clone());
+        }
+    }
+    told.sort_by_key(Value::is_array);
+    assert_eq!(told, [json!(words), json!([words, "base58"])]);
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 //! What other clients do, and what each gets nevertheless: what it would get alone.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
-use slotfront::methods::Commitment::Confirmed;
+use slotfront::methods::Commitment::{Confirmed, Finalized};
 use slotfront_sim::{Fault, HISTORY_SEARCH};
 use slotfront_testkit::{TestGateway, TestSocket};
 use tokio_util::task::TaskTracker;
@@ -263,4 +265,45 @@ async fn roots_that_no_node_lists_end_their_subscribers() {
 /// Asserts that the connection is open. The clock has changed meanwhile.
 async fn nothing_more_than_changes(socket: &mut TestSocket) {
     assert_eq!(socket.call("slotUnsubscribe", json!([0])).await["error"]["code"], -32602);
+}
+
+/// Accounts that are too long together are read in shorter lists from then on.
+#[tokio::test]
+async fn accounts_that_are_too_long_together_are_read_in_parts() {
+    // Each block writes all of them, and a list of them is longer than the limit.
+    let keys =
+        [CLOCK, "SysvarS1otHashes111111111111111111111111111", "SysvarRecentB1ockHashes11111111111111111111"];
+    let gateway =
+        TestGateway::builder().nodes(1).config(|config| config.pool.max_response = 30_000).start().await;
+    let mut socket = gateway.socket().await;
+    let mut ids = Vec::new();
+    for key in keys {
+        let config = json!({"commitment": "confirmed", "encoding": "base64"});
+        ids.push(socket.subscribe("accountSubscribe", json!([key, config])).await);
+    }
+    for _ in 0..3 {
+        gateway.cluster.step_to_block();
+        gateway.settled().await;
+        let mut told = BTreeSet::new();
+        while told.len() < ids.len() {
+            told.insert(socket.notification().await["subscription"].as_u64());
+        }
+    }
+}
+
+/// A list that is late is read again in shorter ones, so that an account that is slow by itself soon delays no other.
+#[tokio::test]
+async fn a_late_list_is_read_again_in_parts() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let mut socket = gateway.socket().await;
+    for key in [CLOCK, "SysvarS1otHashes111111111111111111111111111"] {
+        let config = json!({"commitment": "confirmed", "encoding": "base64"});
+        socket.subscribe("accountSubscribe", json!([key, config])).await;
+    }
+    let held = gateway.cluster.node(0).hold("getMultipleAccounts");
+    gateway.cluster.step_to_block();
+    // Both together, both in a list of twelve at most, and each alone.
+    held.arrived(4).await;
+    held.release();
+    assert_ne!(socket.notification().await["subscription"], socket.notification().await["subscription"]);
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use slotfront::methods::Commitment::{self, Confirmed, Processed};
 use slotfront::methods::Slot;
 use slotfront_sim::{Fault, HISTORY_SEARCH};
-use slotfront_testkit::{TestGateway, node_answer};
+use slotfront_testkit::{LoopbackTap, TestGateway, node_answer};
 
 use super::{nothing_more, signature};
 
@@ -101,4 +101,34 @@ async fn no_height_waits_for_the_history() {
     }
     held.release();
     assert_eq!(socket.notification().await["result"]["value"], json!({ "err": null }));
+}
+
+/// One signature may take a node longer than all others, so a search that fails is repeated in halves.
+#[tokio::test]
+async fn a_search_that_fails_is_halved() {
+    let tap = LoopbackTap::start().await;
+    tap.close_at(|_, seen| {
+        let is_search = seen.body.contains(r#""searchTransactionHistory":true"#);
+        let list = seen.body.split_once("[[").and_then(|(_, list)| list.split_once(']'));
+        is_search && list.is_some_and(|(list, _)| list.contains(','))
+    });
+    let gateway = TestGateway::builder().nodes(1).tap(&tap).start().await;
+    let airdrop = |lamports: u64| {
+        let params = json!([gateway.cluster.examples().wallets[0].to_string(), lamports]);
+        node_answer(gateway.cluster.node(0), "requestAirdrop", &params)["result"].clone()
+    };
+    let sent = [1, 2].map(airdrop);
+    gateway.cluster.step_to_block();
+    gateway.step_by(400).await;
+    let held = gateway.cluster.node(0).hold(HISTORY_SEARCH);
+    let mut socket = gateway.socket().await;
+    socket.subscribe("signatureSubscribe", json!([signature(1)])).await;
+    held.arrived(1).await;
+    for sent in &sent {
+        socket.subscribe("signatureSubscribe", json!([sent])).await;
+    }
+    held.release();
+    for _ in sent {
+        assert_eq!(socket.notification().await["result"]["value"], json!({ "err": null }));
+    }
 }
