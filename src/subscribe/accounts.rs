@@ -274,7 +274,8 @@ impl Looker {
     }
 }
 
-/// Returns the hash of what a JSON text means, whatever the order of its members: nodes write them in different orders.
+/// Returns the hash of what a JSON text means, whatever the order of its members: nodes write them in different orders, and
+/// `serde_json` without the feature `preserve_order` writes them in that of their names.
 fn meaning(text: &[u8]) -> AccountHash {
     serde_json::from_slice::<Value>(text)
         .map_or_else(|_| sha256(text), |value| sha256(value.to_string().as_bytes()))
@@ -412,6 +413,8 @@ mod tests {
 
     #[test]
     fn an_account_in_other_words_is_the_same() {
+        let sorted = serde_json::from_str::<Value>(r#"{"b":1,"a":{"d":2,"c":3}}"#).unwrap().to_string();
+        assert_eq!(sorted, r#"{"a":{"c":3,"d":2},"b":1}"#, "serde_json has the feature preserve_order");
         let one = br#"{"data":["AQ==","base64"],"lamports":1,"parsed":{"a":1,"b":{"c":2,"d":[3,4]}}}"#;
         let same = br#"{"parsed": {"b":{"d":[3,4],"c":2},"a":1}, "lamports":1,"data":["AQ==","base64"]}"#;
         let other = br#"{"data":["AQ==","base64"],"lamports":1,"parsed":{"a":1,"b":{"c":2,"d":[4,3]}}}"#;
