@@ -8,8 +8,10 @@ use slotfront_lab::wire::HttpResponse;
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 use slotfront_sim::{Cluster, Settings};
 
-use crate::phases::{ACCOUNT, WELL};
-
+/// The method of the account calls.
+pub(crate) const ACCOUNT: &str = "getAccountInfo";
+/// The node that is well while the faulty one is an archive that fails, and that has the whole history.
+pub(crate) const WELL: usize = 1;
 /// The method that the nodes refuse in some phases. No refusal is cached, so each call meets it.
 pub(crate) const REFUSED: &str = "getTokenAccountsByDelegate";
 /// The token program.

@@ -11,8 +11,7 @@ use slotfront_sim::Cluster;
 use tokio::time::{Instant, timeout};
 
 use crate::answer;
-use crate::beside::Beside;
-use crate::phases::{ACCOUNT, Row};
+use crate::beside::{ACCOUNT, Beside};
 use crate::tally::{CallOutcome, Tally};
 
 /// More connections than there are callers.
@@ -48,6 +47,13 @@ pub(crate) struct Callers {
     tallies: Mutex<Vec<Tally>>,
     remarks: Mutex<Vec<String>>,
     over: AtomicBool,
+}
+
+/// A row of the output.
+pub(crate) struct Row {
+    pub(crate) name: String,
+    /// The calls beside those for accounts, which the next row counts.
+    pub(crate) beside: Option<Beside>,
 }
 
 impl Callers {

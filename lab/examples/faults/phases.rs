@@ -8,17 +8,14 @@ use slotfront_rpc::methods::Commitment;
 use slotfront_sim::{Cluster, Fault, Node};
 use tokio::time::Instant;
 
-use crate::beside::{self, Beside, REFUSED};
-use crate::callers::Callers;
+use crate::beside::{self, ACCOUNT, Beside, REFUSED, WELL};
+use crate::callers::{Callers, Row};
 
 pub(crate) const NODES: usize = 3;
-pub(crate) const ACCOUNT: &str = "getAccountInfo";
 /// The position of the faulty node.
 const FAULTY: usize = 0;
 /// The position of the node that is slow in one of the phases, and down in another.
-const SLOW: usize = 1;
-/// The node that is well while the faulty one is an archive that fails, and that has the whole history.
-pub(crate) const WELL: usize = SLOW;
+const SLOW: usize = WELL;
 /// The node that has no history then.
 const SHALLOW: usize = 2;
 /// The method by which nodes tell their health.
@@ -44,13 +41,6 @@ pub(crate) struct Phase {
     part: f64,
     /// The calls that the phase makes beside those for accounts.
     beside: Option<Beside>,
-}
-
-/// A row of the output.
-pub(crate) struct Row {
-    pub(crate) name: String,
-    /// The calls beside those for accounts, which the next row counts.
-    pub(crate) beside: Option<Beside>,
 }
 
 impl Phase {
