@@ -352,6 +352,22 @@ async fn each_further_mib_costs_a_plain_call() {
     }
 }
 
+/// docs/limits-and-units.md has this as an example.
+#[tokio::test]
+async fn six_of_the_largest_accounts_cost_65_units() {
+    let change = |config: &mut Config| {
+        let at_work = config.pool.max_response;
+        prices(config);
+        config.pool.max_response = at_work;
+    };
+    let gateway = TestGateway::builder().nodes(1).config(change).start().await;
+    gateway.cluster.node(0).fault_on("getMultipleAccounts", Fault::Huge(84 << 20), None);
+    let refused = gateway.get_accounts(&gateway.cluster.examples().wallets[..6]).send().await;
+    assert_eq!((refused.status, refused.code()), (502, -32095), "{}", refused.text);
+    gateway.until("it is charged", || charged(&gateway) >= 65).await;
+    assert_eq!(charged(&gateway), 65);
+}
+
 #[tokio::test]
 async fn no_answer_is_refused_for_its_length() {
     let gateway = TestGateway::builder().nodes(1).config(daily(2)).start().await;
