@@ -291,6 +291,84 @@ async fn accounts_that_are_too_long_together_are_read_in_parts() {
     }
 }
 
+/// An account as long as one may be is told of whole, whatever others do.
+#[tokio::test]
+async fn an_account_of_10_mib_is_told_of() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let key = gateway.cluster.examples().wallets[0].to_string();
+    let mut socket = gateway.socket().await;
+    socket
+        .subscribe("accountSubscribe", json!([key, {"commitment": "confirmed", "encoding": "base64"}]))
+        .await;
+    let data = "A".repeat((10 << 20) / 3 * 4);
+    for lamports in 1..3 {
+        let slot = gateway.cluster.step_to_block();
+        let account = json!({ "data": [data, "base64"], "executable": false, "lamports": lamports, "owner": "11111111111111111111111111111111", "rentEpoch": u64::MAX, "space": (10 << 20) / 3 * 3 });
+        gateway.cluster.node(0).clear_faults();
+        gateway.cluster.node(0).fault_on(
+            "getMultipleAccounts",
+            Fault::Result(json!({ "context": { "slot": slot }, "value": [account] })),
+            None,
+        );
+        gateway.settled().await;
+        let told = socket.notification().await;
+        assert_eq!(told["result"]["value"]["lamports"], lamports);
+        assert_eq!(told["result"]["value"]["data"][0].as_str().map(str::len), Some(data.len()));
+    }
+}
+
+/// Joins and leaves of another key, as many as it can make, take nothing from anybody.
+#[tokio::test]
+async fn a_storm_of_joins_and_leaves_loses_nothing() {
+    let keys = TwoKeys::start().await;
+    let (gateway, cluster) = (&keys.gateway, &keys.gateway.cluster);
+    let (mut victim, mut other) = (keys.socket(0).await, keys.socket(1).await);
+    let account = json!([CLOCK, {"commitment": "confirmed", "encoding": "base64"}]);
+    let roots = victim.subscribe("rootSubscribe", json!([])).await;
+    let clock = victim.subscribe("accountSubscribe", account.clone()).await;
+    let payment = victim.subscribe("signatureSubscribe", watched(1)).await;
+    let before = cluster.slot(Finalized);
+    let questions = [("account", account), ("root", json!([])), ("signature", watched(1))];
+    let mut joins = 0;
+    let storm = async {
+        for (kind, params) in questions.iter().cycle() {
+            let id = other.subscribe(&format!("{kind}Subscribe"), params.clone()).await;
+            other.call(&format!("{kind}Unsubscribe"), json!([id])).await;
+            joins += 1;
+        }
+    };
+    let mut seen = Vec::new();
+    let watching = async {
+        let mut last = 0;
+        for _ in 0..20 {
+            cluster.step_to_block();
+            gateway.settled().await;
+            let (newest, before) = ([Confirmed, Finalized].map(|at| cluster.slot(at)), last);
+            while last < newest[0] || seen.last().is_some_and(|root| *root < newest[1]) {
+                let params = victim.notification().await;
+                if params["subscription"] == roots {
+                    seen.push(params["result"].as_u64().unwrap());
+                } else {
+                    assert_eq!(params["subscription"], clock);
+                    last = params["result"]["context"]["slot"].as_u64().unwrap();
+                    assert!(last > before, "{params}");
+                }
+            }
+        }
+        land(gateway, cluster.slot(Confirmed), Confirmed, &Value::Null);
+        cluster.step();
+        while victim.notification().await["subscription"] != payment {}
+    };
+    tokio::select! {
+        () = watching => {}
+        () = storm => unreachable!(),
+    }
+    assert!(joins > 100, "{joins}");
+    let last = *seen.last().unwrap();
+    let expected: Vec<_> = (before + 1..=last).filter(|slot| cluster.has_block(*slot)).collect();
+    assert_eq!(seen, expected);
+}
+
 /// A list that is late is read again in shorter ones, so that an account that is slow by itself soon delays no other.
 #[tokio::test]
 async fn a_late_list_is_read_again_in_parts() {
