@@ -56,7 +56,7 @@ pub enum Error {
     Limited {
         /// The limit, as text for people: `"100 calls a second"`.
         limit: String,
-        /// The metric reason: `rate`, `day`, `month`, `connections` or `failed_keys`.
+        /// The metric reason: `rate`, `method`, `day`, `month`, `connections` or `failed_keys`.
         reason: &'static str,
         /// The time after which the call may succeed.
         retry_after: Duration,

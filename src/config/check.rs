@@ -19,6 +19,7 @@ use super::{AuthMode, Config, KEYS_FILE, Plan, Secret, Server, Upstream, WsListe
 pub(super) fn check(config: &mut Config, found: &mut Findings) {
     let mut warnings = [repeated_urls(config, found), short_secrets(config, found)].concat();
     warnings.extend(next_port(config, found));
+    warnings.extend(config.plans.iter().flat_map(|(name, plan)| idle_settings(name, plan, found)));
     config.warnings.extend(warnings);
     let mut rules = CrossChecks { found, problems: Vec::new() };
     listeners(config, &mut rules);
@@ -111,6 +112,19 @@ fn next_port(config: &mut Config, found: &Findings) -> Option<Problem> {
     );
     let fix = "set server.listen so that the next port is free, or server.ws_listen = \"off\"";
     Some(Problem::new("server.ws_listen", found.origin("server.listen"), rule, fix))
+}
+
+/// Warns about each price and rate of a plan for a method that the plan does not open.
+fn idle_settings(name: &str, plan: &Plan, found: &Findings) -> Vec<Problem> {
+    let priced = plan.units.keys().map(|method| ("units", *method));
+    let limited = plan.rate.keys().map(|method| ("rate", *method));
+    let idle = priced.chain(limited).filter(|(_, method)| !plan.allowed().any(|allowed| allowed == *method));
+    let warn = |(table, method): (&str, AnyMethod)| {
+        let path = format!("plans.{name}.{table}.{}", method.as_str());
+        let fix = format!("add the method to plans.{name}.methods, or remove {path}");
+        Problem::new(&path, found.origin(&path), "means nothing: the plan does not open this method", fix)
+    };
+    idle.map(warn).collect()
 }
 
 /// The shortest length of a secret that nobody can guess, in characters.
@@ -357,15 +371,17 @@ fn plan(name: &str, plan: &Plan, config: &Config, rules: &mut CrossChecks<'_>) {
             rules.report(&path, "", "[]", rule, format!("list at least one, or remove {key} to allow all"));
         }
     }
+    let prices = plan.prices(&config.units).by_method;
     for (key, quota) in [("daily_units", plan.daily_units), ("monthly_units", plan.monthly_units)] {
         let allowed = plan.allowed().filter(|m| plan.send || *m != AnyMethod::Send);
-        let most_expensive = allowed.max_by_key(|m| (config.units.by_method[m.index()], Reverse(m.index())));
+        let most_expensive = allowed.max_by_key(|m| (prices[m.index()], Reverse(m.index())));
         let Some((quota, method)) = quota.zip(most_expensive) else { continue };
-        let cost = config.units.by_method[method.index()];
+        let cost = prices[method.index()];
+        let own = if plan.units.contains_key(&method) { format!("plans.{name}.") } else { String::new() };
         if quota < cost {
             rules.report(
                 &format!("plans.{name}.{key}"),
-                &format!("units.{}", method.as_str()),
+                &format!("{own}units.{}", method.as_str()),
                 quota.to_string(),
                 format!("is less than the price of one {} ({cost} units)", method.as_str()),
                 format!("set at least {cost}, or leave the method out of plans.{name}.methods"),

@@ -21,7 +21,7 @@ use super::setting::section;
 use super::{Problem, Secret};
 use crate::methods::{AnyMethod, Profile};
 
-pub use auth::{Auth, AuthMode, KEYS_FILE, Plan, STANDARD_PLAN, Units};
+pub use auth::{Auth, AuthMode, CallRate, KEYS_FILE, Plan, STANDARD_PLAN, Units};
 pub use cache::{Assemble, CacheSettings, StaleIfError, Ttl};
 pub use follow::{FollowMode, FollowSettings, Verify};
 pub use methods::{EXAMPLE_METHOD, ListedSettings};

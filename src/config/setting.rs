@@ -141,7 +141,7 @@ impl Field<'_, '_> {
         }
     }
 
-    pub(super) fn optional<T: Setting>(&self, example: &str) -> Option<T> {
+    pub(super) fn optional<T: Setting>(&self, example: impl Into<Value>) -> Option<T> {
         self.declare(T::schema(), None, Some(&example.into()));
         self.parsed()
     }

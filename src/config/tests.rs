@@ -2,6 +2,7 @@
 
 mod caching_page;
 mod generated;
+mod plans;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::methods::{AnyMethod, Commitment, Group, Profile};
+use crate::methods::{AnyMethod, Commitment, Group, Profile, Pubkey};
 
 use super::raw::Raw;
-use super::{Assemble, AuthMode, FollowMode, GenesisCheck, LogFormat, WsListen, network};
+use super::{Assemble, AuthMode, CallRate, FollowMode, GenesisCheck, LogFormat, WsListen, network};
 
 /// A type that settings can have.
 pub(super) trait Setting: Sized {
@@ -154,6 +154,28 @@ impl Setting for IpNet {
 
     fn read(raw: &Raw) -> Option<Self> {
         network(raw.text()?.trim())
+    }
+}
+
+impl Setting for Pubkey {
+    const EXPECTED: &'static str = "an address in base58";
+    const EXAMPLE: &'static str = r#""TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA""#;
+
+    fn read(raw: &Raw) -> Option<Self> {
+        Self::parse(raw.text()?.trim()).ok()
+    }
+}
+
+impl Setting for CallRate {
+    const EXPECTED: &'static str = "a number of calls, at least one, a second, minute or hour";
+    const EXAMPLE: &'static str = r#""5/s", "1/min" or "100/h""#;
+
+    fn read(raw: &Raw) -> Option<Self> {
+        Self::parse(raw.text()?)
+    }
+
+    fn schema() -> Value {
+        json!({ "type": "string", "pattern": "^ *[0-9]+ */ *(s|min|h) *$" })
     }
 }
 

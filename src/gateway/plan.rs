@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cache::Price;
 use crate::config::{Config, Plan, Units};
 use crate::error::Error;
-use crate::methods::{AnyMethod, Commitment, Query};
+use crate::methods::{AnyMethod, Commitment, ProgramScan, Query, Subscription};
 
 /// The maximum number of accounts that a node accepts in one list.
 const FULL_LIST: u64 = 100;
@@ -20,6 +20,8 @@ pub(crate) struct PlanTerms {
     pub(crate) plan: Plan,
     /// The methods that the plan allows.
     pub(crate) methods: Vec<AnyMethod>,
+    /// The prices, the plan's own among them.
+    pub(crate) units: Units,
     /// The value of the `RateLimit-Policy` header.
     pub(crate) policy: String,
 }
@@ -28,8 +30,8 @@ pub(crate) fn plans(config: &Config) -> Plans {
     let terms = |(name, plan): (&String, &Plan)| {
         // The configuration allows only ASCII in names, so a header may contain them.
         let methods = plan.allowed().collect();
-        let (plan_name, policy) = (name.clone(), policy(plan));
-        (name.clone(), Arc::new(PlanTerms { name: plan_name, plan: plan.clone(), methods, policy }))
+        let (plan_name, policy, units) = (name.clone(), policy(plan), plan.prices(&config.units));
+        (name.clone(), Arc::new(PlanTerms { name: plan_name, plan: plan.clone(), methods, units, policy }))
     };
     config.plans.iter().map(terms).collect()
 }
@@ -48,8 +50,8 @@ fn policy(plan: &Plan) -> String {
 /// Checks that `plan` and `methods`, the key's own list of methods, allow a call. `None` allows every method.
 ///
 /// # Errors
-/// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method, the commitment
-/// or the number of accounts.
+/// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method, the commitment,
+/// the number of accounts, the program, or the filter that is missing.
 pub(crate) fn admit(terms: &PlanTerms, methods: Option<&[AnyMethod]>, query: &Query) -> Result<(), Error> {
     admit_method(terms, methods, AnyMethod::Own(query.method()), query.commitment())?;
     if let (Some(limit), Query::Accounts(accounts)) = (terms.plan.max_accounts, query.known())
@@ -58,7 +60,37 @@ pub(crate) fn admit(terms: &PlanTerms, methods: Option<&[AnyMethod]>, query: &Qu
         let n = accounts.pubkeys.len();
         return Err(Error::Forbidden(format!("a list of {n} accounts (the limit is {limit})")));
     }
-    Ok(())
+    admit_scan(&terms.plan, query.method().as_str(), || ProgramScan::of_call(query))
+}
+
+/// Checks that `plan` and `methods`, the key's own list of methods, allow a subscription.
+///
+/// # Errors
+/// As for [`admit`].
+pub(crate) fn admit_subscription(
+    terms: &PlanTerms,
+    methods: Option<&[AnyMethod]>,
+    to: &Subscription,
+) -> Result<(), Error> {
+    admit_method(terms, methods, AnyMethod::Subscription(to.method()), to.commitment())?;
+    admit_scan(&terms.plan, to.method().as_str(), || ProgramScan::of_subscription(to))
+}
+
+/// Checks that `plan` allows what `scan` returns, if `method` asks for the accounts of a program.
+fn admit_scan(plan: &Plan, method: &str, scan: impl FnOnce() -> Option<ProgramScan>) -> Result<(), Error> {
+    if !plan.scan_filter && plan.deny_programs.is_empty() {
+        return Ok(());
+    }
+    match scan() {
+        Some(ProgramScan { program, .. }) if plan.deny_programs.contains(&program) => {
+            Err(Error::Forbidden(format!("{method} of {program}")))
+        }
+        Some(ProgramScan { is_filtered: false, .. }) if plan.scan_filter => {
+            let add = "add to its config, for example, \"filters\": [{\"dataSize\": 165}]";
+            Err(Error::Forbidden(format!("{method} without a filter ({add})")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks that `plan` and `methods`, the key's own list of methods, allow a method at a commitment.
@@ -159,8 +191,20 @@ mod tests {
         for (plan, methods, query, refused) in rows {
             let expected = refused.map_or(Ok(()), |what| Err(Error::Forbidden(what.to_owned())));
             let (name, methods_of_plan) = (String::new(), plan.allowed().collect());
-            let terms =
-                PlanTerms { name, plan: plan.clone(), methods: methods_of_plan, policy: String::new() };
+            let units = Units {
+                default: 1,
+                by_method: [1; AnyMethod::COUNT].into(),
+                notification: 0,
+                looks: 1,
+                hit_factor: 1.0,
+            };
+            let terms = PlanTerms {
+                name,
+                plan: plan.clone(),
+                methods: methods_of_plan,
+                units,
+                policy: String::new(),
+            };
             assert_eq!(admit(&terms, methods, &query), expected, "{query:?}");
         }
     }

@@ -1,5 +1,6 @@
 //! The caller of requests: a key with its plan, limits and usage. All requests of a key share one principal.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -16,9 +17,10 @@ use super::plan::{self, PlanTerms};
 use super::quota::{OverQuota, Period, Used};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
+use crate::config::{CallRate, Units};
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share, Watcher};
-use crate::methods::{AnyMethod, Commitment, ForwardedCall, Life, Query, Slot};
+use crate::methods::{AnyMethod, Commitment, ForwardedCall, Life, Query, Slot, Subscription};
 use crate::telemetry::metrics::KeyState;
 use crate::telemetry::{KeyMetrics, LimitReason, Outcome};
 
@@ -69,6 +71,8 @@ pub(crate) struct PlanLimits {
     subscriptions: Share,
     /// The looks at accounts in the newest slot, by [`Commitment::index`].
     looks: Arc<Mutex<[Looks; 3]>>,
+    /// The methods with a rate of their own.
+    methods: Vec<(AnyMethod, Limiter)>,
 }
 
 /// The looks of one slot that are counted so far. Each slot is a round of looks.
@@ -104,6 +108,7 @@ impl PlanLimits {
         context: &PrincipalContext,
     ) -> Self {
         let rate = Rate::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst);
+        let methods = rates_of_methods(&terms.plan.rate, before, context.clock.steady(Instant::now()));
         let lease = || context.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client));
         if let Some(old) = before {
             let rate = Limiter::after(&old.rate, rate, context.clock.steady(Instant::now()));
@@ -119,6 +124,7 @@ impl PlanLimits {
                 connections: old.connections.clone(),
                 subscriptions: old.subscriptions.clone(),
                 looks: Arc::clone(&old.looks),
+                methods,
             };
         }
         Self {
@@ -133,6 +139,7 @@ impl PlanLimits {
             connections: Share::default(),
             subscriptions: Share::default(),
             looks: Arc::default(),
+            methods,
         }
     }
 
@@ -149,6 +156,11 @@ impl PlanLimits {
                 lease.give_back();
             }
         })
+    }
+
+    /// Returns the limiter of a method with a rate of its own.
+    fn of_method(&self, method: AnyMethod) -> Option<&Limiter> {
+        self.methods.iter().find(|(limited, _)| *limited == method).map(|(_, limiter)| limiter)
     }
 
     pub(crate) fn used(&self) -> &Used {
@@ -168,6 +180,20 @@ impl PlanLimits {
         let quotas = [self.terms.plan.daily_units, self.terms.plan.monthly_units];
         Some(quotas).filter(|quotas| *quotas != [None; 2])
     }
+}
+
+/// Returns a limiter of each method with a rate. It continues from the one of `before` at the time `now`.
+fn rates_of_methods(
+    rates: &BTreeMap<AnyMethod, CallRate>,
+    before: Option<&PlanLimits>,
+    now: Duration,
+) -> Vec<(AnyMethod, Limiter)> {
+    let limiter = |(method, CallRate { calls, period, .. }): (&AnyMethod, &CallRate)| {
+        let rate = Rate::new(*calls, *period, *calls);
+        let old = before.and_then(|before| before.of_method(*method));
+        (*method, old.map_or_else(|| Limiter::new(rate), |old| Limiter::after(old, rate, now)))
+    };
+    rates.iter().map(limiter).collect()
 }
 
 impl Principal {
@@ -272,14 +298,15 @@ impl Principal {
     /// Checks that the plan and the key allow a call, and reserves its price.
     ///
     /// # Errors
-    /// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names the method, the
-    /// commitment or the number of accounts. [`Error::Limited`] if too little is left of a quota.
+    /// [`Error::Forbidden`] if the plan or the key does not allow the call. The error names what is refused.
+    /// [`Error::Limited`] if too little is left of the method's own rate or of a quota.
     pub fn admit(self: &Arc<Self>, query: &Query) -> Result<Charge, Error> {
         match &self.limits {
             Some(limits) => plan::admit(&limits.terms, self.validity.scope.methods.as_deref(), query)?,
             None => self.allows(AnyMethod::Own(query.method()), query.commitment())?,
         }
-        self.reserve(plan::price(&self.context.units, query))
+        self.take_of(query.method().into())?;
+        self.reserve(plan::price(self.units(), query))
     }
 
     /// Checks that the plan and the key allow a call that is forwarded, and reserves its price. Returns the call to send with
@@ -345,12 +372,63 @@ impl Principal {
         commitment: Option<Commitment>,
     ) -> Result<Charge, Error> {
         self.allows(method, commitment)?;
-        self.reserve(plan::price_of(&self.context.units, method))
+        self.take_of(method)?;
+        self.reserve(plan::price_of(self.units(), method))
+    }
+
+    /// Checks that the plan and the key allow a subscription.
+    ///
+    /// # Errors
+    /// [`Error::Forbidden`], which names what is refused.
+    pub fn allows_subscription(&self, to: &Subscription) -> Result<(), Error> {
+        let methods = self.validity.scope.methods.as_deref();
+        match &self.limits {
+            Some(limits) => plan::admit_subscription(&limits.terms, methods, to),
+            None => self.allows(AnyMethod::Subscription(to.method()), to.commitment()),
+        }
+    }
+
+    /// Checks that the plan and the key allow a subscription now.
+    ///
+    /// # Errors
+    /// As for [`Self::allows_subscription`], and [`Error::Limited`] if nothing is left of the method's own rate.
+    pub fn admit_subscription(&self, to: &Subscription) -> Result<(), Error> {
+        self.allows_subscription(to)?;
+        self.take_of(AnyMethod::Subscription(to.method()))
+    }
+
+    /// Reserves the price of a subscription.
+    ///
+    /// # Errors
+    /// [`Error::Limited`] if too little is left of a quota.
+    pub fn charge_subscription(self: &Arc<Self>, to: &Subscription) -> Result<Charge, Error> {
+        self.reserve(plan::price_of(self.units(), AnyMethod::Subscription(to.method())))
+    }
+
+    /// Takes one call from the method's own rate, if the plan has one.
+    ///
+    /// # Errors
+    /// [`Error::Limited`] if it is used up. The error names the limit and the time to wait.
+    fn take_of(&self, method: AnyMethod) -> Result<(), Error> {
+        let Some((limits, limiter)) =
+            self.limits.as_ref().and_then(|all| Some((all, all.of_method(method)?)))
+        else {
+            return Ok(());
+        };
+        limiter.take(self.context.clock.steady(Instant::now())).map_err(|wait| {
+            let rate = limits.terms.plan.rate.get(&method).map(ToString::to_string).unwrap_or_default();
+            self.limited(LimitReason::Method, format!("{rate} of {}", method.as_str()), wait)
+        })
+    }
+
+    /// Returns the prices of calls.
+    fn units(&self) -> &Units {
+        self.limits.as_ref().map_or(&self.context.units, |limits| &limits.terms.units)
     }
 
     /// Adds the price of a notification to the key's usage.
     pub fn charge_notification(&self) {
-        let price = self.context.units.notification;
+        let price = self.units().notification;
         if price > 0 {
             self.book(to_f64(price));
         }
@@ -358,7 +436,7 @@ impl Principal {
 
     /// Adds the price of a look at a watched account of this length. The first looks of a slot and their bytes are free.
     pub fn charge_look(&self, at: Commitment, round: u64, bytes: usize) {
-        let (price, Some(limits)) = (self.context.units.looks, &self.limits) else { return };
+        let (price, Some(limits)) = (self.units().looks, &self.limits) else { return };
         if price > 0 {
             let mut looks = limits.looks.lock().unwrap_or_else(PoisonError::into_inner);
             self.book(to_f64(price) * looks[at.index()].units_of(round, bytes));
@@ -367,7 +445,7 @@ impl Principal {
 
     /// Adds the price of this number of looks at signatures that are waited for although they will hardly land.
     pub fn charge_lasting(&self, looks: f64) {
-        let price = self.context.units.looks;
+        let price = self.units().looks;
         if price > 0 && looks > 0.0 {
             self.book(to_f64(price) * looks / LOOKS_OF_A_UNIT);
         }
@@ -387,9 +465,10 @@ impl Principal {
     /// Reserves the price of a transaction.
     ///
     /// # Errors
-    /// [`Error::Limited`] if too little is left of a quota.
+    /// [`Error::Limited`] if too little is left of the method's own rate or of a quota.
     pub fn admit_send(self: &Arc<Self>) -> Result<Charge, Error> {
-        self.reserve(plan::price_of(&self.context.units, AnyMethod::Send))
+        self.take_of(AnyMethod::Send)?;
+        self.reserve(plan::price_of(self.units(), AnyMethod::Send))
     }
 
     /// Reserves the highest price of a call. Dropping the charge turns the units into used ones, or gives them back.

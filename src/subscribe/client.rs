@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::fair::{Held, Watcher};
 use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::gateway::{Gateway, Principal};
-use crate::methods::{AnyMethod, Commitment, Slot, Subscription, SubscriptionMethod};
+use crate::methods::{Commitment, Slot, Subscription, SubscriptionMethod};
 use crate::telemetry::{CloseReason, Metrics};
 use crate::tip::Watch;
 
@@ -446,8 +446,7 @@ impl ClientState {
         let mut count = |Subscribed { to, held, .. }: &mut Subscribed| {
             *held = None;
             *held = principal.hold_subscription();
-            let method = AnyMethod::Subscription(to.method());
-            held.is_some() && principal.allows(method, to.commitment()).is_ok()
+            held.is_some() && principal.allows_subscription(to).is_ok()
         };
         self.connection.is_some() && self.subscriptions.values_mut().all(&mut count)
     }

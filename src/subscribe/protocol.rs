@@ -20,8 +20,8 @@ use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{
-    AnyMethod, ParamError, Subscription, SubscriptionMethod, invalid_subscription_id,
-    subscription_limit_reached, unsubscribed_id,
+    ParamError, Subscription, SubscriptionMethod, invalid_subscription_id, subscription_limit_reached,
+    unsubscribed_id,
 };
 use crate::telemetry::CloseReason;
 
@@ -128,11 +128,10 @@ async fn prepare(
     };
     let principal = client.principal();
     take(client, has_waited)?;
-    let charge = match principal.admit_other(AnyMethod::Subscription(method), subscription.commitment()) {
-        Ok(charge) => charge,
-        Err(Error::Limited { .. }) => return Err(CloseReason::Rate),
-        Err(error) => return Ok(Some(Step::Refuse(text(&id, &error)))),
-    };
+    if let Err(error) = principal.admit_subscription(&subscription) {
+        return Ok(Some(Step::Refuse(text(&id, &error))));
+    }
+    let charge = principal.charge_subscription(&subscription).map_err(|_| CloseReason::Rate)?;
     let (mut seen, mut ticket) = (None, None);
     match *subscription {
         // No node works for a call that will be refused. The place is taken when the call takes effect.

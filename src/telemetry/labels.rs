@@ -321,6 +321,8 @@ label! {
         Month = "month",
         /// The number of open WebSockets (`connections`).
         Connections = "connections",
+        /// The rate of one method.
+        Method = "method",
     }
 }
 

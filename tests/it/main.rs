@@ -38,6 +38,7 @@ mod other_methods;
 mod out_of_use;
 mod pages;
 mod patience;
+mod plans;
 mod pool;
 mod probes;
 mod promises;

@@ -17,6 +17,8 @@ use slotfront_testkit::{TestGateway, TestSocket};
 use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::Message;
 
+pub(crate) use relay::NodeSocket;
+
 const CLOCK: &str = "SysvarC1ock11111111111111111111111111111111";
 
 /// Returns a signature that no transaction has.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{NAME_RULE, SHARE, is_name};
 use crate::config::Secret;
 use crate::config::setting::{Field, section};
-use crate::methods::{AnyMethod, Commitment, Group};
+use crate::methods::{AnyMethod, Commitment, Group, Method, Pubkey};
 
 /// The plan that always exists. Keys are created with this plan, unless another is named.
 pub const STANDARD_PLAN: &str = "standard";
@@ -87,6 +88,44 @@ section! {
         monotonic: bool = get(false),
         /// True if a key may send transactions, if `send.enabled` is true, too. It may then simulate them as well.
         send: bool = get(false),
+        /// True if getProgramAccounts and programSubscribe need a filter, so that nobody asks for all accounts of a program.
+        scan_filter: bool = get(false),
+        /// Programs whose accounts getProgramAccounts and programSubscribe do not give.
+        // Of the token program a node has a hundred million.
+        deny_programs: Vec<Pubkey> = list(&[]),
+        /// The price of one method, instead of that in `[units]`.
+        units: BTreeMap<AnyMethod, u64> = with(|f| by_method(f, |f, shown| f.optional_within(shown.then_some(50), 0..=1_000_000))),
+        /// Average calls of one method, beside `rps`, a second ("5/s"), minute ("1/min") or hour ("100/h"), at each replica.
+        /// They may be made at once.
+        rate: BTreeMap<AnyMethod, CallRate> = with(|f| by_method(f, |f, shown| f.optional(shown.then_some("1/min")))),
+    }
+}
+
+/// A number of calls in a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallRate {
+    pub calls: u32,
+    /// The name of the period, one of [`CallRate::PERIODS`].
+    unit: &'static str,
+    pub period: Duration,
+}
+
+impl CallRate {
+    const PERIODS: [(&'static str, Duration); 3] =
+        [("s", Duration::from_secs(1)), ("min", Duration::from_mins(1)), ("h", Duration::from_hours(1))];
+
+    /// Parses a rate such as `1/min`. `None` if it is none, or allows no call.
+    pub(in crate::config) fn parse(text: &str) -> Option<Self> {
+        let (calls, unit) = text.split_once('/')?;
+        let (unit, period) = Self::PERIODS.into_iter().find(|(known, _)| *known == unit.trim())?;
+        let calls = calls.trim().parse().ok().filter(|calls| (1..=1_000_000).contains(calls))?;
+        Some(Self { calls, unit, period })
+    }
+}
+
+impl std::fmt::Display for CallRate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.calls, self.unit)
     }
 }
 
@@ -98,6 +137,29 @@ impl Plan {
         let of_senders = Group::Simulation.methods().chain([AnyMethod::Send]);
         named.chain(usual.filter(|_| self.methods.is_none())).chain(of_senders.filter(|_| self.send))
     }
+
+    /// Returns `units` with the plan's own prices.
+    pub fn prices(&self, units: &Units) -> Units {
+        let mut units = units.clone();
+        for (method, price) in &self.units {
+            units.by_method[method.index()] = *price;
+        }
+        units
+    }
+}
+
+/// Reads a table with a value for each method that has one. `read` gets true for the method that shows how it is written.
+fn by_method<T>(
+    f: &Field<'_, '_>,
+    read: impl Fn(&Field<'_, '_>, bool) -> Option<T>,
+) -> BTreeMap<AnyMethod, T> {
+    let table = f.r.table(f.key);
+    let value = |method: AnyMethod| {
+        let is_shown = method == AnyMethod::Own(Method::GetProgramAccounts);
+        let help = if is_shown { f.help } else { "" };
+        Some((method, read(&table.field(method.as_str(), help), is_shown)?))
+    };
+    f.r.methods().into_iter().filter_map(value).collect()
 }
 
 /// Reads all plans. The plan `standard` exists even if it is not configured.

@@ -23,8 +23,8 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::task::TaskTracker;
 
 /// The WebSocket of a node. It accepts all subscriptions but those whose params contain "refuse".
-pub(super) struct NodeSocket {
-    pub(super) url: Secret,
+pub(crate) struct NodeSocket {
+    pub(crate) url: Secret,
     state: Arc<NodeState>,
 }
 
@@ -52,7 +52,7 @@ struct NodeState {
 }
 
 impl NodeSocket {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = Secret::new(format!("ws://{}/path", listener.local_addr().unwrap()));
         let state = Arc::new(NodeState {
