@@ -46,6 +46,7 @@ use tokio_util::task::TaskTracker;
 
 pub use call_context::{CallContext, LongestRead};
 use cluster::ClusterIdentity;
+pub(crate) use cluster::no_genesis_hash;
 pub use followed_node::FollowedNode;
 pub use forward::ForwardedRequest;
 use member::Member;

@@ -98,6 +98,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         findings.extend(files::of_keys(path, &keys, &config.server.trusted_proxies));
     }
     if !args.probe {
+        findings.extend(doctor::of_genesis_hash(&config, None));
         // No failure, because a service may run this before its start, which an expired certificate must not prevent.
         print_findings(&findings, json, world)?;
         return Ok(());

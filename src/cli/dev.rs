@@ -57,7 +57,10 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         let plain = Upstream::plain(format!("sim-{}", i + 1), Secret::new(format!("http://{address}")));
         upstreams.push(Upstream { ws_url: Some(Secret::new(format!("ws://{address}"))), ..plain });
     }
+    let settings = Settings { seed: args.seed, nodes: nodes.len(), ..Settings::default() };
+    let cluster = Cluster::new(settings.with_newest_slot_at(jiff::Timestamp::now().as_second()));
     let mut config = Config::dev(args.listen, args.admin, upstreams);
+    config.pool.genesis_hash = Some(cluster.genesis_hash());
     // A developer does not want to wait.
     config.server.drain_timeout = Duration::from_secs(1);
     config.list_method("requestAirdrop", ListedSettings::of(Group::Provider));
@@ -69,8 +72,6 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     let gateway = Gateway::new(&config, Metrics::new()).map_err(Failure::runtime)?;
 
-    let settings = Settings { seed: args.seed, nodes: nodes.len(), ..Settings::default() };
-    let cluster = Cluster::new(settings.with_newest_slot_at(jiff::Timestamp::now().as_second()));
     let read = cluster.examples().wallets.first().map(ToString::to_string).unwrap_or_default();
     let own = sim::wallet(&cluster);
     writeln!(

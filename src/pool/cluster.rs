@@ -145,7 +145,8 @@ impl ClusterIdentity {
         let before = std::mem::replace(genesis, decided);
         match &*genesis {
             PoolGenesis::Known(ours) => {
-                tracing::info!(genesis = ours, "the upstreams agree on the genesis hash of the pool");
+                let (what, fix) = no_genesis_hash(Some(ours));
+                tracing::warn!(setting = "pool.genesis_hash", genesis = ours, fix, "{what}");
                 // The nodes were asked some time ago, so their next probes ask again.
                 for (member, _) in &reports {
                     member.cluster().identify(NodeUsage::default());
@@ -232,6 +233,18 @@ impl ClusterIdentity {
         drop(genesis);
         self.forget();
     }
+}
+
+/// Returns what it means that `pool.genesis_hash` is not set, and the line that sets it to the hash that the nodes report.
+/// `None` if they were not asked, or do not agree.
+pub(crate) fn no_genesis_hash(reported: Option<&str>) -> (&'static str, String) {
+    let what = "pool.genesis_hash is not set, so slotfront believes what all upstreams agree on, and one of another \
+                cluster stops every call";
+    let fix = match reported {
+        Some(hash) => format!("write under [pool], if it is that of your cluster: genesis_hash = \"{hash}\""),
+        None => "run slotfront check --probe, which shows the line to write".to_owned(),
+    };
+    (what, fix)
 }
 
 /// Returns true if the text is a genesis hash: 32 bytes in base58.

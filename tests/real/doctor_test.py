@@ -86,6 +86,9 @@ class Check(NodeTest):
         code, said = self.check({"good": self.node})
         self.assertEqual(code, 0, said)
         self.assertNotIn("fault", said)
+        line = re.search('^ +fix: write under \\[pool\\], .*: (genesis_hash = "\\w+")$', said, re.M)
+        self.assertTrue(line, said)
+        _, said = self.check({"good": self.node}, f"[pool]\n{line.group(1)}\n")
         # The simulated history is short, and a busy machine is slow.
         warnings = re.findall(r"^warning +(.*)$", said, re.M)
         self.assertTrue(all(re.search("holds only the blocks of the last|takes \\d+ ms", one) for one in warnings), said)

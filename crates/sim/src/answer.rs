@@ -30,6 +30,7 @@ use super::traits::NodeTraits;
 
 pub(crate) use account::notified;
 pub(crate) use cluster::FEATURE_SET;
+pub(crate) use plain::genesis_hash;
 use probe::public_key;
 pub(crate) use probe::{HEALTH, PROBE_METHODS, argument, array, health};
 pub(crate) use status::signature;

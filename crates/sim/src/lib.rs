@@ -216,6 +216,11 @@ impl Cluster {
         &self.nodes
     }
 
+    /// Returns the answer to getGenesisHash.
+    pub fn genesis_hash(&self) -> String {
+        self.read(|chain| answer::genesis_hash(chain.genesis.seed))
+    }
+
     /// Returns the secret key of an account with 1,000 SOL that the cluster's own transactions leave alone. It has the
     /// form of client libraries: the 32 bytes of the seed, then the 32 bytes of the address.
     pub fn funded_key(&self) -> [u8; 64] {

@@ -11,6 +11,7 @@ use crate::config::{Config, GenesisCheck, Problem, Upstream};
 use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::methods::Commitment;
 use crate::node::{Fault, code};
+use crate::pool::no_genesis_hash;
 use crate::telemetry::AttemptResult;
 
 /// The divisor that sets the limit for slow nodes: a getSlot call may take the duration of a slot divided by
@@ -79,6 +80,12 @@ fn of_bursts(config: &Config) -> impl Iterator<Item = Finding> {
     })
 }
 
+/// Returns a warning if no genesis hash is configured. `reported` is the one that all upstreams report.
+pub(super) fn of_genesis_hash(config: &Config, reported: Option<&str>) -> Option<Finding> {
+    let is_missing = config.pool.genesis_hash.is_none();
+    is_missing.then(|| no_genesis_hash(reported)).map(|(what, fix)| Finding::warning(what, fix))
+}
+
 /// Returns the problem that a shared store is not usable, for the reason `why`.
 pub(super) fn of_shared_store(why: &str) -> Finding {
     Finding::fault(
@@ -98,6 +105,8 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
     };
     let agreed = reported().next().filter(|first| reported().all(|hash| hash == *first));
     let cluster = config.pool.genesis_hash.as_ref().or(agreed);
+    let mut findings: Vec<_> =
+        agreed.and_then(|hash| of_genesis_hash(config, Some(hash))).into_iter().collect();
     let is_foreign = |upstream: &Upstream, one: &Examined| {
         let own = one.identity.genesis.hash();
         upstream.genesis == GenesisCheck::Checked && own.is_some() && own != cluster
@@ -110,7 +119,6 @@ pub(super) fn of_upstreams(config: &Config, probed: &[ProbeResult]) -> Vec<Findi
     let of_cluster = of_cluster.filter(|(upstream, one)| !is_foreign(upstream, one));
     let newest = of_cluster.filter_map(|(_, one)| one.slot(Commitment::Processed)).max();
     let slot_time = said().find_map(|one| one.slot_time).unwrap_or(ASSUMED_SLOT_TIME);
-    let mut findings = Vec::new();
     for (upstream, probed) in config.upstreams.iter().zip(probed) {
         let name = format!("upstream {}", upstream.name);
         let one = match probed {

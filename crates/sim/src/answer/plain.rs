@@ -104,7 +104,7 @@ fn at(mut params: Vec<Value>, commitment: Commitment) -> Vec<Value> {
     params
 }
 
-fn genesis_hash(seed: u64) -> String {
+pub(crate) fn genesis_hash(seed: u64) -> String {
     Pubkey(Draw::new(seed, "genesis", 0).bytes()).to_string()
 }
 

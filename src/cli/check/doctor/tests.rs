@@ -78,7 +78,16 @@ fn different_clusters_are_named_without_a_guess() {
     fault    upstream n1 reports the genesis hash G, another upstream another one, so none gets calls
              fix: remove it, or set pool.genesis_hash to the genesis hash of the cluster that you want
     "#);
-    assert!(found(Genesis::Hash("G".to_owned())).is_empty());
+    let hash = "G".to_owned();
+    let findings: Vec<_> = found(Genesis::Hash(hash.clone())).iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(findings.join("\n"), @r#"
+    warning  pool.genesis_hash is not set, so slotfront believes what all upstreams agree on, and one of another cluster stops every call
+             fix: write under [pool], if it is that of your cluster: genesis_hash = "G"
+    "#);
+    let mut config = config(2);
+    config.pool.genesis_hash = Some(hash);
+    assert!(of_upstreams(&config, &[Ok(healthy()), Ok(healthy())]).is_empty());
+    assert_eq!(of_genesis_hash(&config, None), None);
 }
 
 #[test]
