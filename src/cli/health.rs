@@ -18,7 +18,7 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 /// Ask a running gateway for its readiness
 #[derive(Debug, clap::Args)]
 #[command(
-    long_about = "Ask the admin listener of a running gateway on this machine for /readyz, and print the answer.\n\
+    long_about = "Ask the admin listener of a running gateway on this machine for /readyz, and print its state and why.\n\
                   Degraded counts as ready: stale answers are better than none.",
     after_help = "Examples:\n    slotfront health --config slotfront.toml\n    slotfront health --admin 127.0.0.1:9899\n\n\
                   Exit codes: 0 ready, 1 not ready or not running, 2 wrong usage or configuration."
@@ -30,6 +30,30 @@ pub(super) struct Args {
     /// The address of the gateway's admin listener, instead of the one in the configuration
     #[arg(long, value_name = "ADDR", conflicts_with = "config")]
     admin: Option<SocketAddr>,
+    /// Print the readiness as JSON, and nothing else; `unreachable` is the state of a gateway that does not answer
+    #[arg(long)]
+    json: bool,
+}
+
+/// The answer of `/readyz`, or that there is none.
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Health {
+    state: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    reasons: Vec<String>,
+}
+
+impl Health {
+    fn unreachable(why: String) -> Self {
+        Self { state: "unreachable".to_owned(), reasons: vec![why] }
+    }
+}
+
+impl std::fmt::Display for Health {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.state)?;
+        self.reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}"))
+    }
 }
 
 pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure> {
@@ -40,11 +64,27 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let admin = reachable(admin);
     let asked = tokio::time::timeout(TIMEOUT, ask(admin)).await;
     let answer = asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
-    let answer = answer.map_err(|e| Failure::Runtime(format!("{admin} does not answer: {e}")))?;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    writeln!(world.out, "{}", body.trim())?;
-    let status = head.split(' ').nth(1).unwrap_or("not HTTP");
-    if status == "200" { Ok(()) } else { Err(Failure::Runtime(format!("not ready ({status})"))) }
+    let health = match answer {
+        Err(error) => Health::unreachable(format!("{admin} does not answer: {error}")),
+        Ok(answer) => read(&answer).unwrap_or_else(|| {
+            let first = answer.lines().next().unwrap_or_default();
+            Health::unreachable(format!("{admin} does not answer as slotfront does: {first:?}"))
+        }),
+    };
+    if args.json {
+        writeln!(world.out, "{:#}", serde_json::json!(health))?;
+    } else {
+        writeln!(world.out, "{health}")?;
+    }
+    match health.state.as_str() {
+        "ready" | "degraded" => Ok(()),
+        state => Err(Failure::Runtime(format!("not ready ({state})"))),
+    }
+}
+
+/// Reads an answer of `/readyz`. `None` for any other text.
+fn read(answer: &str) -> Option<Health> {
+    serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
 }
 
 /// The advice for callers who have named no configuration.

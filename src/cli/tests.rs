@@ -400,6 +400,43 @@ fn missing_configurations_name_the_options() {
 }
 
 #[test]
+fn health_is_told_in_words_and_as_json() {
+    use std::io::{BufRead, BufReader};
+
+    let body = "{\"state\":\"degraded\",\"reasons\":[\"no upstream is usable\"]}";
+    for (answer, code, words, json) in [
+        (format!("HTTP/1.0 200 OK\r\n\r\n{body}"), 0, "degraded\n  no upstream is usable\n", "degraded"),
+        ("HTTP/1.0 200 OK\r\n\r\n{\"state\":\"ready\"}".to_owned(), 0, "ready\n", "ready"),
+        ("HTTP/1.0 503 No\r\n\r\n{\"state\":\"unready\"}".to_owned(), 1, "unready\n", "unready"),
+        (
+            "SSH-2.0\r\n".to_owned(),
+            1,
+            "unreachable\n  ADDR does not answer as slotfront does: \"SSH-2.0\"\n",
+            "unreachable",
+        ),
+        (String::new(), 1, "unreachable\n  ADDR does not answer as slotfront does: \"\"\n", "unreachable"),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+                (&stream).write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let (out, result) = typed(&["health", "--admin", &address]);
+        assert_eq!(
+            (out.replace(&address, "ADDR").as_str(), result.err().map_or(0, |(code, _)| code)),
+            (words, code)
+        );
+        let (out, _) = typed(&["health", "--json", "--admin", &address]);
+        let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(said["state"], json, "{said}");
+    }
+}
+
+#[test]
 fn unchecked_plans_give_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("keys.toml");
