@@ -1,5 +1,8 @@
 //! Tests of the command line, with arguments as a user types them.
 
+#[cfg(feature = "dev")]
+mod man_page;
+
 use std::sync::mpsc;
 
 use tokio::sync::oneshot;

@@ -15,6 +15,7 @@ ELSEWHERE = {
     "deploy/Dockerfile": r'image\.version="([^"]+)"',
     "deploy/compose/compose.yaml": r"image: slotfront:(\S+)",
     "deploy/helm/slotfront/Chart.yaml": r'^appVersion: "?([^"\s]+)"?$',
+    "deploy/slotfront.1": r'^\.TH SLOTFRONT 1 "" "slotfront ([^"]+)"$',
     "CHANGELOG.md": r"^## (\S+)$",
 }
 

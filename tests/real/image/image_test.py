@@ -26,6 +26,7 @@ class Contents(ImageTest):
         self.assertIn("tokio", {part["name"] for part in sbom["components"]})
         for licence in ("LICENSE-MIT", "LICENSE-APACHE"):
             self.assertTrue((IMAGE.root / "usr/share/slotfront" / licence).is_file())
+        self.assertTrue((IMAGE.root / "usr/local/share/man/man1/slotfront.1").is_file())
         found = {path.name for path in IMAGE.root.rglob("*") if path.is_file() and os.access(path, os.X_OK)}
         self.assertEqual(found & {"sh", "bash", "dash", "busybox", "apt", "apt-get", "dpkg", "python3", "perl"}, set())
         state = (IMAGE.root / "var/lib/slotfront").stat()
