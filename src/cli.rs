@@ -28,7 +28,10 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use tracing::Level;
+
 use crate::config::{self, Config};
+use crate::telemetry;
 
 #[cfg(feature = "dev")]
 const DEV_HELP: &str = "Try it without any setup:\n    slotfront dev";
@@ -146,7 +149,8 @@ pub fn main() -> ExitCode {
         Err(Failure::Runtime(message)) => (1, message),
         Err(Failure::Usage(message)) => (2, message),
     };
-    let _ = writeln!(err, "slotfront: {message}");
+    let line = telemetry::json_line(Level::ERROR, &message);
+    let _ = writeln!(err, "{}", line.unwrap_or_else(|| format!("slotfront: {message}")));
     ExitCode::from(code)
 }
 

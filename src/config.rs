@@ -20,7 +20,7 @@ mod value;
 pub(crate) mod watch;
 
 pub use dev::DEV_KEY;
-pub use load::{from_text, load};
+pub use load::{from_text, load, telemetry};
 pub use problem::{Problem, Problems, ValueOrigin};
 pub(crate) use problem::{folder_of, io_fault};
 pub use schema::schema;

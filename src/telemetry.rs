@@ -18,6 +18,7 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::ParseError;
@@ -54,6 +55,7 @@ struct ProcessLog {
     written: Mutex<String>,
     change: ReplaceFilter,
     folds: Arc<Folds>,
+    is_json: bool,
 }
 
 /// The interval at which the process checks for due reports about repeated log lines.
@@ -82,8 +84,17 @@ pub fn init(settings: &Telemetry) -> Result<(), InitError> {
     .map_err(|_| InitError::Twice)?;
     let change: ReplaceFilter = Box::new(move |filter| handle.reload(filter).is_ok());
     // Cannot fail: `try_init` above succeeds only once in a process.
-    let _ = LOG.set(ProcessLog { written: Mutex::new(settings.log.clone()), change, folds });
+    let _ =
+        LOG.set(ProcessLog { written: Mutex::new(settings.log.clone()), change, folds, is_json: !pretty });
     Ok(())
+}
+
+/// Returns what the program prints beside its log, as a line of the log. `None` if the log is not JSON.
+pub fn json_line(level: tracing::Level, message: &str) -> Option<String> {
+    let now = jiff::Timestamp::now().to_string();
+    let line =
+        json!({ "timestamp": now, "level": level.as_str(), "message": message, "target": "slotfront" });
+    LOG.get().is_some_and(|log| log.is_json).then(|| line.to_string())
 }
 
 /// Logs reports about repeated lines, and returns at `stop`. A report has the number of repetitions in an

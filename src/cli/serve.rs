@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tracing::Level;
 
 use super::{Failure, World, check, reachable};
 use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
-use crate::config::{self, AuthMode, Config, reload::ConfigSource};
+use crate::config::{self, AuthMode, Config, LogFormat, reload::ConfigSource};
 use crate::gateway::{Gateway, UsageError, UsageLock};
 use crate::http::tls::Tls;
 use crate::telemetry::{self, Metrics};
@@ -35,9 +36,16 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     // Signals are caught before any output, because a program that waits for the output may send a signal at once.
     let mut signals = Signals::catch()?;
     let file = world.config_file(args.config);
-    let env = world.env.clone();
-    let mut source = ConfigSource::watched(move || config::load(file.as_deref(), &env));
-    let mut config = source.load().map_err(Failure::usage)?;
+    let (of_source, env) = (file.clone(), world.env.clone());
+    let mut source = ConfigSource::watched(move || config::load(of_source.as_deref(), &env));
+    let loaded = source.load().inspect_err(|_| {
+        // Nobody who reads the output of `serve` with a program has asked for lines that it cannot read.
+        let telemetry = config::telemetry(file.as_deref(), &world.env);
+        if telemetry.format == LogFormat::Json {
+            let _ = telemetry::init(&telemetry);
+        }
+    });
+    let mut config = loaded.map_err(Failure::usage)?;
     telemetry::init(&config.telemetry).map_err(Failure::runtime)?;
     for warning in &config.warnings {
         tracing::warn!(setting = warning.path, fix = warning.fix, "{} {}", warning.path, warning.rule);
@@ -59,12 +67,12 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
         tracing::warn!(setting = "server.ws_listen", fix = check::FREE_NEXT_PORT, "{why}");
     }
     let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
-    writeln!(
-        world.out,
+    let said = format!(
         "listening on {scheme}://{}/v3/<API_KEY>, status on http://{}/",
         reachable(public),
         reachable(admin)
-    )?;
+    );
+    writeln!(world.out, "{}", telemetry::json_line(Level::INFO, &said).unwrap_or(said))?;
     world.out.flush()?;
     app::run(config, gateway, listeners, source, signals).await.map_err(Failure::runtime)
 }

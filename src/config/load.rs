@@ -6,7 +6,7 @@ use std::path::Path;
 use super::problem::{Problem, Problems, ValueOrigin, io_fault};
 use super::raw::{self, Raw, RawTable};
 use super::reader::{ConfigLayers, Findings, PREFIX, Section, variable};
-use super::{Config, check};
+use super::{Config, Telemetry, check};
 
 /// The maximum number of edits between an unknown name and the known name that is suggested for it.
 const MAX_EDITS: usize = 3;
@@ -30,6 +30,14 @@ pub fn load(file: Option<&Path>, env: &BTreeMap<String, String>) -> Result<Confi
         }
     };
     parse(&text, env, base).map(|(config, _)| config).map_err(|list| Problems::new(file, list))
+}
+
+/// Returns `[telemetry]` of a configuration that may be invalid, with defaults where it cannot be read. It says in which form
+/// problems are told.
+pub fn telemetry(file: Option<&Path>, env: &BTreeMap<String, String>) -> Telemetry {
+    let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    let table = raw::parse(&text).unwrap_or_default();
+    ConfigLayers::new(&table, env, Path::new("")).root().section("telemetry")
 }
 
 /// Loads the configuration from the text of a file. Paths are relative to `base`.

@@ -4,13 +4,16 @@ use super::{SHARE, url_fault};
 use crate::config::Secret;
 use crate::config::setting::{Field, section};
 
+const DEFAULT_LOG: &str = "info";
+
 section! {
     /// Logs and traces.
     pub struct Telemetry {
         /// The log filter: a level, or levels of modules, such as `info,slotfront::pool=debug`.
         // Starts, stops, reloads and failures that need a person, but no line for each request.
         log: String = with(log),
-        /// "pretty" for people, "json" for machines, "auto" for pretty on a terminal and JSON otherwise.
+        /// "pretty" for people, "json" for machines, which each line of `slotfront serve` then is, "auto" for pretty on a terminal and
+        /// JSON otherwise.
         format: LogFormat = get("auto"),
         /// The base URL of an OTLP collector for traces, to which /v1/traces is appended; or `env:NAME`, `file:PATH`.
         otlp: Option<Secret> = with(otlp),
@@ -33,10 +36,11 @@ pub enum LogFormat {
 }
 
 fn log(f: &Field<'_, '_>) -> String {
-    let log: String = f.get("info");
+    let log: String = f.get(DEFAULT_LOG);
     if let Err(e) = tracing_subscriber::EnvFilter::try_new(&log) {
         let fix = "set a level, or levels of modules: \"info,slotfront::pool=debug\"";
         f.problem(Some(format!("{log:?}")), format!("is not a log filter: {e}"), fix);
+        return DEFAULT_LOG.to_owned();
     }
     log
 }
