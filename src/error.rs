@@ -9,7 +9,7 @@ use crate::config::AnswerLimit;
 use crate::jsonrpc::envelope::EnvelopeError;
 use crate::jsonrpc::{Id, reply};
 use crate::methods::ParamError;
-use crate::telemetry::{AttemptResult, Unusable};
+use crate::telemetry::{AttemptResult, Outcome, Unusable};
 
 /// The JSON-RPC codes with which slotfront itself answers.
 pub mod code {
@@ -172,6 +172,23 @@ impl Error {
         }
         let ErrorReply { code, message, data, .. } = self.to_reply();
         reply::refusal(out, id, code, &message, data.as_deref());
+    }
+
+    /// Returns the outcome under which the metrics count the refused call.
+    #[deny(clippy::wildcard_enum_match_arm)]
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Envelope(_)
+            | Self::MethodNotFound
+            | Self::Write(_)
+            | Self::NoSocket(_)
+            | Self::Params(_)
+            | Self::BatchTooLarge { .. }
+            | Self::AnswersTooLarge(_) => Outcome::Invalid,
+            Self::Unauthorized | Self::TwoKeys | Self::Forbidden(_) => Outcome::Denied,
+            Self::Limited { .. } => Outcome::Limited,
+            Self::Overloaded | Self::NoUpstream(_) | Self::TimedOut(_) => Outcome::Error,
+        }
     }
 
     /// Returns the status, code and message that the caller gets. No other function maps refusals.

@@ -21,7 +21,7 @@ use crate::gateway::Principal;
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{self, AnyMethod, Commitment, Method, Profile, Query, Slot};
 use crate::pool::{CallContext, LongestRead};
-use crate::telemetry::{NodeCode, Outcome, Trace, method_name};
+use crate::telemetry::{NodeCode, Trace, method_name};
 
 /// The longest result, in bytes, that is copied into one buffer with its envelope. Longer results are sent as slices of
 /// the cached text.
@@ -312,7 +312,7 @@ impl<'a> RequestContext<'a> {
         let mut text = Vec::with_capacity(128);
         error.write_response(&mut text, id);
         let body = BodyParts::from(Bytes::from(text));
-        let outcome = CallOutcome { method, commitment, outcome: outcome(&error) };
+        let outcome = CallOutcome { method, commitment, outcome: error.outcome() };
         self.count(CallResponse { refusal: Some(error), ..CallResponse::new(body, outcome) })
     }
 
@@ -338,23 +338,6 @@ impl<'a> RequestContext<'a> {
 /// use gzip only, because a zstd body cannot be assembled from texts that were compressed separately.
 fn cache_coding(accepts: Accepted, calls: usize) -> Option<Coding> {
     if calls <= 1 { accepts.best() } else { Some(Coding::Gzip).filter(|gzip| accepts.takes(*gzip)) }
-}
-
-/// Returns the outcome under which the metrics count a refusal.
-#[deny(clippy::wildcard_enum_match_arm)]
-pub(super) fn outcome(error: &Error) -> Outcome {
-    match error {
-        Error::Envelope(_)
-        | Error::MethodNotFound
-        | Error::Write(_)
-        | Error::NoSocket(_)
-        | Error::Params(_)
-        | Error::BatchTooLarge { .. }
-        | Error::AnswersTooLarge(_) => Outcome::Invalid,
-        Error::Unauthorized | Error::TwoKeys | Error::Forbidden(_) => Outcome::Denied,
-        Error::Limited { .. } => Outcome::Limited,
-        Error::Overloaded | Error::NoUpstream(_) | Error::TimedOut(_) => Outcome::Error,
-    }
 }
 
 /// Returns a result, given in pieces, inside the JSON-RPC envelope with the caller's id. The pieces are not copied.

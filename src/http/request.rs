@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Front;
 use super::access::{AccessLine, CallOutcome, Calls};
-use super::call::{self, Admission, CallResponse, RequestContext, outcome};
+use super::call::{self, Admission, CallResponse, RequestContext};
 use super::client::ClientInfo;
 use super::in_flight::InFlightPermit;
 use super::reply::BodyParts;
@@ -208,12 +208,12 @@ pub(super) fn refuse(
     };
     let mut text = Vec::with_capacity(160);
     error.write_response(&mut text, &id);
-    front.metrics.call(method, None, outcome(error), started.elapsed(), text.len());
+    front.metrics.call(method, None, error.outcome(), started.elapsed(), text.len());
     let wire = error.to_reply();
     text.push(b'\n');
     let mut reply = HttpReply::json(StatusCode::OK, BodyParts::default());
     reply.refuse(&wire);
-    let calls = Calls::NONE.and(CallOutcome { method, commitment: None, outcome: outcome(error) });
+    let calls = Calls::NONE.and(CallOutcome { method, commitment: None, outcome: error.outcome() });
     let (reason, bytes) = (Some(wire.reason), text.len());
     let (request, trace) = (&client.id, &client.trace);
     let (status, ended) = (reply.status, Instant::now());

@@ -20,14 +20,14 @@ use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{
-    ParamError, Subscription, SubscriptionMethod, invalid_subscription_id, subscription_limit_reached,
-    unsubscribed_id,
+    AnyMethod, Commitment, ParamError, Subscription, SubscriptionMethod, invalid_subscription_id,
+    subscription_limit_reached, unsubscribed_id,
 };
-use crate::telemetry::CloseReason;
+use crate::telemetry::{CloseReason, Outcome};
 
 /// A call that is ready to take effect.
 enum Step {
-    Refuse(Vec<u8>),
+    Refuse(Answer),
     Subscribe {
         id: Id,
         subscription: Arc<Subscription>,
@@ -42,6 +42,25 @@ enum Step {
     },
 }
 
+/// The answer to a call, and how it counts in the metrics. Unsubscribing does not count.
+struct Answer {
+    text: Vec<u8>,
+    counts: Option<(Option<AnyMethod>, Option<Commitment>, Outcome)>,
+}
+
+impl Answer {
+    /// Creates the answer that refuses a call of no subscription.
+    fn refusal(id: &Id, error: &Error) -> Self {
+        Self { text: text(id, error), counts: Some((None, None, error.outcome())) }
+    }
+
+    /// Creates an answer to a call that subscribes.
+    fn to(subscription: &Subscription, text: Vec<u8>, outcome: Outcome) -> Self {
+        let method = AnyMethod::Subscription(subscription.method());
+        Self { text, counts: Some((Some(method), subscription.commitment(), outcome)) }
+    }
+}
+
 /// Answers a message of the client. One that was refused just now has to wait before it is answered again. If it
 /// `has_waited`, it takes nothing from the key's rate.
 ///
@@ -53,7 +72,7 @@ pub(super) async fn answer(
     body: &Bytes,
     has_waited: bool,
 ) -> Result<(), CloseReason> {
-    let principal = client.principal();
+    let (principal, started) = (client.principal(), Instant::now());
     let limit = hub.parts.config.server.max_batch;
     let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
     let (elements, is_batch) = match envelope::parse_within(body, limit) {
@@ -61,12 +80,12 @@ pub(super) async fn answer(
         Ok(Request::Batch(elements)) => (elements, true),
         Ok(Request::ParseError) => {
             let step = refuse(client, false, &Id::Null, &EnvelopeError::Parse.into())?;
-            commit(hub, client, vec![step], false);
+            commit(hub, client, vec![step], false, started);
             return Ok(());
         }
         Err(TooMany(calls)) => {
             let step = refuse(client, false, &Id::Null, &Error::BatchTooLarge { calls, limit })?;
-            commit(hub, client, vec![step], false);
+            commit(hub, client, vec![step], false, started);
             return Ok(());
         }
     };
@@ -82,7 +101,7 @@ pub(super) async fn answer(
     }
     let steps = join_all(elements.into_iter().map(|element| prepare(hub, client, element, has_waited))).await;
     let steps = steps.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
-    let is_refused = commit(hub, client, steps, is_batch);
+    let is_refused = commit(hub, client, steps, is_batch, started);
     client.state().pauses.note(asked, is_refused, Instant::now());
     Ok(())
 }
@@ -115,8 +134,8 @@ async fn prepare(
         return match unsubscribed_id(&params) {
             // Whoever has paid for a subscription ends it for nothing.
             Ok(subscription) if client.has(subscription) => Ok(Some(Step::Unsubscribe { id, subscription })),
-            Ok(_) => refuse(client, has_waited, &id, &Error::Params(invalid_subscription_id())).map(Some),
-            Err(error) => refuse(client, has_waited, &id, &Error::Params(error)).map(Some),
+            Ok(_) => uncounted(client, has_waited, &id, invalid_subscription_id()).map(Some),
+            Err(error) => uncounted(client, has_waited, &id, error).map(Some),
         };
     }
     let Some(method) = SubscriptionMethod::from_name(name) else {
@@ -124,12 +143,18 @@ async fn prepare(
     };
     let subscription = match Subscription::parse(method, &params) {
         Ok(subscription) => Arc::new(subscription),
-        Err(error) => return refuse(client, has_waited, &id, &Error::Params(error)).map(Some),
+        Err(error) => {
+            take(client, has_waited)?;
+            let (error, of) = (Error::Params(error), AnyMethod::Subscription(method));
+            let counts = Some((Some(of), None, error.outcome()));
+            return Ok(Some(Step::Refuse(Answer { text: text(&id, &error), counts })));
+        }
     };
     let principal = client.principal();
     take(client, has_waited)?;
     if let Err(error) = principal.admit_subscription(&subscription) {
-        return Ok(Some(Step::Refuse(text(&id, &error))));
+        let answer = Answer::to(&subscription, text(&id, &error), error.outcome());
+        return Ok(Some(Step::Refuse(answer)));
     }
     let charge = principal.charge_subscription(&subscription).map_err(|_| CloseReason::Rate)?;
     let (mut seen, mut ticket) = (None, None);
@@ -145,7 +170,10 @@ async fn prepare(
         }
         Subscription::Relayed { .. } => match relay::ready(hub, &subscription).await {
             Ok(ready) => ticket = ready,
-            Err(refusal) => return Ok(Some(Step::Refuse(refusal.write(&id)))),
+            Err(refusal) => {
+                let answer = Answer::to(&subscription, refusal.write(&id), refusal.outcome());
+                return Ok(Some(Step::Refuse(answer)));
+            }
         },
         _ => {}
     }
@@ -161,7 +189,18 @@ fn take(client: &SocketClient, has_waited: bool) -> Result<(), CloseReason> {
 /// Refuses a call, which takes one of the key's rate as well.
 fn refuse(client: &SocketClient, has_waited: bool, id: &Id, error: &Error) -> Result<Step, CloseReason> {
     take(client, has_waited)?;
-    Ok(Step::Refuse(text(id, error)))
+    Ok(Step::Refuse(Answer::refusal(id, error)))
+}
+
+/// Refuses a call to unsubscribe.
+fn uncounted(
+    client: &SocketClient,
+    has_waited: bool,
+    id: &Id,
+    error: ParamError,
+) -> Result<Step, CloseReason> {
+    take(client, has_waited)?;
+    Ok(Step::Refuse(Answer { text: text(id, &Error::Params(error)), counts: None }))
 }
 
 fn text(id: &Id, error: &Error) -> Vec<u8> {
@@ -177,7 +216,13 @@ fn result(id: &Id, result: &str) -> Vec<u8> {
 }
 
 /// Lets the calls of a message take effect, and queues the answer. Returns true if one of them was refused.
-fn commit(hub: &Arc<Hub>, client: &Arc<SocketClient>, steps: Vec<Step>, is_batch: bool) -> bool {
+fn commit(
+    hub: &Arc<Hub>,
+    client: &Arc<SocketClient>,
+    steps: Vec<Step>,
+    is_batch: bool,
+    started: Instant,
+) -> bool {
     if steps.is_empty() {
         return false;
     }
@@ -185,7 +230,15 @@ fn commit(hub: &Arc<Hub>, client: &Arc<SocketClient>, steps: Vec<Step>, is_batch
     let effects = steps.into_iter().map(|step| take_effect(hub, client, &mut table, step, &mut tickets));
     let effects: Vec<_> = effects.collect();
     let is_refused = effects.iter().any(Result::is_err);
-    let texts: Vec<_> = effects.into_iter().map(|effect| effect.unwrap_or_else(identity)).collect();
+    let answers: Vec<_> = effects.into_iter().map(|effect| effect.unwrap_or_else(identity)).collect();
+    let principal = client.principal();
+    for Answer { text, counts } in &answers {
+        if let Some((method, commitment, outcome)) = *counts {
+            hub.parts.metrics.call(method, commitment, outcome, started.elapsed(), text.len());
+            principal.count(outcome);
+        }
+    }
+    let texts: Vec<_> = answers.into_iter().map(|answer| answer.text).collect();
     let text = texts.join(&b","[..]);
     let text = if is_batch { [b"[", &text[..], b"]"].concat() } else { text };
     client.answer(&mut client.state(), text.into());
@@ -209,22 +262,23 @@ fn take_effect(
     table: &mut FeedTable,
     step: Step,
     tickets: &mut Vec<(Option<u64>, Ticket)>,
-) -> Result<Vec<u8>, Vec<u8>> {
-    let params = |id: &Id, error: ParamError| text(id, &Error::Params(error));
+) -> Result<Answer, Answer> {
     match step {
-        Step::Refuse(text) => Err(text),
+        Step::Refuse(answer) => Err(answer),
         Step::Unsubscribe { id, subscription } => {
             let removed = ClientState::remove(&mut client.state(), subscription);
-            let removed = removed.ok_or_else(|| params(&id, invalid_subscription_id()))?;
+            let error = || text(&id, &Error::Params(invalid_subscription_id()));
+            let removed = removed.ok_or_else(|| Answer { text: error(), counts: None })?;
             hub.feeds.leave(table, &removed.to, subscription);
-            Ok(result(&id, "true"))
+            Ok(Answer { text: result(&id, "true"), counts: None })
         }
         Step::Subscribe { id, subscription, charge, seen, ticket } => {
+            let refused = |error: Error| Answer::to(&subscription, text(&id, &error), error.outcome());
             let (had, waited) = (client.state().id_of(&subscription), tickets.len());
             tickets.extend(ticket.map(|ticket| (None, ticket)));
             let is_relayed = matches!(*subscription, Subscription::Relayed { .. });
             if is_relayed && table.feed(&subscription).is_none() {
-                return Err(text(&id, &Error::NoUpstream(Vec::new())));
+                return Err(refused(Error::NoUpstream(Vec::new())));
             }
             let watcher = client.watcher();
             let watch = || {
@@ -234,7 +288,8 @@ fn take_effect(
                 Some(hub.parts.tip.watch(signature, commitment, Some(watcher)))
             };
             let joined = hub.feeds.join(table, client, &subscription, watch);
-            let (number, new) = joined.ok_or_else(|| params(&id, subscription_limit_reached()))?;
+            let (number, new) = joined.ok_or_else(|| refused(Error::Params(subscription_limit_reached())))?;
+            let outcome = if new.is_some() { Outcome::Miss } else { Outcome::Collapsed };
             for (joined, _) in &mut tickets[waited..] {
                 *joined = Some(number).filter(|_| had.is_none());
             }
@@ -243,7 +298,8 @@ fn take_effect(
                 feed.seen = seen.unwrap_or_default();
                 hub.begin(&subscription, feed);
             }
-            Ok(result(&id, itoa::Buffer::new().format(number)))
+            let text = result(&id, itoa::Buffer::new().format(number));
+            Ok(Answer::to(&subscription, text, outcome))
         }
     }
 }

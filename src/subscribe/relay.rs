@@ -31,7 +31,7 @@ use crate::node::code;
 use crate::node::rent_epoch::unrounded;
 use crate::node::websocket::NodeSocket;
 use crate::pool::member::Member;
-use crate::telemetry::Unusable;
+use crate::telemetry::{Outcome, Unusable};
 
 /// The maximum time that a client waits until a node has taken its subscription.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -89,6 +89,14 @@ impl Refusal {
             Self::Ours(error) => error.write_response(&mut text, id),
         }
         text
+    }
+
+    /// Returns the outcome under which the metrics count the refused call. The error of a node is its answer.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self {
+            Self::ByNode(_) => Outcome::Miss,
+            Self::Ours(error) => error.outcome(),
+        }
     }
 }
 

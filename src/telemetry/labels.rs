@@ -115,11 +115,11 @@ label! {
         Stale = "stale",
         /// Answered from an entry of another form, such as another encoding of the account.
         Derived = "derived",
-        /// Answered by a fetch that another call had started.
+        /// Answered by a fetch that another call had started, or subscribed to what somebody has subscribed to already.
         Collapsed = "collapsed",
-        /// Answered by a node, which was asked because of this call.
+        /// Answered by a node, which was asked because of this call, or subscribed to what nobody had subscribed to.
         Miss = "miss",
-        /// Answered by a node, because the caller asked to bypass the cache.
+        /// Answered by a node past the cache, because the caller asks for that, or because the call is forwarded or sent.
         Bypass = "bypass",
         /// Refused: not a valid JSON-RPC request, an unsupported method, invalid params, or too long a batch.
         Invalid = "invalid",

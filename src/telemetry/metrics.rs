@@ -91,8 +91,9 @@ macro_rules! metrics {
 metrics! {
     /// The metrics of the process, and the registries of its upstreams and keys.
     pub struct Metrics {
-        /// Calls answered or refused, by method, commitment and outcome. Each element of a batch is a call. Method `other`
-        /// stands for names that no node knows, and for requests without a readable one.
+        /// Calls answered or refused, by method, commitment and outcome. Each element of a batch is a call, and so is
+        /// subscribing over a WebSocket, by the name of its method; unsubscribing is none. Method `other` stands for names
+        /// that no node knows, and for requests without a readable one.
         requests: HotCounters<(Option<AnyMethod>, Option<Commitment>, Outcome)> = "requests_total",
         /// Time from the arrival of a request's head until the answer to the call is ready. Each call of a batch counts.
         request_duration: HotHistograms<(Option<AnyMethod>, Outcome)> = "request_duration_seconds" [LATENCY],

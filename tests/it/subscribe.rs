@@ -38,6 +38,34 @@ async fn nothing_more(socket: &mut TestSocket) {
 }
 
 #[tokio::test]
+async fn calls_count_by_their_own_names() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let (mut one, mut other) = (gateway.socket().await, gateway.socket().await);
+    let clock = json!([CLOCK, { "commitment": "confirmed" }]);
+    let id = one.subscribe("accountSubscribe", clock.clone()).await;
+    for _ in 0..2 {
+        other.subscribe("accountSubscribe", clock.clone()).await;
+    }
+    one.call("accountSubscribe", json!(["x"])).await;
+    one.call("logsSubscribe", json!(["all"])).await;
+    one.call("getSlot", json!([])).await;
+    one.call("accountUnsubscribe", json!([id])).await;
+    one.call("slotUnsubscribe", json!([id])).await;
+    let metrics = gateway.admin("/metrics").await.text;
+    let counted: Vec<_> =
+        metrics.lines().filter_map(|line| line.strip_prefix("slotfront_requests_total")).collect();
+    let expected = [
+        r#"{commitment="confirmed",method="accountSubscribe",outcome="collapsed"} 2"#,
+        r#"{commitment="confirmed",method="accountSubscribe",outcome="miss"} 1"#,
+        r#"{commitment="finalized",method="logsSubscribe",outcome="invalid"} 1"#,
+        r#"{commitment="none",method="accountSubscribe",outcome="invalid"} 1"#,
+        r#"{commitment="none",method="other",outcome="invalid"} 1"#,
+    ];
+    assert_eq!(counted, expected);
+    assert_eq!(gateway.metric(r#"slotfront_key_requests_total{outcome="collapsed",key="dev"}"#), 2);
+}
+
+#[tokio::test]
 async fn calls_are_answered_in_a_nodes_words() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let mut socket = gateway.socket().await;
