@@ -66,8 +66,8 @@ use crate::error::Error;
 pub use crate::fair::CallerId;
 use crate::frontier::Frontier;
 use crate::methods::{Answerer, AnyMethod, Commitment, Slot};
+use crate::node::BufferBudget;
 use crate::node::client::ClientError;
-use crate::node::{BufferBudget, NodeReply};
 use crate::telemetry::{Metrics, Unusable};
 
 /// The share of calls for which a second node may be asked because the first one is slow. A node that hangs is avoided
@@ -175,8 +175,8 @@ impl Pool {
     ///
     /// # Errors
     /// As for [`Pool::call`].
-    pub async fn forward(&self, request: &ForwardedRequest) -> Result<NodeReply, Error> {
-        Ok(self.in_place(request.call.method, request).await?.body)
+    pub async fn forward(&self, request: &ForwardedRequest) -> Result<PoolReply, Error> {
+        self.in_place(request.call.method, request).await
     }
 
     /// Makes a call. If nodes walk over accounts for it, waits for a place first.

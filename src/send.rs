@@ -12,7 +12,7 @@ use crate::config::SendSettings;
 use crate::error::Error;
 use crate::methods::{SendQuery, Slot};
 use crate::node::NodeReply;
-use crate::pool::{CallContext, Pool, SendRequest};
+use crate::pool::{CallContext, Pool, PoolReply, SendRequest};
 
 /// Sends a transaction to a node, and copies of it to `send.fanout` further nodes. `block` is the slot of the block whose
 /// hash it has, if that is known.
@@ -26,7 +26,7 @@ pub async fn send(
     settings: &SendSettings,
     context: CallContext,
     tasks: &TaskTracker,
-) -> Result<NodeReply, Error> {
+) -> Result<PoolReply, Error> {
     let upstreams = settings.upstreams.clone();
     let (sent_to, attempts) = (Vec::new(), AtomicUsize::new(0));
     let nodes = pool.sending_nodes(&upstreams);
@@ -43,5 +43,5 @@ pub async fn send(
             }
         });
     }
-    Ok(reply.body)
+    Ok(reply)
 }

@@ -238,7 +238,8 @@ mod tests {
         let mut watch = tip.watch(Signature([7; 64]), Confirmed, None);
         frontier.forget();
         let status = r#"{"slot":400,"confirmations":1,"err":null,"confirmationStatus":"confirmed"}"#;
-        let statuses = statuses::Statuses { slot: 500, context: "{}".into(), each: vec![status.into()] };
+        let statuses =
+            statuses::Statuses { slot: 500, context: "{}".into(), each: vec![status.into()], node: 0 };
         // Sent after the fall, which nobody has noticed yet.
         let sent_at = Instant::now() + PATIENCE;
         // A thread of its own, because it would wait for ever for a lock that it holds.

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call::{CallResponse, RequestContext};
-use super::uncached::{charged, finish};
-use crate::cache::{CacheStatus, Debt};
+use super::uncached::{UncachedAnswer, charged, finish};
+use crate::cache::Debt;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
 use crate::methods::{AnyMethod, SendQuery};
-use crate::node::NodeReply;
+use crate::pool::PoolReply;
 use crate::send::send;
 
 /// Answers a call of sendTransaction, and counts it in the metrics.
 pub(super) async fn answer(request: &RequestContext<'_>, id: &Id, params: &Params) -> CallResponse {
     let answer = forward(request, params).await;
-    finish(request, id, AnyMethod::Send, None, answer.map(|reply| (reply, CacheStatus::Bypassed)))
+    finish(request, id, AnyMethod::Send, None, answer.map(UncachedAnswer::passed_on))
 }
 
 /// Sends the transaction to a node.
 ///
 /// # Errors
 /// A refusal by the key's plan, its rate or quota, invalid params, or no node answers.
-async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<NodeReply, Error> {
+async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<PoolReply, Error> {
     request.principal.take(Instant::now())?;
     request.principal.may_send()?;
     let query = SendQuery::parse(params).map_err(Error::Params)?;

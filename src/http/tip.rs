@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call::{CallResponse, RequestContext};
-use super::uncached::{charged, finish};
+use super::uncached::{UncachedAnswer, charged, finish};
 use crate::cache::Debt;
 use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
@@ -25,7 +25,7 @@ pub(super) async fn answer(
         Ok(query) => (query.commitment(), read(request, query).await),
         Err(error) => (None, Err(error)),
     };
-    let answer = answer.map(|TipAnswer { reply, status, .. }| (reply, status));
+    let answer = answer.map(|TipAnswer { reply, status, node, .. }| UncachedAnswer { reply, status, node });
     finish(request, id, AnyMethod::Tip(method), commitment, answer)
 }
 

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::jsonrpc::{Id, Params};
 use crate::methods::{AnyMethod, Commitment, ForwardedCall, write_method};
 use crate::node::NodeReply;
-use crate::pool::{ForwardedRequest, LongestRead};
+use crate::pool::{ForwardedRequest, LongestRead, PoolReply};
 use crate::telemetry::NodeCode;
 
 /// Answers a call of the method `name`, which is not one of the cached methods, and counts it in the metrics.
@@ -42,14 +42,29 @@ pub(super) async fn answer(
     let call = ForwardedCall::new(method, params);
     let commitment = Some(call.commitment);
     let answer = forward(request, call).await;
-    finish(request, id, method, commitment, answer.map(|reply| (reply, CacheStatus::Bypassed)))
+    finish(request, id, method, commitment, answer.map(UncachedAnswer::passed_on))
+}
+
+/// An answer that is not from the cache.
+pub(super) struct UncachedAnswer {
+    pub(super) reply: NodeReply,
+    pub(super) status: CacheStatus,
+    /// The id of the node that gave it. `None` if no single node did.
+    pub(super) node: Option<usize>,
+}
+
+impl UncachedAnswer {
+    /// Creates the answer to a call that was passed on to a node.
+    pub(super) fn passed_on(PoolReply { body, node, .. }: PoolReply) -> Self {
+        Self { reply: body, status: CacheStatus::Bypassed, node: Some(node) }
+    }
 }
 
 /// Checks that the key may make the call, and forwards it to a node. The key owes what the node's work costs.
 ///
 /// # Errors
 /// The refusal by the key's plan or quota, [`Error::TimedOut`], or [`Error::NoUpstream`] if no node answers.
-async fn forward(request: &RequestContext<'_>, call: ForwardedCall) -> Result<NodeReply, Error> {
+async fn forward(request: &RequestContext<'_>, call: ForwardedCall) -> Result<PoolReply, Error> {
     let (call, charge) = request.principal.admit_forwarded(call)?;
     let pool = Arc::clone(&request.front.pool);
     let (method, context) = (call.method, request.call_context(call.method));
@@ -106,9 +121,9 @@ pub(super) fn finish(
     id: &Id,
     method: AnyMethod,
     commitment: Option<Commitment>,
-    answer: Result<(NodeReply, CacheStatus), Error>,
+    answer: Result<UncachedAnswer, Error>,
 ) -> CallResponse {
-    match answer.and_then(|(reply, status)| respond(request, id, method, commitment, &reply, status)) {
+    match answer.and_then(|answer| respond(request, id, method, commitment, &answer)) {
         Ok(response) => request.count(response),
         Err(error) => request.refuse(id, Some(method), commitment, error),
     }
@@ -124,10 +139,9 @@ fn respond(
     id: &Id,
     method: AnyMethod,
     commitment: Option<Commitment>,
-    answer: &NodeReply,
-    status: CacheStatus,
+    answer: &UncachedAnswer,
 ) -> Result<CallResponse, Error> {
-    let body = match answer {
+    let body = match &answer.reply {
         NodeReply::Result(result) => spliced_result(id, [result.clone()]),
         NodeReply::Error { code, body } => {
             request.front.metrics.node_errors.at((method, NodeCode::from(*code))).inc();
@@ -135,6 +149,7 @@ fn respond(
         }
     };
     request.take_bytes(method, &body)?;
-    let outcome = CallOutcome { method: Some(method), commitment, outcome: status.outcome() };
-    Ok(CallResponse { status: Some(status), ..CallResponse::new(body, outcome) })
+    let outcome = CallOutcome { method: Some(method), commitment, outcome: answer.status.outcome() };
+    let node = answer.node.and_then(|node| u32::try_from(node).ok());
+    Ok(CallResponse { status: Some(answer.status), node, ..CallResponse::new(body, outcome) })
 }

@@ -29,6 +29,11 @@ pub struct PoolReply {
 }
 
 impl PoolReply {
+    /// Returns the result. `None` for an error.
+    pub(crate) fn result(&self) -> Option<&Bytes> {
+        if let NodeReply::Result(result) = &self.body { Some(result) } else { None }
+    }
+
     pub(super) fn code(&self) -> Option<i32> {
         match &self.body {
             NodeReply::Error { code, .. } => Some(*code),

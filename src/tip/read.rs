@@ -42,11 +42,13 @@ pub struct TipAnswer {
     pub status: CacheStatus,
     /// The highest slot, at each commitment, at which a transaction has landed by this answer. 0 if none has.
     pub landed: [Slot; 3],
+    /// The id of the node whose answer this is. `None` if the followed chain has it, or several have a part in it.
+    pub node: Option<usize>,
 }
 
 impl TipAnswer {
-    pub(super) const fn new(reply: NodeReply, status: CacheStatus) -> Self {
-        Self { reply, status, landed: [0; 3] }
+    pub(super) const fn new(reply: NodeReply, status: CacheStatus, node: Option<usize>) -> Self {
+        Self { reply, status, landed: [0; 3], node }
     }
 }
 
@@ -69,6 +71,7 @@ type LastAnswer = Mutex<Option<(Result<Kept, Unread>, Instant)>>;
 struct Kept {
     result: Bytes,
     slot: Slot,
+    node: usize,
     era: Era,
     sent_at: Instant,
 }
@@ -78,13 +81,14 @@ struct Bank {
     slot: Slot,
     height: u64,
     status: CacheStatus,
+    node: Option<usize>,
 }
 
 /// The reason why there is nothing to answer from.
 #[derive(Debug, Clone)]
 pub(super) enum Unread {
     /// The error of a node is the answer.
-    Refused(NodeReply),
+    Refused(PoolReply),
     Failed(Error),
 }
 
@@ -110,7 +114,7 @@ impl Tip {
             None => self.statuses(query, context).await,
         };
         match answer {
-            Err(Unread::Refused(refusal)) => Ok(TipAnswer::new(refusal, ASKED)),
+            Err(Unread::Refused(PoolReply { body, node, .. })) => Ok(TipAnswer::new(body, ASKED, Some(node))),
             Err(Unread::Failed(error)) => Err(error),
             Ok(answer) => Ok(answer),
         }
@@ -148,41 +152,43 @@ impl Tip {
             TipQuery::BlockhashValid(hash, _) => self.blockhash_valid(query, hash, at, context).await,
             // What the unknown members mean, only the node knows.
             TipQuery::Extended(known, _) => {
-                let (slot, result) = match **known {
+                let (slot, reply) = match **known {
                     TipQuery::State(TipMethod::GetBlockHeight, _) => {
-                        self.height_alone(query, at, context).await
+                        self.height_alone(query, at, context).await?
                     }
-                    _ => self.ask_alone(query, context).await,
-                }?;
-                if let TipQuery::State(TipMethod::GetLatestBlockhash, _) = **known {
-                    self.learn(&result, slot);
+                    _ => self.ask_alone(query, context).await.map(|reply| (reply.slot, reply))?,
+                };
+                if let (TipQuery::State(TipMethod::GetLatestBlockhash, _), Some(result)) =
+                    (&**known, reply.result())
+                {
+                    self.learn(result, slot);
                 }
-                Ok((slot, TipAnswer::new(NodeReply::Result(result), ASKED)))
+                Ok((slot, TipAnswer::new(reply.body, ASKED, Some(reply.node))))
             }
             _ => {
-                let Bank { slot, height, status } = self.bank(at, context).await?;
+                let Bank { slot, height, status, node } = self.bank(at, context).await?;
                 let number = if query.method() == TipMethod::GetSlot { slot } else { height };
-                Ok((slot, answer(number.to_string(), status)))
+                Ok((slot, answer(number.to_string(), status, node)))
             }
         }
     }
 
     async fn bank(&self, at: ReadAt, context: &CallContext) -> Result<Bank, Unread> {
         if let Some(BlockHead { slot, height, .. }) = self.head(at).await {
-            return Ok(Bank { slot, height, status: HIT });
+            return Ok(Bank { slot, height, status: HIT, node: None });
         }
-        let (info, status) = self.info(at, context).await?;
-        Ok(Bank { slot: info.absolute_slot, height: info.block_height, status })
+        let (info, status, node) = self.info(at, context).await?;
+        Ok(Bank { slot: info.absolute_slot, height: info.block_height, status, node: Some(node) })
     }
 
     async fn epoch_info(&self, at: ReadAt, context: &CallContext) -> Result<(Slot, TipAnswer), Unread> {
         let head = self.head(at).await;
-        let (info, status) = self.info(at, context).await?;
+        let (info, status, node) = self.info(at, context).await?;
         // A node may be in another epoch than the chain.
         let of_head = head.and_then(|head| info.clone().moved_to(head.slot, head.height));
         let info = of_head.unwrap_or(info);
         let text = serde_json::to_string(&info).unwrap_or_default();
-        Ok((info.absolute_slot, answer(text, status)))
+        Ok((info.absolute_slot, answer(text, status, Some(node))))
     }
 
     async fn latest_blockhash(&self, at: ReadAt, context: &CallContext) -> Result<(Slot, TipAnswer), Unread> {
@@ -192,12 +198,12 @@ impl Tip {
                 last_valid_block_height: head.height.saturating_add(window),
             };
             let value = serde_json::to_string(&latest).unwrap_or_default();
-            return Ok((head.slot, answer(in_context(head.slot, &value), HIT)));
+            return Ok((head.slot, answer(in_context(head.slot, &value), HIT, None)));
         }
         let (kept, status) =
             self.keep(&self.reads.hashes, TipMethod::GetLatestBlockhash, at, context).await?;
         self.learn(&kept.result, kept.slot);
-        Ok((kept.slot, TipAnswer::new(NodeReply::Result(kept.result), status)))
+        Ok((kept.slot, TipAnswer::new(NodeReply::Result(kept.result), status, Some(kept.node))))
     }
 
     /// Answers isBlockhashValid from the chain well inside the hash's life. Near its end, and for a hash that the chain
@@ -213,11 +219,11 @@ impl Tip {
             let bank = self.bank(at, context).await?;
             let age = bank.height.checked_sub(block.height);
             if bank.slot >= block.slot && age.is_some_and(|age| age < window - window / 4) {
-                return Ok((bank.slot, answer(in_context(bank.slot, "true"), bank.status)));
+                return Ok((bank.slot, answer(in_context(bank.slot, "true"), bank.status, bank.node)));
             }
         }
-        let (slot, result) = self.ask_alone(query, context).await?;
-        Ok((slot, TipAnswer::new(NodeReply::Result(result), ASKED)))
+        let PoolReply { body, slot, node, .. } = self.ask_alone(query, context).await?;
+        Ok((slot, TipAnswer::new(body, ASKED, Some(node))))
     }
 
     /// Returns the block of the followed chain that has this hash. `None` if it is not one of the newest.
@@ -277,12 +283,16 @@ impl Tip {
         (polled_at.elapsed() <= self.frontier.time_of(POLLED_SLOTS)).then_some(head)
     }
 
-    /// Returns a node's answer to getEpochInfo that is a slot old at most.
-    async fn info(&self, at: ReadAt, context: &CallContext) -> Result<(EpochInfo, CacheStatus), Unread> {
+    /// Returns a node's answer to getEpochInfo that is a slot old at most, and the id of the node.
+    async fn info(
+        &self,
+        at: ReadAt,
+        context: &CallContext,
+    ) -> Result<(EpochInfo, CacheStatus, usize), Unread> {
         let (kept, status) = self.keep(&self.reads.infos, TipMethod::GetEpochInfo, at, context).await?;
         // The pool has checked the form.
         let info = serde_json::from_slice(&kept.result).map_err(|_| Error::NoUpstream(Vec::new()))?;
-        Ok((info, status))
+        Ok((info, status, kept.node))
     }
 
     /// Returns a node's answer that is a slot old at most.
@@ -295,8 +305,10 @@ impl Tip {
     ) -> Result<(Kept, CacheStatus), Unread> {
         let fetch = async |at, context: &CallContext| {
             let (era, sent_at) = (self.frontier.era(), Instant::now());
-            let (slot, result) = self.ask_alone(&TipQuery::State(method, at), context).await?;
-            Ok(Kept { result, slot, era, sent_at })
+            let reply = self.ask_alone(&TipQuery::State(method, at), context).await?;
+            let PoolReply { slot, node, .. } = reply;
+            let NodeReply::Result(result) = reply.body else { return Err(Unread::Refused(reply)) };
+            Ok(Kept { result, slot, node, era, sent_at })
         };
         let ReadAt { commitment, min_context_slot } = at;
         // A refusal of one caller's minimum is not everybody's answer.
@@ -334,31 +346,32 @@ impl Tip {
         query: &TipQuery,
         at: ReadAt,
         context: &CallContext,
-    ) -> Result<(Slot, Bytes), Unread> {
+    ) -> Result<(Slot, PoolReply), Unread> {
         let mut asked = None;
         while Instant::now() < context.deadline {
-            let result = match asked.take() {
-                Some(result) => result,
-                None => self.ask_alone(query, context).await?.1,
+            let reply = match asked.take() {
+                Some(reply) => reply,
+                None => self.ask_alone(query, context).await?,
             };
             // The pool has checked the form.
-            let height = serde_json::from_slice::<u64>(&result).map_err(|_| Error::NoUpstream(Vec::new()))?;
+            let height = reply.result().and_then(|result| serde_json::from_slice::<u64>(result).ok());
+            let height = height.ok_or(Error::NoUpstream(Vec::new()))?;
             let bank = self.bank(at, context).await?;
             if bank.height == height {
-                return Ok((bank.slot, result));
+                return Ok((bank.slot, reply));
             }
-            asked = (bank.height < height).then_some(result);
+            asked = (bank.height < height).then_some(reply);
             sleep(self.pause()).await;
         }
         Err(Error::NoUpstream(Vec::new()).into())
     }
 
-    /// Asks a node, and returns its result with the slot.
-    async fn ask_alone(&self, query: &TipQuery, context: &CallContext) -> Result<(Slot, Bytes), Unread> {
-        let PoolReply { body, slot, .. } = self.ask(query, context).await?;
-        match body {
-            NodeReply::Result(result) => Ok((slot, result)),
-            refusal @ NodeReply::Error { .. } => Err(Unread::Refused(refusal)),
+    /// Asks a node, and returns its result.
+    async fn ask_alone(&self, query: &TipQuery, context: &CallContext) -> Result<PoolReply, Unread> {
+        let reply = self.ask(query, context).await?;
+        match reply.body {
+            NodeReply::Result(_) => Ok(reply),
+            NodeReply::Error { .. } => Err(Unread::Refused(reply)),
         }
     }
 }
@@ -374,8 +387,8 @@ fn proves_expiry(query: &TipQuery, reply: &NodeReply) -> bool {
     }
 }
 
-fn answer(result: String, status: CacheStatus) -> TipAnswer {
-    TipAnswer::new(NodeReply::Result(result.into()), status)
+fn answer(result: String, status: CacheStatus, node: Option<usize>) -> TipAnswer {
+    TipAnswer::new(NodeReply::Result(result.into()), status, node)
 }
 
 fn in_context(slot: Slot, value: &str) -> String {

@@ -17,7 +17,7 @@ use crate::fair::{CallerHoldings, CallerId};
 use crate::methods::{Commitment, MAX_SIGNATURES, Signature, SignatureStatus, Slot, TipQuery};
 use crate::node::answer::elements;
 use crate::node::{Contextual, NodeReply};
-use crate::pool::CallContext;
+use crate::pool::{CallContext, PoolReply};
 
 /// The maximum number of signatures in all questions that have no answer yet: 64 full calls.
 const MAX_ASKED: usize = 64 * MAX_SIGNATURES;
@@ -28,6 +28,8 @@ pub(super) struct Statuses {
     pub(super) slot: Slot,
     pub(super) context: Bytes,
     pub(super) each: Vec<Bytes>,
+    /// The id of the node that has told them.
+    pub(super) node: usize,
 }
 
 /// The questions that wait, and the turn to ask.
@@ -80,13 +82,13 @@ impl Tip {
             TipQuery::Statuses { signatures, search_history: false } if !signatures.is_empty() => {
                 self.merged_statuses(signatures, context).await
             }
-            _ => split(self.ask(query, context).await?.body),
+            _ => split(self.ask(query, context).await?),
         };
         Ok(self.shown_statuses(&statuses?))
     }
 
     /// Returns the answer with these statuses, which count as shown.
-    fn shown_statuses(&self, Statuses { slot, context, each }: &Statuses) -> TipAnswer {
+    fn shown_statuses(&self, Statuses { slot, context, each, node }: &Statuses) -> TipAnswer {
         self.raise(Commitment::Processed, *slot);
         let mut landed = [0; 3];
         let mut result =
@@ -104,7 +106,7 @@ impl Tip {
             result.put_slice(text);
         }
         result.put_slice(b"]}");
-        TipAnswer { landed, ..TipAnswer::new(NodeReply::Result(result.freeze()), ASKED) }
+        TipAnswer { landed, ..TipAnswer::new(NodeReply::Result(result.freeze()), ASKED, Some(*node)) }
     }
 
     async fn merged_statuses(
@@ -123,7 +125,7 @@ impl Tip {
             let context = own_context(context.trace.clone());
             let query = TipQuery::Statuses { signatures: Arc::clone(&all), search_history: false };
             let answer = match self.ask(&query, &context).await {
-                Ok(reply) => split(reply.body),
+                Ok(reply) => split(reply),
                 Err(error) => Err(error.into()),
             };
             (all, answer)
@@ -144,12 +146,12 @@ pub(super) fn read_status(text: &[u8]) -> Option<SignatureStatus<'_>> {
 ///
 /// # Errors
 /// The reply is an error.
-pub(super) fn split(reply: NodeReply) -> Result<Statuses, Unread> {
-    let NodeReply::Result(result) = &reply else { return Err(Unread::Refused(reply)) };
+pub(super) fn split(reply: PoolReply) -> Result<Statuses, Unread> {
+    let NodeReply::Result(result) = &reply.body else { return Err(Unread::Refused(reply)) };
     // The pool has checked the form.
     let parts = Contextual::split(result).ok_or(Error::NoUpstream(Vec::new()))?;
     let Contextual { slot, context, value } = parts;
-    Ok(Statuses { slot, context, each: elements(&value).unwrap_or_default() })
+    Ok(Statuses { slot, context, each: elements(&value).unwrap_or_default(), node: reply.node })
 }
 
 impl Merger {

@@ -536,13 +536,14 @@ impl Tip {
     ) -> Result<Instant, Error> {
         let query = TipQuery::Statuses { signatures: Arc::clone(signatures), search_history };
         let reply = self.pool.read_tip(&TipRequest { query, floors, context }).await?;
-        match split(reply.body) {
-            Ok(statuses) => self.note(signatures, &statuses, reply.sent_at),
+        let sent_at = reply.sent_at;
+        match split(reply) {
+            Ok(statuses) => self.note(signatures, &statuses, sent_at),
             // No node of the pool keeps history.
             Err(_) if search_history => {}
             Err(_) => return Err(Error::NoUpstream(Vec::new())),
         }
-        Ok(reply.sent_at)
+        Ok(sent_at)
     }
 }
 
@@ -564,7 +565,7 @@ mod tests {
         let text = status.map_or("null".to_owned(), |(slot, reached)| {
             format!(r#"{{"slot":{slot},"confirmations":1,"err":null,"confirmationStatus":"{reached}"}}"#)
         });
-        Statuses { slot, context: Bytes::new(), each: vec![text.into()] }
+        Statuses { slot, context: Bytes::new(), each: vec![text.into()], node: 0 }
     }
 
     fn note(watches: &Watches, slot: Slot, status: Option<(Slot, Commitment)>) {

@@ -207,6 +207,23 @@ async fn a_plan_may_be_told_where_its_answers_come_from() {
     assert!(hit.is_hit() && hit.header("x-slotfront-upstream") == "node-0", "{:?}", hit.headers);
     gateway.step_by(3).await;
     assert_eq!(told(&account.send().await), pair("slotfront; fwd=stale; stored; detail=lag"));
+    let signature = slotfront::methods::Signature([7; 64]).to_string();
+    for (method, params) in [
+        ("getSlot", json!([])),
+        ("getBlockHeight", json!([{ "commitment": "confirmed" }])),
+        ("getEpochInfo", json!([])),
+        ("getLatestBlockhash", json!([])),
+        ("isBlockhashValid", json!(["11111111111111111111111111111111"])),
+        ("getSignatureStatuses", json!([[signature]])),
+        // What a node refuses is its answer, too.
+        ("simulateTransaction", json!(["AQ=="])),
+        ("getSignatureStatuses", json!([[signature], { "searchTransactionHistory": true }])),
+    ] {
+        for _ in 0..2 {
+            let reply = gateway.call(method, params.clone()).send().await;
+            assert_eq!(reply.header("x-slotfront-upstream"), "node-0", "{method}: {}", reply.text);
+        }
+    }
     let plain =
         gateway.beside().config(|config| config.plans.get_mut("dev").unwrap().explain = false).start().await;
     let reply = plain.get_account(gateway.cluster.examples().wallets[0]).confirmed().send().await;

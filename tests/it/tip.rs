@@ -415,7 +415,8 @@ fn transaction_of(blockhash: &str) -> String {
 
 fn sending(config: &mut Config) {
     config.send.enabled = true;
-    config.plans.get_mut("dev").unwrap().send = true;
+    let plan = config.plans.get_mut("dev").unwrap();
+    (plan.send, plan.explain) = (true, true);
 }
 
 #[tokio::test]
@@ -440,6 +441,7 @@ async fn transactions_are_sent_where_it_is_allowed() {
     let (text, signature) = transaction(0);
     let reply = gateway.call("sendTransaction", json!([text])).send().await;
     assert_eq!(reply.result(), json!(signature));
+    assert!(reply.header("x-slotfront-upstream").starts_with("node-"), "{:?}", reply.headers);
     let sent = || gateway.cluster.nodes().iter().map(|node| node.calls("sendTransaction")).sum::<u64>();
     gateway.until("a copy was sent", || sent() == 2).await;
     assert!(gateway.cluster.nodes().iter().all(|node| node.calls("sendTransaction") <= 1));
