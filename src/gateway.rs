@@ -303,6 +303,15 @@ impl Gateway {
         }
     }
 
+    /// Checks that the address `client` may ask for what needs no key.
+    ///
+    /// # Errors
+    /// As for [`Self::authenticate`], if `gateway.deny` refuses the address.
+    pub(crate) fn admit_stranger(&self, client: Option<IpAddr>, now: Instant) -> Result<(), Error> {
+        let is_denied = self.snapshot.load().context.denies(client);
+        if is_denied { Err(self.refuse(AuthFailure::Address, client, now)) } else { Ok(()) }
+    }
+
     /// Counts a request of the address `client` that has no valid key.
     ///
     /// # Errors
@@ -336,13 +345,7 @@ impl Gateway {
         (key, client, origin): (&str, Option<IpAddr>, Option<&str>),
         now: Instant,
     ) -> Result<Arc<Principal>, AuthFailure> {
-        let denied = &snapshot.context.deny;
-        if !denied.is_empty()
-            && client.is_some_and(|client| {
-                let client = client.to_canonical();
-                denied.iter().any(|network| network.contains(&client))
-            })
-        {
+        if snapshot.context.denies(client) {
             return Err(AuthFailure::Address);
         }
         let table = match &snapshot.access {

@@ -256,12 +256,10 @@ impl Lookup {
                     {
                         absent(Class::NotYet(q.slot, q.commitment))
                     }
-                    (query, code) if query.method().rules().absences.contains(&code) => {
-                        match query {
-                            Query::Block(_) => self.place_absent_block(plan),
-                            _ => keep(self.class_of_absence(query)),
-                        }
-                    }
+                    (query, code) if query.method().rules().absences.contains(&code) => match query {
+                        Query::Block(_) => self.place_absent_block(plan),
+                        _ => keep(self.class_of_absence(query)),
+                    },
                     _ => Err(UncacheableReason::Transient),
                 };
                 (Payload::Error { code: *code, body: body.clone() }, placement)

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -206,6 +207,14 @@ impl PrincipalContext {
             failed_per_minute: config.auth.failed_per_minute,
             failed: Arc::new(PerAddress::new()),
         }
+    }
+
+    /// Returns true if `gateway.deny` refuses the address.
+    pub(crate) fn denies(&self, client: Option<IpAddr>) -> bool {
+        client.is_some_and(|client| {
+            let client = client.to_canonical();
+            self.deny.iter().any(|network| network.contains(&client))
+        })
     }
 
     /// Returns the context of a new configuration. Failed keys stay counted, unless their limit has changed.

@@ -40,7 +40,7 @@ pub(super) fn router(front: Arc<Front>) -> Router {
     let after_body = from_fn_with_state(Arc::clone(&front), after_body);
     let calls = any(other_verbs).post(calls);
     let others = Router::new()
-        .route("/health", any(health).options(options))
+        .route("/health", any(health_of_all).options(options))
         .route("/openrpc.json", get(openrpc_document).options(options))
         .route("/v3/{key}/health", any(health_of_key).options(options))
         .route("/v3/{key}/usage", get(usage).options(options))
@@ -167,7 +167,7 @@ async fn unknown(method: Method) -> Response {
 /// Answers `ok` if a node can take calls. Otherwise answers `behind` if a node can be reached, and `unknown` if
 /// none can. The words are those of a node, so that tools made for nodes understand them. The status is that of
 /// `/readyz`, so that a balancer sees 503 during a start and a stop.
-async fn health(State(front): State<Arc<Front>>) -> (StatusCode, &'static str) {
+fn health(front: &Front) -> (StatusCode, &'static str) {
     let now = Instant::now();
     let standing = front.pool.standing(now);
     if front.unready(&standing, now).is_some() {
@@ -181,6 +181,14 @@ async fn health(State(front): State<Arc<Front>>) -> (StatusCode, &'static str) {
     (StatusCode::OK, if is_reached { "behind" } else { "unknown" })
 }
 
+/// Answers as [`health`] to every address that `gateway.deny` does not refuse.
+async fn health_of_all(state: State<Arc<Front>>, Extension(visit): Extension<Arc<Visit>>) -> Response {
+    match state.gateway.admit_stranger(visit.address(), visit.started) {
+        Ok(()) => health(&state).into_response(),
+        Err(error) => HttpReply::refusal(&error).into_response(),
+    }
+}
+
 /// Answers as `/health` to the holder of the key in the path, for tools that append to the URL of the calls.
 async fn health_of_key(
     state: State<Arc<Front>>,
@@ -189,7 +197,7 @@ async fn health_of_key(
     headers: HeaderMap,
 ) -> Response {
     match visit.caller(&uri, &headers) {
-        Ok(_) => health(state).await.into_response(),
+        Ok(_) => health(&state).into_response(),
         Err(error) => HttpReply::refusal(&error).into_response(),
     }
 }
@@ -216,6 +224,9 @@ async fn openrpc_document(
     Extension(visit): Extension<Arc<Visit>>,
     headers: HeaderMap,
 ) -> Response {
+    if let Err(error) = front.gateway.admit_stranger(visit.address(), visit.started) {
+        return HttpReply::refusal(&error).into_response();
+    }
     let Document { plain, coded, tag } = &*DOCUMENT;
     let known = headers.get(IF_NONE_MATCH).map_or(&[][..], HeaderValue::as_bytes);
     let is_known =

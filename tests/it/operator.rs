@@ -148,6 +148,15 @@ async fn no_key_is_accepted_from_an_address_that_is_denied() {
     let refused = gateway.get_nodes().send().await;
     assert_eq!((refused.status, refused.code()), (403, -32091));
     assert_eq!(gateway.try_socket("/v3/dev", "").await.err().unwrap().status, 403);
+    for path in ["/health", "/openrpc.json"] {
+        let refused = gateway.get(path).await;
+        assert_eq!(
+            (refused.status, refused.header("x-slotfront-error")),
+            (403, "-32091 forbidden"),
+            "{path}"
+        );
+    }
+    assert_eq!(gateway.admin("/readyz").await.status, 200, "who asks there is the operator");
 }
 
 #[tokio::test]
