@@ -1,11 +1,16 @@
-"""Every query of the dashboards and rules, against a Prometheus that scrapes `slotfront dev` under light load.
+"""Every query of the dashboards and rules, against a Prometheus that scrapes two gateways under light load: `slotfront dev`,
+and one with a quota, a WebSocket, TLS and a shared store.
 
 Each query must be valid and return data. Panels and series that may be empty are listed with a reason.
 """
 
 import base64
+import contextlib
 import json
 import re
+import signal
+import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -15,7 +20,7 @@ import urllib.error
 import urllib.parse
 from pathlib import Path
 
-from gateway import PATIENCE_S, ROOT, TARGET, Dev, Program, call, free_port, get
+from gateway import PATIENCE_S, ROOT, TARGET, Dev, Nodes, Program, Serve, Store, call, free_port, get, keys
 
 RULES = ROOT / "deploy" / "prometheus"
 DASHBOARDS = sorted((ROOT / "dashboards").glob("*.json"))
@@ -27,18 +32,14 @@ RATE_INTERVAL = "4s"
 
 # Panels without data on a healthy cluster, with the reasons.
 MAY_BE_EMPTY_PANELS = {
-    "overview: WebSockets and subscriptions": "the load opens no WebSocket, and a method has a series from its first on",
     "upstreams: Failed attempts": "no attempt fails, and a series exists from its first event on",
-    "cache: Shared store": "`dev` has no shared store",
-    "cache: Shared store, time": "`dev` has no shared store",
 }
 # Series of alerts and recording rules without data, with the reasons.
 MAY_BE_EMPTY_SERIES = {
     'slotfront_requests_total{outcome="error"}': "no call fails",
     'slotfront_upstream_requests_total{result="status_429"}': "no simulated node refuses a call",
-    'slotfront_shared_requests_total{result!~"ok|hit|miss|older"}': "`dev` has no shared store",
-    "slotfront_shared_requests_total": "`dev` has no shared store",
-    "slotfront_tls_certificate_expiry_seconds": "`dev` has no certificate",
+    'slotfront_requests_total{method="sendTransaction",outcome="error"}': "no call fails",
+    'slotfront_shared_requests_total{result!~"ok|hit|miss|older"}': "the store does not fail",
 }
 
 
@@ -78,6 +79,8 @@ class Load(threading.Thread):
             self.call(method, params)
         self.call("getHealth", [])
         self.call("getSlot", [])
+        # The node refuses the signature, so its error is passed on.
+        self.call("sendTransaction", [self.transaction(), {"encoding": "base64"}])
         if turn % 10 == 0:
             call(self.url + "x", "getClusterNodes", [])
         self.together([slot - 20 - turn % 60, {"maxSupportedTransactionVersion": 0, "encoding": "base64"}])
@@ -96,7 +99,13 @@ class Load(threading.Thread):
 
     def message(self):
         """Returns a message with one signer, no instruction and an unknown blockhash."""
-        return base64.b64encode(bytes([1, 0, 0, 1]) + bytes(range(32)) + bytes(32) + bytes([0])).decode()
+        return base64.b64encode(self.message_bytes()).decode()
+
+    def message_bytes(self):
+        return bytes([1, 0, 0, 1]) + bytes(range(32)) + bytes(32) + bytes([0])
+
+    def transaction(self):
+        return base64.b64encode(bytes([1]) + bytes(range(64)) + self.message_bytes()).decode()
 
     def __enter__(self):
         self.start()
@@ -107,12 +116,81 @@ class Load(threading.Thread):
         self.join(PATIENCE_S)
 
 
+class Limited:
+    """A gateway with what `dev` lacks: a key with a quota, a shared store, a certificate, and an open WebSocket with a
+    subscription. `call` uses its quota."""
+
+    def __init__(self, folder, node, store):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "90", "-subj", "/CN=localhost",
+                        "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, capture_output=True)
+        (folder / "key.pem").chmod(0o600)
+        self.key = keys(folder / "keys.toml", "create", "--name", "customer")
+        config = folder / "slotfront.toml"
+        config.write_text(
+            '[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"\n'
+            'tls = { cert = "cert.pem", key = "key.pem" }\n'
+            '[plans.standard]\ndaily_units = 10_000_000\nmonthly_units = 100_000_000\n'
+            f'[[upstream]]\nname = "node"\nurl = "{node}"\n'
+            f'[shared]\nurl = "redis://127.0.0.1:{store.port}"\n')
+        self.serve = Serve(config)
+        self.admin = self.serve.admin
+
+    def connect(self):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        host, port = self.serve.public.split(":")
+        return context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE_S))
+
+    def subscribe(self):
+        """Opens a WebSocket with a subscription, and keeps it."""
+        self.socket = self.connect()
+        self.socket.sendall(
+            f"GET /v3/{self.key} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode())
+        assert b" 101 " in self.socket.recv(4096)
+        text = b'{"jsonrpc":"2.0","id":1,"method":"slotSubscribe"}'
+        # One whole text frame, masked by zeros.
+        self.socket.sendall(bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text)
+        assert b'"result":' in self.socket.recv(4096)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        with contextlib.suppress(OSError):
+            while self.socket.recv(4096):
+                pass
+
+    def call(self):
+        body = '{"jsonrpc":"2.0","id":1,"method":"getClusterNodes"}'
+        with self.connect() as connection:
+            connection.sendall(
+                f"POST /v3/{self.key} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            assert b" 200 " in connection.recv(4096)
+
+    def __enter__(self):
+        self.serve.__enter__()
+        self.serve.ready()
+        self.subscribe()
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+        self.serve.end()
+
+
 def panels():
     """Yields each panel with queries: its dashboard and title, and its targets."""
     for file in DASHBOARDS:
         for panel in json.loads(file.read_text())["panels"]:
             if panel["type"] != "row":
                 yield f"{file.stem}: {panel['title']}", panel["targets"]
+
+
+def annotations():
+    """Yields the annotations of the dashboards: dashboard, name and query of each."""
+    for file in DASHBOARDS:
+        for annotation in json.loads(file.read_text())["annotations"]["list"]:
+            yield file.stem, annotation["name"], annotation["expr"]
 
 
 def variables():
@@ -156,7 +234,11 @@ class Queries(unittest.TestCase):
         wallet = dev.wait_for(r'"params":\["(\w+)"').group(1)
         folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         # The committed configuration, with short intervals and a free address.
-        text = (RULES / "prometheus.yml").read_text().replace("127.0.0.1:9899", dev.admin)
+        (folder / "limited").mkdir()
+        limited = cls.enterClassContext(Limited(
+            folder / "limited", cls.enterClassContext(Nodes()).url, cls.enterClassContext(Store(folder))))
+        text = (RULES / "prometheus.yml").read_text()
+        text = text.replace('"127.0.0.1:9899"', f'"{dev.admin}", "{limited.admin}"')
         text = re.sub(r"_interval: \w+", "_interval: 1s", text)
         text = re.sub(r"- (\w+\.rules\.yml)", lambda found: f"- {RULES / found.group(1)}", text)
         Path(folder, "prometheus.yml").write_text(text)
@@ -167,9 +249,13 @@ class Queries(unittest.TestCase):
             f"--web.listen-address=127.0.0.1:{port}", program="prometheus"))
         cls.prometheus.wait_for("Server is ready to receive web requests")
         load = cls.enterClassContext(Load(dev.url, wallet))
-        deadline = time.monotonic() + PATIENCE_S
-        while cls.value("max(count_over_time(slotfront_build_info[1m]))") < SCRAPES:
+        deadline, is_reloaded = time.monotonic() + PATIENCE_S, False
+        while (scrapes := cls.value("min(count_over_time(slotfront_build_info[1m]))")) < SCRAPES:
+            if scrapes >= 5 and not is_reloaded:
+                limited.serve.send(signal.SIGHUP)
+                is_reloaded = True
             assert time.monotonic() < deadline, cls.prometheus.printed()
+            limited.call()
             time.sleep(0.5)
         assert load.is_alive(), load.failed
         # All queries use the same time, so slow queries see the same data. The load continues.
@@ -216,6 +302,14 @@ class Queries(unittest.TestCase):
                     empty.add(name)
         self.assertGreater(queries, 80)
         self.check_empty(empty, MAY_BE_EMPTY_PANELS, asked)
+
+    def test_every_annotation_marks_its_time(self):
+        asked = set()
+        for dashboard, name, query in annotations():
+            asked.add(name)
+            # A gateway that has just started and was reloaded has both marks. No alert fires.
+            self.assertEqual(self.has_data(filled_in(query)), name != "Alerts", f"{dashboard}: {name}")
+        self.assertEqual(asked, {"Restarts", "Reloads", "Alerts"})
 
     def test_every_dashboard_variable_has_values(self):
         for dashboard, name, metric, label in variables():
