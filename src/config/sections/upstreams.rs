@@ -32,8 +32,9 @@ section! {
         ws_url: Option<Secret> = with(ws_url),
         /// Tier. Lower tiers are asked first; a higher tier is a reserve.
         tier: u8 = get(0),
-        /// Methods or groups of methods ("core", "tip", "history", "owners", "scans", "simulation") that the node gets, such
-        /// as "scans" for a node with indexes. Default: all.
+        /// Methods or groups of methods ("core", "tip", "history", "owners", "scans", "subscriptions", "simulation",
+        /// "provider") that the node gets, such as "scans" for a node with indexes. Of the subscriptions that need its
+        /// WebSocket, it gets those that are named here, alone or as the group. Default: all.
         methods: Option<Vec<AnyMethod>> = with(|f| f.methods(&["core", "history"])),
         /// Headers sent with every request.
         headers: BTreeMap<String, Secret> = with(headers),
