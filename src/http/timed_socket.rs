@@ -165,6 +165,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
             self.activity.flushed();
+            // The wait for the next request begins here. hyper may have asked for its bytes already, and does not ask again.
+            if self.poll_late(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
         }
         self.poll_stalled(cx, flushed)
     }

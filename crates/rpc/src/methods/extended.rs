@@ -76,20 +76,21 @@ pub(super) fn with_unknown_members(query: Query, params: &Params) -> Query {
     let Some(asked) = with_unknown(known, params) else { return query };
     // What is known is written as for every node. It says which state the answer is of.
     let Ok(mut params) = serde_json::from_str::<Vec<Value>>(&query.params_json()) else { return query };
-    let has_config = params.len() > 1 && params.last().is_some_and(Value::is_object);
-    let last = asked.len().saturating_sub(1);
     for (at, config) in asked.into_iter().enumerate() {
         let Value::Object(config) = config else { continue };
         let unknown = config.into_iter().filter(|(name, _)| !is_known(known, name.as_bytes()));
         let unknown: Map<_, _> = unknown.collect();
+        // Where the caller has left out params, the config is further back.
+        let is_config = |at: &usize| params.get(*at).is_some_and(Value::is_object);
+        let place = Some(at).filter(is_config).or_else(|| params.len().checked_sub(1).filter(is_config));
         if unknown.is_empty() {
             continue;
         }
-        let at = if at == last && has_config { params.len() - 1 } else { at.min(params.len()) };
-        if !params.get(at).is_some_and(Value::is_object) {
-            params.insert(at, Value::Object(Map::new()));
-        }
-        if let Some(Value::Object(written)) = params.get_mut(at) {
+        let place = place.unwrap_or_else(|| {
+            params.push(Value::Object(Map::new()));
+            params.len() - 1
+        });
+        if let Value::Object(written) = &mut params[place] {
             written.extend(unknown);
         }
     }
