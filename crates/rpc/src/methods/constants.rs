@@ -9,17 +9,13 @@ use serde_json::{Value, json};
 use super::description::{self, Description, Param, contextual, nullable, schema};
 use super::get_fee_for_message::RpcContextConfig;
 use super::params::{self, ParamError};
-use super::plain::{self, CommitmentConfig, Life, PlainQuery, ResultKind};
+use super::plain::{CommitmentConfig, Life, PlainQuery, ResultKind};
 use super::pubkey::Address;
 use super::{Method, Query, Slot, commitment};
 use crate::jsonrpc::Params;
 
 /// The size of the largest account in bytes. For more, a node answers that the request is invalid.
 const MAX_ACCOUNT_BYTES: usize = 10 * 1024 * 1024;
-
-pub(super) fn genesis_hash(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetGenesisHash, params, ResultKind::Text, Life::Cluster)
-}
 
 pub(super) fn describe_genesis_hash() -> Description {
     Description::bare(
@@ -124,20 +120,12 @@ pub(super) fn commitment_config() -> Param {
     Param::optional("config", "A config that is there must hold a commitment.", config)
 }
 
-pub(super) fn inflation_rate(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetInflationRate, params, ResultKind::Object, Life::Epoch)
-}
-
 pub(super) fn describe_inflation_rate() -> Description {
     Description::bare(
         "The yearly inflation of the current epoch.",
         json!({ "type": "object", "required": ["epoch", "foundation", "total", "validator"] }),
         json!({ "epoch": 0, "foundation": 0.004, "total": 0.08, "validator": 0.076 }),
     )
-}
-
-pub(super) fn stake_minimum_delegation(params: &Params) -> Result<Query, ParamError> {
-    plain::within_context(Method::GetStakeMinimumDelegation, params, ResultKind::Context, Life::Epoch)
 }
 
 pub(super) fn describe_stake_minimum_delegation() -> Description {

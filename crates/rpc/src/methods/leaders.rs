@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::description::{self, Description, Param, schema};
 use super::params::{self, ParamError};
-use super::plain::{self, Life, PlainQuery, ResultKind, next};
+use super::plain::{Life, PlainQuery, ResultKind, next};
 use super::pubkey::Address;
 use super::{Commitment, Method, Pubkey, Query, Slot, commitment};
 use crate::jsonrpc::Params;
@@ -105,10 +105,6 @@ pub(super) fn describe_slot_leaders() -> Description {
         example: json!([5, 1]),
         example_result: json!(["8VjqqZcYo6drjcVUEnfvFkhy1bLrqFxzYpc5zpAANEjU"]),
     }
-}
-
-pub(super) fn slot_leader(params: &Params) -> Result<Query, ParamError> {
-    plain::within_context(Method::GetSlotLeader, params, ResultKind::Text, Life::OneSlot)
 }
 
 pub(super) fn describe_slot_leader() -> Description {

@@ -8,49 +8,13 @@ use serde_json::json;
 
 use super::description::{self, Description, Param, contextual, nullable, schema};
 use super::params::{self, ParamError};
-use super::plain::{self, Life, PlainQuery, ResultKind};
+use super::plain::{Life, PlainQuery, ResultKind};
 use super::pubkey::Address;
 use super::{Commitment, Method, Query, Slot, commitment};
 use crate::jsonrpc::Params;
 
 /// The maximum number of accounts of one getRecentPrioritizationFees.
 const MAX_FEE_ACCOUNTS: usize = 128;
-
-pub(super) fn health(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetHealth, params, ResultKind::Text, Life::Never)
-}
-
-pub(super) fn version(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetVersion, params, ResultKind::Object, Life::Never)
-}
-
-pub(super) fn first_available_block(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetFirstAvailableBlock, params, ResultKind::Number, Life::Never)
-}
-
-pub(super) fn minimum_ledger_slot(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::MinimumLedgerSlot, params, ResultKind::Number, Life::Never)
-}
-
-pub(super) fn transaction_count(params: &Params) -> Result<Query, ParamError> {
-    plain::within_context(Method::GetTransactionCount, params, ResultKind::Number, Life::OneSlot)
-}
-
-pub(super) fn highest_snapshot_slot(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetHighestSnapshotSlot, params, ResultKind::Object, Life::Never)
-}
-
-pub(super) fn max_retransmit_slot(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetMaxRetransmitSlot, params, ResultKind::Number, Life::Never)
-}
-
-pub(super) fn max_shred_insert_slot(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetMaxShredInsertSlot, params, ResultKind::Number, Life::Never)
-}
-
-pub(super) fn identity(params: &Params) -> Result<Query, ParamError> {
-    plain::bare(Method::GetIdentity, params, ResultKind::Object, Life::Never)
-}
 
 pub(super) fn describe_health() -> Description {
     let described =

@@ -2,7 +2,8 @@
 //! answer lives.
 //!
 //! A file of such methods has two functions for each: one parses the params, one describes them. A row in the table of
-//! [`Method`] joins them with the [rules](super::rules) of the method.
+//! [`Method`] joins them with the [rules](super::rules) of the method. [`bare`] and [`within_context`] parse those of methods
+//! without params of their own.
 
 use std::sync::Arc;
 
