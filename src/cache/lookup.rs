@@ -119,7 +119,7 @@ impl Lookup {
         let schedule = if call.is_of_epoch() { self.epoch_schedule() } else { None };
         let Some(schedule) = schedule else { return plan(query) };
         let newest = Some(self.frontier.slot(call.commitment.unwrap_or_default())).filter(|slot| *slot > 0);
-        match (schedule.named(call, newest), newest.and_then(|newest| schedule.epoch(newest))) {
+        match (schedule.named(call, newest), newest.map(|newest| schedule.epoch(newest))) {
             (Some(named), _) => plan(&named.into()),
             (None, Some(epoch)) if call.life == Life::Epoch => plan(query).of_epoch(epoch),
             _ => plan(query),

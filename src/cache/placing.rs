@@ -286,9 +286,8 @@ impl Lookup {
     fn place_plain(&self, plan: &LookupPlan, reply: &PoolReply, result: &Bytes) -> Placement {
         let (key, query, slot) = (plan.key.clone(), &plan.upstream, reply.slot);
         if let Key::Plain(.., Some(epoch)) = &key {
-            let schedule = self.epoch_schedule();
             // At the border of two epochs, a node may still answer of the last one.
-            let is_current = schedule.and_then(|schedule| schedule.epoch(slot)) == Some(*epoch)
+            let is_current = self.epoch_schedule().is_some_and(|schedule| schedule.epoch(slot) == *epoch)
                 && member(result, "epoch").is_none_or(|shown: u64| shown == *epoch);
             let class = if is_current { Class::BlockFinal } else { class_until_final(query, Some(result)) };
             return Ok((key, class));
@@ -331,7 +330,7 @@ impl Lookup {
     pub(super) fn epoch_schedule(&self) -> Option<EpochSchedule> {
         let PlainQuery { method, params, .. } = PlainQuery::epoch_schedule();
         match &self.store.get(&Key::Plain(method, params, None, None))?.body {
-            EntryBody::Verbatim(Payload::Result(text)) => serde_json::from_slice(&text.whole()).ok(),
+            EntryBody::Verbatim(Payload::Result(text)) => EpochSchedule::parse(&text.whole()),
             _ => None,
         }
     }

@@ -14,10 +14,9 @@ use tokio::time::Instant;
 
 use super::block::BlockWrites;
 use super::chain::ChainWriter;
-use super::fetch::EpochSchedule;
 use super::last_writes::{Bucket, Buckets};
 use super::{Carry, ChainTip};
-use crate::methods::{Pubkey, Slot};
+use crate::methods::{EpochSchedule, Pubkey, Slot};
 
 const FIRST: Slot = 1_000;
 /// The number of accounts. The last account is that of the leader, who gets the fees.

@@ -9,10 +9,10 @@ use tokio_util::task::TaskTracker;
 use crate::follow::block::BlockWrites;
 use crate::follow::chain::ChainWriter;
 use crate::follow::cross_check::CrossCheck;
-use crate::follow::fetch::{BlockNode, EpochSchedule};
+use crate::follow::fetch::BlockNode;
 use crate::follow::heads::HeadsWriter;
 use crate::follow::state::PauseReason;
-use crate::methods::Slot;
+use crate::methods::{EpochSchedule, Slot};
 use crate::telemetry::RestartReason;
 
 /// The time for which the next node is polled instead of a node whose poll failed or gave no slot.

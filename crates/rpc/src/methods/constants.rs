@@ -35,30 +35,35 @@ pub(super) fn epoch_schedule(params: &Params) -> Result<Query, ParamError> {
 #[serde(rename_all = "camelCase")]
 pub struct EpochSchedule {
     /// The number of slots of an epoch, once the epochs no longer grow.
-    pub slots_per_epoch: u64,
-    /// The first epoch of that length.
-    pub first_normal_epoch: u64,
-    /// The first slot of that epoch.
-    pub first_normal_slot: Slot,
+    slots_per_epoch: u64,
+    /// The first epoch of that length, and its first slot.
+    first_normal_epoch: u64,
+    first_normal_slot: Slot,
 }
 
-/// The number of slots of the first epoch of a cluster whose epochs double until they have their length.
+/// The number of slots of the first epoch of a cluster whose epochs double until they have their length
+/// (solana-epoch-schedule: `MINIMUM_SLOTS_PER_EPOCH`).
 const SHORTEST_EPOCH: u64 = 32;
 
 impl EpochSchedule {
-    /// Returns the epoch of `slot`. `None` if the schedule is none that a cluster can have.
-    pub fn epoch(&self, slot: Slot) -> Option<u64> {
-        self.epoch_and_start(slot).map(|(epoch, _)| epoch)
+    /// Reads the result of getEpochSchedule. `None` if the text is not such a result.
+    pub fn parse(result: &[u8]) -> Option<Self> {
+        serde_json::from_slice(result).ok().filter(|schedule: &Self| schedule.slots_per_epoch > 0)
+    }
+
+    /// Returns the epoch of `slot`.
+    pub fn epoch(&self, slot: Slot) -> u64 {
+        self.epoch_and_start(slot).0
     }
 
     /// Returns the epoch of `slot`, and its first slot.
-    fn epoch_and_start(&self, slot: Slot) -> Option<(u64, Slot)> {
+    fn epoch_and_start(&self, slot: Slot) -> (u64, Slot) {
         let Some(since) = slot.checked_sub(self.first_normal_slot) else {
             let epoch = (slot / SHORTEST_EPOCH + 1).ilog2();
-            return Some((epoch.into(), ((1 << epoch) - 1) * SHORTEST_EPOCH));
+            return (epoch.into(), ((1 << epoch) - 1) * SHORTEST_EPOCH);
         };
-        let epoch = self.first_normal_epoch.checked_add(since.checked_div(self.slots_per_epoch)?)?;
-        Some((epoch, slot - since % self.slots_per_epoch))
+        let epoch = self.first_normal_epoch.saturating_add(since / self.slots_per_epoch);
+        (epoch, slot - since % self.slots_per_epoch)
     }
 
     /// Returns `call` with the name of the epoch that it is about: the first slot of that of its own slot, or of `newest`, or
@@ -71,9 +76,9 @@ impl EpochSchedule {
         let mut params: Value = serde_json::from_str(&call.params).ok()?;
         if is_of_leaders {
             let slot = params[0].as_u64().or(newest)?;
-            params[0] = self.epoch_and_start(slot)?.1.into();
+            params[0] = self.epoch_and_start(slot).1.into();
         } else {
-            params[1]["epoch"] = self.epoch(newest?)?.saturating_sub(1).into();
+            params[1]["epoch"] = self.epoch(newest?).saturating_sub(1).into();
         }
         let commitment = call.commitment.filter(|_| !is_of_leaders);
         let params = params.to_string().into();
@@ -235,23 +240,54 @@ pub(super) fn describe_inflation_reward() -> Description {
 mod tests {
     use super::*;
 
+    fn schedule(slots_per_epoch: u64, first_normal_epoch: u64, first_normal_slot: u64) -> EpochSchedule {
+        let text = format!(
+            r#"{{"slotsPerEpoch":{slots_per_epoch},"leaderScheduleSlotOffset":1,"warmup":true,"firstNormalEpoch":{first_normal_epoch},"firstNormalSlot":{first_normal_slot}}}"#
+        );
+        EpochSchedule::parse(text.as_bytes()).unwrap()
+    }
+
     #[test]
-    fn epochs_double_until_they_have_their_length() {
-        let schedule = EpochSchedule { slots_per_epoch: 128, first_normal_epoch: 2, first_normal_slot: 96 };
-        for (slot, epoch, start) in [
-            (0, 0, 0),
-            (31, 0, 0),
-            (32, 1, 32),
-            (95, 1, 32),
-            (96, 2, 96),
-            (223, 2, 96),
-            (224, 3, 224),
-            (u64::MAX, 144_115_188_075_855_873, u64::MAX - 31),
-        ] {
-            assert_eq!(schedule.epoch_and_start(slot), Some((epoch, start)), "{slot}");
+    fn epochs_without_warmup_have_one_length() {
+        let mainnet = schedule(432_000, 0, 0);
+        for (slot, epoch) in [(0, 0), (431_999, 0), (432_000, 1), (400_000_000, 925)] {
+            assert_eq!(mainnet.epoch(slot), epoch, "{slot}");
         }
-        assert_eq!(EpochSchedule { slots_per_epoch: 0, ..schedule }.epoch(96), None);
-        let growing = EpochSchedule { first_normal_slot: u64::MAX, ..schedule };
-        assert_eq!(growing.epoch_and_start(u64::MAX - 1), Some((59, ((1 << 59) - 1) * 32)));
+    }
+
+    #[test]
+    fn epochs_of_a_warmup_double() {
+        // The schedule that solana-epoch-schedule computes for epochs of 8,192 slots, with eight epochs of
+        // warm-up.
+        let warmup = schedule(8_192, 8, 8_160);
+        let firsts = [(0, 0), (1, 32), (2, 96), (3, 224), (7, 4_064), (8, 8_160), (9, 16_352)];
+        for (epoch, first) in firsts {
+            for slot in [first, first + 31] {
+                assert_eq!(warmup.epoch_and_start(slot), (epoch, first), "{slot}");
+            }
+            if first > 0 {
+                assert_eq!(warmup.epoch(first - 1), epoch - 1, "{first}");
+            }
+        }
+        // No cluster has such epochs, and no text of a node makes the arithmetic overflow.
+        for (slot, schedule) in [
+            (u64::MAX - 1, schedule(32, 0, u64::MAX)),
+            (u64::MAX, schedule(1, u64::MAX, 0)),
+            (u64::MAX, schedule(u64::MAX, 0, 0)),
+        ] {
+            assert!(schedule.epoch_and_start(slot).1 <= slot);
+        }
+    }
+
+    #[test]
+    fn schedules_without_slots_are_refused() {
+        for text in [
+            r#"{"slotsPerEpoch":0,"firstNormalEpoch":0,"firstNormalSlot":0}"#,
+            r#"{"firstNormalEpoch":0,"firstNormalSlot":0}"#,
+            "null",
+            "",
+        ] {
+            assert_eq!(EpochSchedule::parse(text.as_bytes()), None, "{text}");
+        }
     }
 }
