@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Profile, Query};
+use super::{Method, Profile, Query};
 
 /// Returns the result in the form of `profile`. Under [`Profile::Spec`] a missing account is `null` without a context.
 pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
@@ -31,15 +31,14 @@ pub fn shape_result(profile: Profile, query: &Query, result: Bytes) -> Bytes {
 /// block is not there yet or was removed.
 ///
 /// Under [`Profile::Spec`] the answer is then `null`.
-pub const fn absent_block(code: i32) -> bool {
-    matches!(code, -32001 | -32004 | -32007 | -32009 | -32014)
+pub fn absent_block(code: i32) -> bool {
+    Method::GetBlock.rules().absences.contains(&code)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::jsonrpc::Params;
-    use crate::methods::Method;
 
     #[test]
     fn missing_account_is_null_in_the_spec_profile() {
