@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::description::{self, Description, Param, contextual, nullable, schema};
+use super::get_fee_for_message::with_context;
 use super::params::{self, ParamError};
 use super::pubkey::Address;
 use super::{AccountEncoding, AccountForm, Commitment, DataSlice, Pubkey, Slot, commitment};
@@ -122,14 +123,16 @@ pub(super) fn config_json(
     commitment: Commitment,
     min_context_slot: Option<Slot>,
 ) -> Value {
-    let mut config = json!({ "encoding": form.encoding.as_str(), "commitment": commitment });
+    with_context(form_json(form), commitment, min_context_slot)
+}
+
+/// Returns the encoding and the slice as members of a config.
+pub(super) fn form_json(form: AccountForm) -> Value {
+    let mut members = json!({ "encoding": form.encoding.as_str() });
     if let Some(DataSlice { offset, length }) = form.slice {
-        config["dataSlice"] = json!({ "offset": offset, "length": length });
+        members["dataSlice"] = json!({ "offset": offset, "length": length });
     }
-    if let Some(slot) = min_context_slot {
-        config["minContextSlot"] = slot.into();
-    }
-    config
+    members
 }
 
 /// Returns the JSON Schema of the config param. `default` is the encoding if the config names none.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::description::{Description, Param, context_config, contextual, schema};
-use super::get_fee_for_message::RpcContextConfig;
+use super::get_fee_for_message::{RpcContextConfig, with_context};
 use super::params::{self, ParamError};
 use super::pubkey::Address;
 use super::{AccountEncoding, AccountForm, AccountQuery, Commitment, DataSlice, Pubkey, Slot};
@@ -40,10 +40,7 @@ impl LamportsQuery {
     }
 
     pub(super) fn params_json(&self) -> Value {
-        let mut config = json!({ "commitment": self.commitment });
-        if let Some(slot) = self.min_context_slot {
-            config["minContextSlot"] = slot.into();
-        }
+        let config = with_context(json!({}), self.commitment, self.min_context_slot);
         json!([self.pubkey.to_string(), config])
     }
 }

@@ -53,10 +53,7 @@ impl FeeQuery {
     }
 
     pub(super) fn params_json(&self) -> Value {
-        let mut config = json!({ "commitment": self.commitment });
-        if let Some(slot) = self.min_context_slot {
-            config["minContextSlot"] = slot.into();
-        }
+        let config = with_context(json!({}), self.commitment, self.min_context_slot);
         json!([STANDARD.encode(&self.message), config])
     }
 }
@@ -69,6 +66,19 @@ pub(super) struct RpcContextConfig {
     #[serde(flatten, deserialize_with = "commitment::lenient")]
     pub(super) commitment: Commitment,
     pub(super) min_context_slot: Option<Slot>,
+}
+
+/// Returns `config` with the state from which a call is answered.
+pub(super) fn with_context(
+    mut config: Value,
+    commitment: Commitment,
+    min_context_slot: Option<Slot>,
+) -> Value {
+    config["commitment"] = json!(commitment);
+    if let Some(slot) = min_context_slot {
+        config["minContextSlot"] = slot.into();
+    }
+    config
 }
 
 fn decode(text: &str) -> Result<Vec<u8>, ParamError> {

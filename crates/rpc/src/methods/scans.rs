@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::constants::commitment_config;
 use super::description::{self, Description, Param, contextual, schema};
-use super::get_account_info::{RpcAccountInfoConfig, config_schema};
+use super::get_account_info::{RpcAccountInfoConfig, config_schema, form_json};
 use super::get_fee_for_message::RpcContextConfig;
 use super::params::{self, ParamError};
 use super::plain::{CommitmentConfig, Life, PlainQuery, ResultKind, next};
 use super::pubkey::Address;
-use super::{AccountEncoding, AccountForm, Commitment, DataSlice, Method, Query, commitment};
+use super::{AccountEncoding, Commitment, Method, Query, commitment};
 use crate::jsonrpc::Params;
 
 /// The maximum number of filters of getProgramAccounts.
@@ -54,15 +54,6 @@ fn token_accounts(method: Method, params: &Params, life: Life) -> Result<Query, 
     form.slice = form.slice.filter(|_| form.encoding != AccountEncoding::JsonParsed);
     let params = json!([owner, filter, form_json(form)]);
     Ok(PlainQuery::new(method, &params, ResultKind::Context, life).within(&context_of(&config)).into())
-}
-
-/// Returns the encoding and the slice as members of a config.
-fn form_json(form: AccountForm) -> Value {
-    let mut members = json!({ "encoding": form.encoding.as_str() });
-    if let Some(DataSlice { offset, length }) = form.slice {
-        members["dataSlice"] = json!({ "offset": offset, "length": length });
-    }
-    members
 }
 
 fn context_of(config: &RpcAccountInfoConfig) -> RpcContextConfig {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::description::Description;
 use super::extended::{UnknownMembers, members_of};
-use super::get_fee_for_message::RpcContextConfig;
+use super::get_fee_for_message::{RpcContextConfig, with_context};
 use super::params::{self, ParamError};
 use super::{
     Commitment, Pubkey, Signature, Slot, get_block_height, get_epoch_info, get_latest_blockhash,
@@ -139,13 +139,7 @@ impl TipQuery {
     }
 
     fn params(&self, floor: Option<Slot>) -> Value {
-        let config = |at: &ReadAt| {
-            let mut config = json!({ "commitment": at.commitment });
-            if let Some(slot) = floor {
-                config["minContextSlot"] = slot.into();
-            }
-            config
-        };
+        let config = |at: &ReadAt| with_context(json!({}), at.commitment, floor);
         match self {
             Self::State(_, at) => json!([config(at)]),
             Self::BlockhashValid(hash, at) => json!([hash.to_string(), config(at)]),
