@@ -15,8 +15,6 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
@@ -30,6 +28,8 @@ use crate::methods::{
     AccountEncoding, AccountForm, AccountQuery, AccountsQuery, BASE58_TOO_LONG_CODE, Commitment, DataSlice,
     MAX_KEYS, Pubkey, Query, Slot, Subscription,
 };
+use crate::node::Contextual;
+use crate::node::answer::elements;
 use crate::pool::CallerId;
 use crate::telemetry::{AttemptResult, Trace};
 
@@ -227,22 +227,22 @@ impl Looker {
         }
         let mut watched = self.watched();
         let parsed = answer.ok().and_then(|text| {
-            let list: AnswerOf<Vec<Box<RawValue>>> = serde_json::from_slice(&text).ok()?;
-            (list.value.len() == parts.len()).then_some(list)
+            let Contextual { slot, value, .. } = Contextual::split(&text)?;
+            elements(&value).filter(|accounts| accounts.len() == parts.len()).map(|accounts| (slot, accounts))
         });
         for (at, part) in parts.iter().enumerate() {
             let of = watched.remove(part).unwrap_or_default();
-            let Some(AnswerOf { context, value }) = &parsed else {
+            let Some((read_at, accounts)) = &parsed else {
                 for (of, _) in &of {
                     record(&self.hub, of, &Outcome::Unread(slot));
                 }
                 continue;
             };
-            let account = value[at].get();
+            let account = &accounts[at];
             let Some(reads) = self.reads.get_mut(part) else { continue };
-            let text = sha256(account.as_bytes());
+            let text = sha256(account);
             if reads.text != text {
-                (reads.text, reads.whole) = (text, meaning(account.as_bytes()));
+                (reads.text, reads.whole) = (text, meaning(account));
             }
             let whole = reads.whole;
             for (subscription, seen) in of {
@@ -250,14 +250,14 @@ impl Looker {
                 if seen.whole == Some(whole) {
                     record(&self.hub, &subscription, &Outcome::Same);
                 } else {
-                    self.note_change(subscription, whole, account, context.slot);
+                    self.note_change(subscription, whole, account, *read_at);
                 }
             }
         }
     }
 
     /// Notes that an account has changed, and reads it in the form of the subscription.
-    fn note_change(&mut self, of: Arc<Subscription>, whole: AccountHash, account: &str, slot: Slot) {
+    fn note_change(&mut self, of: Arc<Subscription>, whole: AccountHash, account: &Bytes, slot: Slot) {
         let Subscription::Account { form, .. } = *of else { return };
         if form.encoding == AccountEncoding::Base64 {
             let shown = shown(form, account);
@@ -348,23 +348,22 @@ async fn read(
             let Payload::Result(text) = ask(hub, &other, caller, timeout, false).await.ok()? else {
                 return None;
             };
-            let answer: AnswerOf<Value> = serde_json::from_slice(&text.whole()).ok()?;
-            let mut account = answer.value;
+            let Contextual { slot, value, .. } = Contextual::split(&text.whole())?;
+            let mut account: Value = serde_json::from_slice(&value).ok()?;
             account["data"] = data(form, TOO_LONG);
-            return Some((answer.context.slot, account.to_string().into()));
+            return Some((slot, account.to_string().into()));
         }
         payload => payload,
     };
     let Payload::Result(text) = payload else { return None };
-    let text = text.whole();
-    let answer: AnswerOf<&RawValue> = serde_json::from_slice(&text).ok()?;
-    Some((answer.context.slot, shown(form, answer.value.get())))
+    let Contextual { slot, value, .. } = Contextual::split(&text.whole())?;
+    Some((slot, shown(form, &value)))
 }
 
 /// Returns the account as a node's notification shows it: an account that does not exist is one without lamports.
-fn shown(form: AccountForm, account: &str) -> Bytes {
-    if account != "null" {
-        return Bytes::copy_from_slice(account.as_bytes());
+fn shown(form: AccountForm, account: &Bytes) -> Bytes {
+    if account.as_ref() != b"null" {
+        return account.clone();
     }
     let owner = Pubkey([0; 32]).to_string();
     let nothing = if form.encoding == AccountEncoding::Base64Zstd { EMPTY_FRAME } else { "" };
@@ -393,18 +392,6 @@ async fn ask(
     let options = CallOptions { bypass, asked_at, timeout, coding: None, caller, trace };
     let answer = hub.parts.cache.answer(query, options, &Charge::free(), &NoConditions).await?;
     Ok(answer.payload)
-}
-
-/// A node's answer with a context.
-#[derive(Deserialize)]
-struct AnswerOf<T> {
-    context: Context,
-    value: T,
-}
-
-#[derive(Deserialize)]
-struct Context {
-    slot: Slot,
 }
 
 #[cfg(test)]
