@@ -7,12 +7,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::derive::account::{AccountFacts, TokenProgram};
 use crate::follow::{self, Bucket, FollowedChain, NodeVersion};
 use crate::methods::{AccountEncoding, AccountForm, Pubkey, Slot};
+use crate::node::shape::member;
 
 /// The followed chain and the slot at which an answer's accounts were read. The answer may be served at a
 /// later slot if no later block of that chain has written these accounts.
@@ -71,16 +71,9 @@ impl Stamper {
     /// are final for the node, so they are far below the newest confirmed slot that is known after the
     /// answer.
     pub(super) fn new(input: &StampInput, context: &[u8]) -> Option<Self> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Context<'a> {
-            #[serde(borrow)]
-            api_version: Cow<'a, str>,
-            slot: Slot,
-        }
         let &StampInput { ref followed, chain, confirmed, read_at } = input;
-        let Context { api_version, slot: read } = serde_json::from_slice(context).ok()?;
-        let version = NodeVersion::parse_followed(&api_version)?;
+        let read: Slot = member(context, "slot")?;
+        let version = NodeVersion::parse_followed(&member::<Cow<'_, str>>(context, "apiVersion")?)?;
         let may_be_newer = version < follow::EXACT_FINALIZED;
         let newest_data = if may_be_newer { read.max(confirmed) } else { read };
         let (is_token, buckets) = (false, Box::default());

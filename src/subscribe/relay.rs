@@ -29,6 +29,7 @@ use crate::methods::{AnyMethod, Commitment, Slot, Subscription, SubscriptionMeth
 use crate::node::answer::id_number;
 use crate::node::code;
 use crate::node::rent_epoch::unrounded;
+use crate::node::shape::member;
 use crate::node::websocket::NodeSocket;
 use crate::pool::member::Member;
 use crate::telemetry::{Outcome, Unusable};
@@ -243,11 +244,6 @@ struct NotificationParams<'a> {
     result: &'a RawValue,
     #[serde(borrow)]
     subscription: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct NodeError {
-    code: i32,
 }
 
 #[derive(Deserialize)]
@@ -500,8 +496,7 @@ impl Relay {
         if let Some(error) = error {
             request.refusal = Refusal::ByNode(Bytes::copy_from_slice(error.get().as_bytes()));
         }
-        let code =
-            error.and_then(|error| serde_json::from_str(error.get()).ok()).map(|NodeError { code }| code);
+        let code = error.and_then(|error| member(error.get().as_bytes(), "code"));
         if code == Some(code::INVALID_PARAMS) {
             return request.refuse();
         }

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::super::entry::{Entry, EntryBody, EntryMeta, TextParts};
@@ -17,6 +16,7 @@ use super::account::{AccountFacts, AccountValue, ByteSpan, DeriveError};
 use crate::methods::{AccountEncoding, AccountForm, Slot};
 use crate::node::Contextual;
 use crate::node::answer::elements;
+use crate::node::shape::member;
 
 const CONTEXT: &[u8] = br#"{"context":"#;
 const VALUE: &[u8] = br#","value":"#;
@@ -96,12 +96,7 @@ pub fn alone(context: &[u8], value: &AccountValue) -> Option<(Bytes, ByteSpan, A
 
 /// Returns a copy of the JSON object `context` with another slot. `None` if `context` states no slot.
 pub fn context_at(context: &[u8], slot: Slot) -> Option<Bytes> {
-    #[derive(Deserialize)]
-    struct Context<'a> {
-        #[serde(borrow)]
-        slot: &'a RawValue,
-    }
-    let Context { slot: digits } = serde_json::from_slice(context).ok()?;
+    let digits: &RawValue = member(context, "slot")?;
     let from = digits.get().as_ptr() as usize - context.as_ptr() as usize;
     let to = from + digits.get().len();
     Some([&context[..from], itoa::Buffer::new().format(slot).as_bytes(), &context[to..]].concat().into())
