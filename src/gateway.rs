@@ -11,6 +11,7 @@ pub mod keys;
 mod known_slots;
 mod lease;
 mod limit;
+mod method_rates;
 mod plan;
 mod principal;
 mod quota;

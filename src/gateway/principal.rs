@@ -1,6 +1,5 @@
 //! The caller of requests: a key with its plan, limits and usage. All requests of a key share one principal.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -13,11 +12,12 @@ use super::keys::validity::KeyValidity;
 use super::known_slots::KnownSlots;
 use super::lease::Lease;
 use super::limit::{Limiter, Rate, Remaining};
+use super::method_rates::MethodRates;
 use super::plan::{self, PlanTerms};
 use super::quota::{OverQuota, Period, Used};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
-use crate::config::{CallRate, Units};
+use crate::config::Units;
 use crate::error::Error;
 use crate::fair::{CallerId, Held, Share, Watcher};
 use crate::methods::{AnyMethod, Commitment, ForwardedCall, Life, Query, Slot, Subscription};
@@ -71,8 +71,7 @@ pub(crate) struct PlanLimits {
     subscriptions: Share,
     /// The looks at accounts in the newest slot, by [`Commitment::index`].
     looks: Arc<Mutex<[Looks; 3]>>,
-    /// The methods with a rate of their own.
-    methods: Vec<(AnyMethod, Limiter)>,
+    methods: MethodRates,
 }
 
 /// The looks of one slot that are counted so far. Each slot is a round of looks.
@@ -108,7 +107,9 @@ impl PlanLimits {
         context: &PrincipalContext,
     ) -> Self {
         let rate = Rate::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst);
-        let methods = rates_of_methods(&terms.plan.rate, before, context.clock.steady(Instant::now()));
+        let none = MethodRates::default();
+        let old = before.map_or(&none, |before| &before.methods);
+        let methods = MethodRates::after(old, &terms.plan.rate, context.clock.steady(Instant::now()));
         let lease = || context.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client));
         if let Some(old) = before {
             let rate = Limiter::after(&old.rate, rate, context.clock.steady(Instant::now()));
@@ -158,11 +159,6 @@ impl PlanLimits {
         })
     }
 
-    /// Returns the limiter of a method with a rate of its own.
-    fn of_method(&self, method: AnyMethod) -> Option<&Limiter> {
-        self.methods.iter().find(|(limited, _)| *limited == method).map(|(_, limiter)| limiter)
-    }
-
     pub(crate) fn used(&self) -> &Used {
         &self.used
     }
@@ -180,20 +176,6 @@ impl PlanLimits {
         let quotas = [self.terms.plan.daily_units, self.terms.plan.monthly_units];
         Some(quotas).filter(|quotas| *quotas != [None; 2])
     }
-}
-
-/// Returns a limiter of each method with a rate. It continues from the one of `before` at the time `now`.
-fn rates_of_methods(
-    rates: &BTreeMap<AnyMethod, CallRate>,
-    before: Option<&PlanLimits>,
-    now: Duration,
-) -> Vec<(AnyMethod, Limiter)> {
-    let limiter = |(method, CallRate { calls, period, .. }): (&AnyMethod, &CallRate)| {
-        let rate = Rate::new(*calls, *period, *calls);
-        let old = before.and_then(|before| before.of_method(*method));
-        (*method, old.map_or_else(|| Limiter::new(rate), |old| Limiter::after(old, rate, now)))
-    };
-    rates.iter().map(limiter).collect()
 }
 
 impl Principal {
@@ -410,12 +392,8 @@ impl Principal {
     /// # Errors
     /// [`Error::Limited`] if it is used up. The error names the limit and the time to wait.
     fn take_of(&self, method: AnyMethod) -> Result<(), Error> {
-        let Some((limits, limiter)) =
-            self.limits.as_ref().and_then(|all| Some((all, all.of_method(method)?)))
-        else {
-            return Ok(());
-        };
-        limiter.take(self.context.clock.steady(Instant::now())).map_err(|wait| {
+        let Some(limits) = &self.limits else { return Ok(()) };
+        limits.methods.take(method, || self.context.clock.steady(Instant::now())).map_err(|wait| {
             let rate = limits.terms.plan.rate.get(&method).map(ToString::to_string).unwrap_or_default();
             self.limited(LimitReason::Method, format!("{rate} of {}", method.as_str()), wait)
         })
