@@ -16,12 +16,20 @@ import urllib.request
 from pathlib import Path
 
 from browser import Browser
-from gateway import PATIENCE_S, TARGET, Nodes, Serve, free_port
+from gateway import PATIENCE_S, ROOT, TARGET, Nodes, Serve, free_port, keys
 
 SHOTS = TARGET / "page-screenshots"
-WIDTHS = (400, 1400)
+WIDTHS = (390, 1400)
 THEMES = ("light", "dark")
 LONG = "a-validator-whose-name-was-paid-by-the-letter-in-frankfurt-7"
+
+AXE = ROOT / "tests" / "real" / "clients" / "javascript" / "node_modules" / "axe-core" / "axe.min.js"
+# Returns what axe-core finds against WCAG 2.2 AA and its own best practices, as [rule, element, why].
+RUN_AXE = """
+const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
+return axe.run(document, { runOnly: tags, resultTypes: ["violations"] }).then(({ violations }) =>
+  violations.flatMap((v) => v.nodes.map((n) => [v.id, n.target.join(" "), n.failureSummary])));
+"""
 
 # Returns the visible texts that are hard to read: whose contrast is below WCAG 2.2 AA, as [ratio, needed, text].
 CONTRAST = """
@@ -107,12 +115,12 @@ class Page(unittest.TestCase):
         started = [(self.enterContext(Nodes()), name) for name in names]
         return [[process, process.port, name] for process, name in started]
 
-    def serve(self, upstreams, admin=0):
+    def serve(self, upstreams, admin=0, auth='mode = "open"'):
         """Starts a gateway in front of nodes, given as (port, name). Returns its process, public address and page."""
-        folder = self.enterContext(tempfile.TemporaryDirectory())
-        config = Path(folder, "slotfront.toml")
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        config = self.folder / "slotfront.toml"
         config.write_text(
-            f'[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:{admin}"\n[auth]\nmode = "open"\n'
+            f'[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:{admin}"\n[auth]\n{auth}\n'
             # A simulated node that restarts begins a new chain. The large limit keeps it usable.
             '[pool]\nmax_slot_lag = 432000\n' +
             "".join(f'[[upstream]]\nname = "{name}"\nurl = "http://127.0.0.1:{port}"\n' for port, name in upstreams))
@@ -152,8 +160,69 @@ class Page(unittest.TestCase):
                     self.assertEqual(browser.run(out), [], "wider than its card")
                     self.assertEqual(browser.run(CONTRAST), [])
                     self.assertEqual(browser.run(GRAPHICS), [])
+                    self.check_axe(browser)
         browser.prefers(color_scheme="light")
         browser.width(1400)
+
+    def check_axe(self, browser):
+        if not browser.run("return 'axe' in window"):
+            browser.run(AXE.read_text())
+        self.assertEqual(browser.run(RUN_AXE), [])
+
+    def test_page_is_accessible_while_somebody_acts(self):
+        [(_, port, name)] = self.nodes("only")
+        token = "a-token-for-the-page-of-32-chars"
+        _, _, url = self.serve([(port, name)], auth=f'admin_token = "{token}"\nkeys_file = "keys.toml"')
+        browser = self.browser(url)
+        browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        self.check_layout(browser, "numbers")
+        browser.run("$('token').focus(); $('token').value = arguments[0]", "a-wrong-token-of-thirty-two-char")
+        browser.press("Enter")
+        browser.until("return $('done').textContent && $('hands').hidden", within=PATIENCE_S, what="a wrong token is refused")
+        self.check_layout(browser, "refused")
+        keys(self.folder / "keys.toml", "create", "--name", LONG[:60])
+        browser.run("$('token').focus(); $('token').value = arguments[0]", token)
+        browser.press("Enter")
+        browser.until("return document.querySelectorAll('#hand-nodes tbody tr').length === 1", within=PATIENCE_S, what="actions")
+        browser.run("$('new-name').focus(); $('new-name').value = 'a wallet'")
+        browser.press("Enter")
+        browser.until("return $('sure').open", within=PATIENCE_S, what="the question")
+        self.assertEqual(browser.run("return document.activeElement.id"), "sure-no")
+        self.check_layout(browser, "question")
+        browser.run("$('sure-yes').focus()")
+        browser.press("Enter")
+        browser.until("return /has the key sf_/.test($('done').textContent)", within=PATIENCE_S, what="the new key")
+        browser.until("return document.querySelectorAll('#hand-keys tbody tr').length === 2", within=PATIENCE_S, what="both keys")
+        self.check_layout(browser, "acted")
+        self.assertEqual([line for line in browser.logged_problems() if "401" not in line and "403" not in line], [])
+
+    def test_page_without_javascript_says_where_to_look(self):
+        [(_, port, name)] = self.nodes("only")
+        _, _, url = self.serve([(port, name)])
+        browser = Browser()
+        self.addCleanup(browser.close)
+        browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
+        browser.open(url)
+        self.assertEqual(browser.run("return typeof heard"), "undefined")
+        said = browser.run("const n = document.querySelector('noscript'); return [n.textContent, n.getBoundingClientRect().height]")
+        self.assertRegex(said[0], "needs JavaScript.*/metrics and /api/status")
+        self.assertGreater(said[1], 20)
+        looks = [(theme, width) for theme in THEMES for width in WIDTHS]
+        for theme, width in looks:
+            browser.prefers(color_scheme=theme)
+            browser.width(width)
+            browser.screenshot(SHOTS / f"no-script-{width}-{theme}.png")
+            self.assertEqual(browser.run("return document.documentElement.scrollWidth"), width)
+            self.assertEqual(browser.run(CONTRAST), [])
+        # axe-core needs what the page had not. The browser then hides the note, so that its text has to move.
+        browser.devtools("Emulation.setScriptExecutionDisabled", value=False)
+        browser.run("const n = document.querySelector('noscript'), d = document.createElement('div');"
+                    "d.className = n.className; d.append(...n.childNodes); n.replaceWith(d)")
+        for theme, width in looks:
+            with self.subTest(theme=theme, width=width):
+                browser.prefers(color_scheme=theme)
+                browser.width(width)
+                self.check_axe(browser)
 
     def test_page_shows_live_values_and_lost_nodes_quickly(self):
         cluster = self.nodes("north", "south", "west")
