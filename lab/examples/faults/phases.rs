@@ -106,6 +106,12 @@ pub(crate) fn of_peers() -> Vec<Phase> {
 
 /// All faults. They are cleared between two phases.
 pub(crate) fn all() -> Vec<Phase> {
+    let mut all = of_whole_nodes();
+    all.extend(of_methods());
+    all
+}
+
+fn of_whole_nodes() -> Vec<Phase> {
     vec![
         Phase::at_once("stands still from the start, one killed", begin),
         Phase::new("killed", |cluster| faulty(cluster).set_down(true)),
@@ -174,6 +180,12 @@ pub(crate) fn all() -> Vec<Phase> {
             }
         })
         .beside(Beside::Blocks),
+    ]
+}
+
+/// Faults in one method, and those of nodes that are not alike.
+fn of_methods() -> Vec<Phase> {
+    vec![
         Phase::new("HTTP 504 from all to one method, one 200 slots behind", |cluster| {
             fault_everywhere(cluster, REFUSED, &Fault::Status(504));
             faulty(cluster).set_lag(200);
@@ -186,7 +198,7 @@ pub(crate) fn all() -> Vec<Phase> {
         Phase::new("an archive with HTTP 503", |cluster| fault_of_archive(cluster, Fault::Status(503)))
             .beside(Beside::Pages),
         Phase::new("an archive with HTTP 429", |cluster| {
-            fault_of_archive(cluster, Fault::Status429 { retry_after_s: 1 })
+            fault_of_archive(cluster, Fault::Status429 { retry_after_s: 1 });
         })
         .beside(Beside::Pages),
         Phase::new("HTTP 400 to one method", |cluster| fault_of_archive(cluster, Fault::Status(400)))
@@ -196,10 +208,10 @@ pub(crate) fn all() -> Vec<Phase> {
         }),
         Phase::new("out of credits: 429", |cluster| refuse(cluster, 429, "You have used up your credits")),
         Phase::new("out of credits: -32003", |cluster| {
-            refuse(cluster, -32_003, "daily request limit reached")
+            refuse(cluster, -32_003, "daily request limit reached");
         }),
         Phase::new("out of credits: -32000", |cluster| {
-            refuse(cluster, -32_000, "50/second request limit reached")
+            refuse(cluster, -32_000, "50/second request limit reached");
         }),
         Phase::new("out of credits: -32413", |cluster| refuse(cluster, -32_413, "compute units exceeded")),
         Phase::new("HTTP 413", |cluster| faulty(cluster).fault_on(ACCOUNT, Fault::Status(413), None)),
