@@ -48,7 +48,7 @@ class Life(ImageTest):
         self.assertEqual(health[0], "CMD")
         early = serve.execute(*health[1:])
         self.assertEqual(early.returncode, 1, early)
-        self.assertIn('"state":"unready"', early.stdout)
+        self.assertRegex(early.stdout, "^unready\n")
         self.nodes()
         self.healthy(serve)
         key = self.key()
