@@ -50,6 +50,8 @@ struct State {
     quiet_since: Option<Instant>,
     /// The time since which a part of the next head has arrived over HTTP/1.1.
     head_since: Option<Instant>,
+    /// True if bytes have come that may be such a part.
+    has_bytes: bool,
     is_http2: bool,
     /// The time of the last progress of each unfinished HTTP/2 answer, by request number.
     last_progress: BTreeMap<u64, Instant>,
@@ -91,7 +93,7 @@ impl ConnectionActivity {
         state.heads += 1;
         state.answering += 1;
         state.peak_answering = state.peak_answering.max(u32::try_from(state.answering).unwrap_or(u32::MAX));
-        (state.quiet_since, state.head_since) = (None, None);
+        (state.quiet_since, state.head_since, state.has_bytes) = (None, None, false);
         let (number, is_http2) = (state.heads, state.is_http2);
         Arc::new(RequestGuard { activity: Arc::clone(self), number, is_http2, permits: Mutex::default() })
     }
@@ -102,20 +104,22 @@ impl ConnectionActivity {
         state.answering + state.unwritten.len()
     }
 
-    /// Records that bytes of the next head have arrived at `now`, unless a request is being answered.
-    pub(super) fn note_bytes(&self, now: Instant) {
+    /// Records that bytes of the next head have arrived, unless a request is being answered.
+    pub(super) fn note_bytes(&self) {
         let mut state = self.state();
-        if state.quiet_since.is_some() {
-            state.head_since.get_or_insert(now);
-        }
+        state.has_bytes = state.quiet_since.is_some();
     }
 
     /// Returns the time by which the next head must have arrived, and true if a part of it has. A head may take the
     /// time `head`, and a connection may wait the time `idle` for its first byte. `None` while a request is being
     /// answered, and over HTTP/2, where heads may come at any time.
     pub(super) fn head_deadline(&self, head: Duration, idle: Duration) -> Option<(Instant, bool)> {
-        let state = self.state();
+        let mut state = self.state();
         let quiet_since = state.quiet_since.filter(|_| !state.is_http2)?;
+        // Most heads come whole, so the clock is read only for the others.
+        if std::mem::take(&mut state.has_bytes) {
+            state.head_since.get_or_insert_with(Instant::now);
+        }
         Some(state.head_since.map_or((quiet_since + idle, false), |since| (since + head, true)))
     }
 

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::Body as _;
+use tokio::time::{Instant, timeout_at};
 
 use super::in_flight::FREE_BYTES;
 use super::reply::HttpReply;
@@ -87,7 +88,7 @@ impl Drop for Arriving {
     }
 }
 
-/// Reads the whole body of a request, within `server.max_body` bytes and `server.body_timeout`, and keeps it in the memory
+/// Reads the whole body of a request that has `started`, within `server.max_body` bytes and `server.body_timeout`, and keeps it in the memory
 /// of `arriving`. Returns `None` for a body that was not kept: there is no such memory, or too little is left. A body that
 /// came whole is returned in any case.
 ///
@@ -98,6 +99,7 @@ pub(super) async fn read(
     front: &Front,
     mut body: Body,
     arriving: &mut Option<Arriving>,
+    started: Instant,
 ) -> Result<Option<Bytes>, Box<HttpReply>> {
     let server = &front.config.server;
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX).min(server.max_body);
@@ -121,7 +123,7 @@ pub(super) async fn read(
         }
         Ok(arriving.as_mut().map(|body| std::mem::take(&mut body.text).into()))
     };
-    tokio::time::timeout(server.body_timeout, reading)
+    timeout_at(started + server.body_timeout, reading)
         .await
         .unwrap_or_else(|_| Err(Box::new(request::late_body())))
 }

@@ -68,7 +68,7 @@ async fn calls(
         Some(Ok(principal)) => Some(Arriving::new(&front, principal, visit.address())),
         _ => None,
     };
-    let body = incoming::read(&front, body, &mut arriving).await;
+    let body = incoming::read(&front, body, &mut arriving, visit.started).await;
     let (client, started, is_last) = (&visit.client, visit.started, body.is_err());
     // Boxed, so that a request whose body is arriving takes little memory.
     let mut reply = match (caller, body) {
@@ -100,7 +100,7 @@ async fn other_verbs(
     let (handshake, is_options) = (Handshake::of(&front, &head), head.method == Method::OPTIONS);
     drop(head);
     visit.admit()?;
-    let body = incoming::read(&front, body, &mut None).await;
+    let body = incoming::read(&front, body, &mut None, visit.started).await;
     let is_last = body.is_err();
     let response = match (handshake, body) {
         _ if is_options => options().await,
@@ -129,7 +129,7 @@ async fn after_body(
     let body = std::mem::take(request.body_mut());
     let short = shortened(&request);
     drop(request);
-    let is_last = incoming::read(&front, body, &mut None).await.is_err();
+    let is_last = incoming::read(&front, body, &mut None, visit.started).await.is_err();
     Ok(ended(next.run(short).await, is_last))
 }
 

@@ -21,6 +21,8 @@ use super::activity::ConnectionActivity;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The capacity for the first read, in bytes. The head and body of a usual request fit into it.
 const FIRST_READ_BYTES: usize = 4096;
+/// The length up to which the head and the body of an answer are written in one piece, in bytes.
+const SHORT_BYTES: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timeouts {
@@ -134,7 +136,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
             return self.poll_late(cx);
         }
         if buf.filled().len() > before {
-            self.activity.note_bytes(Instant::now());
+            self.activity.note_bytes();
         }
         read
     }
@@ -151,7 +153,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        // One short buffer costs the kernel less than two.
+        let mut short = [0; SHORT_BYTES];
+        let written = match joined(&mut short, bufs) {
+            Some(bytes) => Pin::new(&mut self.socket).poll_write(cx, bytes),
+            None => Pin::new(&mut self.socket).poll_write_vectored(cx, bufs),
+        };
         self.poll_stalled(cx, written)
     }
 
@@ -180,17 +187,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
     }
 }
 
+/// Returns `pieces` in one piece, written to `short`. `None` if they do not fit.
+fn joined<'a>(short: &'a mut [u8], pieces: &[IoSlice<'_>]) -> Option<&'a [u8]> {
+    let mut length = 0;
+    for piece in pieces {
+        short.get_mut(length..length + piece.len())?.copy_from_slice(piece);
+        length += piece.len();
+    }
+    Some(&short[..length])
+}
+
 /// A timer that costs little if it rarely fires, although its deadline often changes. The caller keeps the deadline, so setting it only stores a time. The runtime's
 /// timer is reset only if it fires too early or would fire too late.
 struct LazyTimer {
     sleep: Pin<Box<Sleep>>,
     /// The deadline of `sleep`, so that its memory need not be read.
     sleeps_until: Instant,
+    is_registered: bool,
 }
 
 impl LazyTimer {
     pub(super) fn new(deadline: Instant) -> Self {
-        Self { sleep: Box::pin(tokio::time::sleep_until(deadline)), sleeps_until: deadline }
+        Self {
+            sleep: Box::pin(tokio::time::sleep_until(deadline)),
+            sleeps_until: deadline,
+            is_registered: false,
+        }
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
@@ -198,7 +220,11 @@ impl LazyTimer {
             if self.sleeps_until > deadline || self.sleep.is_elapsed() {
                 self.sleep.as_mut().reset(deadline);
                 self.sleeps_until = deadline;
+            } else if self.is_registered {
+                // A timer has one task, which it wakes.
+                return Poll::Pending;
             }
+            self.is_registered = true;
             // Without `unconstrained`, a task that has used up its coop budget would not register with the sleep.
             let sleep = tokio::task::coop::unconstrained(self.sleep.as_mut());
             ready!(pin!(sleep).poll(cx));
