@@ -255,7 +255,8 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// Returns true if `member` may hold what the nodes that have answered lack.
     fn may_hold_more(&self, member: &Member, holders: Holders) -> bool {
         match (holders, self.question.reads, member.first_available()) {
-            (Holders::Older, _, Some(first)) => self.oldest_heard().is_none_or(|oldest| first < oldest),
+            // A node may have dropped blocks since it told its first one, so one with as old blocks is asked, too.
+            (Holders::Older, _, Some(first)) => self.oldest_heard().is_none_or(|oldest| first <= oldest),
             (Holders::Any, BlocksRead::Block(slot), Some(first)) => first <= slot,
             _ => true,
         }

@@ -105,6 +105,26 @@ async fn an_unknown_first_block_is_not_zero() {
     }
 }
 
+/// How far the blocks of a node go back is known from its last probe. An archive fails, and another node has dropped its
+/// blocks since.
+#[tokio::test]
+async fn a_node_that_has_dropped_blocks_ends_no_page() {
+    let gateway = TestGateway::builder().start().await;
+    let known = || gateway.front().pool.members().iter().all(|member| member.first_available().is_some());
+    gateway.until("the oldest blocks are known", known).await;
+    let cluster = &gateway.cluster;
+    let lost = Fault::Error { code: -32601, message: "Method not found".to_owned() };
+    cluster.node(0).fault_on("getFirstAvailableBlock", lost, None);
+    cluster.node(0).prune_below(cluster.slot(Commitment::Finalized));
+    cluster.node(1).fault_on("getSignaturesForAddress", Fault::Status(503), None);
+    let wallet = cluster.examples().wallets[0].to_string();
+    for n in 0..20 {
+        let call = gateway.call("getSignaturesForAddress", json!([wallet, { "limit": 1000 - n }])).no_cache();
+        let page = call.send().await;
+        assert_eq!(page.result(), call.result_of(cluster.node(2)), "{}", page.text);
+    }
+}
+
 /// What a node refuses of one method says nothing of the others, whatever words it has for it.
 #[tokio::test]
 async fn a_refused_method_stays_with_the_method() {
