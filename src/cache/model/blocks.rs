@@ -223,7 +223,8 @@ impl BlockModel {
         let is_final = source.commitment == Commitment::Finalized;
         let takes_confirmed = query.commitment == Commitment::Confirmed && !was_final;
         let is_right = if ended.answer == TestAnswer::Error(NOT_YET) {
-            is_final != takes_confirmed
+            // A slot may become final between two fetches for one caller.
+            is_final != takes_confirmed || query.slot <= self.cache.frontier.slot(Commitment::Finalized)
         } else {
             is_final || takes_confirmed
         };
