@@ -254,7 +254,8 @@ impl LookupPlan {
         std::iter::once(&self.key).chain(&self.alternate_key)
     }
 
-    /// Returns the plan for what is fetched instead, because what is asked for can be made from it, and the derivation. `None` if the answer is fetched as it is asked for.
+    /// Returns the plan for what is fetched instead, because what is asked for can be made from it, and the derivation.
+    /// `None` if the answer is fetched as it is asked for.
     pub(super) fn fetched_source(&self) -> Option<(Self, Derivation)> {
         let (slot, asked, finality, query) = match (&self.key, &self.upstream) {
             (Key::Block(slot, asked, finality), Query::Block(query)) => (slot, asked, finality, query),

@@ -37,19 +37,19 @@ pub(super) struct Args {
 
 /// The answer of `/readyz`, or that there is none.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-struct Health {
+struct AdminAnswer {
     state: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     reasons: Vec<String>,
 }
 
-impl Health {
+impl AdminAnswer {
     fn unreachable(why: String) -> Self {
         Self { state: "unreachable".to_owned(), reasons: vec![why] }
     }
 }
 
-impl std::fmt::Display for Health {
+impl std::fmt::Display for AdminAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.state)?;
         self.reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}"))
@@ -65,10 +65,10 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     let asked = tokio::time::timeout(TIMEOUT, ask(admin)).await;
     let answer = asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
     let health = match answer {
-        Err(error) => Health::unreachable(format!("{admin} does not answer: {error}")),
+        Err(error) => AdminAnswer::unreachable(format!("{admin} does not answer: {error}")),
         Ok(answer) => read(&answer).unwrap_or_else(|| {
             let first = answer.lines().next().unwrap_or_default();
-            Health::unreachable(format!("{admin} does not answer as slotfront does: {first:?}"))
+            AdminAnswer::unreachable(format!("{admin} does not answer as slotfront does: {first:?}"))
         }),
     };
     if args.json {
@@ -83,7 +83,7 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
 }
 
 /// Reads an answer of `/readyz`. `None` for any other text.
-fn read(answer: &str) -> Option<Health> {
+fn read(answer: &str) -> Option<AdminAnswer> {
     serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
 }
 

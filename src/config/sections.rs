@@ -44,7 +44,8 @@ section! {
         methods: BTreeMap<AnyMethod, ListedSettings> = with(methods::methods),
         auth: Auth = section(),
         /// Addresses and networks from which no key is accepted, with or without an address list of its own, and which get
-        /// neither `/health` nor `/openrpc.json`: for a client that you want to be rid of. Behind a proxy, `server.trusted_proxies` must name it.
+        /// neither `/health` nor `/openrpc.json`: for a client that you want to be rid of. Behind a proxy,
+        /// `server.trusted_proxies` must name it.
         deny["gateway.deny"]: Vec<IpNet> = list(&[]),
         plans: BTreeMap<String, Plan> = with(auth::plans),
         units: Units = section(),

@@ -50,7 +50,7 @@ impl ClientInfo {
 
 /// The length in bytes to which copied values of header fields are cut. Origins are shorter, and so are the lists
 /// of header names that browsers send.
-const FIELD_BYTES: usize = 1024;
+pub(super) const FIELD_BYTES: usize = 1024;
 
 /// Returns the start of `text`, at most `most` bytes, without splitting a character.
 fn cut(text: &str, most: usize) -> &str {

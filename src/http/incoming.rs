@@ -88,9 +88,9 @@ impl Drop for Arriving {
     }
 }
 
-/// Reads the whole body of a request that has `started`, within `server.max_body` bytes and `server.body_timeout`, and keeps it in the memory
-/// of `arriving`. Returns `None` for a body that was not kept: there is no such memory, or too little is left. A body that
-/// came whole is returned in any case.
+/// Reads the whole body of a request that has `started`, within `server.max_body` bytes and `server.body_timeout`, and
+/// keeps it in the memory of `arriving`. Returns `None` for a body that was not kept: there is no such memory, or too
+/// little is left. A body that came whole is returned in any case.
 ///
 /// # Errors
 /// The body is too long, ends early, or takes too long. The error is a refusal that closes the connection, because the

@@ -16,14 +16,11 @@ use hyper::{Request, Response};
 use hyper_util::service::TowerToHyperService;
 
 use super::activity::PacedBody;
-use super::client::REQUEST_ID;
+use super::client::{FIELD_BYTES, REQUEST_ID};
 use super::fields::{has_one_host, is_readable};
 use super::visit::{Connection, Refused, Visit};
 use super::{cors, routes};
 use crate::subscribe::SocketClient;
-
-/// The longest list of header names that a preflight is allowed, in bytes. Those of browsers are shorter.
-const FIELD_BYTES: usize = 1024;
 
 pub(super) struct ConnectionService {
     pub(super) connection: Arc<Connection>,

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 
 from gateway import Program
+from ports import free_port
 
 ANSWER_S = 60
 # Options for a container without a sandbox, and without traffic to other hosts.
@@ -31,7 +32,7 @@ class Browser:
 
     def __init__(self):
         self.profile = tempfile.TemporaryDirectory(prefix="page-test-")
-        self.driver, self.session = Program("--port=0", program="chromedriver"), None
+        self.driver, self.session = Program(f"--port={free_port()}", program="chromedriver"), None
         try:
             port = self.driver.wait_for(r"started successfully on port (\d+)").group(1)
             self.address = f"http://127.0.0.1:{port}"

@@ -184,7 +184,12 @@ class Page(unittest.TestCase):
         browser.run("$('token').focus(); $('token').value = arguments[0]", token)
         browser.press("Enter")
         browser.until("return document.querySelectorAll('#hand-nodes tbody tr').length === 1", within=PATIENCE_S, what="actions")
-        browser.run("$('new-name').focus(); $('new-name').value = 'a wallet'")
+        # Until the plans are known, the form asks for one and nothing else happens.
+        browser.until("return $('new-plan').value === 'standard'", within=PATIENCE_S, what="the plans")
+        browser.run("$('new-plan').value = ''; $('new-name').focus(); $('new-name').value = 'a wallet'")
+        browser.press("Enter")
+        self.assertFalse(browser.run("return $('sure').open || $('new-key').checkValidity()"))
+        browser.run("$('new-plan').value = 'standard'; $('new-name').focus()")
         browser.press("Enter")
         browser.until("return $('sure').open", within=PATIENCE_S, what="the question")
         self.assertEqual(browser.run("return document.activeElement.id"), "sure-no")

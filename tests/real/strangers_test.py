@@ -53,7 +53,7 @@ class Strangers(GatewayTest):
             except OSError:
                 pass
 
-    def check(self, flood, settings=""):
+    def check(self, name, flood, settings):
         self.configuration(self.nodes)
         self.config.write_text(self.config.read_text().replace("[server]\n", "[server]\n" + settings, 1))
         serve = self.serve()
@@ -63,7 +63,8 @@ class Strangers(GatewayTest):
             before = resident(serve)
             flood()
             taken = resident(serve, "VmHWM") - before
-            self.assertLess(taken, MOST, f"{taken / MIB:.1f} MiB")
+            print(f"\n{name}: {taken / MIB:.1f} MiB")
+            self.assertLess(taken, MOST)
             # The same address with a key is served meanwhile.
             self.assertEqual(call(url, "getClusterNodes", [])[0], 200)
         finally:
@@ -75,14 +76,12 @@ class Strangers(GatewayTest):
         for name, flood, settings in [
             ("bodies over HTTP/2", self.over_http2, ""),
             ("bodies", lambda: self.over_http1(f"{HEAD}content-length: 49001\r\n\r\n".encode() + half), ""),
-            ("bodies of a browser", lambda: self.over_http1(
-                f"{HEAD}origin: https://a.example\r\ncontent-length: 49001\r\n\r\n".encode() + half), ""),
             ("long bodies", lambda: self.over_http1(
                 f"{HEAD}content-length: 1000000\r\n\r\n".encode() + 10 * half), 'max_body = "16MiB"\n'),
             ("parts of heads", lambda: self.over_http1((HEAD + "x: " + 15_000 * "x").encode()), ""),
         ]:
             with self.subTest(name):
-                self.check(flood, settings)
+                self.check(name, flood, settings)
 
 
 if __name__ == "__main__":

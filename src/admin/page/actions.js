@@ -61,8 +61,8 @@ function nodeActions(upstreams) {
 }
 
 async function listKeys() {
-  let keys = [], plans = [];
-  try { ({ keys, plans } = await ask("GET", "/api/keys")); } catch (error) { setText("done", error.message); }
+  let keys, plans;
+  try { ({ keys, plans } = await ask("GET", "/api/keys")); } catch (error) { return setText("done", error.message); }
   const choice = (label, chosen) => {
     const select = element("select", { "aria-label": label }, ...plans.map((plan) => element("option", plan === chosen ? { selected: "" } : {}, plan)));
     return select;

@@ -12,8 +12,8 @@ section! {
         /// The log filter: a level, or levels of modules, such as `info,slotfront::pool=debug`.
         // Starts, stops, reloads and failures that need a person, but no line for each request.
         log: String = with(log),
-        /// "pretty" for people, "json" for machines, which each line of `slotfront serve` then is, "auto" for pretty on a terminal and
-        /// JSON otherwise.
+        /// "pretty" for people, "json" for machines, which each line of `slotfront serve` then is, "auto" for
+        /// pretty on a terminal and JSON otherwise.
         format: LogFormat = get("auto"),
         /// The base URL of an OTLP collector for traces, to which /v1/traces is appended; or `env:NAME`, `file:PATH`.
         otlp: Option<Secret> = with(otlp),

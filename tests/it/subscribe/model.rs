@@ -372,6 +372,10 @@ impl Model {
         let before = self.status_calls();
         while self.status_calls() <= before + 1 && self.clients.iter().any(|client| client.has(question)) {
             assert!(Instant::now() < deadline, "no statuses are asked for");
+            let open = self.world.gateway.connections();
+            let is_over = || self.status_calls() > before + 1 || self.world.gateway.connections() < open;
+            self.world.gateway.until("two statuses are asked for, or a connection is closed", is_over).await;
+            // Clients hear of a closed connection when they read.
             self.catch_up().await;
         }
     }
