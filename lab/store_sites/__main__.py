@@ -3,7 +3,7 @@
 usage: python3 lab/store_sites VERSION|FOLDER ... [--list]
 
 VERSION is one of the solana-runtime crate. Cargo downloads it from crates.io. FOLDER is an unpacked crate, for versions
-that are not there. sites.toml, beside this file, names the rule of docs/following.md that covers each place. --list
+that are not there. sites.toml, beside this file, names the rule that covers each place. --list
 prints the places with their rules.
 
 A place is a call of a function that stores, by the name of the function around it, the function that it calls and the

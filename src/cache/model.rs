@@ -1,7 +1,7 @@
 //! Model-based tests of the cache. Random steps, such as calls, answers of nodes and purges, are applied to the
 //! real cache. A model checks each answer.
 //!
-//! docs/models.md says what each model covers, and how to add a step. Setting `PROPTEST_CASES=300000` generates
+//! docs/testing.md says what each model covers, and how to add a step. Setting `PROPTEST_CASES=300000` generates
 //! more test cases.
 
 mod accounts;

@@ -1,7 +1,6 @@
 //! The declaration of a setting: its name, type, default, bounds and help, said once.
 //!
-//! Reading a setting also records its declaration. The JSON Schema, the example file and the table in
-//! `docs/configuration.md` are made from these records.
+//! Reading a setting also records its declaration. The JSON Schema and the example file are made from these records.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

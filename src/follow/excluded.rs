@@ -1,7 +1,10 @@
-//! The accounts that may change without being listed in a block. An answer about them is never served for a
-//! newer slot than it was read at.
+//! The accounts that may change without being listed in a block. An answer about them is never served for a newer slot
+//! than it was read at.
 //!
-//! docs/following.md names the places of the node's source that write these accounts.
+//! Sysvars change in every block; stake accounts when an epoch's rewards are paid, and a reward of 0 changes one without
+//! being listed; vote accounts by their part of the fees; features and built-in programs at the first block of an epoch.
+//! The owner is that of the cached account, which is enough: a change of owner takes a transaction, and that lists the
+//! account. `lab/store_sites/sites.toml` names the places of the node's source.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;

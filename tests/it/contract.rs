@@ -5,7 +5,7 @@ use serde_json::Value;
 use slotfront_testkit::TestGateway;
 
 /// The recorded requests that slotfront answers differently from a node on purpose;
-/// docs/differences-from-a-node.md lists them.
+/// docs/node-contract.md lists them.
 const DIFFERENT: [&str; 2] = [
     "http-any-path",    // the path carries the API key
     "http-origin-null", // CORS has settings of its own

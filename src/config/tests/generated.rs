@@ -1,25 +1,21 @@
-//! The files made from the declarations of settings: the example, the schema and the table of settings in
-//! docs/configuration.md. With the variable `WRITE` set, the test writes them.
+//! The files made from the declarations of settings: the example and the schema. With the variable `WRITE` set, the
+//! test writes them.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::config::EXAMPLE_METHOD;
 use crate::config::reader::Declared;
 use crate::config::schema::{declared, schema};
 
 /// The length of a line of comment in the example.
 const WIDTH: usize = 118;
-/// The line of the page that the table follows, to its end.
-const HEADING: &str = "## All settings\n";
 
 #[test]
 fn generated_files_equal_the_declarations() {
     check("config/schema.json", |_| format!("{:#}\n", sorted(schema())));
     check("config/example.toml", |old| example(old.split_once("\n\n").unwrap().0));
-    check("docs/configuration.md", |old| old.split_once(HEADING).unwrap().0.to_owned() + HEADING + &table());
 }
 
 #[track_caller]
@@ -54,7 +50,6 @@ struct Line {
     /// The name inside the section; empty for the section itself.
     name: String,
     help: String,
-    bounds: String,
     /// The default, or an example, as in the file.
     value: Option<String>,
     is_default: bool,
@@ -86,7 +81,6 @@ fn lines() -> Vec<Line> {
             section: (*section).to_owned(),
             name: one.path[section.len()..].trim_start_matches('.').to_owned(),
             help: one.help.clone(),
-            bounds: one.schema["description"].as_str().unwrap_or_default().to_owned(),
             value: value(one).or_else(|| (!sections.contains(&one.path.as_str())).then(inline)),
             is_default: one.default.is_some() || parts.iter().any(|part| part.default.is_some()),
         }
@@ -149,18 +143,4 @@ fn comment(help: &str) -> String {
         column += 1 + word.len();
     }
     text + "\n"
-}
-
-fn table() -> String {
-    let mut text = "\n| setting | default | meaning |\n| --- | --- | --- |\n".to_owned();
-    for line in lines() {
-        let section =
-            line.section.replace("[0]", "").replace("standard", "NAME").replace(EXAMPLE_METHOD, "NAME");
-        let default = line.value.filter(|_| line.is_default).map(|value| format!("`{value}`"));
-        if !line.name.is_empty() {
-            let (default, help) = (default.unwrap_or_default(), format!("{} {}", line.help, line.bounds));
-            writeln!(text, "| `{section}.{}` | {default} | {} |", line.name, help.trim()).unwrap();
-        }
-    }
-    text
 }

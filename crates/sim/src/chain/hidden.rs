@@ -2,8 +2,8 @@
 //! blocks of real nodes make such changes, too.
 //!
 //! A program that reads blocks cannot see these writes, so it must know which accounts they can change.
-//! docs/following.md lists these accounts, with the places in a node's source. The simulation makes hidden writes
-//! for each variant of [`HiddenRule`].
+//! `lab/store_sites/sites.toml` has the places in a node's source. The simulation makes hidden writes for each variant
+//! of [`HiddenRule`].
 
 use bytes::Bytes;
 use slotfront_rpc::methods::{Pubkey, Slot};

@@ -131,7 +131,7 @@ fn judge_fee(text: &str) -> Result<(), String> {
         Ok(other) => return Err(format!("{other:?}")),
         Err(refusal) => Err(refusal.message),
     };
-    // Intended (docs/differences-from-a-node.md): nodes newer than 4.0 read further versions, and longer messages of
+    // Intended (docs/node-contract.md): nodes newer than 4.0 read further versions, and longer messages of
     // these versions, so slotfront asks a node about them.
     let later = |bytes: &[u8]| matches!(Message::decode(bytes), Err(DecodeError::Version(_)));
     compare_texts(&ours, &node_decodes::<VersionedMessage>(text, "base64"), later)
