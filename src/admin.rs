@@ -41,7 +41,6 @@ pub(crate) struct AdminState {
     front: Arc<Front>,
     reloads: mpsc::Sender<ReloadRequest>,
     started: Instant,
-    /// The wrong tokens of each client address.
     wrong_tokens: PerAddress<Limiter>,
     memory: Memory,
 }

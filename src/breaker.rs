@@ -13,11 +13,9 @@ use crate::config;
 
 /// The number of recent calls from which the failure rate is computed.
 const WINDOW: usize = 50;
-/// The fewest recent calls from which a failure rate is computed. With fewer, the rate does not open the
-/// breaker.
+/// The fewest recent calls from which a failure rate is computed. With fewer, the rate does not open the breaker.
 const MIN_OUTCOMES: usize = 20;
 
-/// The state of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BreakerState {
@@ -29,7 +27,6 @@ pub enum BreakerState {
     Open,
 }
 
-/// A circuit breaker.
 #[derive(Debug)]
 pub struct Breaker {
     settings: config::BreakerSettings,
@@ -43,7 +40,6 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// Returns a closed breaker.
     pub fn new(settings: config::BreakerSettings) -> Self {
         Self { settings, consecutive: 0, recent: VecDeque::new(), opened: None, on_trial: false }
     }

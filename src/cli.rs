@@ -188,6 +188,8 @@ const TASKS_PER_POLL: u32 = 61;
 /// a lock on the key file, for longer than a stop may take.
 const THREADS_GRACE: Duration = Duration::from_secs(1);
 
+/// Runs `work` on one runtime of many threads. With a runtime for each core, long work would block its neighbours, and a
+/// hit took more of the processor.
 fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .event_interval(TASKS_PER_POLL)

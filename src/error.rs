@@ -25,7 +25,6 @@ pub mod code {
     pub const TOO_LARGE: i32 = -32093;
     /// Too many requests are in flight, too many bytes of bodies or answers are in memory, or nodes work on too many scans.
     pub const OVERLOADED: i32 = -32094;
-    /// No upstream could answer.
     pub const NO_UPSTREAM: i32 = -32095;
     /// The call's deadline has passed.
     pub const TIMED_OUT: i32 = -32096;
@@ -63,7 +62,6 @@ pub enum Error {
     },
     /// The batch has more calls than allowed.
     BatchTooLarge {
-        /// The number of calls in the batch.
         calls: usize,
         /// The maximum number of calls in a batch.
         limit: usize,
@@ -88,11 +86,8 @@ impl From<EnvelopeError> for Error {
 /// A failed attempt at one node, as an element of `data.attempts`. The element does not show the node's address.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct FailedAttempt {
-    /// The upstream's configured name.
     pub upstream: String,
-    /// The reason.
     pub reason: Reason,
-    /// The limit, if the answer was longer.
     #[serde(flatten)]
     pub limit: Option<AnswerLimit>,
     /// The time after which the call may succeed, if the node refused it by a rate limit. `None` for other reasons.
@@ -152,15 +147,12 @@ impl FailedAttempt {
 pub struct ErrorReply {
     /// The HTTP status of a single call. Within a batch the status is 200.
     pub status: u16,
-    /// The JSON-RPC code.
     pub code: i32,
-    /// The JSON-RPC message.
     pub message: String,
     /// The JSON-RPC `data`, as JSON text. `None` leaves the member out.
     pub data: Option<String>,
     /// The value of `Retry-After`, in whole seconds. `None` leaves the header out.
     pub retry_after_s: Option<u64>,
-    /// The reason in metrics and logs.
     pub reason: &'static str,
 }
 

@@ -25,7 +25,6 @@ use slotfront_sim::{Cluster, Settings};
 use tokio::time::Instant;
 
 const WHOLE: AccountForm = AccountForm { encoding: AccountEncoding::Base64, slice: None };
-/// The number of accounts in a list.
 const LIST: usize = 100;
 /// The number of bytes in the large account.
 const LARGE: usize = 60_000;

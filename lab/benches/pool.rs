@@ -18,7 +18,6 @@ use slotfront_testkit::{CacheScene, TestGateway, upstream_request};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-/// The number of calls of one measurement.
 const CALLS: usize = 3_000;
 /// The number of concurrent callers when a node hangs.
 const CALLERS: usize = 4;

@@ -54,7 +54,6 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Carries out a command, and returns its answer.
 fn command(cluster: &Cluster, line: &str) -> Result<String, BoxError> {
     let words: Vec<_> = line.split_whitespace().collect();
     let node = |text: &str| -> Result<_, BoxError> {

@@ -4,9 +4,8 @@
 //! planned time to the last byte of the answer, so it includes the wait for a connection.
 //!
 //! Each line of the output is one request: its method, its commitment, the source of the answer, its latency in
-//! microseconds and its lag in slots. The lag is the number of slots by which the answer was behind the cluster
-//! when it arrived, at the request's commitment. A field without a value is `-`. Lines that begin with `#`
-//! describe the run.
+//! microseconds and its lag in slots. The lag is the number of slots by which the answer was behind the cluster when it
+//! arrived, at the request's commitment. A field without a value is `-`. Lines that begin with `#` describe the run.
 
 #![expect(clippy::print_stdout, reason = "the caller reads the output")]
 
@@ -203,8 +202,7 @@ async fn main() -> Result<(), BoxError> {
     }
     while sent.join_next().await.is_some() {}
     watch.abort();
-    // The writer ends once all owners have dropped `run`, which holds the sender. The watch task is one of the
-    // owners.
+    // The writer ends once all owners have dropped `run`, which holds the sender. The watch task is one of the owners.
     let _ = watch.await;
     drop(run);
     writer.await??;

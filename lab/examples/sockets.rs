@@ -191,7 +191,6 @@ impl Arrivals {
     }
 }
 
-/// Reads the notifications of clients until the token is cancelled.
 fn watch(clients: Vec<Client>, arrivals: &Shared, stop: &CancellationToken) -> TaskTracker {
     let tasks = TaskTracker::new();
     for mut client in clients {
@@ -216,7 +215,6 @@ fn watch(clients: Vec<Client>, arrivals: &Shared, stop: &CancellationToken) -> T
     tasks
 }
 
-/// Returns the slot of a notification.
 fn slot(text: &str) -> Option<Slot> {
     let rest = text.split_once(r#""slot":"#)?.1;
     rest[..rest.find(|c: char| !c.is_ascii_digit())?].parse().ok()
@@ -236,7 +234,6 @@ fn print_times(name: &str, mut times: Vec<Duration>) {
     }
 }
 
-/// The calls for accounts so far, at all nodes.
 fn account_calls(cluster: &Cluster) -> u64 {
     let methods = ["getAccountInfo", "getMultipleAccounts"];
     cluster.nodes().iter().flat_map(|node| methods.map(|method| node.calls(method))).sum()

@@ -12,8 +12,7 @@ use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 /// The form of a cached account: true for the parsed form (`jsonParsed`), false for raw data.
 type Parsed = bool;
 
-/// The ideal cache. For each account, form and commitment, it holds the slot of the block that wrote the cached
-/// state.
+/// The ideal cache. For each account, form and commitment, it holds the slot of the block that wrote the cached state.
 #[derive(Default)]
 pub struct IdealCache {
     held: HashMap<(Pubkey, Parsed), HashMap<Commitment, Slot>>,

@@ -18,7 +18,6 @@ use crate::zipf::Zipf;
 /// The methods of a mix, with their shares of a hundred calls.
 type Shares = &'static [(&'static str, u64)];
 
-/// The eight methods.
 const EIGHT: Shares = &[
     ("getAccountInfo", 46),
     ("getTokenAccountBalance", 16),
@@ -66,7 +65,6 @@ const TRANSACTIONS: [(&str, u64); 3] = [("json", 60), ("jsonParsed", 25), ("base
 /// messages, and transactions for that of newest signatures at the asked commitment.
 const BACK: usize = 64;
 
-/// A request: one call, or a batch.
 pub struct PlannedRequest {
     /// The planned time, relative to the beginning of the replay.
     pub at: Duration,
@@ -74,7 +72,6 @@ pub struct PlannedRequest {
     pub method: &'static str,
     /// The commitment. `-` for a method without one, and for a batch.
     pub commitment: &'static str,
-    /// The body of the POST.
     pub body: String,
 }
 
@@ -150,7 +147,6 @@ impl Mix {
         mix
     }
 
-    /// Describes the mix in words.
     pub fn describe(&self) -> String {
         let shares = |choices: &[(&str, u64)]| {
             choices.iter().map(|(name, share)| format!("{name} {share}")).collect::<Vec<_>>().join(", ")

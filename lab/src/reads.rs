@@ -13,7 +13,6 @@ use crate::dice::Dice;
 use crate::zipf::Zipf;
 
 const ADDRESSES: usize = 2_000;
-/// The number of different lists.
 const LISTS: usize = 200;
 /// The number of slots in half a minute, at four slots a second.
 const HALF_MINUTE: u64 = 120;
@@ -27,7 +26,6 @@ const ENCODINGS: [(&str, u64); 5] =
 pub enum WriteRate {
     /// No block writes the account.
     Never,
-    /// A block writes the account every half minute.
     HalfMinute,
     /// Every block writes the account.
     EverySlot,
@@ -72,7 +70,6 @@ impl Spread {
         Zipf::new(ranks).split(&self.rates).into_iter().map(|class| WriteRate::ALL[class]).collect()
     }
 
-    /// Describes the reads in words.
     pub fn describe(&self) -> String {
         let [never, half_minute, every_slot] = self.rates;
         let encodings = ENCODINGS.map(|(name, share)| format!("{name} {share}")).join(", ");
@@ -90,17 +87,14 @@ impl Spread {
 pub struct PlannedRead {
     /// The planned time, relative to the beginning of the run.
     pub at: Duration,
-    /// The accounts, in order.
     pub accounts: Vec<Pubkey>,
     /// True for getMultipleAccounts.
     pub is_list: bool,
-    /// The commitment.
     pub commitment: Commitment,
     /// True if the read requests the encoding `jsonParsed`.
     pub parsed: bool,
     /// The write rate of the most often written account among `accounts`.
     pub rate: WriteRate,
-    /// The body of the POST.
     pub body: String,
 }
 
@@ -120,9 +114,8 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Returns the reads for `seed`. `per_second` has the average number of reads per second: first of single
-    /// accounts, then of lists. `cluster` must have been created with the accounts that [`Spread::accounts`]
-    /// returns.
+    /// Returns the reads for `seed`. `per_second` has the average number of reads per second: first of single accounts,
+    /// then of lists. `cluster` must have been created with the accounts that [`Spread::accounts`] returns.
     pub fn new(seed: u64, per_second: [f64; 2], spread: Spread, cluster: &Cluster) -> Self {
         let mut groups = cluster.paced_accounts();
         let rated = |rate: WriteRate| Some((groups.get_mut(rate as usize)?.pop()?, rate));
@@ -155,7 +148,6 @@ impl Reads {
         }
     }
 
-    /// Returns all accounts, each with the rate at which blocks write it.
     pub fn rates(&self) -> impl Iterator<Item = (Pubkey, WriteRate)> {
         self.addresses.iter().copied()
     }

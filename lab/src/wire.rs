@@ -10,7 +10,6 @@ use tokio::sync::Semaphore;
 /// The timeout of a call. It is far above slotfront's deadline, because a busy machine may stall for minutes.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// An error with a message.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A URL of the form `http://host:port/path`, split into host and path.
@@ -30,19 +29,15 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// An HTTP response.
 pub struct HttpResponse {
-    /// The HTTP status.
     pub status: u16,
     /// The value of the header `Cache-Status`. Empty if there is none.
     pub cache_status: String,
     /// The value of the header `Retry-After`. Empty if there is none.
     pub retry_after: String,
-    /// The whole body.
     pub body: Vec<u8>,
 }
 
-/// A keep-alive connection.
 pub struct Connection {
     stream: TcpStream,
     target: Target,
@@ -53,7 +48,6 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the target's host.
     pub async fn open(target: &Target) -> Result<Self, BoxError> {
         let stream = TcpStream::connect(&target.host).await?;
         stream.set_nodelay(true)?;
@@ -67,7 +61,6 @@ impl Connection {
         !self.is_last && self.stream.try_read(&mut byte).is_err_and(waits)
     }
 
-    /// Sends a POST and reads the whole response.
     pub async fn post(&mut self, body: &str) -> Result<HttpResponse, BoxError> {
         tokio::time::timeout(PATIENCE, self.exchange(body)).await?
     }

@@ -245,7 +245,6 @@ struct LogFilter {
     filter: String,
 }
 
-/// Answers with the log filter in force.
 pub(super) async fn log() -> Result<Response, AdminError> {
     tracing::info!(audit.action = "log.read", "an admin request read the log filter");
     filter_response(telemetry::filter())

@@ -17,8 +17,7 @@ pub(super) fn upstreams(front: &Front) -> UpstreamsView {
     UpstreamsView { frontier: frontier(front), upstreams: node_views(front, Instant::now()) }
 }
 
-/// Returns the newest slot that a usable node has reported, at each commitment. `None` before the first
-/// report.
+/// Returns the newest slot that a usable node has reported, at each commitment. `None` before the first report.
 pub(super) fn frontier(front: &Front) -> PerCommitment<Option<Slot>> {
     PerCommitment::from_fn(|c| Some(front.frontier.slot(c)).filter(|slot| *slot > 0))
 }

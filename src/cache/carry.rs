@@ -2,7 +2,8 @@
 //! has written it since.
 //!
 //! The followed chain proves this. The chain is the run of blocks that the gateway has read one by one, without a
-//! gap. A carried entry is a copy with the later slot in its context, and replaces the original entry. Its age
+//! gap. A carried entry is a copy with the later slot in its context, and replaces the original entry: to raise the slot
+//! in place would need a lock, and a second rule wherever a slot or an age is compared. Its age
 //! counts from the last poll in which a node named the newest slot of the chain as its own newest slot. The limits
 //! of age and lag apply to the entry as to a node's answer. A fresh entry is replaced at most once for each slot.
 //!

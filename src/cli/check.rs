@@ -134,7 +134,6 @@ pub(super) async fn run(args: Args, world: &mut World<'_>) -> Result<(), Failure
     failed(print_findings(&findings, json, world)?)
 }
 
-/// Returns the failure that a number of faults is.
 fn failed(faults: usize) -> Result<(), Failure> {
     match faults {
         0 => Ok(()),
@@ -185,7 +184,6 @@ fn summary(config: &Config) -> String {
     )
 }
 
-/// Formats the results of probing the upstreams as a table.
 fn table(upstreams: &[Upstream], probed: &[ProbeResult]) -> String {
     let mut table = TextTable::new([
         "upstream",

@@ -11,8 +11,7 @@ use super::{Failure, World, reachable};
 
 /// The longest wait for the answer. A container's health check usually waits longer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum length of the answer, in bytes. Even a full list of the reasons for not being ready is
-/// shorter.
+/// The maximum length of the answer, in bytes. Even a full list of the reasons for not being ready is shorter.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 /// Ask a running gateway for its readiness
@@ -91,7 +90,6 @@ fn read(answer: &str) -> Option<AdminAnswer> {
 const NO_CONFIGURATION: &str =
     "or name the gateway's admin address with --admin ADDR, which needs no configuration";
 
-/// Returns the address of the admin listener in the configuration.
 fn configured(file: Option<PathBuf>, world: &World<'_>) -> Result<SocketAddr, Failure> {
     let file = world.config_file(file);
     let is_named = file.is_some();

@@ -99,9 +99,8 @@ pub(super) async fn bind_next(
     Ok(bound.ok())
 }
 
-/// Binds a listener for each of `nodes` nodes, on consecutive ports that begin with the port of `first`. If
-/// this port is 0, each listener gets any free port. Errors name the address by `setting`, such as
-/// `--listen`.
+/// Binds a listener for each of `nodes` nodes, on consecutive ports that begin with the port of `first`. If this port
+/// is 0, each listener gets any free port. Errors name the address by `setting`, such as `--listen`.
 pub(super) async fn bind(
     setting: &'static str,
     first: SocketAddr,

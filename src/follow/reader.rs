@@ -1,9 +1,11 @@
 //! The reader: polls nodes for new confirmed blocks, and adds them to the chain in order.
 //!
-//! Each poll asks one node for its confirmed slots, beginning with the newest slot whose block was read
-//! (`getBlocks`). New blocks are fetched four at a time. A block is added once its parent, by slot and by
-//! hash, is the newest block of the chain. A block that another replica has already read is taken from the
-//! shared store. A chain that cannot go on ends with a [`RestartReason`], and the follower begins a new one.
+//! Each poll asks one node for its confirmed slots, beginning with the newest slot whose block was read (`getBlocks`).
+//! Its own slot in the answer proves that the node has the same chain. A WebSocket would not do: `slotSubscribe` reports
+//! slots that are only processed, and `blockSubscribe` is off by default. New blocks are fetched four at a time. A block
+//! is added once its parent, by slot and by hash, is the newest block of the chain. A block that another replica has
+//! already read is taken from the shared store. A chain that cannot go on ends with a [`RestartReason`], and the follower
+//! begins a new one.
 
 mod chain_in_progress;
 

@@ -5,6 +5,8 @@
 //! the accounts that the block may write. The others wait for these accounts, at most [`WAIT`]. If they do
 //! not get the accounts in this way, they ask their own nodes for the block. Each replica polls its own nodes
 //! for the slots that have a block, and joins each block to its chain by slot and hash.
+//!
+//! No replica leads: a leader that hangs or is behind would have to be found out and replaced, and all would be late.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

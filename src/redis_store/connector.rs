@@ -1,5 +1,6 @@
-//! The connections to the store: one for reads and one for writes, so that a long value being written does not
-//! delay a read. Only this module knows how the client connects.
+//! The connections to the store: one for reads and one for writes, so that a long value being written does not delay a
+//! read. Only this module knows how the client connects. The manager of the redis crate does not notice a server that
+//! hangs, and cannot look for the primary among several.
 
 use std::time::Duration;
 

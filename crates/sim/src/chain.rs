@@ -1,5 +1,4 @@
-//! The simulated chain. Each slot has a block of its leader, or no block. Every account has a state after
-//! each slot.
+//! The simulated chain. Each slot has a block of its leader, or no block. Every account has a state after each slot.
 //!
 //! The chain knows no nodes and no JSON. It depends only on its settings and on the transactions that clients send, so
 //! without those, chains with equal settings are equal at equal slots. Transactions are executed on the state of the parent block. Balances, fees, rewards and
@@ -171,7 +170,6 @@ impl Chain {
         self.accounts.at(key, slot)
     }
 
-    /// Returns the addresses of all accounts.
     pub(crate) fn addresses_of_accounts(&self) -> Vec<Pubkey> {
         self.accounts.addresses().copied().collect()
     }

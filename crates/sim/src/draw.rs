@@ -29,8 +29,7 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// Returns a value in `0..n`, or 0 if `n` is 0. Some values are slightly more likely, which does not matter
-    /// here.
+    /// Returns a value in `0..n`, or 0 if `n` is 0. Some values are slightly more likely, which does not matter here.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }

@@ -21,21 +21,14 @@ pub struct Examples {
     pub mints: Vec<Pubkey>,
     /// A token account of each mint, in the order of `mints`.
     pub token_account_of_mint: Vec<Pubkey>,
-    /// The vote accounts of voting validators.
     pub vote_accounts: Vec<Pubkey>,
-    /// The vote account of a staked validator that stopped voting.
     pub delinquent_vote_account: Pubkey,
     /// The vote account of a validator without stake.
     pub unstaked_vote_account: Pubkey,
-    /// The stake accounts.
     pub stake_accounts: Vec<Pubkey>,
-    /// The address lookup tables.
     pub lookup_tables: Vec<Pubkey>,
-    /// A nonce account.
     pub nonce_account: Pubkey,
-    /// A token account that is frozen.
     pub frozen_token_account: Pubkey,
-    /// An account of the token program that is all zeros.
     pub uninitialized_token_account: Pubkey,
     /// The accounts that are opened and closed repeatedly.
     pub passing_accounts: Vec<Pubkey>,
@@ -53,7 +46,6 @@ pub struct Examples {
     pub fee_message_processed: String,
 }
 
-/// Returns the current examples.
 pub(super) fn examples(chain: &Chain) -> Examples {
     let addresses = &chain.addresses;
     let tip = chain.tip_at(chain.slot());

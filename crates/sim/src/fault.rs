@@ -32,7 +32,6 @@ pub enum Fault {
     Truncated,
     /// Sends the right answer in ten pieces, with this pause between two pieces.
     Trickle(Duration),
-    /// Sends the right answer with a wrong id.
     WrongId,
     /// Closes the connection with a TCP reset, without an answer.
     Reset,
@@ -41,14 +40,10 @@ pub enum Fault {
     Unhealthy,
     /// Answers with `result: null`, like getBlock for a block that is incomplete on a node.
     NullResult,
-    /// Answers with an error object.
     Error {
-        /// The code.
         code: i32,
-        /// The message.
         message: String,
     },
-    /// Answers every call with this value as the result.
     Result(serde_json::Value),
     /// Answers with a result of this many bytes, one long string, streamed without Content-Length.
     Huge(usize),
@@ -58,9 +53,7 @@ pub enum Fault {
     Half,
     /// Answers every call with HTTP 200 and this body.
     Body {
-        /// The content type.
         content_type: &'static str,
-        /// The text.
         text: &'static str,
     },
     /// Sends the right answer with this number added to its slot. The slot is the result if the result is a number,
@@ -90,8 +83,7 @@ struct Planned {
 }
 
 impl Faults {
-    /// Adds a fault after all earlier ones: for `method` or for all methods, and for `times` requests or without
-    /// limit.
+    /// Adds a fault after all earlier ones: for `method` or for all methods, and for `times` requests or without limit.
     pub(crate) fn plan(&self, method: Option<&str>, fault: Fault, times: Option<usize>) {
         let planned = Planned { method: method.map(str::to_owned), fault, left: times };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(planned);

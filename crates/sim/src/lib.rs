@@ -41,7 +41,6 @@ pub use serve::HISTORY_SEARCH;
 pub const SLOT_TIME: Duration = Duration::from_millis(250);
 const SLOTS_PER_EPOCH: u64 = 432_000;
 
-/// Returns the methods that only probes call.
 pub fn probe_methods() -> &'static [&'static str] {
     &answer::PROBE_METHODS
 }
@@ -119,7 +118,6 @@ impl Settings {
     }
 }
 
-/// A simulated cluster.
 pub struct Cluster {
     chain: Arc<RwLock<Chain>>,
     nodes: Vec<Arc<Node>>,
@@ -211,12 +209,10 @@ impl Cluster {
         &self.nodes[index]
     }
 
-    /// Returns all nodes.
     pub fn nodes(&self) -> &[Arc<Node>] {
         &self.nodes
     }
 
-    /// Returns the answer to getGenesisHash.
     pub fn genesis_hash(&self) -> String {
         self.read(|chain| answer::genesis_hash(chain.genesis.seed))
     }
@@ -235,7 +231,6 @@ impl Cluster {
         self.read(|chain| chain.account(key, slot).cloned())
     }
 
-    /// Returns the addresses of all accounts.
     pub fn addresses(&self) -> Vec<Pubkey> {
         self.read(chain::Chain::addresses_of_accounts)
     }

@@ -36,7 +36,6 @@ const FIREDANCER: [&str; 10] = [
 /// The maximum number of method names with separate counts, because callers can invent names.
 const COUNTED_NAMES: usize = 64;
 
-/// A simulated node.
 pub struct Node {
     chain: Arc<RwLock<Chain>>,
     traits: NodeTraits,
@@ -54,7 +53,6 @@ pub struct Node {
     news: Arc<watch::Sender<()>>,
 }
 
-/// A function that a node calls with each call that it gets.
 type CallObserver = dyn Fn(&Call) + Send + Sync;
 
 impl Node {
@@ -173,7 +171,6 @@ impl Node {
         self.faults.plan(Some(method), fault, times);
     }
 
-    /// Removes all faults.
     pub fn clear_faults(&self) {
         self.faults.clear();
         self.news.send_replace(());

@@ -261,7 +261,6 @@ fn json(payload: ResponseBody) -> Response<ResponseBody> {
     response
 }
 
-/// The body of a response, complete or with a fault.
 enum ResponseBody {
     Whole(Bytes),
     /// The first bytes of a reply. The connection then ends, although a Content-Length of `promised` bytes was sent.

@@ -1,5 +1,4 @@
-//! The properties of a single simulated node that affect its answers, such as its health. All nodes share one
-//! chain.
+//! The properties of a single simulated node that affect its answers, such as its health. All nodes share one chain.
 
 use std::net::SocketAddr;
 use std::ops::Range;

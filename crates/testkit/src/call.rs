@@ -41,17 +41,14 @@ impl TestCall {
         self
     }
 
-    /// Sets the commitment.
     pub fn commitment(self, commitment: Commitment) -> Self {
         self.with("commitment", commitment.as_str())
     }
 
-    /// Sets the commitment processed.
     pub fn processed(self) -> Self {
         self.commitment(Commitment::Processed)
     }
 
-    /// Sets the commitment confirmed.
     pub fn confirmed(self) -> Self {
         self.commitment(Commitment::Confirmed)
     }
@@ -71,7 +68,6 @@ impl TestCall {
         self.encoding("base64")
     }
 
-    /// Sets the encoding jsonParsed.
     pub fn json_parsed(self) -> Self {
         self.encoding("jsonParsed")
     }
@@ -86,8 +82,7 @@ impl TestCall {
         self.with("minContextSlot", slot)
     }
 
-    /// Sets `maxSupportedTransactionVersion` to 0. Without it, nodes refuse a block that has transactions of
-    /// version 0.
+    /// Sets `maxSupportedTransactionVersion` to 0. Without it, nodes refuse a block that has transactions of version 0.
     pub fn version_0(self) -> Self {
         self.with("maxSupportedTransactionVersion", 0)
     }
@@ -102,7 +97,6 @@ impl TestCall {
         self.with("rewards", rewards)
     }
 
-    /// Adds the limit of getRecentPerformanceSamples to the params.
     pub fn limit(mut self, samples: usize) -> Self {
         self.params.push(json!(samples));
         self
@@ -150,7 +144,6 @@ impl TestCall {
         self
     }
 
-    /// Returns the name of the method.
     pub fn method(&self) -> &str {
         &self.method
     }
@@ -174,7 +167,6 @@ impl TestCall {
         self.json().to_string()
     }
 
-    /// Returns the HTTP request of the call.
     pub fn request(&self) -> TestRequest {
         self.request.clone().body(self.body())
     }
@@ -184,8 +176,7 @@ impl TestCall {
         self.request().send()
     }
 
-    /// Returns the call as the gateway parses it. Panics if the method is not answered through
-    /// the cache.
+    /// Returns the call as the gateway parses it. Panics if the method is not answered through the cache.
     pub fn query(&self) -> Query {
         let method = Method::from_name(&self.method).expect("a method of the cache");
         let params = Params::Array(self.params().to_string().into());

@@ -7,11 +7,8 @@ use slotfront::config::TlsFiles;
 /// A self-signed certificate for `localhost`, in the files `cert.pem` and `key.pem` of a folder.
 #[derive(Debug, Clone)]
 pub struct TestCertificate {
-    /// The certificate in PEM.
     pub pem: String,
-    /// The file with the certificate.
     cert: PathBuf,
-    /// The file with the private key.
     pub key: PathBuf,
 }
 
@@ -38,7 +35,6 @@ impl TestCertificate {
         TlsFiles { cert: self.cert.clone(), key: self.key.clone() }
     }
 
-    /// Returns the builder of a client that trusts this certificate only.
     pub fn trusting_client(&self) -> reqwest::ClientBuilder {
         let trusted = reqwest::Certificate::from_pem(self.pem.as_bytes()).expect("a certificate");
         reqwest::Client::builder().no_proxy().tls_certs_only([trusted])

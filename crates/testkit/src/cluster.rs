@@ -36,8 +36,7 @@ impl Deref for TestCluster {
 }
 
 impl TestCluster {
-    /// Returns the settings of a cluster of `nodes` nodes. Its slots pass only when the test steps the
-    /// cluster.
+    /// Returns the settings of a cluster of `nodes` nodes. Its slots pass only when the test steps the cluster.
     pub fn settings(nodes: usize) -> Settings {
         Settings { nodes, slot_time: None, ..Settings::default() }
     }
@@ -90,7 +89,6 @@ impl TestCluster {
         Self::serve_on(other, listeners).await
     }
 
-    /// Returns the URL of a node.
     pub fn url(&self, node: usize) -> Secret {
         Secret::new(format!("http://{}", self.addresses[node]))
     }

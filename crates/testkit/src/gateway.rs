@@ -26,8 +26,7 @@ use crate::loopback_tap::LoopbackTap;
 use crate::reply::Reply;
 use crate::request::TestRequest;
 
-/// A gateway with the API key `dev`, in front of a simulated cluster. Slots pass only when the test steps the
-/// cluster.
+/// A gateway with the API key `dev`, in front of a simulated cluster. Slots pass only when the test steps the cluster.
 pub struct TestGateway {
     /// The cluster with which the gateway was started. [`TestCluster::replace`] does not change this field.
     pub cluster: TestCluster,
@@ -35,7 +34,6 @@ pub struct TestGateway {
     pub app: App,
     /// The URL for calls with the key `dev`.
     pub url: String,
-    /// The URL of the admin listener.
     pub admin: String,
     /// The HTTP client of all requests, which keeps its connections open.
     pub client: reqwest::Client,
@@ -111,7 +109,6 @@ impl<'a> TestGatewayBuilder<'a> {
         self
     }
 
-    /// Serves the public listener over TLS with this certificate.
     pub fn tls(self, certificate: &TestCertificate) -> Self {
         let files = certificate.files();
         let mut builder = self.config(move |config| config.server.tls = Some(files));
@@ -218,7 +215,6 @@ impl TestGateway {
 
 /// Methods that prepare calls and send requests.
 impl TestGateway {
-    /// Prepares a call of any method.
     #[track_caller]
     pub fn call(&self, method: &str, params: Value) -> TestCall {
         let Value::Array(params) = params else { panic!("the params are no array: {params}") };
@@ -229,43 +225,35 @@ impl TestGateway {
         TestCall::new(self.post(""), method, params)
     }
 
-    /// Prepares a call of getAccountInfo.
     pub fn get_account(&self, key: impl ToString) -> TestCall {
         self.prepared("getAccountInfo", vec![json!(key.to_string())])
     }
 
-    /// Prepares a call of getMultipleAccounts.
     pub fn get_accounts<K: ToString>(&self, keys: impl IntoIterator<Item = K>) -> TestCall {
         let keys = keys.into_iter().map(|key| json!(key.to_string())).collect();
         self.prepared("getMultipleAccounts", vec![Value::Array(keys)])
     }
 
-    /// Prepares a call of getTokenAccountBalance.
     pub fn get_token_balance(&self, key: impl ToString) -> TestCall {
         self.prepared("getTokenAccountBalance", vec![json!(key.to_string())])
     }
 
-    /// Prepares a call of getFeeForMessage.
     pub fn get_fee(&self, message: &str) -> TestCall {
         self.prepared("getFeeForMessage", vec![json!(message)])
     }
 
-    /// Prepares a call of getVoteAccounts.
     pub fn get_votes(&self) -> TestCall {
         self.prepared("getVoteAccounts", Vec::new())
     }
 
-    /// Prepares a call of getRecentPerformanceSamples.
     pub fn get_samples(&self) -> TestCall {
         self.prepared("getRecentPerformanceSamples", Vec::new())
     }
 
-    /// Prepares a call of getClusterNodes.
     pub fn get_nodes(&self) -> TestCall {
         self.prepared("getClusterNodes", Vec::new())
     }
 
-    /// Prepares a call of getBlock.
     pub fn get_block(&self, slot: Slot) -> TestCall {
         self.prepared("getBlock", vec![json!(slot)])
     }
@@ -281,7 +269,6 @@ impl TestGateway {
         TestRequest::new(&self.client, self.base_url(), body)
     }
 
-    /// Sends a request, and reads the whole reply.
     pub async fn send(&self, request: reqwest::RequestBuilder) -> Reply {
         Reply::read(request.timeout(PATIENCE).send().await.expect("an answer")).await
     }
@@ -291,12 +278,10 @@ impl TestGateway {
         self.send(self.client.get(format!("{}{path}", self.base_url()))).await
     }
 
-    /// Sends a GET to the admin listener.
     pub async fn admin(&self, path: &str) -> Reply {
         self.send(self.client.get(format!("{}{path}", self.admin))).await
     }
 
-    /// Sends a POST with an admin token to the admin listener.
     pub async fn admin_post(&self, path: &str, token: &str) -> Reply {
         self.send(self.client.post(format!("{}{path}", self.admin)).bearer_auth(token)).await
     }
@@ -306,7 +291,6 @@ impl TestGateway {
         self.url.trim_end_matches("/v3/dev")
     }
 
-    /// Returns the URL for calls with this API key.
     pub fn url_of(&self, key: &str) -> String {
         format!("{}/v3/{key}", self.base_url())
     }

@@ -7,22 +7,18 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 
-/// One recorded request.
 #[derive(Debug, Clone)]
 pub struct TappedRequest {
     head: String,
-    /// The body as text.
     pub body: String,
 }
 
 impl TappedRequest {
-    /// Returns the values of all header fields with this name, in order.
     pub fn header(&self, name: &str) -> Vec<&str> {
         let fields = self.head.lines().filter_map(|line| line.split_once(": "));
         fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
     }
 
-    /// Returns the path of the request.
     pub fn path(&self) -> &str {
         self.head.split(' ').nth(1).unwrap_or_default()
     }
@@ -62,12 +58,10 @@ impl LoopbackTap {
         tap
     }
 
-    /// Returns the URL of the tap.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Returns the URL of the tap as a setting.
     pub fn secret_url(&self) -> Secret {
         Secret::new(self.url.clone())
     }

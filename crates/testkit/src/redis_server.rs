@@ -75,17 +75,14 @@ impl Redis {
         }
     }
 
-    /// Returns the URL of the server.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Returns the port of the server.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Opens a connection to the server.
     pub fn connection(&self) -> Connection {
         redis::Client::open(self.url()).and_then(|client| client.get_connection()).expect("a connection")
     }
@@ -105,7 +102,6 @@ impl Redis {
         self.signal("-STOP");
     }
 
-    /// Resumes a paused process.
     pub fn resume(&self) {
         self.signal("-CONT");
     }
@@ -159,7 +155,6 @@ impl Drop for Redis {
     }
 }
 
-/// Three redis-servers that form one Redis Cluster.
 pub struct RedisCluster(pub Vec<Redis>);
 
 impl RedisCluster {

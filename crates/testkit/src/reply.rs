@@ -6,22 +6,17 @@ use serde_json::Value;
 /// An HTTP response, read to the end.
 #[derive(Debug, Clone)]
 pub struct Reply {
-    /// The HTTP status.
     pub status: u16,
-    /// The body as text.
     pub text: String,
-    /// The header fields.
     pub headers: HeaderMap,
 }
 
 impl Reply {
-    /// Reads a response with its whole body.
     pub(crate) async fn read(response: reqwest::Response) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         Self { status, headers, text: response.text().await.expect("a whole body") }
     }
 
-    /// Returns the body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {:?}", self.text))
@@ -72,8 +67,7 @@ impl Reply {
         self.header("cache-status").trim_start_matches("slotfront; ")
     }
 
-    /// Returns true if the answer comes from the cache: fresh, carried, stale, or made from an entry in another
-    /// form.
+    /// Returns true if the answer comes from the cache: fresh, carried, stale, or made from an entry in another form.
     #[track_caller]
     pub fn is_hit(&self) -> bool {
         self.cache_status().starts_with("hit")

@@ -41,14 +41,12 @@ impl TestRequest {
         self
     }
 
-    /// Adds a header field.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         let name: HeaderName = name.parse().expect("the name of a header field");
         self.headers.append(name, HeaderValue::from_bytes(value.as_bytes()).expect("the value of a field"));
         self
     }
 
-    /// Adds header fields.
     pub fn headers(self, headers: &[(&str, &str)]) -> Self {
         headers.iter().fold(self, |request, (name, value)| request.header(name, value))
     }

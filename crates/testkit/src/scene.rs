@@ -17,7 +17,6 @@ use crate::cluster::TestCluster;
 pub struct CacheScene {
     /// The simulated cluster to which the node belongs.
     pub cluster: TestCluster,
-    /// The cache.
     pub cache: Arc<Cache>,
 }
 

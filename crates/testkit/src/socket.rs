@@ -13,7 +13,6 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use crate::{PATIENCE, TestGateway};
 
-/// An open WebSocket.
 pub struct TestSocket {
     socket: WebSocketStream<TcpStream>,
     last_id: u64,
@@ -21,14 +20,11 @@ pub struct TestSocket {
     notified: VecDeque<Value>,
 }
 
-/// A refused handshake: the status, the head and the body.
 #[derive(Debug)]
 pub struct RefusedHandshake {
-    /// The status.
     pub status: u16,
     /// The status line and the header fields, in lower case.
     pub head: String,
-    /// The body.
     pub body: String,
 }
 
@@ -98,7 +94,6 @@ impl TestSocket {
         self.socket.into_inner()
     }
 
-    /// Sends a message.
     pub async fn send(&mut self, message: impl Into<Message>) {
         // A closed connection shows when the test reads.
         let _ = self.socket.send(message.into()).await;
@@ -167,14 +162,12 @@ impl TestSocket {
         }
     }
 
-    /// Makes a call, and returns the whole answer.
     #[track_caller]
     pub fn call(&mut self, method: &str, params: Value) -> impl Future<Output = Value> {
         let method = method.to_owned();
         async move { self.try_call(&method, params).await.expect("an open connection") }
     }
 
-    /// Subscribes, and returns the id.
     pub async fn subscribe(&mut self, method: &str, params: Value) -> u64 {
         let answer = self.call(method, params).await;
         answer["result"].as_u64().unwrap_or_else(|| panic!("{answer}"))
@@ -191,7 +184,6 @@ impl TestSocket {
         assert!(self.notified.is_empty(), "{:?}", self.notified);
     }
 
-    /// Returns the params of the next notification.
     pub async fn notification(&mut self) -> Value {
         let mut message = self.next().await.expect("an open connection");
         message["params"].take()

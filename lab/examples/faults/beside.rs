@@ -8,13 +8,11 @@ use slotfront_lab::wire::HttpResponse;
 use slotfront_rpc::methods::{Commitment, Pubkey, Slot};
 use slotfront_sim::{Cluster, Settings};
 
-/// The method of the account calls.
 pub(crate) const ACCOUNT: &str = "getAccountInfo";
 /// The node that is well while the faulty one is an archive that fails, and that has the whole history.
 pub(crate) const WELL: usize = 1;
 /// The method that the nodes refuse in some phases. No refusal is cached, so each call meets it.
 pub(crate) const REFUSED: &str = "getTokenAccountsByDelegate";
-/// The token program.
 const TOKEN: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
 /// A node's error for a `minContextSlot` that it has not reached.
 const NOT_REACHED: i64 = -32_016;
@@ -79,7 +77,6 @@ impl Beside {
         matches!(self, Self::Scans).then_some(2 * SCAN)
     }
 
-    /// Returns the call with this number.
     pub(crate) fn call(self, cluster: &Cluster, number: u64, address: &Pubkey) -> BesideCall {
         let newest = cluster.slot(Commitment::Processed);
         let (method, slot, params) = match self {

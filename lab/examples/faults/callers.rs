@@ -29,10 +29,8 @@ pub(crate) struct Pace {
     pub(crate) equal_ids: bool,
 }
 
-/// The callers of one gateway, and the counts of their calls.
 pub(crate) struct Callers {
     connections: Connections,
-    /// The commitments that are requested in turn.
     commitments: Vec<String>,
     cluster: Arc<Cluster>,
     /// The accounts that are requested in turn. They always exist.
@@ -40,16 +38,13 @@ pub(crate) struct Callers {
     next: AtomicU64,
     /// The calls beside those for accounts, by the position of the phase. They are counted one position later.
     beside: Vec<Option<Beside>>,
-    /// The position of the current phase.
     phase: AtomicUsize,
-    /// The number of the nodes' requests that are counted for a phase.
     counted_requests: AtomicU64,
     tallies: Mutex<Vec<Tally>>,
     remarks: Mutex<Vec<String>>,
     over: AtomicBool,
 }
 
-/// A row of the output.
 pub(crate) struct Row {
     pub(crate) name: String,
     /// The calls beside those for accounts, which the next row counts.
@@ -151,7 +146,6 @@ impl Callers {
         self.connections.post(&body).await.map_err(|error| error.to_string())
     }
 
-    /// Notes that a call of the row at this position begins.
     fn begin(&self, row: usize) {
         if let Some(tally) = self.tallies().get_mut(row) {
             tally.under_way += 1;
@@ -185,7 +179,6 @@ impl Callers {
         self.cluster.nodes().iter().map(|node| node.calls_total()).sum()
     }
 
-    /// Returns the addresses that are requested in turn.
     pub(crate) fn addresses(&self) -> &[Pubkey] {
         &self.addresses
     }
@@ -210,7 +203,6 @@ impl Callers {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the lines of the output.
     pub(crate) fn lines(&self) -> Vec<String> {
         let tallies = self.tallies();
         let remarks = self.remarks.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,6 @@ use crate::beside::{self, ACCOUNT, Beside, REFUSED, WELL};
 use crate::callers::{Callers, Row};
 
 pub(crate) const NODES: usize = 3;
-/// The position of the faulty node.
 const FAULTY: usize = 0;
 /// The position of the node that is slow in one of the phases, and down in another.
 const SLOW: usize = WELL;
@@ -89,7 +88,6 @@ pub(crate) fn begin(cluster: &Cluster) {
     cluster.node(SLOW).set_down(true);
 }
 
-/// Injects a fault into the calls of one method at all nodes.
 fn fault_everywhere(cluster: &Cluster, method: &str, fault: &Fault) {
     for node in cluster.nodes() {
         node.fault_on(method, fault.clone(), None);

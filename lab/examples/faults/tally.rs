@@ -5,7 +5,6 @@ use std::time::Duration;
 /// The age in slots above which an answer is old.
 const OLD_SLOTS: u64 = 60;
 
-/// The result of a call.
 pub(crate) enum CallOutcome {
     /// An account. The slot of the answer is `age` slots below the newest slot of its commitment at the beginning of
     /// the call.
@@ -19,10 +18,8 @@ pub(crate) struct Tally {
     name: String,
     /// The duration of each completed call, in microseconds.
     micros: Vec<u128>,
-    /// The ages of the answers in slots.
     ages: Vec<u64>,
     failed: u64,
-    /// The number of requests that the nodes received meanwhile.
     pub(crate) node_requests: u64,
     first_failure: Option<String>,
     /// The number of open calls that began in the phase.

@@ -41,7 +41,6 @@ pub(crate) struct Tally {
     pub(crate) behind: BTreeMap<(Commitment, &'static str), Vec<Slot>>,
     /// The number of reads that got no answer, or an answer with an HTTP error.
     pub(crate) failed: u64,
-    /// The number of reads that got a wrong answer.
     pub(crate) wrong: u64,
     /// The fault of the first failed or wrong read.
     pub(crate) remark: Option<String>,

@@ -87,8 +87,7 @@ impl Options {
     }
 }
 
-/// The gateways, the cluster behind them, and the ideal caches. The gateways and the ideal caches get the same
-/// reads.
+/// The gateways, the cluster behind them, and the ideal caches. The gateways and the ideal caches get the same reads.
 struct Replay {
     cluster: Arc<Cluster>,
     lanes: Vec<Arc<Lane>>,

@@ -24,7 +24,6 @@ pub(crate) struct Measured {
     took: Duration,
 }
 
-/// The sources of answers that are counted as hits.
 const HITS: [&str; 4] = ["carried", "hit", "derived", "stale"];
 /// The methods that a gateway in these runs calls only to follow the chain.
 const FOLLOWING: [&str; 3] = ["getBlocks", "getBlock", "getEpochSchedule"];
@@ -97,7 +96,6 @@ fn percentile(sorted: &[u64], part: usize) -> u64 {
     sorted.get(sorted.len() * part / 100).copied().unwrap_or(0)
 }
 
-/// Returns the table of the gateways' counts.
 pub(crate) fn markdown(gateways: &[Measured]) -> String {
     let mut text = String::new();
     let mut row = |name: &str, column: &dyn Fn(&Measured) -> String| {

@@ -49,7 +49,6 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The result of probing an upstream, or the fault of the call that failed.
 pub(super) type ProbeResult = Result<Examined, Fault>;
 
 /// Returns a warning for each setting that is valid but probably not intended.

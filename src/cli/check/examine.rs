@@ -20,7 +20,6 @@ const TIMED: usize = 5;
 /// because of a rate limit.
 const AT_ONCE: u32 = 30;
 
-/// The maximum number of blocks whose length is measured.
 const MEASURED_BLOCKS: usize = 10;
 /// The number of slots, up to the newest finalized one, among which the blocks to measure are chosen.
 const BLOCK_RANGE: u64 = 100;
@@ -59,8 +58,7 @@ impl Examined {
     }
 }
 
-/// Probes an upstream. `rps` is its configured number of calls a second, which bounds the number of simultaneous
-/// calls.
+/// Probes an upstream. `rps` is its configured number of calls a second, which bounds the number of simultaneous calls.
 ///
 /// # Errors
 /// A required call gets no valid answer. The error is the fault of the first such call. The calls for performance

@@ -110,8 +110,7 @@ pub(in crate::cli) fn of_certificate(config: &Config, now: Timestamp) -> Option<
     (expiry.duration_since(now) < RENEW_BEFORE).then_some(finding)
 }
 
-/// Returns a fault if the user who runs this process cannot write the usage file at `path`. Leaves the file
-/// as it is.
+/// Returns a fault if the user who runs this process cannot write the usage file at `path`. Leaves the file as it is.
 pub(super) fn of_usage_file(path: &Path) -> Option<Finding> {
     let refused = check_writable(path).err()?;
     let folder = path.parent().unwrap_or(path).display();

@@ -24,7 +24,6 @@ pub(super) fn answer(view: &View<'_>, query: &BlockQuery) -> Result<Value, Refus
     }
 }
 
-/// Returns the block of a finalized slot.
 pub(super) fn rooted<'a>(view: &'a View<'_>, slot: Slot) -> Result<&'a Block, Refusal> {
     if slot < view.first_available() {
         return Err(cleaned_up(view, slot));

@@ -37,7 +37,6 @@ pub(super) fn blocks(
     Ok(slots(view, first, last).into())
 }
 
-/// Answers getBlocksWithLimit: the next slots that have a block.
 pub(super) fn blocks_with_limit(view: &View<'_>, newest: Slot, first: Slot, limit: usize) -> Value {
     let mut slots = slots(view, first, newest);
     slots.truncate(limit);

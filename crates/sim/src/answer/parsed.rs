@@ -18,7 +18,6 @@ pub(super) fn is_token_program(owner: &Pubkey) -> bool {
     [address::TOKEN, address::TOKEN_2022].contains(owner)
 }
 
-/// Returns the name of a token program in parsed answers.
 pub(super) fn token_program_name(program: &Pubkey) -> &'static str {
     if *program == address::TOKEN { "spl-token" } else { "spl-token-2022" }
 }

@@ -96,7 +96,6 @@ pub(super) fn number(params: &[Value], index: usize) -> Result<u64, Refusal> {
     argument(params, index)?.as_u64().ok_or_else(|| Refusal::param("Invalid params: expected u64."))
 }
 
-/// Returns the params with this commitment in the last one.
 fn at(mut params: Vec<Value>, commitment: Commitment) -> Vec<Value> {
     if let Some(Value::Object(config)) = params.last_mut() {
         config.insert("commitment".to_owned(), commitment.as_str().into());

@@ -8,7 +8,6 @@ use super::{Refusal, View, send, status};
 
 /// The method that returns a node's health.
 pub(crate) const HEALTH: &str = "getHealth";
-/// The methods that only probes call.
 pub(crate) const PROBE_METHODS: [&str; 8] = [
     HEALTH,
     "getSlot",

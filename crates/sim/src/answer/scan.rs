@@ -17,7 +17,6 @@ use crate::chain::token::{Mint, TokenAccount};
 /// The number of accounts in a list of the largest.
 const LARGEST: usize = 20;
 
-/// Answers getTokenSupply.
 pub(super) fn token_supply(view: &View<'_>, query: &BalanceQuery) -> Result<Value, Refusal> {
     let slot = view.slot(query.commitment);
     let refuse = |reason: &str| Refusal::param(format!("Invalid param: {reason}"));
@@ -70,7 +69,6 @@ pub(super) fn token_accounts(
     Ok(view.contextual(slot, &listed))
 }
 
-/// Answers getProgramAccounts.
 pub(super) fn program_accounts(view: &View<'_>, slot: Slot, params: &[Value]) -> Result<Value, Refusal> {
     let program = public_key(params, 0)?;
     let config = params.get(1);
@@ -83,7 +81,6 @@ pub(super) fn program_accounts(view: &View<'_>, slot: Slot, params: &[Value]) ->
     Ok(if with_context { view.contextual(slot, &listed) } else { listed })
 }
 
-/// Returns true if an account passes a filter of getProgramAccounts.
 fn passes(account: &Account, filter: &Value) -> bool {
     if let Some(size) = filter.get("dataSize").and_then(Value::as_u64) {
         return account.data.len() as u64 == size;
@@ -140,7 +137,6 @@ fn all<'a>(view: &'a View<'_>, slot: Slot) -> impl Iterator<Item = (&'a Pubkey, 
     view.chain.accounts_at(slot).filter(|(_, account)| account.lamports > 0)
 }
 
-/// Answers getTokenLargestAccounts.
 pub(super) fn token_largest(view: &View<'_>, slot: Slot, params: &[Value]) -> Result<Value, Refusal> {
     let key = public_key(params, 0)?;
     let mint = mint(view, slot, &key)?;

@@ -38,7 +38,6 @@ pub(super) fn send(view: &View<'_>, params: &Params) -> Result<Value, Refusal> {
     Ok(signature)
 }
 
-/// Answers simulateTransaction.
 pub(super) fn simulate(view: &View<'_>, params: &Params) -> Result<Value, Refusal> {
     let (mut signed, _) = decode(params)?;
     let params = array(params)?;

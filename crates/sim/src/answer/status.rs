@@ -97,7 +97,6 @@ pub(super) fn one(view: &View<'_>, params: &[Value]) -> Result<Value, Refusal> {
     Ok(answer)
 }
 
-/// Reads a signature, or refuses it in a node's words.
 pub(crate) fn signature(text: &Value) -> Result<[u8; 64], Refusal> {
     let refuse = |reason| Refusal::param(format!("Invalid param: {reason}"));
     let text = text.as_str().ok_or_else(|| refuse("Invalid"))?;

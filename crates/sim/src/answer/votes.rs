@@ -36,8 +36,7 @@ pub(super) fn answer(view: &View<'_>, query: &VotesQuery) -> Value {
     json!({ "current": current, "delinquent": delinquent })
 }
 
-/// Returns every vote account. As on real nodes, the order is that of a hash map, and so differs between
-/// nodes.
+/// Returns every vote account. As on real nodes, the order is that of a hash map, and so differs between nodes.
 fn in_order(view: &View<'_>) -> Vec<Pubkey> {
     let mut keys: Vec<Pubkey> =
         view.chain.addresses.validators.iter().map(|validator| validator.vote).collect();

@@ -35,7 +35,6 @@ pub(crate) const STAKE_HISTORY: Pubkey = key("SysvarStakeHistory1111111111111111
 pub(crate) const INCINERATOR: Pubkey = key("1nc1nerator11111111111111111111111111111111");
 /// The account of Alpenglow's clock. Its address is derived from the first id of the Alpenglow feature.
 pub(crate) const NANOSECOND_CLOCK: Pubkey = key("HQcg2uM8uUqfRprvypQGcU7qucUZJY3odWjJVYce2a6C");
-/// Alpenglow's account of vote rewards.
 pub(crate) const VOTE_REWARD: Pubkey = key("7G85SCUYfFkdPEM5ScoRQmKA5yARzJ9Kr6XrJjZcKgxm");
 
 /// The mint of wrapped SOL. Nodes have its decimals (9) built in.

@@ -33,7 +33,6 @@ impl<'a> Bank<'a> {
         self.account(key).map_or(0, |account| account.lamports)
     }
 
-    /// Writes an account outside of transactions.
     pub(crate) fn write(&mut self, key: Pubkey, account: Account) {
         self.changed.insert(key, account);
     }

@@ -9,8 +9,7 @@ use super::transaction::Transaction;
 pub(crate) struct Block {
     pub(crate) slot: Slot,
     pub(crate) parent_slot: Slot,
-    /// The block height: the number of earlier blocks. Before the simulation began, one slot in 20 counts as
-    /// skipped.
+    /// The block height: the number of earlier blocks. Before the simulation began, one slot in 20 counts as skipped.
     pub(crate) height: u64,
     /// The Unix time in seconds.
     pub(crate) time: i64,

@@ -29,7 +29,6 @@ pub(crate) struct Coin {
     pub(crate) holders: Vec<(Pubkey, Pubkey)>,
 }
 
-/// The behaviour of a validator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValidatorRole {
     /// The validator is staked, leads and votes.
@@ -137,7 +136,6 @@ impl ClusterAddresses {
         }
     }
 
-    /// Returns the validators that lead and vote.
     pub(crate) fn voting(&self) -> impl Iterator<Item = &Validator> {
         self.validators.iter().filter(|validator| validator.role == ValidatorRole::Voting)
     }

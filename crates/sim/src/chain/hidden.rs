@@ -87,7 +87,6 @@ pub(super) fn write(chain: &mut Chain, block: &Block) {
     pay_silent_validators(chain, block.slot, is_early && block.reward_partitions.is_none());
 }
 
-/// Writes the sysvars that change with every block.
 pub(super) fn write_sysvars(chain: &mut Chain, block: &Block) {
     let slot = block.slot;
     let epoch = chain.epoch(slot);

@@ -15,7 +15,12 @@ use super::vote::{TowerSync, VoteState};
 pub(crate) enum TypedInstruction {
     /// Moves lamports between system accounts. `claims` is a third account that the message lists as writable. The
     /// program ignores that account.
-    Transfer { from: Pubkey, to: Pubkey, lamports: u64, claims: Option<Pubkey> },
+    Transfer {
+        from: Pubkey,
+        to: Pubkey,
+        lamports: u64,
+        claims: Option<Pubkey>,
+    },
     /// Moves tokens. A checked transfer also names the mint and its decimals.
     TokenTransfer {
         program: Pubkey,
@@ -26,19 +31,28 @@ pub(crate) enum TypedInstruction {
         checked: Option<(Pubkey, u8)>,
     },
     /// Writes a text into the ledger.
-    Memo { signers: Vec<Pubkey>, text: String },
-    /// A validator's vote.
-    Vote { account: Pubkey, authority: Pubkey, sync: TowerSync, epoch: u64 },
+    Memo {
+        signers: Vec<Pubkey>,
+        text: String,
+    },
+    Vote {
+        account: Pubkey,
+        authority: Pubkey,
+        sync: TowerSync,
+        epoch: u64,
+    },
     /// Sets the transaction's compute unit limit.
     UnitLimit(u32),
     /// Sets the price of a compute unit, in millionths of a lamport.
     UnitPrice(u64),
     /// An instruction of a client that changes nothing, or that fails. Only its compiled form has its accounts and its
     /// data.
-    Other { program: Pubkey, error: Option<InstructionError> },
+    Other {
+        program: Pubkey,
+        error: Option<InstructionError>,
+    },
 }
 
-/// An account of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AccountRef {
     pub(crate) key: Pubkey,
@@ -47,7 +61,6 @@ pub(crate) struct AccountRef {
 }
 
 impl TypedInstruction {
-    /// Returns the called program.
     pub(crate) fn program(&self) -> Pubkey {
         match self {
             Self::Transfer { .. } => address::SYSTEM,
@@ -117,8 +130,7 @@ impl TypedInstruction {
     /// Executes the instruction.
     ///
     /// # Errors
-    /// The program failed. The caller must then drop `scratch`, which may be changed in
-    /// part.
+    /// The program failed. The caller must then drop `scratch`, which may be changed in part.
     pub(crate) fn apply(&self, scratch: &mut Scratch<'_>) -> Result<(), InstructionError> {
         match self {
             Self::Transfer { from, to, lamports, .. } => {

@@ -182,7 +182,6 @@ impl LookupTable {
     }
 }
 
-/// The clock sysvar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Clock {
     pub(crate) slot: Slot,

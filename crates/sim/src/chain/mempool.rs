@@ -73,7 +73,6 @@ impl Mempool {
         self.landed.extend(block.transactions.iter().map(|t| (t.signatures[0], block.slot)));
     }
 
-    /// Forgets the transactions of a block that is dropped.
     pub(super) fn forget(&mut self, block: &Block) {
         for transaction in &block.transactions {
             self.landed.remove(&transaction.signatures[0]);
@@ -85,7 +84,6 @@ impl Mempool {
         self.landed.len() > self.most_landed
     }
 
-    /// Takes the oldest transactions for a block.
     pub(super) fn take(&self) -> Vec<SignedTransaction> {
         let queue = &mut self.waiting().queue;
         let count = queue.len().min(MAX_IN_BLOCK);

@@ -23,8 +23,7 @@ pub(crate) struct AddressTableLookup {
     pub(crate) readonly: Vec<u8>,
 }
 
-/// The accounts from lookup tables. The indexes of instructions count the writable accounts before the read-only
-/// ones.
+/// The accounts from lookup tables. The indexes of instructions count the writable accounts before the read-only ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Loaded {
     pub(crate) writable: Vec<Pubkey>,
@@ -129,7 +128,6 @@ impl Message {
         self.header[0]
     }
 
-    /// Returns the accounts that sign.
     pub(crate) fn signers(&self) -> &[Pubkey] {
         &self.keys[..usize::from(self.header[0])]
     }

@@ -21,7 +21,6 @@ const PAID_AT_ONCE: usize = 20;
 /// The size of a group of token accounts, and the interval at which each of these accounts is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacedAccounts {
-    /// The number of accounts.
     pub accounts: u64,
     /// The number of slots from one write of an account to the next, at least 1. `None` if no transaction writes
     /// the accounts.

@@ -20,7 +20,6 @@ use super::vote::{TowerSync, VoteState};
 use super::{Chain, FINAL_DEPTH, MAX_SKIPPED, STATE_SLOTS, traffic};
 use crate::draw::Draw;
 
-/// The number of consecutive slots that a leader gets.
 const LEADER_SLOTS: u64 = 4;
 /// The number of staked lamports that earn one lamport in an epoch. The 180 epochs of a year thus earn about 7 %.
 const EPOCH_YIELD: u64 = 2_600;
@@ -143,7 +142,6 @@ fn pay_leader(
     })
 }
 
-/// Returns the identity of the leader of a slot.
 pub(crate) fn leader(chain: &Chain, slot: Slot) -> Pubkey {
     let voting: Vec<&Validator> = chain.addresses.voting().collect();
     Draw::new(chain.genesis.seed, "leader", slot / LEADER_SLOTS).pick(&voting).identity
@@ -230,7 +228,6 @@ fn prune(chain: &mut Chain) {
     }
 }
 
-/// Returns the validator's share of the earnings of a stake.
 fn commission(earned: u64, validator: &Validator) -> u64 {
     earned * u64::from(validator.commission_bps) / 10_000
 }

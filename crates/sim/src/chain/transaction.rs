@@ -22,7 +22,6 @@ pub(crate) struct Draft {
     pub(crate) table: Option<usize>,
 }
 
-/// A transaction of a block.
 #[derive(Debug, Clone)]
 pub(crate) struct Transaction {
     pub(crate) signatures: Vec<[u8; 64]>,
@@ -61,7 +60,6 @@ impl Transaction {
         matches!(self.instructions[..], [TypedInstruction::Vote { .. }])
     }
 
-    /// Returns the executed instructions, including the failed one.
     pub(crate) fn executed(&self) -> &[TypedInstruction] {
         let failed = self.failure.and_then(TransactionError::instruction);
         &self.instructions[..failed.map_or(self.instructions.len(), |(at, _)| at + 1)]

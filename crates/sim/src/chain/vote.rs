@@ -49,7 +49,6 @@ pub(crate) struct VoteState {
     pub(crate) authorized: (u64, Pubkey),
     /// The credits by epoch, oldest first: `(epoch, credits, credits before the epoch)`. Credits add up over epochs.
     pub(crate) credits: Vec<(u64, u64, u64)>,
-    /// The slot and time of the last vote.
     pub(crate) last_timestamp: (Slot, i64),
 }
 
@@ -140,7 +139,6 @@ pub(crate) struct TowerSync {
 }
 
 impl TowerSync {
-    /// Returns the slot of the vote.
     pub(crate) fn slot(&self) -> Slot {
         self.tower.votes.back().copied().unwrap_or(0)
     }

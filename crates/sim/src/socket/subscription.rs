@@ -84,7 +84,6 @@ impl Subscription {
         })
     }
 
-    /// Returns the name of the notifications.
     pub(super) fn notification(&self) -> &'static str {
         match self {
             Self::Account { .. } => "accountNotification",
