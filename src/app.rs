@@ -26,6 +26,7 @@ use crate::cache::Cache;
 use crate::config::reload::{Changes, ConfigSource};
 use crate::config::watch::LOOK_EVERY;
 use crate::config::{Config, FollowMode};
+use crate::fair::ByteBudget;
 use crate::follow::{FollowedChain, Follower};
 use crate::frontier::Frontier;
 use crate::gateway::{Gateway, GatewayError};
@@ -33,7 +34,7 @@ use crate::http::access::LogSampler;
 use crate::http::listener;
 use crate::http::shutdown::{GracePeriods, Phases};
 use crate::http::tls::{Tls, TlsError};
-use crate::http::{Front, Incoming, Outgoing};
+use crate::http::{Front, Incoming};
 use crate::low_priority;
 use crate::node::client::ClientError;
 use crate::pool::Pool;
@@ -130,7 +131,7 @@ impl App {
         let gateway = Arc::new(gateway);
         let tracer = tracer(&config, &metrics, &tasks, stop)?;
         tasks.spawn(telemetry::report_folds(stop.clone()));
-        let outgoing = Outgoing::new(config.server.max_outgoing);
+        let outgoing = Arc::new(ByteBudget::new(config.server.max_outgoing));
         let incoming = Incoming::new(config.server.max_incoming);
         let parts = HubParts {
             config: Arc::clone(&config),

@@ -124,6 +124,8 @@ pub struct CacheAnswer {
     pub meta: EntryMeta,
     /// The text of `payload` in the caller's coding. `None` if the text is not compressed.
     pub compressed: Option<Arc<CompressedText>>,
+    /// The entry whose text this is. `None` if the text was written for this caller.
+    pub shared: Option<Arc<Entry>>,
 }
 
 /// The limits of one caller that may change while its call is under way: the lowest slot that it accepts, and the

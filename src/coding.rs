@@ -12,6 +12,7 @@ use std::io::Write;
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
+use crate::fair::TakenOnce;
 use crate::named;
 
 /// The compression level of both formats. This level saves most of the bytes that the highest level saves, at
@@ -83,6 +84,8 @@ pub struct CompressedText {
     length: usize,
     /// The gzip checksum of the uncompressed text.
     crc: Crc,
+    /// The bytes of the text in answers that are not sent yet.
+    pub(crate) unsent: TakenOnce,
 }
 
 impl CompressedText {
@@ -95,7 +98,7 @@ impl CompressedText {
         if coding == Coding::Gzip {
             crc.update(plain);
         }
-        Some(Self { coding, blocks: blocks.into(), length: plain.len(), crc })
+        Some(Self { coding, blocks: blocks.into(), length: plain.len(), crc, unsent: TakenOnce::default() })
     }
 
     /// Returns the coding of the text.

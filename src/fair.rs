@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The maximum number of units that one key or caller may have, as a multiple of the free units. With 8, a
 /// single caller gets 8/9 of all, and two that want everything get 8/17 each. The other 1/9 or 1/17 stays
@@ -48,7 +48,7 @@ impl Share {
 
 /// A supply of bytes that all holders together must not exceed, and how many of them are in use.
 #[derive(Debug)]
-pub(crate) struct ByteBudget {
+pub struct ByteBudget {
     limit: AtomicUsize,
     used: AtomicUsize,
 }
@@ -67,7 +67,8 @@ impl ByteBudget {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    pub(crate) fn used(&self) -> usize {
+    /// Returns the number of bytes in use.
+    pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
@@ -83,6 +84,68 @@ impl ByteBudget {
 
     pub(crate) fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Bytes that are taken of a budget. Dropping the value gives them back.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    budget: Arc<ByteBudget>,
+    bytes: usize,
+}
+
+impl Taken {
+    /// Takes `bytes` bytes of `budget`. `None` if more than `limit` bytes would then be in use.
+    pub(crate) fn of(budget: &Arc<ByteBudget>, bytes: usize, limit: usize) -> Option<Self> {
+        budget.take(bytes, limit).then(|| Self { budget: Arc::clone(budget), bytes })
+    }
+
+    pub(crate) fn nothing_of(budget: &Arc<ByteBudget>) -> Self {
+        Self { budget: Arc::clone(budget), bytes: 0 }
+    }
+
+    /// Returns how many bytes of the budget are free.
+    pub(crate) fn free(&self) -> usize {
+        self.budget.free()
+    }
+
+    /// Takes `bytes` more bytes. Returns false, and takes nothing, if that would exceed the budget.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let fits = self.budget.take(bytes, self.budget.limit());
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
+/// The bytes of a text that several holders keep, although it is in memory once. They are taken once, by the first of the
+/// holders, and given back when the last one leaves.
+#[derive(Debug, Default)]
+pub struct TakenOnce(Mutex<Weak<Taken>>);
+
+impl TakenOnce {
+    /// Returns a holder's part in the bytes, which are `bytes` of `budget`. `None` if nobody else holds them, and more than
+    /// `limit` bytes would then be in use.
+    pub(crate) fn take(&self, budget: &Arc<ByteBudget>, bytes: usize, limit: usize) -> Option<Arc<Taken>> {
+        let mut of_all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = of_all.upgrade() {
+            return Some(taken);
+        }
+        let taken = Arc::new(Taken::of(budget, bytes, limit)?);
+        *of_all = Arc::downgrade(&taken);
+        Some(taken)
+    }
+}
+
+/// A clone counts for itself.
+impl Clone for TakenOnce {
+    fn clone(&self) -> Self {
+        Self::default()
     }
 }
 

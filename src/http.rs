@@ -6,6 +6,7 @@
 mod accepted;
 pub mod access;
 mod activity;
+mod body_parts;
 mod call;
 pub(crate) mod certificate;
 mod client;
@@ -40,11 +41,11 @@ use std::sync::atomic::AtomicUsize;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use fields::has_one_host;
-pub use in_flight::Outgoing;
 pub use incoming::Incoming;
 
 use crate::cache::Cache;
 use crate::config::Config;
+use crate::fair::ByteBudget;
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
 use crate::gateway::Gateway;
@@ -84,7 +85,7 @@ pub struct Front {
     /// The tasks of calls that continue after their callers have disconnected.
     pub tasks: TaskTracker,
     /// The budget for the bytes of all unsent answers, and the bytes reserved from it.
-    pub outgoing: Arc<Outgoing>,
+    pub outgoing: Arc<ByteBudget>,
     /// The budget for the bytes of all bodies, and the bytes that bodies hold.
     pub incoming: Arc<Incoming>,
 }

@@ -16,7 +16,7 @@ use super::freshness::{Limit, ServeRule, Verdict};
 use super::key::LookupPlan;
 use super::lookup::Stored;
 use super::placing::is_at_processed;
-use super::render::is_long_work;
+use super::render::{is_long_work, is_stored_form};
 use super::status::{CacheStatus, ForwardReason};
 use super::{Cache, CacheAnswer, PlannedCall};
 use crate::error::Error;
@@ -322,5 +322,6 @@ async fn serve(
     if status.is_hit() {
         cache.count_hit(query, entry, &payload, status);
     }
-    Ok(Some(CacheAnswer { payload, meta: entry.meta, status, compressed }))
+    let shared = is_stored_form(query, entry).then(|| Arc::clone(entry));
+    Ok(Some(CacheAnswer { payload, meta: entry.meta, status, compressed, shared }))
 }

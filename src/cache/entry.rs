@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::derive::account::{AccountValue, ByteSpan};
 use super::follow_stamp::FollowStamp;
 use crate::coding::{Coding, CompressedText};
+use crate::fair::TakenOnce;
 use crate::methods::{AccountEncoding, Commitment, Slot};
 use crate::node::code;
 use crate::pool::PoolReply;
@@ -235,12 +236,14 @@ pub struct Entry {
     pub stamp: Option<Arc<FollowStamp>>,
     /// The compressed forms of the text, for callers who accept them.
     pub compressed: CompressedForms,
+    /// The bytes of the text in answers that are not sent yet.
+    pub unsent: TakenOnce,
 }
 
 impl Entry {
     /// Creates an entry whose text is not compressed yet.
     pub fn new(body: EntryBody, meta: EntryMeta, stamp: Option<Arc<FollowStamp>>) -> Self {
-        Self { body, meta, stamp, compressed: CompressedForms::default() }
+        Self { body, meta, stamp, compressed: CompressedForms::default(), unsent: TakenOnce::default() }
     }
 }
 

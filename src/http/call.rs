@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use super::accepted::Accepted;
 use super::access::CallOutcome;
+use super::body_parts::{BodyParts, JOINED_BYTES};
 use super::client::ClientInfo;
-use super::in_flight::{FREE_BYTES, InFlightPermit};
-use super::reply::BodyParts;
-use super::{Front, in_flight, uncached};
-use crate::cache::entry::{Payload, TextParts};
+use super::in_flight::{FREE_BYTES, InFlightPermit, Reservation};
+use super::{Front, uncached};
+use crate::cache::entry::{Entry, Payload, TextParts};
 use crate::cache::{CacheAnswer, CacheStatus, CallOptions, Charge, Conditions, MemoryPermit};
 use crate::coding::{Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::config::AnswerLimit;
@@ -178,7 +178,14 @@ fn respond(
     charge: &Charge,
 ) -> Result<CallResponse, Error> {
     let body = envelope(request, id, query, answer);
-    request.take_bytes(AnyMethod::Own(query.method()), &body)?;
+    // Texts of another form, and short ones, are copied.
+    let is_shared = request.front.config.profile == Profile::Node && body.len() > JOINED_BYTES;
+    let shared = answer.shared.as_deref().filter(|_| is_shared);
+    request.take_bytes(
+        AnyMethod::Own(query.method()),
+        &body,
+        shared.map(|entry| (entry, answer.payload.len())),
+    )?;
     charge.answered(answer.status, body.len());
     let (method, commitment) = (Some(query.method().into()), query.commitment());
     let outcome = CallOutcome { method, commitment, outcome: answer.status.outcome() };
@@ -223,7 +230,9 @@ impl Conditions for CallConditions<'_> {
     }
 
     fn reserve_memory(&self, bytes: usize) -> Option<MemoryPermit> {
-        in_flight::reserve(&self.request.front.outgoing, &self.request.principal, bytes)
+        let RequestContext { front, principal, .. } = self.request;
+        let reserved = Reservation::within(front, principal, &BodyParts::default(), bytes, None)?;
+        Some(Box::new(reserved))
     }
 }
 
@@ -261,7 +270,8 @@ impl<'a> RequestContext<'a> {
         Self { front, client, principal, permit, trace, started, bypass, coding, answered }
     }
 
-    /// Reserves the bytes of an answer from the budget for unsent answers ([`Outgoing`](super::Outgoing)).
+    /// Reserves the bytes of an answer from the budget for unsent answers. `shared` is the entry whose text the answer
+    /// sends, and the length of that text.
     ///
     /// All answers of one request together may have as many bytes as a node's answer to that of its methods whose answers
     /// may be longest. Without this limit, a batch of 100 calls could hold 100 times as much. The limit never refuses the
@@ -270,7 +280,12 @@ impl<'a> RequestContext<'a> {
     /// # Errors
     /// [`Error::AnswersTooLarge`] if the answers of the request exceed that. [`Error::Overloaded`] if
     /// they exceed the budget or the key's share of the budget.
-    pub(super) fn take_bytes(&self, method: AnyMethod, body: &BodyParts) -> Result<(), Error> {
+    pub(super) fn take_bytes(
+        &self,
+        method: AnyMethod,
+        body: &BodyParts,
+        shared: Option<(&Entry, usize)>,
+    ) -> Result<(), Error> {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, own) = (answered.0, self.front.pool.longest_answer(method));
         let limit = answered.1.filter(|limit| limit.bytes > own.bytes).unwrap_or(own);
@@ -282,9 +297,9 @@ impl<'a> RequestContext<'a> {
             // While the answers had at most `FREE_BYTES` in total, nothing was reserved. So the earlier answers
             // are reserved now.
             let more = if before <= FREE_BYTES { before } else { 0 };
-            if !self.permit.reserve(self.front, &self.principal, body, more) {
-                return Err(Error::Overloaded);
-            }
+            let shared = shared.map(|(entry, bytes)| (&entry.unsent, bytes));
+            let reservation = Reservation::within(self.front, &self.principal, body, more, shared);
+            self.permit.keep(reservation.ok_or(Error::Overloaded)?);
         }
         *answered = (all, Some(limit));
         Ok(())

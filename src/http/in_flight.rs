@@ -4,20 +4,19 @@
 //! An answer stays in memory until it is written or its connection ends. Without a budget, clients that send requests
 //! and read no answers could exhaust the memory.
 //!
-//! Answers may contain the same long piece of cached text. The piece is in memory once, so the budget counts it
-//! once. Each key may hold a share of the budget: at most eight times as many bytes as are left. Towards the key's
-//! share, a piece counts once for each of the key's answers that contain it. So the answers of other keys do not
-//! change the count.
+//! Many answers may send the text of the same entry. That is in memory once, so the entry takes it from the budget once.
+//! Each key may hold a share of the budget: at most eight times as many bytes as are left. Towards the key's share, a text
+//! counts for each of the key's answers. So the answers of other keys do not change the count.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
 use super::Front;
-use super::reply::{BodyParts, JOINED_BYTES};
-use crate::fair::{ByteBudget, Held};
+use super::body_parts::BodyParts;
+use crate::coding::CompressedText;
+use crate::fair::{ByteBudget, Held, Taken, TakenOnce};
 use crate::gateway::Principal;
 
 /// A request's permit to be in flight. There are `server.max_in_flight` such permits. Dropping the value frees the
@@ -55,26 +54,26 @@ impl InFlightPermit {
         Arc::clone(self.shared.get_or_init(take))
     }
 
-    /// Reserves the bytes of `body`, and `more` bytes for earlier answers of the request. Returns false, and reserves
-    /// nothing, if the bytes exceed the budget for unsent answers or the share of `principal`, the caller.
-    pub(super) fn reserve(
+    /// Keeps the bytes of one more answer until the request is written.
+    pub(super) fn keep(&self, reservation: Reservation) {
+        self.reserved().push(reservation);
+    }
+
+    /// Replaces the reservations for the request's answers by one for `body`, the compressed form of these answers.
+    /// Neither the budget nor the share of `principal` is checked, because the answers were within them.
+    pub(super) fn keep_compressed(
         &self,
         front: &Front,
         principal: &Principal,
         body: &BodyParts,
-        more: usize,
-    ) -> bool {
-        let reservation = Reservation::within(&front.outgoing, principal, body, more);
-        let fits = reservation.is_some();
-        self.reserved().extend(reservation);
-        fits
-    }
-
-    /// Replaces the reservations for the request's answers by one for `body`, the compressed form of these answers.
-    pub(super) fn reserve_instead(&self, front: &Front, principal: &Principal, body: &BodyParts) {
+        texts: &[Arc<CompressedText>],
+    ) {
         let mut reserved = self.reserved();
         if !reserved.is_empty() {
-            *reserved = Reservation::anyway(&front.outgoing, principal, body).into_iter().collect();
+            let shared = texts.iter().map(|text| (&text.unsent, text.bytes()));
+            let held = principal.hold_bytes(body.len(), usize::MAX);
+            *reserved =
+                Reservation::new(&front.outgoing, body, 0, shared, held, usize::MAX).into_iter().collect();
         }
     }
 
@@ -101,173 +100,84 @@ impl Drop for Counted {
 pub(super) const FREE_BYTES: usize = 4 * 1024;
 /// The memory of one entry in a list of pieces, in bytes. It includes the list's spare capacity.
 const PIECE_BYTES: usize = 2 * size_of::<Bytes>();
-/// The memory address of a piece, and its length in bytes.
-type PieceAddress = (usize, usize);
-
-/// The budget of the process for the bytes of unsent answers, and the bytes reserved from it.
-pub struct Outgoing {
-    budget: ByteBudget,
-    /// The number of unsent answers that contain each long piece of text. The address identifies a piece, because
-    /// memory is not reused while an answer refers to it.
-    shared: Mutex<HashMap<PieceAddress, usize>>,
-}
-
-impl Outgoing {
-    /// Creates a budget of `limit` bytes.
-    pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { budget: ByteBudget::new(limit), shared: Mutex::default() })
-    }
-
-    /// Returns the number of bytes that unsent answers have reserved.
-    pub fn used(&self) -> usize {
-        self.budget.used()
-    }
-
-    /// Counts one more answer that contains `piece`. The first such answer reserves the piece's bytes. Returns false,
-    /// and counts nothing, if the reserved bytes would exceed `limit`.
-    fn share(&self, piece: &Bytes, limit: usize) -> bool {
-        let address = address_of(piece);
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(answers) = shared.get_mut(&address) {
-            *answers += 1;
-            return true;
-        }
-        let fits = self.budget.take(piece.len(), limit);
-        if fits {
-            shared.insert(address, 1);
-        }
-        fits
-    }
-
-    /// Counts one answer less that contains `piece`. The last such answer releases the piece's bytes.
-    fn unshare(&self, piece: &Bytes) {
-        let address = address_of(piece);
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(answers) = shared.get_mut(&address) {
-            *answers -= 1;
-            if *answers == 0 {
-                shared.remove(&address);
-                self.budget.give_back(piece.len());
-            }
-        }
-    }
-}
-
-fn address_of(piece: &Bytes) -> PieceAddress {
-    (piece.as_ptr() as usize, piece.len())
-}
 
 /// The bytes reserved for one answer. Dropping the value releases them.
 pub(super) struct Reservation {
-    outgoing: Arc<Outgoing>,
-    /// The reserved bytes that are not in `pieces`: those of short pieces, of the list of pieces, of earlier
-    /// answers of the request, or of text that is not rendered yet.
-    own: usize,
-    /// The long pieces of the answer, which other answers may contain as well.
-    pieces: Vec<Bytes>,
-    /// The bytes counted towards the key's share. `None` if they are not counted.
+    _own: Taken,
+    /// Those of the texts that other answers may send as well.
+    _shared: Vec<Arc<Taken>>,
+    /// Those that count towards the key's share. `None` if they are not counted.
     _held: Option<Held>,
 }
 
 impl Reservation {
-    /// Reserves the bytes of `body` for `principal`, and `more` bytes for earlier answers of the request or for text
-    /// that is not rendered yet. `None` if the bytes exceed the budget or the caller's share.
+    /// Reserves the bytes of `body` for `principal`, and `more` bytes for earlier answers of the request or for text that
+    /// is not written yet. `shared` are those bytes of `body` that are an entry's. `None` if the bytes exceed the budget
+    /// or the caller's share.
     pub(super) fn within(
-        outgoing: &Arc<Outgoing>,
+        front: &Front,
         principal: &Principal,
         body: &BodyParts,
         more: usize,
+        shared: Option<(&TakenOnce, usize)>,
     ) -> Option<Self> {
-        let held = principal.hold_bytes(body.len() + more, outgoing.budget.free())?;
-        Self::new(outgoing, body, more, Some(held), outgoing.budget.limit())
+        let outgoing = &front.outgoing;
+        let held = principal.hold_bytes(body.len() + more, outgoing.free())?;
+        Self::new(outgoing, body, more, shared.into_iter(), Some(held), outgoing.limit())
     }
 
-    /// Reserves the bytes of `body`, the compressed form of answers that were reserved before. Neither the budget nor
-    /// the share of `principal` is checked.
-    pub(super) fn anyway(outgoing: &Arc<Outgoing>, principal: &Principal, body: &BodyParts) -> Option<Self> {
-        Self::new(outgoing, body, 0, principal.hold_bytes(body.len(), usize::MAX), usize::MAX)
-    }
-
-    /// Reserves the bytes of `body`, and `more` bytes that are not in `body`. `None` if the reserved bytes of all
-    /// requests would exceed `limit`.
-    fn new(
-        outgoing: &Arc<Outgoing>,
+    /// Reserves as [`within`](Self::within), if all requests then have reserved at most `limit` bytes.
+    fn new<'a>(
+        outgoing: &Arc<ByteBudget>,
         body: &BodyParts,
         more: usize,
+        shared: impl Iterator<Item = (&'a TakenOnce, usize)> + Clone,
         held: Option<Held>,
         limit: usize,
     ) -> Option<Self> {
-        let mut reservation =
-            Self { outgoing: Arc::clone(outgoing), own: 0, pieces: Vec::new(), _held: held };
-        let short = body.iter().filter(|piece| piece.len() <= JOINED_BYTES);
-        let own = short.map(Bytes::len).sum::<usize>() + body.iter().count() * PIECE_BYTES + more;
-        // If a piece does not fit, dropping `reservation` releases the bytes reserved before it.
-        if !outgoing.budget.take(own, limit) {
-            return None;
-        }
-        reservation.own = own;
-        for piece in body.iter().filter(|piece| piece.len() > JOINED_BYTES) {
-            if !outgoing.share(piece, limit) {
-                return None;
-            }
-            reservation.pieces.push(piece.clone());
-        }
-        Some(reservation)
+        let of_others: usize = shared.clone().map(|(_, bytes)| bytes).sum();
+        let own = body.len().saturating_sub(of_others) + body.iter().count() * PIECE_BYTES + more;
+        let own = Taken::of(outgoing, own, limit)?;
+        let shared = shared.map(|(text, bytes)| text.take(outgoing, bytes, limit));
+        Some(Self { _own: own, _shared: shared.collect::<Option<_>>()?, _held: held })
     }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.outgoing.budget.give_back(self.own);
-        self.pieces.iter().for_each(|piece| self.outgoing.unshare(piece));
-    }
-}
-
-/// Reserves `bytes` bytes for text that is to be rendered for the caller `principal`. Dropping the result releases
-/// the bytes. `None` if the bytes exceed the budget or the caller's share.
-pub(super) fn reserve(
-    outgoing: &Arc<Outgoing>,
-    principal: &Principal,
-    bytes: usize,
-) -> Option<Box<dyn Send + Sync>> {
-    let reservation = Reservation::within(outgoing, principal, &BodyParts::default(), bytes)?;
-    Some(Box::new(reservation))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn body(pieces: &[&Bytes]) -> BodyParts {
-        pieces.iter().map(|piece| (*piece).clone()).collect()
-    }
-
-    fn reserve_body(outgoing: &Arc<Outgoing>, pieces: &[&Bytes]) -> Option<Reservation> {
-        Reservation::new(outgoing, &body(pieces), 0, None, outgoing.budget.limit())
+    /// Reserves an answer of `own` bytes and the whole of `texts`.
+    fn reserve(outgoing: &Arc<ByteBudget>, own: usize, texts: &[(&TakenOnce, usize)]) -> Option<Reservation> {
+        let text = |bytes| Bytes::from(vec![b'x'; bytes]);
+        let body = texts.iter().map(|(_, bytes)| text(*bytes)).chain([text(own)]).collect();
+        Reservation::new(outgoing, &body, 0, texts.iter().copied(), None, outgoing.limit())
     }
 
     #[test]
-    fn shared_pieces_count_once_until_the_last_leaves() {
-        let outgoing = Outgoing::new(100_000);
-        let (kept, own) = (Bytes::from(vec![b'k'; 50_000]), Bytes::from_static(b"own"));
-        let first = reserve_body(&outgoing, &[&own, &kept]);
-        let second = reserve_body(&outgoing, &[&own, &kept]);
+    fn shared_texts_count_once_until_the_last_leaves() {
+        let (outgoing, entry) = (Arc::new(ByteBudget::new(100_000)), TakenOnce::default());
+        let first = reserve(&outgoing, 3, &[(&entry, 50_000)]);
+        let second = reserve(&outgoing, 3, &[(&entry, 50_000)]);
         assert!(first.is_some() && second.is_some());
         assert_eq!(outgoing.used(), 50_000 + 2 * (3 + 2 * PIECE_BYTES));
         drop(first);
         assert_eq!(outgoing.used(), 50_000 + 3 + 2 * PIECE_BYTES);
         drop(second);
         assert_eq!(outgoing.used(), 0);
+        // An entry that was sent before counts again, and its clone for itself.
+        let (again, other) = (reserve(&outgoing, 0, &[(&entry, 50_000)]), entry.clone());
+        assert!(again.is_some() && reserve(&outgoing, 0, &[(&other, 50_000)]).is_none());
     }
 
     #[test]
     fn what_does_not_fit_takes_nothing() {
-        let outgoing = Outgoing::new(100_000);
-        let long = |bytes| Bytes::from(vec![b'x'; bytes]);
-        let held = reserve_body(&outgoing, &[&long(60_000)]);
+        let outgoing = Arc::new(ByteBudget::new(100_000));
+        let [held, fits, too_long] = [TakenOnce::default(), TakenOnce::default(), TakenOnce::default()];
+        let held = reserve(&outgoing, 0, &[(&held, 60_000)]);
         let used = outgoing.used();
-        assert!(held.is_some() && reserve_body(&outgoing, &[&long(20_000), &long(30_000)]).is_none());
+        assert!(held.is_some() && reserve(&outgoing, 0, &[(&fits, 20_000), (&too_long, 30_000)]).is_none());
         assert_eq!(outgoing.used(), used);
-        assert!(reserve_body(&outgoing, &[&long(30_000)]).is_some());
+        assert!(reserve(&outgoing, 30_000, &[]).is_some());
     }
 }

@@ -19,19 +19,19 @@ use tokio::time::{Instant, timeout_at};
 use super::in_flight::FREE_BYTES;
 use super::reply::HttpReply;
 use super::{Front, request};
-use crate::fair::{ByteBudget, Held, Share};
+use crate::fair::{ByteBudget, Held, Share, Taken};
 use crate::gateway::{PerAddress, Principal};
 
 /// The budget of the process for the bytes of bodies.
 pub struct Incoming {
-    budget: ByteBudget,
+    budget: Arc<ByteBudget>,
     addresses: PerAddress<Share>,
 }
 
 impl Incoming {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { budget: ByteBudget::new(limit), addresses: PerAddress::new() })
+        Arc::new(Self { budget: Arc::new(ByteBudget::new(limit)), addresses: PerAddress::new() })
     }
 
     /// Returns the number of bytes that bodies hold.
@@ -42,8 +42,7 @@ impl Incoming {
 
 /// The memory of one body. Dropping the value gives it back.
 pub(super) struct Arriving {
-    incoming: Arc<Incoming>,
-    bytes: usize,
+    taken: Taken,
     held: Held,
     /// The bytes that have arrived.
     text: Vec<u8>,
@@ -52,18 +51,15 @@ pub(super) struct Arriving {
 impl Arriving {
     /// Begins a body of the caller `principal` at the address `client`. It has no bytes yet.
     pub(super) fn new(front: &Front, principal: &Principal, client: Option<IpAddr>) -> Self {
-        let incoming = Arc::clone(&front.incoming);
-        let of_address = || (*incoming.addresses.get(client, Share::default)).clone();
+        let Incoming { budget, addresses } = &*front.incoming;
+        let of_address = || (*addresses.get(client, Share::default)).clone();
         let held = principal.arriving().unwrap_or_else(of_address).hold_nothing();
-        Self { incoming, bytes: 0, held, text: Vec::new() }
+        Self { taken: Taken::nothing_of(budget), held, text: Vec::new() }
     }
 
     /// Takes the memory for `bytes` more bytes. Returns false if that would exceed the budget or the caller's share.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
-        let budget = &self.incoming.budget;
-        let fits = self.held.grow(bytes, budget.free()) && budget.take(bytes, budget.limit());
-        self.bytes += if fits { bytes } else { 0 };
-        fits
+        self.held.grow(bytes, self.taken.free()) && self.taken.grow(bytes)
     }
 
     /// Appends `chunk` to a body of which `announced` bytes, and perhaps more, are to come. Returns false if there is too
@@ -79,12 +75,6 @@ impl Arriving {
         }
         self.text.extend_from_slice(chunk);
         true
-    }
-}
-
-impl Drop for Arriving {
-    fn drop(&mut self) {
-        self.incoming.budget.give_back(self.bytes);
     }
 }
 

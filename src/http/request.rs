@@ -10,13 +10,13 @@ use tokio::time::{Instant, timeout};
 
 use super::Front;
 use super::access::{AccessLine, CallOutcome, Calls};
+use super::body_parts::BodyParts;
 use super::call::{self, Admission, CallResponse, RequestContext};
 use super::client::ClientInfo;
 use super::in_flight::InFlightPermit;
-use super::reply::BodyParts;
 use super::reply::{Explained, HttpReply};
 use crate::cache::CacheStatus;
-use crate::coding::{self, Coding, SplicePart};
+use crate::coding::{self, Coding, CompressedText, SplicePart};
 use crate::error::Error;
 use crate::gateway::Principal;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
@@ -112,12 +112,21 @@ fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses
     Responses::Whole(request.refuse(id, None, None, error))
 }
 
-/// Returns the compressed body and its content coding. `None` if the body is sent uncompressed.
-async fn compress(request: &RequestContext<'_>, responses: &Responses) -> Option<(Coding, Vec<Bytes>)> {
+/// The body of a response in a content coding.
+struct CompressedBody {
+    coding: Coding,
+    pieces: Vec<Bytes>,
+    /// The compressed texts that it is made of.
+    texts: Vec<Arc<CompressedText>>,
+}
+
+/// Returns the compressed body. `None` if the body is sent uncompressed.
+async fn compress(request: &RequestContext<'_>, responses: &Responses) -> Option<CompressedBody> {
     let is_node = request.front.config.profile == Profile::Node;
     if is_node && responses.all().iter().any(CallResponse::compression_is_left_to_cache) {
         let coding = request.coding?;
-        return Some((coding, responses.spliced(coding)?));
+        let texts = responses.all().iter().filter_map(|response| response.compressed.clone()).collect();
+        return Some(CompressedBody { coding, pieces: responses.spliced(coding)?, texts });
     }
     let coding = request.client.accepts.best()?;
     if !coding::is_worth(responses.len()) {
@@ -125,7 +134,8 @@ async fn compress(request: &RequestContext<'_>, responses: &Responses) -> Option
     }
     let text = responses.text();
     let work = request.front.cache.compressor().compress(text.len(), move || coding.encode(&text.joined()));
-    Some((coding, vec![timeout(COMPRESSION_TIMEOUT, work).await.ok()??]))
+    let pieces = vec![timeout(COMPRESSION_TIMEOUT, work).await.ok()??];
+    Some(CompressedBody { coding, pieces, texts: Vec::new() })
 }
 
 /// Makes the reply, writes the line of the access log, and ends the request's trace span. The reply takes over the
@@ -134,7 +144,7 @@ fn finish(
     request: RequestContext<'_>,
     span: RequestSpan,
     responses: Responses,
-    compressed: Option<(Coding, Vec<Bytes>)>,
+    compressed: Option<CompressedBody>,
 ) -> HttpReply {
     let mut reply = HttpReply::json(StatusCode::OK, BodyParts::default());
     let (calls, mut reason, mut bytes) = (responses.calls(), None, 0);
@@ -157,9 +167,9 @@ fn finish(
         reply.body = responses.into_text();
         bytes = reply.body.len();
     }
-    if let Some((coding, body)) = compressed {
-        reply.set_compressed(coding, body);
-        request.permit.reserve_instead(request.front, &request.principal, &reply.body);
+    if let Some(CompressedBody { coding, pieces, texts }) = compressed {
+        reply.set_compressed(coding, pieces);
+        request.permit.keep_compressed(request.front, &request.principal, &reply.body, &texts);
     }
     // Even an uncompressed reply needs `Vary` if other clients may get it compressed (RFC 9110, 12.5.5).
     reply.varies |= coding::is_worth(reply.body.len());

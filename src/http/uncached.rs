@@ -148,7 +148,7 @@ fn respond(
             node_error(id, body)
         }
     };
-    request.take_bytes(method, &body)?;
+    request.take_bytes(method, &body, None)?;
     let outcome = CallOutcome { method: Some(method), commitment, outcome: answer.status.outcome() };
     let node = answer.node.and_then(|node| u32::try_from(node).ok());
     Ok(CallResponse { status: Some(answer.status), node, ..CallResponse::new(body, outcome) })

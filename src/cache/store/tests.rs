@@ -7,6 +7,7 @@ use super::*;
 use crate::cache::derive::block::BlockShape;
 use crate::cache::key::Finality;
 use crate::coding::{Coding, CompressedText};
+use crate::fair::TakenOnce;
 
 fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
     let body = EntryBody::Verbatim(Payload::Result(TextParts::One(Bytes::from(vec![b'1'; bytes]))));
@@ -22,6 +23,7 @@ fn entry(slot: u64, bytes: usize) -> Arc<Entry> {
         },
         stamp: None,
         compressed: CompressedForms::default(),
+        unsent: TakenOnce::default(),
     })
 }
 

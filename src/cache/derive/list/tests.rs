@@ -8,6 +8,7 @@ use super::super::super::forms;
 use super::super::account::AccountKind;
 use super::super::tests::{RecordedCall, load};
 use super::*;
+use crate::fair::TakenOnce;
 use crate::methods::{AccountEncoding, AccountForm as Form, BASE58_TOO_LONG, Commitment, Query};
 use crate::node::NodeReply;
 
@@ -35,6 +36,7 @@ fn entry(single: SingleAccount, slot: u64) -> Arc<Entry> {
         meta: EntryMeta { slot, sent_at: Instant::now(), class, derived: false, carried: false, node: None },
         stamp: None,
         compressed: CompressedForms::default(),
+        unsent: TakenOnce::default(),
     })
 }
 
