@@ -5,8 +5,7 @@
 //! configured, and asks a node last. The caching rules decide whether a node's answer is stored. A flight for most
 //! shapes of a block waits for another one, which fetches the block in base64.
 //!
-//! A failed fetch is not repeated here, because the pool has asked every node that its budget allows. Misses of single
-//! accounts are not merged into lists, in which every caller would wait for the slowest account.
+//! Misses of single accounts are not merged into lists, in which every caller would wait for the slowest account.
 
 use std::sync::Arc;
 use std::time::Duration;
