@@ -144,11 +144,20 @@ impl Lookup {
         (guard.number() == generation).then(|| self.insert(key.clone(), entry))
     }
 
-    /// Stores `entry`, unless the entry stored under `key` is newer and may still be served.
+    /// Stores `entry`, unless the entry stored under `key` is newer and may still be served, or says of a block that its
+    /// slot was skipped where `entry` only says that no node has it at this moment.
     pub(super) fn insert(&self, key: Key, entry: &Arc<Entry>) -> Insert {
-        let rule = ServeRule::within(Limit::InFault);
-        let may_serve = |stored: &EntryMeta| self.freshness.serves(&rule, stored, Instant::now()).is_yes();
-        let inserted = self.store.insert(key, entry, may_serve);
+        let stays = |stored: &EntryMeta| {
+            let rule = if stored.slot > entry.meta.slot {
+                ServeRule::within(Limit::InFault)
+            } else if is_absence(entry.meta.class) && is_skip(stored.class) {
+                ServeRule::within(Limit::Fresh)
+            } else {
+                return false;
+            };
+            self.freshness.serves(&rule, stored, Instant::now()).is_yes()
+        };
+        let inserted = self.store.insert(key, entry, stays);
         if matches!(inserted, Insert::ReplacedNewer) && !is_at_processed(entry.meta.class) {
             self.metrics.cache_floor_resets.at(()).inc();
         }
@@ -211,6 +220,7 @@ impl Lookup {
     pub(super) fn cache_policy(&self, plan: &LookupPlan, reply: &PoolReply) -> (Payload, Placement) {
         let keep = |class| Ok((plan.key.clone(), class));
         let absent = |class| Ok((plan.alternate_key.clone().unwrap_or_else(|| plan.key.clone()), class));
+        let is_told_absent = |code| plan.upstream.method().rules().absences.contains(&code);
         match &reply.body {
             NodeReply::Result(result) => {
                 let placement = match (&plan.upstream, &plan.key) {
@@ -220,7 +230,7 @@ impl Lookup {
                     {
                         Err(UncacheableReason::Null)
                     }
-                    (Query::Block(_), _) if reply.is_short => self.place_absent_block(plan),
+                    (Query::Block(_), _) if reply.is_short => absent(self.class_of_absence(&plan.upstream)),
                     (Query::Blocks(_) | Query::Page(_), _) => self.place_plain(plan, reply, result),
                     (_, Key::Plain(..)) if reply.is_short => keep(self.class_of_absence(&plan.upstream)),
                     (_, Key::Plain(..)) => self.place_plain(plan, reply, result),
@@ -256,30 +266,15 @@ impl Lookup {
                     {
                         absent(Class::NotYet(q.slot, q.commitment))
                     }
-                    (query, code) if query.method().rules().absences.contains(&code) => match query {
-                        Query::Block(_) => self.place_absent_block(plan),
-                        _ => keep(self.class_of_absence(query)),
-                    },
+                    (Query::Block(_), code) if is_told_absent(code) => {
+                        absent(self.class_of_absence(&plan.upstream))
+                    }
+                    (query, code) if is_told_absent(code) => keep(self.class_of_absence(query)),
                     _ => Err(UncacheableReason::Transient),
                 };
                 (Payload::Error { code: *code, body: body.clone() }, placement)
             }
         }
-    }
-
-    /// Returns the key and class of the answer that no node has the block of `plan` at this moment. It is not kept in the
-    /// place of a better one, that the slot was skipped.
-    fn place_absent_block(&self, plan: &LookupPlan) -> Placement {
-        let key = plan.alternate_key.as_ref().unwrap_or(&plan.key);
-        let rule = ServeRule::within(Limit::Fresh);
-        let is_skipped = self.store.get(key).is_some_and(|stored| {
-            matches!(stored.meta.class, Class::Skipped | Class::SkippedUnconfirmed)
-                && self.freshness.serves(&rule, &stored.meta, Instant::now()).is_yes()
-        });
-        if is_skipped {
-            return Err(UncacheableReason::Older);
-        }
-        Ok((key.clone(), self.class_of_absence(&plan.upstream)))
     }
 
     /// Returns the key and class of `result`, which `reply` has brought for the call of `plan`, and which is kept as it is.
@@ -414,6 +409,14 @@ impl Lookup {
     }
 }
 
+fn is_skip(class: Class) -> bool {
+    matches!(class, Class::Skipped | Class::SkippedUnconfirmed)
+}
+
+fn is_absence(class: Class) -> bool {
+    matches!(class, Class::Absent(..))
+}
+
 /// Returns true if answers of the class belong to one slot, so that a later one should not be of a lower slot.
 pub(super) fn is_of_a_slot(class: Class) -> bool {
     matches!(class, Class::Account(_) | Class::Fee(_) | Class::Votes(_))
@@ -462,6 +465,21 @@ mod tests {
             assert_eq!(resets(), expected, "{commitment}");
             entries.insert(key, &entry(4, class, Instant::now()));
             assert_eq!(resets(), expected, "the higher slot stays");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_has_replaces_no_skipped_slot() {
+        let entries = no_entries();
+        for (slot, class) in [(7, Class::Skipped), (8, Class::SkippedUnconfirmed)] {
+            let absent = Class::Absent(0, Commitment::Confirmed);
+            entries.insert(Key::NoBlock(slot), &entry(5, class, Instant::now()));
+            // It was placed before the other answer came.
+            let kept = entries.insert(Key::NoBlock(slot), &entry(6, absent, Instant::now()));
+            assert!(matches!(kept, Insert::KeptNewer(stored) if stored.meta.class == class));
+            tokio::time::advance(std::time::Duration::from_hours(25)).await;
+            let replaced = entries.insert(Key::NoBlock(slot), &entry(6, absent, Instant::now()));
+            assert!(matches!(replaced, Insert::Stored), "{class:?} is out of date");
         }
     }
 

@@ -1,5 +1,4 @@
-//! The entry store: a moka cache bounded in bytes. An entry of a lower slot replaces a stored one only once
-//! the stored one may not be served any more.
+//! The entry store: a moka cache bounded in bytes.
 //!
 //! moka's `Expiry` and time to live are not used. Freshness depends on the newest known slot, too, and tests
 //! step their own clock.
@@ -55,7 +54,7 @@ pub enum Insert {
     Stored,
     /// The entry replaced an entry of a higher slot that may not be served any more.
     ReplacedNewer,
-    /// An entry of a higher slot is stored, and stays.
+    /// A better entry is stored, and stays.
     KeptNewer(Arc<Entry>),
     /// The entry is larger than `cache.max_entry`.
     TooLarge,
@@ -75,21 +74,21 @@ impl EntryStore {
         self.entries.load().get(key)
     }
 
-    /// Stores `entry`, unless the stored entry has a higher slot and `serves` returns true for it. The
-    /// comparison and the replacement are atomic.
-    pub fn insert(&self, key: Key, entry: &Arc<Entry>, serves: impl Fn(&EntryMeta) -> bool) -> Insert {
+    /// Stores `entry`, unless `stays` returns true for the stored entry. The comparison and the replacement are atomic.
+    pub fn insert(&self, key: Key, entry: &Arc<Entry>, stays: impl Fn(&EntryMeta) -> bool) -> Insert {
         if u64::from(weight(&key, entry)) > self.max_entry {
             return Insert::TooLarge;
         }
         let mut outcome = Insert::Stored;
         self.entries.load().entry(key).and_compute_with(|stored| {
-            let stored = stored.map(moka::Entry::into_value);
-            if let Some(stored) = stored.filter(|stored| stored.meta.slot > entry.meta.slot) {
-                if serves(&stored.meta) {
+            if let Some(stored) = stored.map(moka::Entry::into_value) {
+                if stays(&stored.meta) {
                     outcome = Insert::KeptNewer(stored);
                     return Op::Nop;
                 }
-                outcome = Insert::ReplacedNewer;
+                if stored.meta.slot > entry.meta.slot {
+                    outcome = Insert::ReplacedNewer;
+                }
             }
             Op::Put(Arc::clone(entry))
         });

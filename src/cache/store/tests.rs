@@ -32,22 +32,17 @@ fn store(capacity: u64, max_entry: u64) -> EntryStore {
 }
 
 #[tokio::test]
-async fn keeps_the_higher_slot() {
+async fn what_is_better_stays() {
     let store = store(1 << 20, 1 << 20);
     let stored = || store.get(&Key::Samples).map(|e| (e.meta.slot, e.body.weight()));
-    assert!(matches!(store.insert(Key::Samples, &entry(10, 1), |_| true), Insert::Stored));
-    assert!(
-        matches!(store.insert(Key::Samples, &entry(9, 2), |_| true), Insert::KeptNewer(stored) if stored.meta.slot == 10)
-    );
+    let insert = |slot, bytes, stays| store.insert(Key::Samples, &entry(slot, bytes), |_| stays);
+    assert!(matches!(insert(10, 1, true), Insert::Stored));
+    assert!(matches!(insert(9, 2, true), Insert::KeptNewer(stored) if stored.meta.slot == 10));
     assert_eq!(stored(), Some((10, 1)));
-    assert!(matches!(store.insert(Key::Samples, &entry(10, 3), |_| true), Insert::Stored));
+    assert!(matches!(insert(10, 3, false), Insert::Stored));
     assert_eq!(stored(), Some((10, 3)));
-    assert!(matches!(store.insert(Key::Samples, &entry(11, 4), |_| true), Insert::Stored));
-    assert_eq!(stored(), Some((11, 4)));
-    assert!(matches!(
-        store.insert(Key::Samples, &entry(7, 5), |stored| stored.slot != 11),
-        Insert::ReplacedNewer
-    ));
+    assert!(matches!(insert(11, 4, false), Insert::Stored));
+    assert!(matches!(insert(7, 5, false), Insert::ReplacedNewer));
     assert_eq!(stored(), Some((7, 5)));
 }
 
@@ -55,7 +50,7 @@ async fn keeps_the_higher_slot() {
 async fn a_block_weighs_its_places() {
     let bytes_of = |shape| {
         let store = store(1 << 20, 1 << 20);
-        store.insert(Key::Block(7, shape, Finality::Final), &entry(7, 100 << 10), |_| true);
+        store.insert(Key::Block(7, shape, Finality::Final), &entry(7, 100 << 10), |_| false);
         store.usage().0
     };
     let made = BlockShape { rewards: false, ..BlockShape::BASE64 };
@@ -67,7 +62,7 @@ async fn a_block_weighs_its_places() {
 async fn a_purged_entry_is_not_replaced() {
     let store = store(1 << 20, 1 << 20);
     let (stored, later, other) = (entry(10, 1), entry(11, 2), entry(12, 3));
-    store.insert(Key::Samples, &stored, |_| true);
+    store.insert(Key::Samples, &stored, |_| false);
     store.replace(Key::Samples, &stored, &later);
     assert_eq!(store.get(&Key::Samples).map(|entry| entry.meta.slot), Some(11));
     // Another answer came meanwhile.
@@ -83,7 +78,7 @@ async fn purge_removes_and_counts_matching_entries() {
     let metrics = Metrics::new();
     let store = EntryStore::new(1 << 30, 1 << 20, Arc::clone(&metrics));
     for slot in 0..1000 {
-        store.insert(Key::NoBlock(slot), &entry(slot, 10), |_| true);
+        store.insert(Key::NoBlock(slot), &entry(slot, 10), |_| false);
     }
     let even = |key: &Key, _: &EntryMeta| key.block_slot().is_some_and(|slot| slot % 2 == 0);
     assert_eq!((store.purge(even), store.purge(even)), (500, 0));
@@ -95,9 +90,9 @@ async fn purge_removes_and_counts_matching_entries() {
 #[tokio::test]
 async fn store_is_bounded_in_bytes() {
     let store = store(100_000, 20_000);
-    assert!(matches!(store.insert(Key::Samples, &entry(1, 20_000), |_| true), Insert::TooLarge));
+    assert!(matches!(store.insert(Key::Samples, &entry(1, 20_000), |_| false), Insert::TooLarge));
     for slot in 0..1000 {
-        store.insert(Key::NoBlock(slot), &entry(slot, 1000), |_| true);
+        store.insert(Key::NoBlock(slot), &entry(slot, 1000), |_| false);
     }
     let (bytes, entries) = store.usage();
     assert!(bytes <= 100_000 && entries > 40, "{bytes} bytes in {entries} entries");
@@ -112,7 +107,7 @@ async fn what_does_not_fit_is_evicted_and_counted() {
         let store = EntryStore::new(CAPACITY, 16 << 20, Arc::clone(&metrics));
         let mut too_large = 0;
         for slot in 0..400 {
-            let inserted = store.insert(Key::NoBlock(slot), &entry(slot, block), |_| true);
+            let inserted = store.insert(Key::NoBlock(slot), &entry(slot, block), |_| false);
             too_large += u64::from(matches!(inserted, Insert::TooLarge));
         }
         let (bytes, entries) = store.usage();
@@ -133,7 +128,7 @@ async fn hot_entries_survive_a_scan_of_large_blocks() {
     let store = store(16 << 20, 4 << 20);
     let hot: Vec<Key> = (0..1000).map(Key::NoBlock).collect();
     for key in &hot {
-        store.insert(key.clone(), &entry(1, 300), |_| true);
+        store.insert(key.clone(), &entry(1, 300), |_| false);
     }
     let asked =
         |round: usize| hot.iter().skip(round % 4).step_by(4).filter(|key| store.get(key).is_some()).count();
@@ -145,7 +140,7 @@ async fn hot_entries_survive_a_scan_of_large_blocks() {
     for scanned in 0..400 {
         let slot = 1_000_000 + u64::try_from(scanned).unwrap();
         assert!(store.get(&Key::NoBlock(slot)).is_none());
-        store.insert(Key::NoBlock(slot), &entry(1, 2 << 20), |_| true);
+        store.insert(Key::NoBlock(slot), &entry(1, 2 << 20), |_| false);
         found += asked(scanned);
         of += 250;
     }
@@ -158,7 +153,7 @@ async fn hot_entries_survive_a_scan_of_large_blocks() {
 async fn get_returns_the_entry_without_a_copy() {
     let store = store(16 << 20, 8 << 20);
     let block = entry(1, 5 << 20);
-    store.insert(Key::NoBlock(1), &block, |_| true);
+    store.insert(Key::NoBlock(1), &block, |_| false);
     assert!(Arc::ptr_eq(&store.get(&Key::NoBlock(1)).unwrap(), &block));
 }
 
@@ -168,13 +163,13 @@ async fn clear_removes_and_counts_all_entries() {
         let metrics = Metrics::new();
         let store = EntryStore::new(1 << 30, 1 << 20, Arc::clone(&metrics));
         for slot in 0..entries {
-            store.insert(Key::NoBlock(slot), &entry(slot, 10), |_| true);
+            store.insert(Key::NoBlock(slot), &entry(slot, 10), |_| false);
         }
         store.clear();
         assert_eq!(store.usage(), (0, 0));
         assert!((0..entries).all(|slot| store.get(&Key::NoBlock(slot)).is_none()));
         assert_eq!(metrics.cache_evictions.at(EvictionCause::Purged).get(), entries);
-        store.insert(Key::NoBlock(1), &entry(1, 10), |_| true);
+        store.insert(Key::NoBlock(1), &entry(1, 10), |_| false);
         assert!(store.get(&Key::NoBlock(1)).is_some() && store.usage().1 == 1);
     }
 }
@@ -203,7 +198,7 @@ fn step() -> impl Strategy<Value = StoreStep> {
 fn apply(store: &EntryStore, step: &StoreStep) {
     match step {
         StoreStep::Keep { key, bytes } => {
-            drop(store.insert(Key::NoBlock(*key), &entry(*key, *bytes), |_| true));
+            drop(store.insert(Key::NoBlock(*key), &entry(*key, *bytes), |_| false));
         }
         StoreStep::Compress { key, bytes } => {
             if let Some(stored) = store.get(&Key::NoBlock(*key)) {
@@ -287,7 +282,7 @@ fn weighing_does_not_restore_cleared_entries() {
     for _ in 0..300 {
         let stored = entry(1, 100);
         for key in &keys {
-            store.insert(key.clone(), &stored, |_| true);
+            store.insert(key.clone(), &stored, |_| false);
         }
         std::thread::scope(|scope| {
             let weighing = scope.spawn(|| {
