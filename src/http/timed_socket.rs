@@ -19,8 +19,6 @@ use super::activity::ConnectionActivity;
 
 /// The first bytes of a client that speaks HTTP/2 without negotiation (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The capacity for the first read, in bytes. The head and body of a usual request fit into it.
-const FIRST_READ_BYTES: usize = 4096;
 /// The length up to which the head and the body of an answer are written in one piece, in bytes.
 const SHORT_BYTES: usize = 1024;
 
@@ -108,7 +106,8 @@ impl<S: AsyncRead + Unpin> TimedSocket<S> {
             if known == PREFACE.len() {
                 break true;
             }
-            read.reserve(FIRST_READ_BYTES);
+            // No more, because many clients may say nothing else.
+            read.reserve(PREFACE.len());
             if self.read_buf(&mut read).await? == 0 {
                 break false;
             }
