@@ -198,3 +198,17 @@ async fn drain_timeout_cuts_hung_calls() {
     assert_eq!(gateway.in_flight(), 0);
     assert_eq!(gateway.connections(), 0);
 }
+
+#[tokio::test]
+async fn a_websocket_that_opens_before_the_stop_is_told_of_it() {
+    let gateway =
+        TestGateway::builder().nodes(1).grace_periods(|periods| periods.notice = PATIENCE / 20).start().await;
+    let opening = async {
+        until_draining(&gateway).await;
+        let mut socket = gateway.try_socket("/v3/dev", "").await.unwrap();
+        socket.subscribe("slotSubscribe", serde_json::json!([])).await;
+        socket
+    };
+    let ((), mut socket) = tokio::join!(gateway.app.stop(), opening);
+    assert_eq!(socket.closed().await, 1001);
+}

@@ -100,6 +100,16 @@ async fn first_bytes_tell_the_protocol() {
     assert_eq!(late.kind(), ErrorKind::TimedOut, "a client that says nothing");
 }
 
+#[tokio::test]
+async fn no_more_is_kept_than_tells_the_protocol() {
+    let (mut client, socket) = tokio::io::duplex(8192);
+    let timeouts = Timeouts { head: HEAD, idle: IDLE, write: WRITE, linger: LINGER };
+    let mut stream = TimedSocket::new(socket, Arc::default(), timeouts);
+    client.write_all(&[PREFACE, &[0; 4000]].concat()).await.unwrap();
+    assert!(stream.opens_with_http2().await.unwrap());
+    assert_eq!(stream.into_parts().1, PREFACE);
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_a_client_that_takes_nothing_times_out() {
     let (mut client, mut stream, _exchange) = pair();

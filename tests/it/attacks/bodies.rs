@@ -156,6 +156,37 @@ async fn one_key_cannot_take_the_memory_for_bodies() {
 }
 
 #[tokio::test]
+async fn a_thousand_endless_bodies_of_one_key_leave_room_for_another() {
+    let (gateway, other, _dir) = narrow(|_| {}).await;
+    let mut open = Vec::new();
+    for _ in 0..10 {
+        let mut calls = http2(&gateway, [127, 0, 0, 1]).await.ready().await.unwrap();
+        for _ in 0..100 {
+            let head = Request::post(gateway.url_of("dev")).header("content-type", "application/json");
+            let (reply, mut sending) = calls.send_request(head.body(()).unwrap(), false).unwrap();
+            sending.send_data(vec![b' '; SHORT].into(), false).unwrap();
+            open.push((reply, sending));
+        }
+        open.push({
+            // The last request of the connection comes after all others, so these have been read as far as they came.
+            let head = Request::post(gateway.url_of("wrong")).header("content-type", "application/json");
+            let (reply, mut sending) = calls.send_request(head.body(()).unwrap(), false).unwrap();
+            sending.send_data(CALL.into(), true).unwrap();
+            (reply, sending)
+        });
+        let (reply, _) = open.pop().expect("it was pushed");
+        assert_eq!(reply.await.unwrap().status(), 401);
+    }
+    for _ in 0..10 {
+        let mut served = from(&gateway, [127, 0, 0, 2]).await;
+        served.write_all(post(&format!("/v3/{other}"), "", &call_of(SHORT)).as_bytes()).await.unwrap();
+        assert!(read_until(&mut served, is_whole).await.contains("200 OK"), "the other key is served");
+    }
+    let used = gateway.front().incoming.used();
+    assert!(used > SHORT && used <= MIB, "{used} bytes are kept");
+}
+
+#[tokio::test]
 async fn an_address_without_a_key_keeps_its_newest_connections() {
     let (gateway, other, _dir) = narrow(|_| {}).await;
     let mut shown = from(&gateway, [127, 0, 0, 1]).await;
