@@ -77,19 +77,15 @@ const EPOCHS_WAIT: Duration = Duration::from_secs(1);
 
 /// A cache in front of a pool of nodes. `cache/answer.rs` leads each call through these parts.
 pub struct Cache {
-    /// The stored entries, and the rules for serving them.
     lookup: Arc<Lookup>,
-    /// Fetches answers that are not stored.
     fetcher: Arc<Fetcher>,
     /// Writes an entry in the encoding, slice and compression that the caller wants.
     renderer: Arc<Renderer>,
     /// Removes entries from this cache and from the shared store.
     purger: Arc<Purger>,
-    /// Compares hits with nodes' later answers.
     verifier: Arc<Verifier>,
 }
 
-/// The options of a caller's call, in addition to the query.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
     /// True if the call goes to a node even if an answer is stored. The node's answer is stored all the same.
@@ -100,27 +96,22 @@ pub struct CallOptions {
     pub timeout: Duration,
     /// The content coding that the caller accepts. The answer may still come uncompressed.
     pub coding: Option<Coding>,
-    /// The id by which the pool tells callers apart.
     pub caller: CallerId,
-    /// The call's span context.
     pub trace: Trace,
 }
 
 impl CallOptions {
-    /// Returns the moment at which the caller stops waiting.
     fn deadline(&self) -> Instant {
         self.asked_at + self.timeout
     }
 }
 
-/// An answer on its way to a caller.
 #[derive(Debug, Clone)]
 pub struct CacheAnswer {
     /// The node's result or error.
     pub payload: Payload,
     /// The source of the answer, for the `Cache-Status` header, the log and the metrics.
     pub status: CacheStatus,
-    /// The slot, age and class of the answer.
     pub meta: EntryMeta,
     /// The text of `payload` in the caller's coding. `None` if the text is not compressed.
     pub compressed: Option<Arc<CompressedText>>,
@@ -155,7 +146,6 @@ impl Conditions for NoConditions {
     }
 }
 
-/// A caller's call with its plan: the keys to look up, and the call to send to a node.
 #[derive(Clone)]
 struct PlannedCall<'a> {
     query: &'a Query,
@@ -163,7 +153,6 @@ struct PlannedCall<'a> {
     options: CallOptions,
     charge: &'a Charge,
     conditions: &'a dyn Conditions,
-    /// The moment at which the caller arrived.
     arrived_at: Instant,
 }
 
@@ -175,12 +164,10 @@ fn stored_rule(query: &Query, conditions: &dyn Conditions) -> ServeRule {
 }
 
 impl PlannedCall<'_> {
-    /// Returns the rule for a stored entry that is served to this caller.
     fn stored_rule(&self) -> ServeRule {
         stored_rule(self.query, self.conditions)
     }
 
-    /// Returns the rule for an entry that is served to this caller within `limit`.
     fn rule(&self, limit: Limit) -> ServeRule {
         ServeRule::within(limit).asked_since(self.arrived_at)
     }
@@ -251,22 +238,18 @@ impl Cache {
         found.is_some_and(|(_, verdict)| verdict.is_yes())
     }
 
-    /// Returns the compressor for long texts.
     pub fn compressor(&self) -> &Arc<Compressor> {
         self.renderer.compressor()
     }
 
-    /// Returns the size of the stored entries in bytes, and their number.
     pub fn usage(&self) -> (u64, u64) {
         self.lookup.store.usage()
     }
 
-    /// Returns the purger, which removes stored entries.
     pub fn purger(&self) -> &Arc<Purger> {
         &self.purger
     }
 
-    /// Counts a hit, and has a sample of the hits compared with a node's answer.
     fn count_hit(&self, query: &Query, entry: &Entry, payload: &Payload, status: CacheStatus) {
         if !matches!(status, CacheStatus::StaleIfError { .. }) {
             self.verifier.sample(query, entry, payload);

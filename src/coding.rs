@@ -1,11 +1,9 @@
-//! Content codings (RFC 9110, 8.4.1): a text is compressed once, and sent between other texts any number of
-//! times.
+//! Content codings (RFC 9110, 8.4.1): a text is compressed once, and sent between other texts any number of times.
 //!
-//! A cached result is the same for all callers, but the text around the result is not: it holds the caller's
-//! id. Both formats consist of blocks, some of which hold bytes uncompressed. The compressed blocks of the
-//! result are sent between uncompressed blocks, in one gzip member or one zstd frame, which any decoder
-//! reads. Several members or frames in a row would be allowed, too, but not all decoders read beyond the
-//! first.
+//! A cached result is the same for all callers, but the text around the result is not: it holds the caller's id. Both
+//! formats consist of blocks, some of which hold bytes uncompressed. The compressed blocks of the result are sent
+//! between uncompressed blocks, in one gzip member or one zstd frame, which any decoder reads. Several members or
+//! frames in a row would be allowed, too, but not all decoders read beyond the first.
 
 use std::io::Write;
 
@@ -20,8 +18,7 @@ use crate::named;
 const LEVEL: u32 = 3;
 /// The maximum length of an uncompressed block that both formats allow, in bytes.
 const MAX_STORED: usize = 0xffff;
-/// The head of a gzip member: the magic number, no flags, unknown modification time, unknown system (RFC
-/// 1952, 2.3).
+/// The head of a gzip member: the magic number, no flags, unknown modification time, unknown system (RFC 1952, 2.3).
 const GZIP_HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
 /// The magic number of a zstd frame (RFC 8878, 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -60,8 +57,7 @@ impl Coding {
             .or_else(|| is("x-gzip").then_some(Self::Gzip))
     }
 
-    /// Compresses the whole of `plain`. `None` if the compressor fails, which happens only without free
-    /// memory.
+    /// Compresses the whole of `plain`. `None` if the compressor fails, which happens only without free memory.
     pub fn encode(self, plain: &[u8]) -> Option<Bytes> {
         match self {
             Self::Zstd => zstd::bulk::compress(plain, LEVEL.cast_signed()).ok().map(Bytes::from),
@@ -74,15 +70,12 @@ impl Coding {
     }
 }
 
-/// A compressed text that can be sent between other texts.
 #[derive(Debug)]
 pub struct CompressedText {
     coding: Coding,
-    /// The compressed text, as complete blocks of the coding's format. None of the blocks is marked as the
-    /// last.
+    /// The compressed text, as complete blocks of the coding's format. None of the blocks is marked as the last.
     blocks: Bytes,
     length: usize,
-    /// The gzip checksum of the uncompressed text.
     crc: Crc,
     /// The bytes of the text in answers that are not sent yet.
     pub(crate) unsent: TakenOnce,
@@ -101,12 +94,10 @@ impl CompressedText {
         Some(Self { coding, blocks: blocks.into(), length: plain.len(), crc, unsent: TakenOnce::default() })
     }
 
-    /// Returns the coding of the text.
     pub fn coding(&self) -> Coding {
         self.coding
     }
 
-    /// Returns the length of the compressed text.
     pub fn bytes(&self) -> usize {
         self.blocks.len()
     }
@@ -187,8 +178,7 @@ struct Splice {
 }
 
 impl Splice {
-    /// Adds `text` in uncompressed blocks. `head` appends the head of a block of the given length to the
-    /// given buffer.
+    /// Adds `text` in uncompressed blocks. `head` appends the head of a block of the given length to the given buffer.
     fn plain(&mut self, text: &Bytes, head: impl Fn(&mut BytesMut, usize)) {
         for from in (0..text.len()).step_by(MAX_STORED) {
             let block = text.slice(from..text.len().min(from + MAX_STORED));

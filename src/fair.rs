@@ -33,7 +33,6 @@ impl Share {
         may_hold(before.saturating_add(units), free).then_some(held)
     }
 
-    /// Holds nothing of the supply yet.
     pub(crate) fn hold_nothing(&self) -> Held {
         Held { of: Some(self.clone()), units: 0 }
     }
@@ -186,7 +185,6 @@ impl Drop for Held {
 pub struct CallerId(usize);
 
 impl CallerId {
-    /// Returns an id that no caller has had in this process.
     pub fn fresh() -> Self {
         static CALLERS: AtomicUsize = AtomicUsize::new(1);
         Self(CALLERS.fetch_add(1, Ordering::Relaxed))

@@ -47,8 +47,7 @@ pub use state::{FollowState, PauseReason};
 use crate::methods::{Pubkey, Slot};
 pub use crate::node::version::{EXACT_FINALIZED, NodeVersion};
 
-/// The chain that is followed now and the state of the follower, shared by the follower and the calls for
-/// accounts.
+/// The chain that is followed now and the state of the follower, shared by the follower and the calls for accounts.
 #[derive(Debug, Default)]
 pub struct FollowedChain {
     buckets: Buckets,
@@ -75,9 +74,8 @@ impl FollowedChain {
         self.buckets.of(address)
     }
 
-    /// Returns the chain that is followed now. `None` while following pauses. The guard should be dropped
-    /// soon. Unlike a cloned `Arc`, the guard counts no reference, so cache hits on several cores do not
-    /// write to shared memory.
+    /// Returns the chain that is followed now. `None` while following pauses. The guard should be dropped soon. Unlike
+    /// a cloned `Arc`, the guard counts no reference, so cache hits on several cores do not write to shared memory.
     pub fn current(&self) -> Guard<Option<Arc<Chain>>> {
         self.chain.load()
     }
@@ -131,7 +129,6 @@ impl FollowedChain {
         self.contradicted.load(Ordering::Relaxed)
     }
 
-    /// Returns the state of the follower.
     pub fn state(&self) -> FollowState {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,7 +155,6 @@ impl FollowedChain {
         PublishedChain(self)
     }
 
-    /// Returns a number that no chain of this process had before.
     fn next_number(&self) -> u64 {
         self.last_number.fetch_add(1, Ordering::Relaxed) + 1
     }

@@ -24,7 +24,6 @@ use crate::methods::{Commitment, Slot};
 use commitment_state::{CommitmentState, FrontierChange, Report};
 use pace::SlotPace;
 
-/// The assumed duration of a slot, used until the real duration has been measured for a minute.
 pub const ASSUMED_SLOT_TIME: Duration = Duration::from_millis(400);
 
 /// The longest lead over all other usable nodes at which a single node's slot is believed. The lead is a time,
@@ -41,7 +40,6 @@ const HIGHEST_SLOT: Slot = 1 << 53;
 #[derive(Debug)]
 struct FrontierState {
     commitments: [CommitmentState; 3],
-    /// The nodes in the order in which they joined.
     nodes: Vec<FrontierNode>,
     next: usize,
     /// The measured duration of a slot, from the moves of the newest known slot at commitment processed.
@@ -145,7 +143,6 @@ impl Frontier {
         }
     }
 
-    /// Adds a node that has joined the pool, and returns its id.
     pub fn join(&self) -> usize {
         let mut inner = self.lock();
         let node = inner.next;

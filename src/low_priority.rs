@@ -6,8 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// The nice value of low-priority threads. They get about a tenth of the time of a busy core, and all of an idle
-/// core.
+/// The nice value of low-priority threads. They get about a tenth of the time of a busy core, and all of an idle core.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
@@ -72,7 +71,6 @@ pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()>
     Ok(())
 }
 
-/// Lowers the priority of this thread permanently.
 pub fn lower_priority() {
     // Only Linux has a priority for each thread. Elsewhere the work competes with the calls.
     #[cfg(target_os = "linux")]

@@ -32,7 +32,6 @@ const LONGEST_RENDER_WAIT: Duration = Duration::from_millis(400);
 /// always begins after the call, and its answer is new enough.
 const FLIGHTS: [usize; 2] = [3, 4];
 
-/// Answers `call`. Its charge is shared with the flights that are made for it.
 pub(super) async fn answer_call(cache: &Cache, call: &PlannedCall<'_>) -> Result<CacheAnswer, Error> {
     match look_up_or_fetch(cache, call).await {
         Ok(answer) => Ok(answer),
@@ -60,8 +59,7 @@ async fn look_up_or_fetch(cache: &Cache, call: &PlannedCall<'_>) -> Result<Cache
             return Ok(answer);
         }
     }
-    // The fetch is boxed, so that the future of a hit is small. For the same reason this timer covers only the
-    // fetch.
+    // The fetch is boxed, so that the future of a hit is small. For the same reason this timer covers only the fetch.
     let fetched = timeout_at(call.options.deadline(), Box::pin(fetch_as_shared(cache, call, reason))).await;
     fetched.map_err(|_| Error::TimedOut(call.options.timeout))??.ok_or(Error::Overloaded)
 }

@@ -106,7 +106,6 @@ impl Lookup {
         Some(carried)
     }
 
-    /// Counts a carried answer to `query`, in shadow mode one that mode `on` would have carried.
     pub(super) fn count_carried(&self, query: &Query) {
         self.metrics.follow_carried.at((query.method(), query.commitment())).inc();
     }
@@ -171,9 +170,8 @@ impl Lookup {
             })
     }
 
-    /// Returns the slot of the last followed block that may have written one of the accounts in the look-up
-    /// `plan`. `None` at other commitments than confirmed, or if no stored answer was read while this chain was
-    /// followed.
+    /// Returns the slot of the last followed block that may have written one of the accounts in the look-up `plan`.
+    /// `None` at other commitments than confirmed, or if no stored answer was read while this chain was followed.
     pub(super) fn last_write(&self, plan: &LookupPlan) -> Option<Slot> {
         let (_, commitment) = plan.key.accounts()?;
         let current = self.carrier.followed.current();
@@ -192,9 +190,8 @@ impl Lookup {
         matches!(timeout(TIP_WAIT, self.carrier.followed.reached(chain, floor)).await, Ok(Some(_)))
     }
 
-    /// Returns the identifying number of the followed chain, if a stored answer to the look-up `plan` can be
-    /// carried to the chain's newest block. `None` if no answer can, or if that block is too far below `slot` to
-    /// wait for.
+    /// Returns the identifying number of the followed chain, if a stored answer to the look-up `plan` can be carried to
+    /// the chain's newest block. `None` if no answer can, or if that block is too far below `slot` to wait for.
     pub(super) fn chain_that_carries(&self, plan: &LookupPlan, slot: Slot) -> Option<u64> {
         let (_, commitment) = plan.key.accounts().filter(|_| self.carrier.is_serving())?;
         if commitment != Commitment::Confirmed {
@@ -229,8 +226,7 @@ impl Lookup {
             Commitment::Finalized => chain.target()?,
         };
         let is_same_commitment = stored.meta.class == Class::Account(commitment);
-        // At the same slot, carrying only lowers the age of the entry, which matters once the entry is no longer
-        // fresh.
+        // At the same slot, carrying only lowers the age of the entry, which matters once the entry is no longer fresh.
         let is_fresh = || self.is_fresh(stored, now);
         if is_same_commitment && (newest < stored.meta.slot || (newest == stored.meta.slot && is_fresh())) {
             return None;
@@ -261,8 +257,7 @@ impl Lookup {
     }
 }
 
-/// Returns true if the newest block of `chain` is at most [`NEAR_SLOTS`] below `slot`, so that waiting is
-/// worth it.
+/// Returns true if the newest block of `chain` is at most [`NEAR_SLOTS`] below `slot`, so that waiting is worth it.
 fn is_near(chain: &Chain, slot: Slot) -> bool {
     slot.saturating_sub(chain.tip().slot) <= NEAR_SLOTS
 }

@@ -13,11 +13,10 @@
 //! refused. The length is not known ahead, so what it costs is not reserved: a quota is exceeded by what the calls under way
 //! cost beyond their first MiB.
 //!
-//! A node worked for a call if a fetch that the call started or waited for brought a node's answer, even one that
-//! is then refused to the caller or is older than a stored one. It also worked if the fetch ended at a limit of
-//! slotfront: at the answer's length, the memory for answers, or the time for it ([`Debt::of`]). Otherwise callers
-//! could make nodes work for nothing: with answers that are too long, with timeouts, or with batches whose answers
-//! are refused.
+//! A node worked for a call if a fetch that the call started or waited for brought a node's answer, even one that is
+//! then refused to the caller or is older than a stored one. It also worked if the fetch ended at a limit of slotfront:
+//! at the answer's length, the memory for answers, or the time for it ([`Debt::of`]). Otherwise callers could make
+//! nodes work for nothing: with answers that are too long, with timeouts, or with batches whose answers are refused.
 //!
 //! What the call owes only rises, so each part of it is said once, where it is known: by the result of each fetch
 //! ([`Charge::share`]), even if the caller has gone, and by the answer ([`Charge::answered`]). The price is added
@@ -40,7 +39,6 @@ pub trait Payer: Send + Sync {
 /// The number of bytes of an answer that the price of a call covers.
 const PAID_BYTES: usize = 1 << 20;
 
-/// The price of a call in units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Price {
     /// The price of an answer from a node, up to `PAID_BYTES`.
@@ -109,12 +107,10 @@ impl Drop for Bill {
 pub struct Charge(Option<Arc<Bill>>);
 
 impl Charge {
-    /// Creates a charge with nothing to pay yet. The payer has reserved the units of a miss.
     pub fn new(payer: Arc<dyn Payer>, price: Price) -> Self {
         Self(Some(Arc::new(Bill { payer, price, owed: AtomicU64::default() })))
     }
 
-    /// Creates the charge of a call that costs nothing.
     pub fn free() -> Self {
         Self(None)
     }

@@ -1,9 +1,8 @@
 //! Derivations: answers made from a stored entry of another form, byte for byte as a node would write them.
 //!
-//! Cheap forms are written again for each caller: account forms and shorter lists of samples. Some forms take
-//! a pass over a long text: a block in another shape, and one vote account. Those forms are made once, in a
-//! fetch that callers share, and stored. An assembled list is stored, too, so that the next answer is not at
-//! a lower slot.
+//! Cheap forms are written again for each caller: account forms and shorter lists of samples. Some forms take a pass
+//! over a long text: a block in another shape, and one vote account. Those forms are made once, in a fetch that callers
+//! share, and stored. An assembled list is stored, too, so that the next answer is not at a lower slot.
 
 pub mod account;
 mod base58;
@@ -23,23 +22,14 @@ use crate::node::answer::elements;
 use crate::node::shape::member;
 use object::{JsonPart, ParseDepth};
 
-/// The derivation of an answer from a stored text.
 pub(super) enum Derivation {
-    /// One vote account from the list of all.
     VoteAccount(Pubkey),
-    /// One leader's slots from the schedule of all.
     Leader(Pubkey),
-    /// A list without its context.
     Value,
-    /// The supply without the list of accounts.
     SupplyAlone,
-    /// A block in this shape, made from the block in the shape of its source.
     Block(block::BlockShape),
-    /// The time of a block.
     BlockTime,
-    /// One transaction of a full block.
     Transaction(block::SingleTransaction),
-    /// A transaction as blocks of this shape write it, made from one as blocks of the shape of its source do.
     Rewritten(block::BlockShape),
 }
 

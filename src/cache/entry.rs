@@ -18,14 +18,11 @@ use crate::pool::PoolReply;
 /// JSON text in one or several pieces. Where possible, the pieces are slices of a node's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextParts {
-    /// A text in one piece.
     One(Bytes),
-    /// The pieces in order.
     Many(Arc<[Bytes]>),
 }
 
 impl TextParts {
-    /// Returns the pieces in order.
     pub fn pieces(&self) -> &[Bytes] {
         match self {
             Self::One(bytes) => std::slice::from_ref(bytes),
@@ -41,12 +38,10 @@ impl TextParts {
         }
     }
 
-    /// Returns the length of the text in bytes.
     pub fn len(&self) -> usize {
         self.pieces().iter().map(Bytes::len).sum()
     }
 
-    /// Returns true if the text is empty.
     pub fn is_empty(&self) -> bool {
         self.pieces().iter().all(Bytes::is_empty)
     }
@@ -74,15 +69,8 @@ impl From<Bytes> for TextParts {
 /// A node's answer: its `result` or its `error`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
-    /// The `result` member.
     Result(TextParts),
-    /// The `error` member, with its code.
-    Error {
-        /// The JSON-RPC error code.
-        code: i32,
-        /// The error object as JSON text.
-        body: Bytes,
-    },
+    Error { code: i32, body: Bytes },
 }
 
 impl Payload {
@@ -91,7 +79,6 @@ impl Payload {
         matches!(self, Self::Error { code: code::UNSUPPORTED_TRANSACTION_VERSION, .. })
     }
 
-    /// Returns the length of the payload in bytes.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Result(body) => body.len(),
@@ -112,7 +99,6 @@ impl Payload {
 /// allocator's overhead.
 const ENVELOPE_BYTES: usize = 64;
 
-/// The stored form of an answer.
 #[derive(Debug, Clone)]
 pub enum EntryBody {
     /// The answer exactly as the node sent it.
@@ -123,17 +109,13 @@ pub enum EntryBody {
         result: Bytes,
         /// The span of the context within `result`.
         context: ByteSpan,
-        /// The account's value.
         value: AccountValue,
         /// The encoding for which the account was fetched. `None` if the caller asked for a slice.
         asked: Option<AccountEncoding>,
     },
-    /// The answer about a list of accounts. The bytes of each account are shared with the entry for that account
-    /// alone.
+    /// The answer about a list of accounts. The bytes of each account are shared with the entry for that account alone.
     Accounts {
-        /// The context object.
         context: Bytes,
-        /// The values of the accounts, in the order in which the call names the accounts.
         values: Arc<[AccountValue]>,
         /// The encoding for which the list was fetched. `None` if the caller asked for a slice, or if the
         /// list was assembled.
@@ -166,11 +148,8 @@ pub enum Class {
     Account(Commitment),
     /// The fee of a message. An answer without a fee is not stored.
     Fee(Commitment),
-    /// Vote accounts.
     Votes(Commitment),
-    /// Performance samples.
     Samples,
-    /// Cluster nodes.
     ClusterNodes,
     /// An answer that may be another in each slot.
     OneSlot(Commitment),
@@ -179,7 +158,6 @@ pub enum Class {
     Absent(Slot, Commitment),
     /// An answer for which a node has walked over many accounts.
     Scan,
-    /// An answer that is never stored.
     Uncached,
     /// A final block, or the error -32015 (unsupported transaction version) about a final block. Also what never changes
     /// otherwise: final transactions and lists of final blocks, and what a cluster keeps for an epoch or for ever.
@@ -224,12 +202,9 @@ impl EntryMeta {
     }
 }
 
-/// One stored answer.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The stored form of the answer.
     pub body: EntryBody,
-    /// The slot, age and class.
     pub meta: EntryMeta,
     /// The slot at which the accounts were read, and the run of blocks followed then. They allow the answer to be
     /// served at later slots. `None` if the answer is served at its own slot only.
@@ -241,7 +216,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Creates an entry whose text is not compressed yet.
     pub fn new(body: EntryBody, meta: EntryMeta, stamp: Option<Arc<FollowStamp>>) -> Self {
         Self { body, meta, stamp, compressed: CompressedForms::default(), unsent: TakenOnce::default() }
     }

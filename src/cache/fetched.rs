@@ -25,7 +25,6 @@ pub(super) struct FlightEnd {
     pub(super) read: usize,
 }
 
-/// The result of a fetch.
 #[derive(Debug, Clone)]
 pub(super) enum Fetched {
     /// A node's answer, and true if it is stored.
@@ -67,9 +66,7 @@ impl Fetched {
 /// The slot that a fetched answer must reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum SlotRequirement {
-    /// Any answer of a usable node will do.
     None,
-    /// At least this slot, which a usable node has reached.
     AtLeast(Slot),
     /// The caller's own minContextSlot, which is sent to the node. If the node refuses the call, the caller
     /// gets the refusal.
@@ -89,7 +86,6 @@ pub(super) fn is_too_large(error: &Error) -> bool {
     attempts.iter().any(|attempt| attempt.is(AttemptResult::TooLarge))
 }
 
-/// A node's answer in its stored form.
 pub(super) struct ParsedAnswer {
     pub(super) entry: Arc<Entry>,
     /// The key under which the answer about accounts is stored. Its form may differ from the fetched one,

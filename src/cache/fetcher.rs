@@ -42,7 +42,6 @@ pub(super) const RENDER_PERMIT_WAIT: Duration = Duration::from_millis(50);
 /// usual wait is the duration of one slot.
 const LONGEST_FRONTIER_WAIT: Duration = Duration::from_secs(1);
 
-/// The source of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswerSource {
     /// A node. The answer is offered to the other gateways that use the shared store.
@@ -51,7 +50,6 @@ pub(super) enum AnswerSource {
         /// followed none.
         chain: u64,
     },
-    /// The shared store.
     Shared,
 }
 
@@ -61,7 +59,6 @@ pub(super) enum AnswerSource {
 /// purge.
 type FlightKey = (Key, Option<Commitment>, SlotRequirement, u64);
 
-/// Fetches answers that are not stored.
 pub(super) struct Fetcher {
     lookup: Arc<Lookup>,
     renderer: Arc<Renderer>,
@@ -73,7 +70,6 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Creates a fetcher over `pool`. Fetches run as tasks of `tasks`.
     pub(super) fn new(
         (lookup, renderer, verifier): (Arc<Lookup>, Arc<Renderer>, Arc<Verifier>),
         second_level: Option<Arc<SecondLevel>>,
@@ -266,8 +262,7 @@ impl Fetcher {
         let FetchStart { generation, chain, .. } = start;
         // At processed a fork may be dropped with its slots, so the newest slot is only a preference there.
         let (newest_slot, prefer) = match commitment {
-            // Nodes that have reached the last write are preferred. Another node would only repeat the stored
-            // answer.
+            // Nodes that have reached the last write are preferred. Another node would only repeat the stored answer.
             Some(Commitment::Confirmed | Commitment::Finalized) => (start.newest_slot, start.last_write),
             _ => (None, start.newest_slot),
         };
@@ -343,8 +338,7 @@ impl Fetcher {
         let not_stored = |reason| {
             self.lookup.metrics.uncacheable.at((plan.upstream.method(), reason)).inc();
         };
-        // A node that has not reached the caller's minContextSlot refuses the call. This refusal is the
-        // answer.
+        // A node that has not reached the caller's minContextSlot refuses the call. This refusal is the answer.
         let refused = matches!(reply.body, NodeReply::Error { code: code::MIN_CONTEXT_SLOT_NOT_REACHED, .. });
         if !refused && let Some(stored) = self.lookup.find_newer(plan, reply.slot, account_floor) {
             not_stored(UncacheableReason::Older);
@@ -394,7 +388,6 @@ impl Fetcher {
     }
 }
 
-/// Returns true if `plan` is about a block with details `accounts`.
 fn asks_for_accounts(plan: &LookupPlan) -> bool {
     matches!(&plan.upstream, Query::Block(block) if block.details == BlockDetails::Accounts)
 }

@@ -14,8 +14,7 @@ use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, TaskTracker, watch
 /// The number of locks over which keys are spread, so that flights of different keys rarely contend.
 const SHARDS: usize = 64;
 
-/// The fetches under way that callers may share, called flights. Each flight gives a `T` to all of its
-/// callers.
+/// The fetches under way that callers may share, called flights. Each flight gives a `T` to all of its callers.
 pub(super) struct Flights<K, T> {
     shards: Box<[Mutex<FlightTable<K, T>>]>,
     hasher: RandomState,
@@ -37,7 +36,6 @@ impl<T> Clone for Flight<T> {
     }
 }
 
-/// A function that gets the fetch's result.
 type ResultCallback<T> = Box<dyn FnOnce(&T) + Send>;
 
 /// The state of a shared fetch, kept for the callbacks.
@@ -60,7 +58,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         Arc::new(Self { shards, hasher: RandomState::new(), tasks })
     }
 
-    /// Joins the fetch under way for `key`, or starts `fetch`.
     pub(super) fn join(
         self: &Arc<Self>,
         key: &K,
@@ -70,8 +67,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
         if let Some(flight) = shard.get(key) {
             return FlightHandle { flight: flight.clone(), is_leader: false };
         }
-        // The guard removes the flight however its task ends, even by a panic, so that no caller waits for a
-        // dead task.
+        // The guard removes the flight however its task ends, even by a panic, so that no caller waits for a dead task.
         let guard = FlightGuard { flights: Arc::clone(self), key: key.clone() };
         let handle = self.start(fetch, Some(guard));
         shard.insert(key.clone(), handle.flight.clone());
@@ -165,7 +161,6 @@ impl Generation {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    /// Returns the number of purges so far.
     pub(super) fn number(&self) -> u64 {
         self.lock().number()
     }
@@ -177,7 +172,6 @@ impl Generation {
 }
 
 impl GenerationGuard<'_> {
-    /// Returns the number of purges, which does not change while the guard exists.
     pub(super) fn number(&self) -> u64 {
         *self.0
     }

@@ -5,10 +5,9 @@
 //! A floor holds for as long as an answer of a lower slot could still be served. Stored entries cannot
 //! replace floors: the shown entry may be evicted while an older list with the account is still stored.
 //!
-//! Memory is bounded. The table has several shards, each with an older and a younger half. If too many floors are
-//! in force, the older half of a shard is replaced by the highest of its floors. An account of that shard without
-//! a floor of its own is then not served below that slot. This costs hits, but never lets an account go back to an
-//! older slot.
+//! Memory is bounded. The table has several shards, each with an older and a younger half. If too many floors are in
+//! force, the older half of a shard is replaced by the highest of its floors. An account of that shard without a floor
+//! of its own is then not served below that slot. This costs hits, but never lets an account go back to an older slot.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -132,7 +131,6 @@ impl AccountFloors {
         self.change(accounts, commitment, slot, life, now, |floor| floor > slot && floor <= from)
     }
 
-    /// Removes the floors of `account` at every commitment.
     pub(super) fn forget(&self, account: &Pubkey) {
         for commitment in Commitment::ALL {
             let mut floors = self.shard(account, commitment).write();
@@ -141,7 +139,6 @@ impl AccountFloors {
         }
     }
 
-    /// Removes all floors.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let all = std::mem::take(&mut *shard.write());

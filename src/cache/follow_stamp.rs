@@ -20,7 +20,6 @@ use crate::node::shape::member;
 pub struct FollowStamp {
     /// The unique number of the block chain that the gateway followed when the node was asked.
     pub chain: u64,
-    /// The slot of the node's answer.
     pub read: Slot,
     /// The moment at which the node was asked. Unlike the moment in the entry, carrying does not move it.
     pub read_at: Instant,
@@ -44,7 +43,6 @@ pub(super) struct StampInput {
     pub(super) chain: u64,
     /// The newest confirmed slot that was known after the answer had arrived.
     pub(super) confirmed: Slot,
-    /// The moment at which the node was asked.
     pub(super) read_at: Instant,
 }
 
@@ -67,9 +65,8 @@ impl Stamper {
     /// Creates a [`Stamper`] for a node's answer with the JSON object `context`. `None` if `context` is
     /// unreadable, or if answers of the node's version are never served at later slots.
     ///
-    /// Before Agave 4.1, a node's answer at finalized may show data of later slots than its own. These slots
-    /// are final for the node, so they are far below the newest confirmed slot that is known after the
-    /// answer.
+    /// Before Agave 4.1, a node's answer at finalized may show data of later slots than its own. These slots are final
+    /// for the node, so they are far below the newest confirmed slot that is known after the answer.
     pub(super) fn new(input: &StampInput, context: &[u8]) -> Option<Self> {
         let &StampInput { ref followed, chain, confirmed, read_at } = input;
         let read: Slot = member(context, "slot")?;

@@ -1,9 +1,8 @@
 //! The forms of accounts: which form is fetched, under which form an answer is stored, and which stored form
 //! serves a caller.
 //!
-//! A form is an encoding and, sometimes, a slice. Fewer forms in the cache mean more hits. A caller's form is
-//! therefore fetched in a form from which others can be made, as far as the size of the account allows
-//! ([`fetch_form`]):
+//! A form is an encoding and, sometimes, a slice. Fewer forms in the cache mean more hits. A caller's form is therefore
+//! fetched in a form from which others can be made, as far as the size of the account allows ([`fetch_form`]):
 //!
 //! | the caller asks for | small account | unknown size | large account |
 //! | --- | --- | --- | --- |
@@ -39,8 +38,7 @@ const CELLS: usize = 1 << 16;
 const SMALL_BYTES: u64 = 64 * 1024;
 /// The largest total size, in bytes, of several accounts that are fetched whole in one call.
 const TOGETHER_BYTES: u64 = 1024 * 1024;
-/// The bits of a cell that hold an account's size, which always fits in them. The other bits identify the
-/// account.
+/// The bits of a cell that hold an account's size, which always fits in them. The other bits identify the account.
 const SIZE_BITS: u64 = (1 << 24) - 1;
 
 /// The form from which every form but `jsonParsed` can be made.
@@ -62,8 +60,7 @@ pub(super) fn fetch_form(asked: AccountForm, size: SizeClass) -> AccountForm {
     }
 }
 
-/// Returns the stored forms that serve `asked`, at most two. The form from which most others can be made
-/// comes first.
+/// Returns the stored forms that serve `asked`, at most two. The form from which most others can be made comes first.
 pub(super) fn serving_forms(asked: AccountForm) -> impl Iterator<Item = AccountForm> {
     let widest = fetch_form(asked, SizeClass::Small);
     // The account may have been larger, or of unknown size, when it was fetched. At most one of the forms for
@@ -72,7 +69,6 @@ pub(super) fn serving_forms(asked: AccountForm) -> impl Iterator<Item = AccountF
     std::iter::once(widest).chain(others.into_iter().find(|other| *other != widest))
 }
 
-/// Returns the forms in which a stored account usually shows its owner.
 pub(super) fn owner_forms() -> impl Iterator<Item = AccountForm> {
     [WHOLE, AccountForm { encoding: JsonParsed, slice: None }].into_iter()
 }
@@ -98,9 +94,8 @@ pub(super) fn stored_list_form(fetched: AccountForm, values: &[AccountValue]) ->
     if is_whole { WHOLE } else { fetched }
 }
 
-/// Returns the form under which an assembled list is stored for a caller who asks for `asked`. Some stored forms,
-/// such as a slice of jsonParsed, serve no other form. If an account is in such a form, the list is stored under
-/// `asked`.
+/// Returns the form under which an assembled list is stored for a caller who asks for `asked`. Some stored forms, such
+/// as a slice of jsonParsed, serve no other form. If an account is in such a form, the list is stored under `asked`.
 pub(super) fn stored_assembled_form(asked: AccountForm, values: &[AccountValue]) -> AccountForm {
     if values.iter().any(|value| value.kind() == AccountKind::AsAsked) {
         return asked;
@@ -132,7 +127,6 @@ pub enum SizeClass {
 pub struct Sizes(Box<[AtomicU64]>);
 
 impl Default for Sizes {
-    /// Creates an empty table.
     fn default() -> Self {
         Self((0..CELLS).map(|_| AtomicU64::new(0)).collect())
     }
@@ -148,8 +142,7 @@ impl Sizes {
         }
     }
 
-    /// Notes that an account was too large to be fetched whole. Sizes noted later for the account are
-    /// ignored.
+    /// Notes that an account was too large to be fetched whole. Sizes noted later for the account are ignored.
     pub fn note_large(&self, pubkey: &Pubkey) {
         self.note(pubkey, SIZE_BITS);
     }
@@ -162,7 +155,6 @@ impl Sizes {
         (noted & !SIZE_BITS == mark).then_some(noted & SIZE_BITS)
     }
 
-    /// Returns the size class of an account.
     pub fn of(&self, pubkey: &Pubkey) -> SizeClass {
         match self.space(pubkey) {
             None => SizeClass::Unknown,

@@ -92,7 +92,6 @@ impl Verdict {
         !matches!(self, Self::No(_))
     }
 
-    /// Returns the reason why the entry is not fresh.
     pub(super) fn cause(self) -> Option<StaleCause> {
         match self {
             Self::Fresh | Self::AskedSince => None,
@@ -233,7 +232,6 @@ impl FreshnessPolicy {
         if age <= ttl { seconds(ttl.saturating_sub(age)) } else { -seconds(age.saturating_sub(ttl)) }
     }
 
-    /// Returns the age up to which an answer of a class is fresh.
     pub(super) fn ttl(&self, class: Class) -> Duration {
         let ttl = &self.settings.ttl;
         match class {

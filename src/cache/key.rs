@@ -30,7 +30,6 @@ pub const ALL_SAMPLES: u16 = 720;
 /// The key of an answer. Equal keys mean the same question.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// One account, in the form under which it is stored.
     Account(Pubkey, AccountForm, Commitment),
     /// A list of accounts in order, in the form under which it is stored.
     Accounts(Arc<[Pubkey]>, AccountForm, Commitment),
@@ -38,22 +37,16 @@ pub enum Key {
     Balance(Pubkey, Commitment),
     /// The supply of a token, by its mint.
     Supply(Pubkey, Commitment),
-    /// The fee of a message.
     Fee(Bytes, Commitment),
     /// The vote accounts that one filter selects.
     Votes(VotesQuery),
-    /// All performance samples.
     Samples,
-    /// All cluster nodes.
     ClusterNodes,
     /// A method with its canonical params and commitment, and the epoch of the newest slot if the answer depends on it.
     /// No commitment if the method has none, or if the answer is final.
     Plain(Method, Arc<str>, Option<Commitment>, Option<u64>),
-    /// A block in one shape.
     Block(Slot, BlockShape, Finality),
-    /// The absence of a block from a slot.
     NoBlock(Slot),
-    /// A block that does not exist yet at a commitment.
     NotYet(Slot, Commitment),
 }
 
@@ -160,14 +153,12 @@ pub struct LookupPlan {
     pub upstream: Query,
     /// The class of an answer. The error that a block is missing gets another class.
     pub class: Class,
-    /// The encoding that the caller asked for. `None` for a slice, and for queries that are not about
-    /// accounts.
+    /// The encoding that the caller asked for. `None` for a slice, and for queries that are not about accounts.
     pub asked: Option<AccountEncoding>,
 }
 
 impl LookupPlan {
-    /// Creates the plan for `query`. `frontier` has the newest known slots, and `sizes` the known sizes of
-    /// accounts.
+    /// Creates the plan for `query`. `frontier` has the newest known slots, and `sizes` the known sizes of accounts.
     pub fn new(query: &Query, frontier: &Frontier, sizes: &Sizes) -> Self {
         let mut upstream = query.clone().with_min_context_slot(None);
         let (key, class) = match &mut upstream {
@@ -222,7 +213,6 @@ impl LookupPlan {
         Self { key, alternate_key, upstream, class, asked: None }
     }
 
-    /// Makes the answer one of the epoch of the newest slot.
     pub(super) fn of_epoch(mut self, current: u64) -> Self {
         if let Key::Plain(.., epoch) = &mut self.key {
             (*epoch, self.class) = (Some(current), Class::BlockFinal);

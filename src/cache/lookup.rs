@@ -52,7 +52,6 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// Returns a list that was put together from the entries of single accounts.
     pub(super) fn assembled(entry: Arc<Entry>) -> Self {
         Self { entry, is_alternate: false }
     }
@@ -68,7 +67,6 @@ impl Stored {
 }
 
 impl Lookup {
-    /// Creates a look-up over an empty cache.
     pub(super) fn new(
         config: &config::Config,
         followed: Arc<FollowedChain>,
@@ -241,8 +239,7 @@ impl Lookup {
         self.store.get(key).filter(|stored| self.is_usable(key, stored, rule, now))
     }
 
-    /// Returns true if `rule` allows `stored`, the entry under `key`, and its accounts were not shown at a higher
-    /// slot.
+    /// Returns true if `rule` allows `stored`, the entry under `key`, and its accounts were not shown at a higher slot.
     pub(super) fn is_usable(&self, key: &Key, stored: &Entry, rule: &ServeRule, now: Instant) -> bool {
         self.freshness.serves(&rule.above(self.floor(key, now)), &stored.meta, now).is_yes()
     }

@@ -23,7 +23,6 @@ use crate::node::{Contextual, NodeReply, code};
 use crate::pool::PoolReply;
 use crate::telemetry::UncacheableReason;
 
-/// The key and class under which an answer is stored, or the reason why it is not stored.
 type Placement = Result<(Key, Class), UncacheableReason>;
 
 /// The state of the cache when a fetch begins.
@@ -100,8 +99,7 @@ impl Lookup {
         let key = key?;
         let slot = entry.meta.slot;
         let believed = |c| !plan.upstream.has_context() || self.frontier.believes(c, slot);
-        // The generation check and the insert happen under one lock. Otherwise a purge between them would be
-        // undone.
+        // The generation check and the insert happen under one lock. Otherwise a purge between them would be undone.
         let guard = self.generation.lock();
         if guard.number() != generation {
             return Err(UncacheableReason::Purged);
@@ -343,8 +341,7 @@ impl Lookup {
             && self.freshness.serves(&rule.above(self.floor(&plan.key, now)), &meta, now).is_yes()
     }
 
-    /// Notes that the accounts under `key` are shown at `slot`, and are not served below that slot from now
-    /// on.
+    /// Notes that the accounts under `key` are shown at `slot`, and are not served below that slot from now on.
     pub(super) fn raise_floors(&self, key: &Key, slot: Slot, now: Instant) {
         if let Some((accounts, commitment)) = key.accounts() {
             self.floors.raise(accounts, commitment, slot, self.freshness.longest_life(commitment), now);
@@ -371,7 +368,6 @@ impl Lookup {
         }
     }
 
-    /// Removes all entries, and forgets the slots at which accounts were shown.
     pub(super) fn clear(&self) {
         self.store.clear();
         self.floors.clear();

@@ -22,8 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two checks of the pool for the genesis hash of its cluster.
 const GENESIS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The entries that a purge removes. An entry must match every field that is set. With no field set, all
-/// entries match.
+/// The entries that a purge removes. An entry must match every field that is set. With no field set, all entries match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Filter {
     /// The entries that answer this method. Single accounts and lists of accounts match both getAccountInfo
@@ -64,7 +63,6 @@ impl Filter {
 pub struct Purger {
     lookup: Arc<Lookup>,
     second_level: Option<Arc<SecondLevel>>,
-    /// The pool, whose cluster a purge concerns.
     pool: Arc<Pool>,
 }
 
@@ -110,9 +108,8 @@ impl Purger {
         self.lookup.purge_above(slot)
     }
 
-    /// Removes all entries, and purges the answers of this pool's clusters in the shared store. Needed after a
-    /// node of another Solana cluster was asked, because its answers may have been shared as answers of the
-    /// pool's cluster.
+    /// Removes all entries, and purges the answers of this pool's clusters in the shared store. Needed after a node of
+    /// another Solana cluster was asked, because its answers may have been shared as answers of the pool's cluster.
     pub fn purge_all_clusters(&self) {
         if let Some(second_level) = &self.second_level {
             second_level.generations.purge_all_clusters();
@@ -151,7 +148,6 @@ impl Purger {
         });
     }
 
-    /// Waits until a node has reported the genesis hash of the pool's cluster.
     async fn identified(&self) {
         while self.pool.genesis().is_none() {
             tokio::time::sleep(GENESIS_POLL_INTERVAL).await;

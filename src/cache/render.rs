@@ -45,7 +45,6 @@ pub(super) struct Renderer {
     tasks: TaskTracker,
 }
 
-/// The permit to write one long text.
 pub(super) struct WritePermit {
     permit: OwnedSemaphorePermit,
     memory: MemoryPermit,
@@ -226,8 +225,7 @@ impl Renderer {
     }
 }
 
-/// Compresses texts, a bounded number of long ones at a time. Long texts are compressed on threads of low
-/// priority.
+/// Compresses texts, a bounded number of long ones at a time. Long texts are compressed on threads of low priority.
 ///
 /// No call waits for its turn. A long text for which no thread is free goes out uncompressed.
 pub struct Compressor {
@@ -334,8 +332,7 @@ pub(super) fn max_written_bytes(query: &Query, entry: &Entry) -> usize {
     }
 }
 
-/// Returns true if writing `entry` in the form that `query` asks for would block an async worker for too
-/// long.
+/// Returns true if writing `entry` in the form that `query` asks for would block an async worker for too long.
 pub(super) fn is_long_work(query: &Query, entry: &Entry) -> bool {
     !is_stored_form(query, entry) && entry.body.weight() > OFF_WORKER_BYTES
 }

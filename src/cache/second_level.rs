@@ -1,10 +1,9 @@
 //! The second level of the cache: answers that other gateways have put into the shared store.
 //!
-//! A fetch that callers share reads the store after this gateway's own cache and before it asks a node. All
-//! callers with the same question thus cost one read. An answer found there is treated like a node's: the
-//! same caching rules apply, with this gateway's newest known slots, stored entries and clock. An answer is
-//! not used if it is older than a stored one, expired, unreadable, or implausibly far above the newest known
-//! slot.
+//! A fetch that callers share reads the store after this gateway's own cache and before it asks a node. All callers
+//! with the same question thus cost one read. An answer found there is treated like a node's: the same caching rules
+//! apply, with this gateway's newest known slots, stored entries and clock. An answer is not used if it is older than a
+//! stored one, expired, unreadable, or implausibly far above the newest known slot.
 //!
 //! Answers of nodes are written to the store in the background. They wait in a queue, which limits their
 //! number and their total size. An answer that does not fit into the queue is not shared.
@@ -35,7 +34,6 @@ use crate::telemetry::{SharedOperation, SharedResult};
 use generations::Generations;
 use value::{SecondLevelKey, SharedValue, ValueMac};
 
-/// The shortest time to live of an answer that is worth sharing.
 const WORTH_SHARING: Duration = Duration::from_secs(2);
 /// The maximum number of answers that may wait to be written to the shared store.
 const QUEUE: usize = 1024;
@@ -62,7 +60,6 @@ pub(super) struct SecondLevel {
     /// The moment at which the cache was last cleared, for example after the machine was suspended. Answers
     /// in the store that were asked for before that moment are ignored.
     not_before: Mutex<Option<Instant>>,
-    /// The purges that all gateways of the store share.
     pub(super) generations: Generations,
     tasks: TaskTracker,
 }
@@ -158,8 +155,7 @@ impl SecondLevel {
         let planned = |key: &Key| {
             let name = self.mac.name(self.store.namespace(), &genesis, key)?;
             let mut plan = plan.clone();
-            // A stored account is parsed in the form that its key names, even if `plan` asks for another form
-            // first.
+            // A stored account is parsed in the form that its key names, even if `plan` asks for another form first.
             let form = match (key, &mut plan.upstream) {
                 (Key::Account(_, form, _), Query::Account(q)) => Some((form, &mut q.form)),
                 (Key::Accounts(_, form, _), Query::Accounts(q)) => Some((form, &mut q.form)),
@@ -231,7 +227,6 @@ impl SecondLevel {
         self.generations.exchange(&self.store, &self.mac, genesis, &self.lookup).await
     }
 
-    /// Waits until the store is connected.
     pub(super) async fn connected(&self) {
         self.store.connected().await;
     }
@@ -289,7 +284,6 @@ type SharedAnswer = (LookupPlan, PoolReply);
 
 /// The result of a read of the shared store.
 pub(super) struct SharedAnswers {
-    /// The newest answer that may be used now.
     pub(super) candidate: Option<SharedAnswer>,
     /// True if an answer in the store was unreadable.
     pub(super) foreign: bool,

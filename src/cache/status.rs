@@ -37,33 +37,21 @@ pub enum CacheStatus {
         ttl_s: i64,
     },
     /// The source is a node.
-    Forwarded {
-        /// The reason why the node was asked.
-        reason: ForwardReason,
-        /// True if the answer is stored.
-        stored: bool,
-    },
+    Forwarded { reason: ForwardReason, stored: bool },
     /// The source is a node, because answers of the call's method are never stored.
     Bypassed,
     /// The source is another caller's fetch from a node, which was already under way.
     Collapsed,
     /// A batch, whose answers may have different sources.
-    Batch {
-        /// The number of answers from stored entries.
-        hits: usize,
-        /// The number of answers in all.
-        of: usize,
-    },
+    Batch { hits: usize, of: usize },
 }
 
 impl CacheStatus {
-    /// Returns the status of an answer from a node.
     pub const fn forwarded(reason: ForwardReason, stored: bool) -> Self {
         Self::Forwarded { reason, stored }
     }
 
-    /// Appends the status to `out`, in the text of [`fmt::Display`]. The usual statuses are written without
-    /// formatting.
+    /// Appends the status to `out`, in the text of [`fmt::Display`]. The usual statuses are written without formatting.
     pub fn write(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Hit { ttl_s, derived: false, stale: false } => {
@@ -75,7 +63,6 @@ impl CacheStatus {
         }
     }
 
-    /// Returns the status as the metrics and the log name it.
     pub const fn outcome(self) -> Outcome {
         match self {
             Self::Hit { stale: true, .. } | Self::StaleIfError { .. } => Outcome::Stale,

@@ -31,26 +31,21 @@ const FREED_AT_ONCE: u64 = 1000;
 /// The maximum number of segments into which moka's cache is split. More would not make contention between
 /// two reads less likely.
 const MAX_SEGMENTS: u64 = 64;
-/// The minimum number of entries, all of the largest allowed size, that must fit into a segment of moka's
-/// cache.
+/// The minimum number of entries, all of the largest allowed size, that must fit into a segment of moka's cache.
 const LARGEST_IN_SEGMENT: u64 = 4;
 
 type Entries = SegmentedCache<Key, Arc<Entry>, RandomState>;
 
-/// The stored entries.
 pub struct EntryStore {
-    /// The whole cache is replaced when everything is removed, because moka's `invalidate_all` frees the
-    /// entries later.
+    /// The whole cache is replaced when everything is removed, because moka's `invalidate_all` frees the entries later.
     entries: ArcSwap<Entries>,
     capacity: u64,
     max_entry: u64,
     metrics: Arc<Metrics>,
 }
 
-/// The outcome of an insert.
 #[derive(Debug)]
 pub enum Insert {
-    /// The entry is stored.
     Stored,
     /// The entry replaced an entry of a higher slot that may not be served any more.
     ReplacedNewer,
@@ -151,9 +146,8 @@ fn entries(capacity: u64, max_entry: u64, metrics: Arc<Metrics>) -> Entries {
         .build_with_hasher(RandomState::new())
 }
 
-/// Returns the number of segments into which moka's cache is split. Two reads of the same segment contend.
-/// Each segment has its share of the capacity, and must have room for several entries of the largest allowed
-/// size.
+/// Returns the number of segments into which moka's cache is split. Two reads of the same segment contend. Each segment
+/// has its share of the capacity, and must have room for several entries of the largest allowed size.
 fn segments(capacity: u64, max_entry: u64) -> usize {
     let fit = (capacity / max_entry.max(1) / LARGEST_IN_SEGMENT).clamp(1, MAX_SEGMENTS);
     // moka rounds up to a power of two. Rounding down here keeps the segments large enough.

@@ -41,7 +41,6 @@ impl TransactionIndex {
         Self { hasher: RandomState::new(), places: Mutex::default(), max_recent }
     }
 
-    /// Notes the places of the transactions of one block in this encoding.
     pub(super) fn note(&self, encoding: BlockEncoding, places: &[(Signature, TransactionPlace)]) {
         let hashed = places.iter().map(|(signature, place)| (self.hash(encoding, signature), *place));
         let mut places = self.lock();
@@ -51,7 +50,6 @@ impl TransactionIndex {
         places.recent.extend(hashed);
     }
 
-    /// Returns the place where a block in this encoding may have the transaction.
     pub(super) fn find(&self, encoding: BlockEncoding, signature: &Signature) -> Option<TransactionPlace> {
         let (hash, places) = (self.hash(encoding, signature), self.lock());
         places.recent.get(&hash).or_else(|| places.earlier.get(&hash)).copied()

@@ -58,7 +58,6 @@ pub(super) struct Verifier {
     tasks: TaskTracker,
 }
 
-/// A cached answer to verify.
 #[derive(Clone)]
 struct CachedAnswer {
     query: Query,

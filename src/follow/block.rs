@@ -58,8 +58,7 @@ struct AccountKeys<'a> {
     account_keys: Vec<AccountKey<'a>>,
 }
 
-/// One account of a transaction. Unknown members are refused, because they could change the meaning of
-/// `writable`.
+/// One account of a transaction. Unknown members are refused, because they could change the meaning of `writable`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AccountKey<'a> {

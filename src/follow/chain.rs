@@ -15,12 +15,10 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Instant, UNDER_SHUTTLE};
 use crate::telemetry::RestartReason;
 
-/// The maximum number of slots of a chain. A chain ends with its epoch, and the longest epoch is shorter than
-/// this.
+/// The maximum number of slots of a chain. A chain ends with its epoch, and the longest epoch is shorter than this.
 pub(super) const MAX_SLOTS: u64 = if UNDER_SHUTTLE { 1 << 6 } else { 1 << 19 };
 
-/// The number of low bits of the field `tip` of [`Chain`] that hold a time in milliseconds. They suffice for
-/// 500 years.
+/// The number of low bits of the field `tip` of [`Chain`] that hold a time in milliseconds. They suffice for 500 years.
 const TIME_BITS: u32 = 44;
 
 /// The maximum number of blocks that are kept until they are final. While more blocks are not final, no answer at
@@ -92,7 +90,6 @@ impl Chain {
         chain
     }
 
-    /// Returns the number of the chain, which no other chain of this process has.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -180,7 +177,6 @@ impl Chain {
     }
 }
 
-/// The only writer of a chain, used by the follower.
 pub(super) struct ChainWriter {
     chain: Arc<Chain>,
     /// The blocks that are not known to be final, oldest first: their slots, and the buckets of the accounts
@@ -189,8 +185,7 @@ pub(super) struct ChainWriter {
 }
 
 impl ChainWriter {
-    /// Begins a chain at the block of slot `first`. `polled_at` is the time at which a node was asked for
-    /// this slot.
+    /// Begins a chain at the block of slot `first`. `polled_at` is the time at which a node was asked for this slot.
     pub(super) fn new(number: u64, first: Slot, polled_at: Instant) -> Self {
         Self { chain: Arc::new(Chain::new(number, first, polled_at)), pending: VecDeque::new() }
     }

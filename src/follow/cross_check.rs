@@ -1,5 +1,4 @@
-//! The comparison of a block's hash with the hash that a second node gives for the block's slot, in the
-//! background.
+//! The comparison of a block's hash with the hash that a second node gives for the block's slot, in the background.
 
 use std::time::Duration;
 
@@ -17,9 +16,8 @@ const ATTEMPTS: u32 = 4;
 /// The first pause after a node has given no hash. Each further pause is twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The check that a second node has the same block at a slot. Nodes other than the one that gave the block
-/// are asked for its hash in turn, until one of them gives a hash, [`ATTEMPTS`] times at most. If none does, nothing
-/// is compared.
+/// The check that a second node has the same block at a slot. Nodes other than the one that gave the block are asked
+/// for its hash in turn, until one of them gives a hash, [`ATTEMPTS`] times at most. If none does, nothing is compared.
 pub(super) struct CrossCheck {
     slot: Slot,
     hash: String,
@@ -27,7 +25,6 @@ pub(super) struct CrossCheck {
     given_by: Option<usize>,
     /// The number of times that a node was asked for the block's hash and gave none.
     attempts: u32,
-    /// The time before which no node is asked.
     ask_at: Instant,
     answer: Option<AbortOnDropHandle<Option<String>>>,
 }

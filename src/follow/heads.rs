@@ -12,7 +12,6 @@ const REMEMBERED: usize = 300;
 /// A block of the followed chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockHead {
-    /// The slot of the block.
     pub slot: Slot,
     /// The number of blocks below it.
     pub height: u64,

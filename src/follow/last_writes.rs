@@ -94,8 +94,7 @@ impl LastWrites {
         self.last_write(bucket).up_to_target.store(self.distance(slot), Ordering::Relaxed);
     }
 
-    /// Returns the last slot at which a block wrote an account of `bucket`. Returns the chain's first slot if
-    /// none did.
+    /// Returns the last slot at which a block wrote an account of `bucket`. Returns the chain's first slot if none did.
     pub(super) fn last(&self, bucket: Bucket) -> Slot {
         self.first + u64::from(self.last_write(bucket).up_to_tip.load(Ordering::Relaxed))
     }

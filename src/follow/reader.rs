@@ -65,7 +65,6 @@ pub fn calls_per_slot(slot_time: Duration, poll: Duration) -> f64 {
     polls + 1.0 + 1.0 / CROSS_CHECK_EVERY as f64
 }
 
-/// The settings of the reader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReaderSettings {
     pub(super) poll: Duration,
@@ -137,8 +136,7 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         Err(reason)
     }
 
-    /// Begins a chain at the newest confirmed slot of `node`. `turn` is the node's position among the usable
-    /// nodes.
+    /// Begins a chain at the newest confirmed slot of `node`. `turn` is the node's position among the usable nodes.
     async fn begin_at(&self, node: &N::Node, turn: usize) -> Result<ChainInProgress, PauseReason> {
         let schedule = fetch::epoch_schedule(node).await.ok_or(PauseReason::NoEpochs)?;
         let (polled_at, era) = (Instant::now(), self.frontier.era());
@@ -338,7 +336,6 @@ impl<N: BlockNodes, S: BlockStore> Reader<'_, N, S> {
         }
     }
 
-    /// Records the newest finalized slot in the chain.
     fn finalize(&self, chain: &mut ChainInProgress) -> Result<(), FollowEnd> {
         let before = chain.writer.chain().target();
         chain.writer.finalize(self.frontier.slot(Commitment::Finalized))?;

@@ -24,8 +24,7 @@ pub(super) const MAX_RECORD: usize = MAC_BYTES + VERSION.len() + 1 + 8 + 2 * 256
 const BEGINS_REWARDS: u8 = 1;
 const LACKS_FEE_REWARD: u8 = 2;
 
-/// Encodes the record of a block, signed for the key `key` of the shared store. `None` if the record would be
-/// too long.
+/// Encodes the record of a block, signed for the key `key` of the shared store. `None` if the record would be too long.
 pub(super) fn encode(mac: &StoreMac, key: &str, block: &BlockWrites) -> Option<Vec<u8>> {
     if block.writes.len() > MAX_WRITES {
         return None;

@@ -35,10 +35,8 @@ const IMPATIENT_FOR: Duration = Duration::from_secs(10);
 /// The lifetime of a block's record in the shared store. Replicas need only the newest blocks.
 const RECORD_LIFE: Duration = Duration::from_secs(30);
 
-/// The state of a block in the shared store.
 #[derive(Debug)]
 pub(super) enum SharedBlock {
-    /// A replica has read the block, with its rewards.
     Read(BlockWrites),
     /// Another replica is asking a node for the block.
     Claimed,

@@ -3,7 +3,6 @@
 use crate::named;
 use crate::telemetry::RestartReason;
 
-/// The state of the follower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FollowState {
     /// Following does not run: the setting `follow.mode` is `off`, or slotfront is shutting down.
@@ -13,15 +12,13 @@ pub enum FollowState {
     Starting,
     /// The follower reads every new block.
     Following,
-    /// No account was asked for in the last five minutes. No blocks are read until the next call for an
-    /// account.
+    /// No account was asked for in the last five minutes. No blocks are read until the next call for an account.
     Parked,
     /// No blocks are read for a while, for the given reason.
     Paused(PauseReason),
 }
 
 impl FollowState {
-    /// Returns the state as a word, for the status page and the admin API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -32,7 +29,6 @@ impl FollowState {
         }
     }
 
-    /// Returns the state as a number, for metrics.
     pub const fn number(self) -> i64 {
         match self {
             Self::Off => 0,
@@ -47,17 +43,13 @@ impl FollowState {
 named! {
     /// The reason why the follower reads no blocks for a while.
     pub enum PauseReason {
-        /// No usable node can be asked for blocks, or no node gives both its newest slot and the block at this
-        /// slot.
+        /// No usable node can be asked for blocks, or no node gives both its newest slot and the block at this slot.
         NoNode = "no usable node of a known kind and version gives its newest block",
         /// The node that was asked last does not answer `getEpochSchedule`, so the slots at which epochs begin
         /// are unknown.
         NoEpochs = "no node answers getEpochSchedule",
-        /// A block has a form that slotfront does not know.
         UnknownForm = "a block has a form that slotfront does not know",
-        /// The cluster's blocks have no fee rewards, so a block with missing rewards would not be noticed.
         NoFees = "the blocks of this cluster list no fee rewards, so a block without its rewards would not be noticed",
-        /// The nodes give blocks more slowly than the cluster makes them.
         TooSlow = "the nodes give blocks more slowly than the cluster makes them",
     }
 }

@@ -99,8 +99,7 @@ impl Report {
     }
 }
 
-/// The newest slots that all nodes have reported at one commitment, and the newest known slot that follows from
-/// them.
+/// The newest slots that all nodes have reported at one commitment, and the newest known slot that follows from them.
 #[derive(Debug)]
 pub(super) struct CommitmentState {
     /// The report of each node, in the order of the nodes in [`Frontier`](super::Frontier).
@@ -109,7 +108,6 @@ pub(super) struct CommitmentState {
     /// True if the slot in `frontier` came from a believed report. An untrusted slot is replaced even by a lower slot.
     /// For example, the slot is untrusted until the second node of a pool has reported.
     trusted: bool,
-    /// The time of the first report of a usable node.
     heard_at: Option<Instant>,
     /// The time since which usable nodes report only slots below `frontier`. `None` while a node reaches it.
     unreached: Option<Unreached>,

@@ -73,8 +73,7 @@ mod tests {
     /// A period in the life of a simulated Solana cluster, described by the moves of the newest known slot.
     #[derive(Debug, Clone, Copy)]
     enum Stretch {
-        /// Slots pass for a number of seconds (first value). Each slot takes a number of milliseconds (second
-        /// value).
+        /// Slots pass for a number of seconds (first value). Each slot takes a number of milliseconds (second value).
         Runs(u64, u64),
         /// Slots pass for a number of seconds (first value). Each slot takes a number of milliseconds (second
         /// value). Every fourth slot is skipped.

@@ -14,7 +14,6 @@ use bytes::Bytes;
 use crate::methods::{AccountEncoding, AccountForm, BASE58_MAX, DataSlice, Pubkey};
 use crate::node::answer::AccountMembers;
 
-/// The classic token program.
 const TOKEN_PROGRAM: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
 /// The Token-2022 program. Some of its accounts have amounts that nodes compute from the time of the answer.
 const TOKEN_2022: &str = "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb";
@@ -54,32 +53,25 @@ impl From<AccountForm> for AccountKind {
 #[derive(Debug, Clone)]
 pub struct AccountValue {
     text: Bytes,
-    /// The span of the member `data` within the text. `None` if `data` is the same in every form that the value
-    /// serves.
+    /// The span of the member `data` within the text. `None` if `data` is the same in every form that the value serves.
     data: Option<ByteSpan>,
     kind: AccountKind,
 }
 
-/// A program that owns token accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenProgram {
     /// The classic token program. Amounts of its accounts depend on their data alone.
     Classic,
-    /// The Token-2022 program. Some of its accounts have amounts that nodes compute from the time of the
-    /// answer.
+    /// The Token-2022 program. Some of its accounts have amounts that nodes compute from the time of the answer.
     Token2022,
 }
 
-/// The facts of an account that its value states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccountFacts {
-    /// The account does not exist.
     Absent,
-    /// The account exists.
     Present {
         /// The owning program. `None` if the value's owner is not an address.
         owner: Option<Pubkey>,
-        /// The token program that owns the account, if one does.
         token: Option<TokenProgram>,
         /// The size in bytes. `None` if the value does not state it.
         space: Option<u64>,
@@ -119,8 +111,7 @@ impl AccountValue {
     pub fn read(text: &Bytes, form: AccountForm) -> Option<(Self, AccountFacts)> {
         let kind = AccountKind::from(form);
         if text.as_ref() == b"null" {
-            // An absent account is `null` in every form. For jsonParsed it is nevertheless stored as a separate
-            // entry.
+            // An absent account is `null` in every form. For jsonParsed it is nevertheless stored as a separate entry.
             let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { AccountKind::Whole };
             return Some((Self { text: text.clone(), data: None, kind }, AccountFacts::Absent));
         }
@@ -156,7 +147,6 @@ impl AccountValue {
         Some((Self { text, data, kind }, facts))
     }
 
-    /// Returns the kind of the value, which decides the forms that can be made of it.
     pub fn kind(&self) -> AccountKind {
         self.kind
     }
@@ -173,7 +163,6 @@ impl AccountValue {
         Self { text: text.slice(at), data: self.data, kind: self.kind }
     }
 
-    /// Returns the text of the value as it is stored.
     pub fn text(&self) -> &Bytes {
         &self.text
     }
@@ -255,7 +244,6 @@ fn rewritten(text: &Bytes, at: &Range<usize>, data: &str) -> (Bytes, Range<usize
     ([&text[..at.start], pair.as_bytes(), &text[at.end..]].concat().into(), at.start..end)
 }
 
-/// Returns the number of bytes that padded base64 text encodes.
 fn decoded_len(base64: &[u8]) -> usize {
     let padding = base64.iter().rev().take(2).take_while(|byte| **byte == b'=').count();
     (base64.len() / 4 * 3).saturating_sub(padding)

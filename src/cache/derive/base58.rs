@@ -7,7 +7,6 @@ const DIGITS: usize = 5;
 /// 58 to the power of [`DIGITS`], which fits in 32 bits.
 const BASE: u64 = 58_u64.pow(5);
 
-/// Returns `bytes` in base58.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     // The lowest digits come first. The bytes are read as one number from the highest on, four at a time.

@@ -27,14 +27,11 @@ use transaction::{DecodedTransaction, LoadedAddresses};
 /// The parameters of getBlock except slot and commitment, in the canonical form of a [`BlockQuery`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockShape {
-    /// The level of detail of transactions.
     pub details: BlockDetails,
     /// The encoding of transactions. Has an effect for details `Full` only.
     pub encoding: BlockEncoding,
-    /// True if rewards are included.
     pub rewards: bool,
-    /// The highest transaction version that the caller reads. Has an effect for details `Full` and `Accounts`
-    /// only.
+    /// The highest transaction version that the caller reads. Has an effect for details `Full` and `Accounts` only.
     pub max_version: Option<u8>,
 }
 
@@ -45,7 +42,6 @@ impl From<&BlockQuery> for BlockShape {
     }
 }
 
-/// The known members of a block.
 const BLOCK: [&str; 9] = [
     "blockHeight",
     "blockTime",
@@ -58,7 +54,6 @@ const BLOCK: [&str; 9] = [
     "transactions",
 ];
 
-/// The known members of a transaction.
 const TRANSACTION: [&str; 3] = ["meta", "transaction", "version"];
 
 /// The members of `meta` that nodes include in blocks with details `accounts`, besides `rewards`.
@@ -99,7 +94,6 @@ impl BlockShape {
         Self { details: BlockDetails::Full, encoding, rewards: true, max_version }
     }
 
-    /// Returns the shape from which this shape is made. `None` if it is made from no other.
     pub fn source(self) -> Option<Self> {
         let source = match (self.details, self.encoding) {
             (BlockDetails::Full, BlockEncoding::JsonParsed) => {
@@ -136,7 +130,6 @@ impl BlockShape {
         if is_written { OwnHeight::of_block(source, of_nodes) } else { None }
     }
 
-    /// Returns the depth to which the source of this shape must be parsed.
     const fn depth(self) -> ParseDepth {
         match (self.details, self.encoding) {
             (BlockDetails::None, _) => ParseDepth::Members(&[]),

@@ -1,9 +1,8 @@
 //! Lists of accounts that are put together from single accounts, and single accounts that are taken from lists. A
 //! list shares the bytes of its accounts with the single entries.
 //!
-//! Element i of a list equals the `value` of the single answer in the same form at the same slot. An
-//! assembled list is as consistent as a node's own: at finalized even a node's list may mix neighbouring
-//! slots.
+//! Element i of a list equals the `value` of the single answer in the same form at the same slot. An assembled list is
+//! as consistent as a node's own: at finalized even a node's list may mix neighbouring slots.
 
 use std::sync::Arc;
 
@@ -27,9 +26,7 @@ pub struct SingleAccount {
     pub result: Bytes,
     /// The span of the context within `result`.
     pub context: ByteSpan,
-    /// The account's value, a slice of `result`.
     pub value: AccountValue,
-    /// The facts of the account that the answer states.
     pub facts: AccountFacts,
 }
 
@@ -130,8 +127,7 @@ pub fn joined(singles: &[Arc<Entry>]) -> Option<Entry> {
     Some(Entry::new(body, meta, stamp))
 }
 
-/// Returns the answer `result` about one account in `form`, and true if the returned text differs from
-/// `result`.
+/// Returns the answer `result` about one account in `form`, and true if the returned text differs from `result`.
 ///
 /// # Errors
 /// [`AccountValue::write`] fails.

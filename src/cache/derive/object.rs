@@ -13,11 +13,9 @@ use serde_json::value::RawValue;
 /// The number of members for which memory is reserved. Most objects that are parsed have fewer.
 const MEMBERS: usize = 16;
 
-/// The depth to which a text is parsed. Depths are constants, so that no answer decides how deep the
-/// recursion goes.
+/// The depth to which a text is parsed. Depths are constants, so that no answer decides how deep the recursion goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ParseDepth {
-    /// The value is left as text.
     Not,
     /// An array. Each element is parsed to the given depth.
     Each(&'static ParseDepth),
@@ -31,9 +29,7 @@ pub(super) enum ParseDepth {
 pub(super) enum JsonPart<'a> {
     /// A value that is left as JSON text.
     Text(Cow<'a, str>),
-    /// A parsed array.
     List(Vec<JsonPart<'a>>),
-    /// A parsed object.
     Object(JsonObject<'a>),
 }
 
@@ -42,7 +38,6 @@ pub(super) enum JsonPart<'a> {
 pub(super) struct JsonObject<'a>(Vec<(&'a str, JsonPart<'a>)>);
 
 impl<'a> JsonPart<'a> {
-    /// The value `null`.
     pub(super) const NULL: Self = Self::Text(Cow::Borrowed("null"));
 
     /// Parses `text` to the depth `open`. `None` if `text` is not JSON, or lacks an array or object that
@@ -55,14 +50,12 @@ impl<'a> JsonPart<'a> {
         Some(part)
     }
 
-    /// Writes the value as compact text into a buffer of exactly its size.
     pub(super) fn write(&self) -> Bytes {
         let mut text = Vec::with_capacity(self.len());
         self.write_to(&mut text);
         text.into()
     }
 
-    /// Returns the length of the written text in bytes.
     fn len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -101,7 +94,6 @@ impl<'a> JsonPart<'a> {
         }
     }
 
-    /// Returns the text, if the value was not parsed.
     pub(super) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -109,7 +101,6 @@ impl<'a> JsonPart<'a> {
         }
     }
 
-    /// Returns the elements, if the value is a parsed array.
     pub(super) fn as_list(&mut self) -> Option<&mut Vec<JsonPart<'a>>> {
         match self {
             Self::List(elements) => Some(elements),
@@ -117,7 +108,6 @@ impl<'a> JsonPart<'a> {
         }
     }
 
-    /// Returns the members, if the value is a parsed object.
     pub(super) fn as_object(&mut self) -> Option<&mut JsonObject<'a>> {
         match self {
             Self::Object(object) => Some(object),
@@ -131,7 +121,6 @@ fn commas<T>(items: &[T]) -> usize {
 }
 
 impl<'a> JsonObject<'a> {
-    /// Returns the names of all members.
     pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
         self.0.iter().map(|(name, _)| *name)
     }
@@ -142,29 +131,24 @@ impl<'a> JsonObject<'a> {
         self.names().all(|name| known.iter().any(|list| list.contains(&name))).then_some(())
     }
 
-    /// Returns true if there is a member of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.names().any(|other| other == name)
     }
 
-    /// Returns the value of a member.
     pub(super) fn get(&mut self, name: &str) -> Option<&mut JsonPart<'a>> {
         self.0.iter_mut().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// Removes a member and returns its value.
     pub(super) fn remove(&mut self, name: &str) -> Option<JsonPart<'a>> {
         let at = self.0.iter().position(|(other, _)| *other == name)?;
         Some(self.0.remove(at).1)
     }
 
-    /// Adds a member at its place in the alphabet, in which nodes write members.
     pub(super) fn insert(&mut self, name: &'a str, value: JsonPart<'a>) {
         let at = self.names().position(|other| other > name).unwrap_or(self.0.len());
         self.0.insert(at, (name, value));
     }
 
-    /// Replaces a member by another one at the same position.
     pub(super) fn replace(&mut self, name: &str, by: &'a str, value: JsonPart<'a>) -> Option<()> {
         let member = self.0.iter_mut().find(|(other, _)| *other == name)?;
         *member = (by, value);

@@ -37,7 +37,6 @@ const KEPT_AT_LEAST: Duration = Duration::from_hours(7 * 24);
 #[derive(Default)]
 pub(in crate::cache) struct Generations {
     clusters: Mutex<Clusters>,
-    /// Allows one exchange with the store at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -47,7 +46,6 @@ struct Clusters {
     known: HashMap<String, ClusterGeneration>,
     /// The purges that this gateway began before the pool's cluster was known.
     early: Vec<PendingPurge>,
-    /// The number of the next purge of this gateway.
     next: u64,
 }
 
@@ -103,7 +101,6 @@ impl Generations {
         self.lock().known.get(genesis)?.current()
     }
 
-    /// Returns true if the generation of any cluster is known.
     pub(super) fn is_any_known(&self) -> bool {
         self.lock().known.values().any(|cluster| cluster.current().is_some())
     }

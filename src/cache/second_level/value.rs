@@ -6,9 +6,8 @@
 //! flags(1) code(4) generation(8) wall-clock(8) length(4) question-length(4) question text
 //! ```
 //!
-//! Numbers are big-endian. Bytes that are cut short, altered, of another version, signed with another secret,
-//! or written for another question are refused. Without a secret the MAC is a checksum: it finds accidents,
-//! not malice.
+//! Numbers are big-endian. Bytes that are cut short, altered, of another version, signed with another secret, or
+//! written for another question are refused. Without a secret the MAC is a checksum: it finds accidents, not malice.
 
 use bytes::Bytes;
 
@@ -22,8 +21,7 @@ use crate::node::NodeReply;
 use crate::redis_store::StoreTime;
 use crate::redis_store::mac::{MAC_BYTES, StoreMac};
 
-/// The format of answers in the shared store, and its version. Answers of another version have other names,
-/// too.
+/// The format of answers in the shared store, and its version. Answers of another version have other names, too.
 const VERSION: &[u8; 4] = b"sfA2";
 /// The total length of the version, the slot and the time of the call, in bytes.
 const RANK: usize = 44;
@@ -66,7 +64,6 @@ pub(super) struct SecondLevelKey {
 }
 
 impl SecondLevelKey {
-    /// Returns the name as a Redis key.
     pub(super) fn key(&self) -> &str {
         &self.key
     }
@@ -163,7 +160,6 @@ impl ValueMac {
         Some(SharedValue { slot, generation, sent_at, wall_us, body })
     }
 
-    /// Returns a line of text with its signature for the cluster of this genesis hash.
     pub(super) fn sign_line(&self, genesis: &str, text: &str) -> String {
         format!("{text} {}", hex(&self.0.sign(&[b"line", genesis.as_bytes(), text.as_bytes()])[..16]))
     }
@@ -175,9 +171,8 @@ impl ValueMac {
     }
 }
 
-/// Returns two texts: that of the question to which `key` belongs, and one that the two keys of a
-/// `LookupPlan` have in common. Neither text changes from one build to the next. `None` if answers under
-/// `key` are never shared.
+/// Returns two texts: that of the question to which `key` belongs, and one that the two keys of a `LookupPlan` have in
+/// common. Neither text changes from one build to the next. `None` if answers under `key` are never shared.
 fn question(key: &Key) -> Option<(String, String)> {
     let min_context_slot = None;
     if let Key::Plain(method, params, commitment, epoch) = key {

@@ -19,10 +19,8 @@ use crate::telemetry::VerifyResult;
 
 /// The largest size of an account in bytes. Data that unpacks to more belongs to no account.
 const MAX_ACCOUNT_BYTES: u64 = 10 << 20;
-/// The error codes for a skipped slot: that of nodes without long-term storage, then that of nodes with it.
 const SKIPPED: [i32; 2] = [code::SLOT_SKIPPED, code::LONG_TERM_STORAGE_SLOT_SKIPPED];
 
-/// Returns true if two answers of a class at these slots show the same state of the cluster.
 pub(super) fn is_same_state(class: Class, hit_slot: Slot, again_slot: Slot) -> bool {
     match class {
         Class::Account(commitment) | Class::Fee(commitment) => {
@@ -41,8 +39,7 @@ pub(super) fn compare_states(query: &Query, class: Class, hit: &Payload, again: 
     }
 }
 
-/// Returns true if both answers say the same, apart from parts that may differ. `None` if an answer cannot be
-/// parsed.
+/// Returns true if both answers say the same, apart from parts that may differ. `None` if an answer cannot be parsed.
 fn are_equal(query: &Query, hit: &Payload, again: &NodeReply) -> Option<bool> {
     match (hit, again) {
         (Payload::Result(hit), NodeReply::Result(again)) => {
@@ -113,7 +110,6 @@ fn parsed(json: &Bytes) -> Option<Value> {
     serde_json::from_slice(json).ok()
 }
 
-/// Sorts a JSON list of objects by the text of one of their members.
 fn sort_by_member(list: &mut Value, member: &str) {
     if let Value::Array(list) = list {
         list.sort_by(|a, b| a[member].as_str().cmp(&b[member].as_str()));

@@ -44,7 +44,6 @@ pub(super) struct ChainInProgress {
     /// The time of the poll that found the newest block.
     pub(super) found_at: Instant,
     pub(super) polled_at: Instant,
-    /// The newest confirmed slot that was known at the last poll.
     pub(super) known_at_poll: Slot,
     pub(super) added: u64,
     pub(super) without_fees: u64,

@@ -12,10 +12,8 @@ use super::{BlockShape, OwnHeight, TRIM, WIRE, first_signature, rewrite, unsuppo
 use crate::methods::{BlockEncoding, Signature, Slot};
 use crate::node::shape::member;
 
-/// The place of a transaction in the text of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransactionPlace {
-    /// The slot of the block.
     pub slot: Slot,
     /// The span of the transaction within the block.
     pub span: ByteSpan,
@@ -23,13 +21,11 @@ pub struct TransactionPlace {
     pub index: u32,
 }
 
-/// A transaction that getTransaction asks for, and where it may be.
 pub struct SingleTransaction {
     /// The first signature of the transaction.
     pub signature: Signature,
     /// The shape of a block that writes its transactions as the caller wants this one.
     pub asked: BlockShape,
-    /// The place where the block may have the transaction.
     pub place: TransactionPlace,
 }
 
@@ -47,7 +43,6 @@ pub fn places(block: &Bytes, slot: Slot, encoding: BlockEncoding) -> Vec<(Signat
     texts.into_iter().enumerate().filter_map(place).collect()
 }
 
-/// Returns the depth to which a transaction is parsed.
 const fn depth(encoding: BlockEncoding) -> ParseDepth {
     if matches!(encoding, BlockEncoding::JsonParsed) { TRIM } else { WIRE }
 }
@@ -73,7 +68,6 @@ impl SingleTransaction {
     }
 }
 
-/// The members that getTransaction writes beside those of a transaction in a block.
 const NUMBERS: [&str; 3] = ["blockTime", "slot", "transactionIndex"];
 
 /// Returns the answer to getTransaction as blocks of the shape `asked` write transactions, made from `source`, the answer as

@@ -66,7 +66,6 @@ impl<'a> DecodedTransaction<'a> {
         }
     }
 
-    /// Returns the first signature, which names the transaction.
     pub(super) fn first_signature(&self) -> Option<Signature> {
         self.signatures.first().map(|signature| Signature(*signature))
     }
