@@ -2,6 +2,7 @@
 """Pays through slotfront, nginx and a node alone while nodes fail, and prints what the wallet was told as a Markdown table.
 
     lab/confirm.py [--payments N] [--at-once N] [--only GATEWAY ...] [--target FOLDER]
+    lab/confirm.py --adversary [--payments N] [--at-once N] [--target FOLDER]
 
 Each gateway stands in front of three simulated nodes with slots of 100 ms. A program with @solana/web3.js, unmodified,
 sends signed transfers and waits for each with confirmTransaction at confirmed, as wallets do. It gets one address, and
@@ -12,6 +13,12 @@ one is killed, a quarter while one hangs, and a quarter while one is 100 slots b
 A false expiry is a payment that the library reports as expired although it landed. A lost confirmation landed, too, but
 the library says nothing within 25 seconds, reports another error, or takes all memory of its process. What is true,
 another node says.
+
+With `--adversary`, the payments go through slotfront alone while its nodes are well: first without another client, then
+while another key joins and leaves the watch of each signature, floods accounts, searches the history and is refused again
+and again. The wallets subscribe to each signature themselves and ask for the height all the while: a height above that of
+a payment's block that arrives before its notification is a false expiry. The command fails if there is one, if a payment
+is lost, or if the p99 of the notifications is more than twice that without the adversary.
 
 Installs nginx (a Debian package) and the library (from npm) if they are missing. All traffic stays on the loopback
 interface.
@@ -26,6 +33,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
 
 sys.dont_write_bytecode = True
 import lab
@@ -116,6 +127,69 @@ def play(name, target, payments, at_once):
     return results
 
 
+def play_beside(target, payments, at_once, adversary):
+    """Makes the payments through slotfront, if wanted beside the adversary. Returns the counts, and what he did."""
+    with tempfile.TemporaryDirectory() as folder, lab.Servers(folder) as servers:
+        nodes = [lab.free_port() for _ in range(NODES)]
+        Cluster(servers, target, nodes)
+        url, _ = start("slotfront", servers, target / "slotfront", nodes)
+        pay = {"url": url, "ws": url.replace("http", "ws"), "truth": f"http://127.0.0.1:{nodes[-1]}", "payments": payments,
+               "atOnce": at_once, "patience": PATIENCE_MS}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        stranger = None
+        if adversary:
+            address = urllib.parse.urlsplit(url)
+            key = lab.make_key(target / "slotfront", servers.folder / "keys.toml", "adversary")
+            path = address.path.rsplit("/", 1)[0] + "/" + key
+            await_key(f"http://{address.netloc}{path}")
+            command = ["taskset", "-c", str(lab.LOAD_CORE), target / "examples" / "adversary", str(address.port), path]
+            stranger = subprocess.Popen(command, **pipes)
+            servers.running.append(stranger)
+        command = ["taskset", "-c", str(lab.LOAD_CORE), "node", JAVASCRIPT / "watch.mjs"]
+        with subprocess.Popen(command, env={**os.environ, "PAY": json.dumps(pay)}, stdout=subprocess.PIPE, text=True) as wallets:
+            for line in wallets.stdout:
+                if line.startswith("{"):
+                    counts = json.loads(line)
+                elif stranger:
+                    print(line, end="", file=stranger.stdin, flush=True)
+        if wallets.returncode:
+            sys.exit(f"the wallets' process ended with {wallets.returncode}")
+        return counts, stranger.communicate()[0].strip() if stranger else ""
+
+
+def await_key(url):
+    """Waits until slotfront has read the key file, which it does once a second."""
+    call = b'{"jsonrpc":"2.0","id":1,"method":"getSlot"}'
+    for _ in range(100):
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, call, {"content-type": "application/json"})).close()
+            return
+        except urllib.error.HTTPError:
+            time.sleep(0.1)
+    sys.exit("slotfront has not read the key of the adversary")
+
+
+def beside_an_adversary(target, payments, at_once):
+    """Prints the table, and returns what is wrong with it."""
+    alone, _ = play_beside(target, payments, at_once, adversary=False)
+    beside, deeds = play_beside(target, payments, at_once, adversary=True)
+    print(f"{lab.machine()}; {payments} payments each, {at_once} wallets; the adversary: {deeds}\n")
+    print("| | payments | confirmed | false expiries | lost or refused | heights | time to notification, p50 / p99, ms |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, counts in (("without an adversary", alone), ("beside one", beside)):
+        for text, count in counts["errors"].items():
+            print(f"{name}: {count} times {text}", file=sys.stderr)
+        figures = counts["confirmed"], counts["falseExpiries"], counts["lost"] + counts["refused"], counts["heights"]
+        times = f"{counts['p50'] or 0:.0f} / {counts['p99'] or 0:.0f}"
+        print(f"| {name} | {payments:,} | " + " | ".join(f"{figure:,}" for figure in figures) + f" | {times} |")
+    wrong = [f"{name}: {counts['confirmed']} of {payments} confirmed, {counts['falseExpiries']} false expiries"
+             for name, counts in (("alone", alone), ("beside the adversary", beside))
+             if counts["confirmed"] != payments or counts["falseExpiries"]]
+    if not wrong and beside["p99"] > 2 * alone["p99"]:
+        wrong.append(f"the p99 is {beside['p99'] / alone['p99']:.1f} times that without the adversary")
+    return wrong
+
+
 def total(results):
     """Returns the sums of the counts over all faults."""
     sums = collections.Counter()
@@ -126,19 +200,25 @@ def total(results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--payments", type=int, default=1000, help="the number of payments through each gateway")
+    parser.add_argument("--payments", type=int, help="the number of payments through each gateway (default: 1000, beside the adversary 200)")
     parser.add_argument("--at-once", type=int, default=25, help="the number of wallets, each with a connection of its own at once")
     parser.add_argument("--only", nargs="*", metavar="GATEWAY", help=f"measure only these: {', '.join(GATEWAYS)}")
+    parser.add_argument("--adversary", action="store_true", help="pay beside another client who does all that might delay notifications")
     parser.add_argument("--target", type=pathlib.Path, help="a folder with the built programs (default: build them)")
     options = parser.parse_args()
     names = [name for name in GATEWAYS if not options.only or name in options.only]
     if options.only and len(names) != len(set(options.only)):
         parser.error(f"--only takes names from: {', '.join(GATEWAYS)}")
     lab.require_two_cores()
-    lab.install("nginx", "nginx-light")
     if not (JAVASCRIPT / "node_modules").exists():
         subprocess.run(["npm", "ci", "--prefix", JAVASCRIPT, "--ignore-scripts", "--no-fund", "--no-audit"], check=True)
+    if options.adversary:
+        target = lab.programs(options.target, "confirm", "adversary")
+        wrong = beside_an_adversary(target, options.payments or 200, min(options.at_once, 10))
+        sys.exit("\n".join(wrong) or 0)
+    lab.install("nginx", "nginx-light")
     target = lab.programs(options.target, "confirm")
+    options.payments = options.payments or 1000
     results = {name: play(name, target, options.payments // len(FAULTS), options.at_once) for name in names}
     print(f"{lab.machine()}; {options.payments} payments each, {options.at_once} wallets\n")
     print("| through | payments | confirmed | false expiries | lost confirmations | refused or truly expired |")

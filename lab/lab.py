@@ -67,9 +67,9 @@ def machine():
     return f"{model.group(1) if model else platform.machine()}, {os.cpu_count()} cores, commit {commit.stdout.strip()}"
 
 
-def make_key(slotfront, file):
-    """Creates a key of the plan `standard` in a new key file, and returns it."""
-    command = [slotfront, "keys", "create", "--file", file, "--name", "measure"]
+def make_key(slotfront, file, name="measure"):
+    """Creates a key of the plan `standard` in a key file, and returns it."""
+    command = [slotfront, "keys", "create", "--file", file, "--name", name]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 

@@ -10,17 +10,20 @@
 //! A subscription has no silent gap: whatever may have been missed closes the connection with a code that makes client
 //! libraries connect and subscribe anew.
 
+mod account_view;
 mod accounts;
 mod client;
 mod connection;
 mod feeds;
 mod pauses;
 mod protocol;
+mod queue;
 mod relay;
 mod signatures;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -7,9 +7,10 @@
 //!
 //! The tip is everybody's, not each key's: a key may belong to a balancer in front of many callers.
 //!
-//! `read` answers what one state says, `statuses` merges the questions for statuses, and `watch` asks for the signatures
-//! that are watched.
+//! `read` answers what one state says, `statuses` merges the questions for statuses, `watch` has the signatures that are
+//! watched, and `look` asks for them.
 
+mod look;
 mod read;
 mod statuses;
 mod watch;

@@ -1,12 +1,7 @@
-//! A client: one open WebSocket with its subscriptions, and the messages that wait to be sent.
-//!
-//! The queue is bounded in bytes for each client, for each key by its fair share, and in all. A client beyond a bound is
-//! closed, so that it connects anew: a notification that is left out would be a silent gap. The bounds are those of
-//! notifications. Answers stay few, because a client that does not read them is not heard.
+//! A client: one open WebSocket with its subscriptions and its queue.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,18 +10,15 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::pauses::RefusalPauses;
+use super::queue::{Ended, Notification, Queue, Queued};
 use crate::error::Error;
 use crate::fair::{Held, Watcher};
 use crate::frontier::ASSUMED_SLOT_TIME;
 use crate::gateway::{Gateway, Principal};
-use crate::methods::{Commitment, Slot, Subscription, SubscriptionMethod};
+use crate::methods::{Subscription, SubscriptionMethod};
 use crate::telemetry::{CloseReason, Metrics};
 use crate::tip::Watch;
 
-/// The maximum number of bytes that wait for one client. A single longer notification may wait alone.
-pub(super) const MAX_QUEUED: usize = 1 << 20;
-/// The number of bytes of answers that wait for a client, from which on its next call is not read.
-const MANY_ANSWERS: usize = 16 << 10;
 /// The maximum number of signatures that one connection waits for. A signature that never lands is waited for until the
 /// connection ends.
 const MAX_SIGNATURES: usize = 1_000;
@@ -41,96 +33,6 @@ const USUAL_WAIT: Duration = Duration::from_mins(3);
 const PING: Duration = Duration::from_secs(20);
 /// The interval at which a client may send a message that is no call, such as a ping, without using its rate.
 const FREE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The notification of one change, for all its subscribers. The subscription's id follows the text.
-#[derive(Debug)]
-pub(super) struct Notification {
-    pub(super) method: SubscriptionMethod,
-    pub(super) text: Bytes,
-    /// The slot of what has happened, and the commitment at which it has.
-    told: Option<(Commitment, Slot)>,
-    /// The bytes of all notifications that wait, in which this one counts once.
-    queued: Arc<AtomicUsize>,
-}
-
-impl Notification {
-    /// Creates the notification with `result`, JSON text, which is the last one if `is_last` is true.
-    pub(super) fn new(
-        subscription: &Subscription,
-        result: &[u8],
-        is_last: bool,
-        queued: &Arc<AtomicUsize>,
-    ) -> Self {
-        let method = subscription.method();
-        let head =
-            format!(r#"{{"jsonrpc":"2.0","method":"{}Notification","params":{{"result":"#, method.kind());
-        let text = Bytes::from([head.as_bytes(), result, br#","subscription":"#].concat());
-        queued.fetch_add(text.len(), Ordering::Relaxed);
-        // That a transaction was received says nothing of the commitment that its subscription waits for.
-        let at = subscription.commitment().filter(|_| is_last || method != SubscriptionMethod::Signature);
-        Self { method, text, told: at.zip(context_slot(result)), queued: Arc::clone(queued) }
-    }
-}
-
-/// Returns the slot of the context with which the results of most notifications begin.
-pub(super) fn context_slot(result: &[u8]) -> Option<Slot> {
-    let rest = str::from_utf8(result.strip_prefix(br#"{"context":{"slot":"#)?).ok()?;
-    rest.split_once(|next: char| !next.is_ascii_digit())?.0.parse().ok()
-}
-
-impl Drop for Notification {
-    fn drop(&mut self) {
-        self.queued.fetch_sub(self.text.len(), Ordering::Relaxed);
-    }
-}
-
-/// A message that waits to be sent.
-pub(super) enum Queued {
-    /// The answer to a call or a batch.
-    Answer(Bytes),
-    /// A notification with the id of its subscription. Its bytes count towards the key's share until it is sent.
-    Notification {
-        shared: Arc<Notification>,
-        id: u64,
-        /// The time before which it is not sent.
-        not_before: Instant,
-        /// What waits until the notification is sent.
-        end: Option<Ended>,
-        _held: Held,
-    },
-    Ping,
-}
-
-/// The end of a watched signature on its way to a client. Heights wait until the value is dropped.
-pub(super) struct Ended {
-    _watch: Watch,
-    /// The time until which the client has to take it.
-    due: Instant,
-}
-
-impl Queued {
-    fn len(&self) -> usize {
-        match self {
-            Self::Answer(text) => text.len(),
-            Self::Notification { shared, .. } => shared.text.len(),
-            Self::Ping => 0,
-        }
-    }
-
-    /// Returns the time until which the client has to take the message. `None` if nobody waits for that.
-    pub(super) fn due(&self) -> Option<Instant> {
-        if let Self::Notification { end: Some(end), .. } = self { Some(end.due) } else { None }
-    }
-
-    /// Returns the time until which the message has to wait. `None` if it may be sent now.
-    fn waits_until(&self, now: Instant) -> Option<Instant> {
-        if let Self::Notification { not_before, .. } = self {
-            Some(*not_before).filter(|time| *time > now)
-        } else {
-            None
-        }
-    }
-}
 
 /// What the writer of a connection does next.
 pub(super) enum NextMessage {
@@ -164,12 +66,7 @@ pub(super) struct ClientState {
     ids: HashMap<Arc<Subscription>, u64>,
     signatures: usize,
     pub(super) pauses: RefusalPauses,
-    queue: VecDeque<Queued>,
-    /// The times until which messages in the queue have to be sent, in order.
-    dues: VecDeque<Instant>,
-    queued_bytes: usize,
-    /// The bytes of the answers that wait.
-    answer_bytes: usize,
+    queue: Queue,
     closed: Option<CloseReason>,
     /// The time until which signatures that last are paid for.
     counted_at: Instant,
@@ -212,10 +109,7 @@ impl SocketClient {
             ids: HashMap::new(),
             signatures: 0,
             pauses: RefusalPauses::default(),
-            queue: VecDeque::new(),
-            dues: VecDeque::new(),
-            queued_bytes: 0,
-            answer_bytes: 0,
+            queue: Queue::default(),
             closed: None,
             counted_at: now,
             pinged_at: now,
@@ -254,14 +148,13 @@ impl SocketClient {
     }
 
     /// Queues an answer.
-    pub(super) fn answer(&self, state: &mut ClientState, text: Bytes) {
-        state.answer_bytes += text.len();
-        self.push(state, Queued::Answer(text));
+    pub(super) fn answer(&self, text: Bytes) {
+        self.push(&mut self.state(), Queued::Answer(text));
     }
 
     /// Waits while many answers wait for the client, so that it is not heard before it has read them.
     pub(super) async fn few_answers(&self) {
-        while self.state().answer_bytes >= MANY_ANSWERS {
+        while self.state().queue.has_many_answers() {
             self.answered.notified().await;
         }
     }
@@ -316,12 +209,9 @@ impl SocketClient {
         if state.closed.is_some() {
             return;
         }
-        if !state.queue.is_empty() && state.queued_bytes + message.len() > MAX_QUEUED {
+        if !state.queue.push(message) {
             return self.end(state, CloseReason::Lagged);
         }
-        state.queued_bytes += message.len();
-        state.dues.extend(message.due());
-        state.queue.push_back(message);
         self.wake.notify_one();
     }
 
@@ -335,7 +225,7 @@ impl SocketClient {
             state.closed = Some(reason);
             state.connection = None;
             state.subscriptions.values_mut().for_each(|of| (of.held, of.watch) = (None, None));
-            (state.queue, state.dues, state.queued_bytes) = (VecDeque::new(), VecDeque::new(), 0);
+            state.queue = Queue::default();
             state.pauses = RefusalPauses::default();
             self.wake.notify_one();
         }
@@ -349,21 +239,13 @@ impl SocketClient {
                 if let Some(reason) = state.closed {
                     return NextMessage::Close(reason);
                 }
-                let until = state.queue.front().and_then(|message| message.waits_until(Instant::now()));
-                if until.is_none()
-                    && let Some(message) = state.queue.pop_front()
-                {
-                    state.queued_bytes -= message.len();
-                    if message.due().is_some() {
-                        state.dues.pop_front();
-                    }
-                    if let Queued::Answer(text) = &message {
-                        state.answer_bytes -= text.len();
+                match state.queue.pop(Instant::now()) {
+                    Ok(message) => {
                         self.answered.notify_waiters();
+                        return NextMessage::Send(message);
                     }
-                    return NextMessage::Send(message);
+                    Err(until) => until,
                 }
-                until
             };
             wait(self.wake.notified(), until).await;
         }
@@ -371,7 +253,7 @@ impl SocketClient {
 
     /// Returns true if a message waits that may be sent now.
     pub(super) fn has_more(&self) -> bool {
-        self.state().queue.front().is_some_and(|message| message.waits_until(Instant::now()).is_none())
+        self.state().queue.has_more(Instant::now())
     }
 
     /// Waits until the connection is to be closed, while the writer waits for the socket with a message that has to be sent
@@ -383,7 +265,7 @@ impl SocketClient {
                 if let Some(reason) = state.closed {
                     return reason;
                 }
-                due.or(state.dues.front().copied())
+                due.or(state.queue.due())
             };
             if !wait(self.wake.notified(), due).await {
                 self.close(CloseReason::Lagged);

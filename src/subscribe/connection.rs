@@ -16,7 +16,8 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_util::io::InspectReader;
 
-use super::client::{NextMessage, Queued, SocketClient};
+use super::client::{NextMessage, SocketClient};
+use super::queue::Queued;
 use super::{Hub, protocol};
 use crate::telemetry::CloseReason;
 

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::client::{MAX_QUEUED, Notification, SocketClient};
+use super::client::SocketClient;
+use super::queue::{MAX_QUEUED, Notification};
+use super::unread::UnreadSince;
 use crate::methods::{Slot, Subscription};
 use crate::telemetry::{CloseReason, Metrics};
 use crate::tip::Watch;
@@ -32,8 +33,7 @@ pub(super) struct SeenAccount {
     pub(super) whole: Option<AccountHash>,
     /// The account in the form of the subscription, as the subscribers know it. `None` if it is not known what they know.
     pub(super) shown: Option<AccountHash>,
-    /// The slot, and the time, since which no node has given the account. `None` if it was read at the last slot.
-    pub(super) unread_since: Option<(Slot, Instant)>,
+    pub(super) unread: UnreadSince,
 }
 
 /// A question, with its subscribers.

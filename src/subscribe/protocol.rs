@@ -14,13 +14,13 @@ use tokio::time::Instant;
 use super::client::{ClientState, SocketClient};
 use super::feeds::{FeedTable, SeenAccount};
 use super::relay::{self, Ticket};
-use super::{Hub, accounts};
+use super::{Hub, account_view};
 use crate::cache::{Charge, Debt};
 use crate::error::Error;
 use crate::jsonrpc::envelope::{self, Element, EnvelopeError, Request, TooMany};
 use crate::jsonrpc::{Call, Id, reply};
 use crate::methods::{
-    AnyMethod, Commitment, ParamError, Subscription, SubscriptionMethod, invalid_subscription_id,
+    AnyMethod, Commitment, Subscription, SubscriptionMethod, invalid_subscription_id,
     subscription_limit_reached, unsubscribed_id,
 };
 use crate::telemetry::{CloseReason, Outcome};
@@ -48,17 +48,28 @@ struct Answer {
     counts: Option<(Option<AnyMethod>, Option<Commitment>, Outcome)>,
 }
 
+/// A call as the metrics count it, by its method and commitment. `None` for one that does not count.
+type Counted = Option<(Option<AnyMethod>, Option<Commitment>)>;
+
+/// A call of no subscription.
+const OTHER: Counted = Some((None, None));
+
 impl Answer {
-    /// Creates the answer that refuses a call of no subscription.
-    fn refusal(id: &Id, error: &Error) -> Self {
-        Self { text: text(id, error), counts: Some((None, None, error.outcome())) }
+    fn refusal(id: &Id, error: &Error, of: Counted) -> Self {
+        let mut text = Vec::with_capacity(128);
+        error.write_response(&mut text, id);
+        Self { text, counts: of.map(|(method, commitment)| (method, commitment, error.outcome())) }
     }
 
     /// Creates an answer to a call that subscribes.
     fn to(subscription: &Subscription, text: Vec<u8>, outcome: Outcome) -> Self {
-        let method = AnyMethod::Subscription(subscription.method());
-        Self { text, counts: Some((Some(method), subscription.commitment(), outcome)) }
+        let (method, commitment) = counted(subscription);
+        Self { text, counts: Some((method, commitment, outcome)) }
     }
+}
+
+fn counted(subscription: &Subscription) -> (Option<AnyMethod>, Option<Commitment>) {
+    (Some(AnyMethod::Subscription(subscription.method())), subscription.commitment())
 }
 
 /// Answers a message of the client. One that was refused just now has to wait before it is answered again. If it
@@ -75,16 +86,17 @@ pub(super) async fn answer(
     let (principal, started) = (client.principal(), Instant::now());
     let limit = hub.parts.config.server.max_batch;
     let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
-    let (elements, is_batch) = match envelope::parse_within(body, limit) {
-        Ok(Request::One(element)) => (vec![element], false),
-        Ok(Request::Batch(elements)) => (elements, true),
-        Ok(Request::ParseError) => {
-            let step = refuse(client, false, &Id::Null, &EnvelopeError::Parse.into())?;
-            commit(hub, client, vec![step], false, started);
-            return Ok(());
-        }
-        Err(TooMany(calls)) => {
-            let step = refuse(client, false, &Id::Null, &Error::BatchTooLarge { calls, limit })?;
+    let request = match envelope::parse_within(body, limit) {
+        Ok(Request::One(element)) => Ok((vec![element], false)),
+        Ok(Request::Batch(elements)) => Ok((elements, true)),
+        Ok(Request::ParseError) => Err(EnvelopeError::Parse.into()),
+        Err(TooMany(calls)) => Err(Error::BatchTooLarge { calls, limit }),
+    };
+    let (elements, is_batch) = match request {
+        Ok(request) => request,
+        Err(error) => {
+            take(client, false)?;
+            let step = Step::Refuse(Answer::refusal(&Id::Null, &error, OTHER));
             commit(hub, client, vec![step], false, started);
             return Ok(());
         }
@@ -124,37 +136,40 @@ async fn prepare(
     element: Element,
     has_waited: bool,
 ) -> Result<Option<Step>, CloseReason> {
+    let refused = |id: &Id, error: Error, of| Ok(Some(Step::Refuse(Answer::refusal(id, &error, of))));
     let Call { id, method, params } = match element {
         Element::Notification => return Ok(None),
-        Element::Refused { id, error } => return refuse(client, has_waited, &id, &error.into()).map(Some),
+        Element::Refused { id, error } => {
+            take(client, has_waited)?;
+            return refused(&id, error.into(), OTHER);
+        }
         Element::Call(call) => call,
     };
     let name = str::from_utf8(&method).unwrap_or_default();
     if SubscriptionMethod::from_unsubscribe(name).is_some() {
-        return match unsubscribed_id(&params) {
-            // Whoever has paid for a subscription ends it for nothing.
-            Ok(subscription) if client.has(subscription) => Ok(Some(Step::Unsubscribe { id, subscription })),
-            Ok(_) => uncounted(client, has_waited, &id, invalid_subscription_id()).map(Some),
-            Err(error) => uncounted(client, has_waited, &id, error).map(Some),
-        };
+        let subscription = unsubscribed_id(&params);
+        // Whoever has paid for a subscription ends it for nothing.
+        if let Ok(subscription) = subscription
+            && client.has(subscription)
+        {
+            return Ok(Some(Step::Unsubscribe { id, subscription }));
+        }
+        take(client, has_waited)?;
+        return refused(&id, Error::Params(subscription.err().unwrap_or_else(invalid_subscription_id)), None);
     }
+    take(client, has_waited)?;
     let Some(method) = SubscriptionMethod::from_name(name) else {
-        return refuse(client, has_waited, &id, &Error::MethodNotFound).map(Some);
+        return refused(&id, Error::MethodNotFound, OTHER);
     };
     let subscription = match Subscription::parse(method, &params) {
         Ok(subscription) => Arc::new(subscription),
         Err(error) => {
-            take(client, has_waited)?;
-            let (error, of) = (Error::Params(error), AnyMethod::Subscription(method));
-            let counts = Some((Some(of), None, error.outcome()));
-            return Ok(Some(Step::Refuse(Answer { text: text(&id, &error), counts })));
+            return refused(&id, Error::Params(error), Some((Some(AnyMethod::Subscription(method)), None)));
         }
     };
     let principal = client.principal();
-    take(client, has_waited)?;
     if let Err(error) = principal.admit_subscription(&subscription) {
-        let answer = Answer::to(&subscription, text(&id, &error), error.outcome());
-        return Ok(Some(Step::Refuse(answer)));
+        return refused(&id, error, Some(counted(&subscription)));
     }
     let charge = principal.charge_subscription(&subscription).map_err(|_| CloseReason::Rate)?;
     let (mut seen, mut ticket) = (None, None);
@@ -163,7 +178,7 @@ async fn prepare(
         Subscription::Account { .. }
             if principal.hold_subscription().is_some() && !hub.feeds.has(&subscription) =>
         {
-            seen = accounts::first_look(hub, &subscription, principal.caller()).await;
+            seen = account_view::first_look(hub, &subscription, principal.caller()).await;
             if seen.is_some() {
                 charge.owe(Debt::Miss, 0);
             }
@@ -184,29 +199,6 @@ async fn prepare(
 fn take(client: &SocketClient, has_waited: bool) -> Result<(), CloseReason> {
     let taken = if has_waited { Ok(()) } else { client.principal().take(Instant::now()) };
     taken.map_err(|_| CloseReason::Rate)
-}
-
-/// Refuses a call, which takes one of the key's rate as well.
-fn refuse(client: &SocketClient, has_waited: bool, id: &Id, error: &Error) -> Result<Step, CloseReason> {
-    take(client, has_waited)?;
-    Ok(Step::Refuse(Answer::refusal(id, error)))
-}
-
-/// Refuses a call to unsubscribe.
-fn uncounted(
-    client: &SocketClient,
-    has_waited: bool,
-    id: &Id,
-    error: ParamError,
-) -> Result<Step, CloseReason> {
-    take(client, has_waited)?;
-    Ok(Step::Refuse(Answer { text: text(id, &Error::Params(error)), counts: None }))
-}
-
-fn text(id: &Id, error: &Error) -> Vec<u8> {
-    let mut text = Vec::with_capacity(128);
-    error.write_response(&mut text, id);
-    text
 }
 
 fn result(id: &Id, result: &str) -> Vec<u8> {
@@ -241,7 +233,7 @@ fn commit(
     let texts: Vec<_> = answers.into_iter().map(|answer| answer.text).collect();
     let text = texts.join(&b","[..]);
     let text = if is_batch { [b"[", &text[..], b"]"].concat() } else { text };
-    client.answer(&mut client.state(), text.into());
+    client.answer(text.into());
     for (id, Ticket { subscription, .. }) in &tickets {
         if let Some(id) = id {
             hub.feeds.catch_up(&mut table, client, subscription, *id);
@@ -267,13 +259,13 @@ fn take_effect(
         Step::Refuse(answer) => Err(answer),
         Step::Unsubscribe { id, subscription } => {
             let removed = ClientState::remove(&mut client.state(), subscription);
-            let error = || text(&id, &Error::Params(invalid_subscription_id()));
-            let removed = removed.ok_or_else(|| Answer { text: error(), counts: None })?;
+            let error = || Error::Params(invalid_subscription_id());
+            let removed = removed.ok_or_else(|| Answer::refusal(&id, &error(), None))?;
             hub.feeds.leave(table, &removed.to, subscription);
             Ok(Answer { text: result(&id, "true"), counts: None })
         }
         Step::Subscribe { id, subscription, charge, seen, ticket } => {
-            let refused = |error: Error| Answer::to(&subscription, text(&id, &error), error.outcome());
+            let refused = |error: Error| Answer::refusal(&id, &error, Some(counted(&subscription)));
             let (had, waited) = (client.state().id_of(&subscription), tickets.len());
             tickets.extend(ticket.map(|ticket| (None, ticket)));
             let is_relayed = matches!(*subscription, Subscription::Relayed { .. });

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::unread::UnreadSince;
 use super::{CHECK_INTERVAL, Hub};
 use crate::jsonrpc::Params;
 use crate::methods::{Commitment, Method, Profile, Query, Slot, Subscription};
@@ -13,9 +14,8 @@ use crate::pool::{CallContext, UpstreamRequest};
 
 /// The time that a list of roots may take.
 const ROOTS_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time and the slots for which no node may list the roots before their subscribers are closed.
+/// The time for which no node may list the roots before their subscribers are closed.
 const MAX_UNREAD_TIME: Duration = Duration::from_secs(30);
-const MAX_UNREAD_SLOTS: Slot = 150;
 /// The number of slots for which roots may be missing before their subscribers are closed. Nodes list up to 500,000.
 const MAX_MISSING_ROOTS: Slot = 1_000;
 
@@ -62,7 +62,7 @@ impl Hub {
 
 /// Notifies of each root in order.
 pub(super) async fn follow_roots(hub: Arc<Hub>) {
-    let (mut last, mut unread_since) = (0, None);
+    let (mut last, mut unread) = (0, UnreadSince::default());
     loop {
         let slot = hub.next_slot(Commitment::Finalized, last).await;
         let is_asked = hub.feeds.has(&Subscription::Root);
@@ -72,21 +72,20 @@ pub(super) async fn follow_roots(hub: Arc<Hub>) {
             // A node that does not have the newest root yet would leave roots out.
             let Some(roots) = roots(&hub, last + 1, slot).await.filter(|roots| roots.last() == Some(&slot))
             else {
-                let since: Instant = *unread_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > MAX_UNREAD_TIME || slot - last > MAX_UNREAD_SLOTS {
+                if unread.lasts(last, slot, MAX_UNREAD_TIME) {
                     hub.feeds.interrupt(|subscription| *subscription == Subscription::Root);
                 }
                 tokio::time::sleep(CHECK_INTERVAL / 4).await;
                 continue;
             };
-            unread_since = None;
+            unread.end();
             hub.parts.tip.raise(Commitment::Finalized, slot);
             for root in roots {
                 hub.feeds.publish(&Subscription::Root, root.to_string().as_bytes(), false);
             }
         }
         if !is_asked {
-            unread_since = None;
+            unread.end();
         }
         last = slot;
     }

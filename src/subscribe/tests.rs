@@ -6,8 +6,9 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use tokio::time::{Duration, Instant};
 
-use super::client::{MAX_QUEUED, NextMessage, Queued, SocketClient};
+use super::client::{NextMessage, SocketClient};
 use super::feeds::Feeds;
+use super::queue::{MAX_QUEUED, Queued};
 use crate::config::{Config, Plan};
 use crate::gateway::Gateway;
 use crate::methods::{Commitment, Signature, Subscription, SubscriptionMethod};

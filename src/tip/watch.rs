@@ -1,11 +1,7 @@
-//! The signatures whose end somebody waits for, and the tasks that ask for them.
+//! The signatures whose end somebody waits for.
 //!
-//! One task asks once a slot for all of them, and in between for new ones and for those that a height waits for. A height
-//! waits for the signatures of its own caller: until they were asked for at its slot, and until those that have landed are
-//! handed out.
-//!
-//! A second task looks for new ones in the nodes' history, too, which may take them seconds. No height waits for that, and
-//! no watcher for the search of another one.
+//! A height waits for the signatures of its own caller: until they were asked for at its slot, and until those that have
+//! landed are handed out.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::pin::pin;
@@ -14,26 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::Instant;
 
-use super::statuses::{Statuses, read_status, split};
-use super::{PATIENCE, Tip, own_context};
-use crate::error::Error;
+use super::statuses::{Statuses, read_status};
 use crate::fair::Watcher;
-use crate::methods::{Commitment, MAX_SIGNATURES, Signature, Slot, TipQuery};
-use crate::pool::{CallContext, TipRequest};
-use crate::telemetry::Trace;
+use crate::methods::{Commitment, MAX_SIGNATURES, Signature, Slot};
 
 /// The number of slots after which a signature that was not asked for is looked for in the history: a node finds younger
 /// ones without it.
 const REMEMBERED_SLOTS: u64 = 100;
-/// The maximum number of searches of the history at a time. Each watcher has one.
-const MAX_SEARCHES: usize = 64;
-/// The longest time for a search, which nodes may need for old signatures.
-const SEARCH_TIME: Duration = Duration::from_secs(30);
 /// The time after which a signature for which no node answers is given up.
 const LONGEST_UNSERVED: Duration = Duration::from_mins(1);
 
@@ -65,6 +51,10 @@ pub struct Watch {
 
 type WatchKey = (Signature, Commitment);
 
+fn keys_of(signatures: &[Signature]) -> impl Iterator<Item = WatchKey> {
+    signatures.iter().flat_map(|of| Commitment::ALL.map(|commitment| (*of, commitment)))
+}
+
 /// All signatures that are watched. There are as many as subscriptions, whose number is bounded.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
@@ -72,9 +62,9 @@ pub(super) struct Watches {
     /// The highest slot, at each commitment, at which a height waits.
     wanted: [AtomicU64; 3],
     /// Notified of a new signature, and of a height that waits.
-    due: Notify,
+    pub(super) due: Notify,
     /// Notified of a signature that is to be looked for in the history.
-    unsearched: Notify,
+    pub(super) unsearched: Notify,
     /// Notified of whatever a height may wait for.
     noted: Notify,
 }
@@ -150,7 +140,9 @@ impl Drop for Watch {
                 if own.is_empty() {
                     table.of.remove(&of);
                 }
-                table.forget_search(watcher, signature);
+                if let Some(unsearched) = table.unsearched.get_mut(&watcher) {
+                    unsearched.remove(&signature);
+                }
             }
         }
         if let Some(watched) = table.watched.get_mut(&self.key).filter(|of| of.number == self.number) {
@@ -165,37 +157,12 @@ impl Drop for Watch {
 }
 
 impl WatchTable {
-    /// Returns what is known of a signature that has not ended, at each commitment at which it is watched.
-    fn entries(&self, signature: Signature) -> impl Iterator<Item = &WatchedSignature> {
-        let entries = Commitment::ALL.into_iter().filter_map(move |at| self.watched.get(&(signature, at)));
-        entries.filter(|watched| !watched.has_ended())
-    }
-
     fn fell_after(&self, time: Instant) -> bool {
         self.fell_at.is_some_and(|fell_at| time < fell_at)
     }
 
-    fn forget_search(&mut self, watcher: Watcher, signature: Signature) {
-        if let Some(of) = self.unsearched.get_mut(&watcher) {
-            of.remove(&signature);
-            if of.is_empty() {
-                self.unsearched.remove(&watcher);
-            }
-        }
-    }
-
-    /// Returns the number of the last signature, up to `last`, that was not asked for at `slot` yet, or whose end is not
+    /// Returns the signatures of a watcher, up to the number `last`, that were not asked for at `slot` yet, or whose end is not
     /// handed out yet.
-    fn last_unsettled(&self, of: (Watcher, Commitment), slot: Slot, last: u64) -> Option<u64> {
-        self.unsettled(of, slot, last).map(|watched| watched.number).max()
-    }
-
-    /// Lets all signatures of a watcher be looked at before the next slot.
-    fn refresh(&mut self, of: (Watcher, Commitment)) {
-        let own = self.of.get(&of).into_iter().flat_map(HashMap::keys);
-        self.fresh.extend(own.map(|signature| (*signature, of.1)));
-    }
-
     fn unsettled(
         &self,
         of: (Watcher, Commitment),
@@ -249,10 +216,58 @@ impl Watches {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().watched.is_empty()
+    }
+
+    pub(super) fn fell_after(&self, time: Instant) -> bool {
+        self.lock().fell_after(time)
+    }
+
+    /// Returns the highest slot at which a height waits.
+    pub(super) fn wanted_at(&self, commitment: Commitment) -> Slot {
+        self.wanted[commitment.index()].load(Ordering::Acquire)
+    }
+
+    /// Returns true if a height may wait for one of these signatures.
+    pub(super) fn are_wanted(&self, signatures: &[Signature]) -> bool {
+        let table = self.lock();
+        let watched = keys_of(signatures).filter_map(|key| Some((key.1, table.watched.get(&key)?)));
+        watched.filter(|(_, of)| !of.has_ended()).any(|(at, of)| of.asked < self.wanted_at(at))
+    }
+
+    /// Lets the signatures of a watcher that are not settled at `slot` be asked for at once. Returns the number of the last one,
+    /// `None` if all are.
+    pub(super) fn want(&self, of: (Watcher, Commitment), slot: Slot) -> Option<u64> {
+        let mut table = self.lock();
+        let last = table.unsettled(of, slot, u64::MAX).map(|watched| watched.number).max()?;
+        self.wanted[of.1.index()].fetch_max(slot, Ordering::AcqRel);
+        let WatchTable { of: own, fresh, .. } = &mut *table;
+        fresh.extend(own.get(&of).into_iter().flat_map(HashMap::keys).map(|signature| (*signature, of.1)));
+        self.due.notify_one();
+        Some(last)
+    }
+
+    /// Waits until all signatures of a watcher, up to the number `last`, are settled at `slot`.
+    pub(super) async fn settled(&self, of: (Watcher, Commitment), slot: Slot, last: u64) {
+        loop {
+            let mut noted = pin!(self.noted.notified());
+            noted.as_mut().enable();
+            if self.lock().unsettled(of, slot, last).next().is_none() {
+                return;
+            }
+            noted.await;
+        }
+    }
+
+    /// Gives up those that are not.
+    pub(super) fn give_up(&self, of: (Watcher, Commitment), slot: Slot, last: u64) {
+        self.lock().unsettled(of, slot, last).for_each(WatchedSignature::give_up);
+    }
+
     /// Returns the signatures that are to be asked for, which counts as begun: those that were not asked for in this round,
     /// which begins now if `begins` is true, and those for which a height waits.
-    fn take_due(&self, begins: bool) -> Vec<Signature> {
-        let wanted = self.wanted.each_ref().map(|wanted| wanted.load(Ordering::Acquire));
+    pub(super) fn take_due(&self, begins: bool) -> Vec<Signature> {
         let mut table = self.lock();
         table.round += u64::from(begins);
         let (round, mut due, fresh) = (table.round, BTreeSet::new(), std::mem::take(&mut table.fresh));
@@ -262,7 +277,7 @@ impl Watches {
             if watched.answered_at.elapsed() > LONGEST_UNSERVED {
                 watched.give_up();
             }
-            let is_due = watched.round < round || watched.asked < wanted[commitment.index()];
+            let is_due = watched.round < round || watched.asked < self.wanted_at(commitment);
             if is_due && !watched.is_asking && !watched.has_ended() {
                 (watched.is_asking, watched.round) = (true, round);
                 due.insert(signature);
@@ -272,9 +287,9 @@ impl Watches {
     }
 
     /// Notes that these signatures are not being asked for any more.
-    fn end_look(&self, signatures: &[Signature]) {
+    pub(super) fn end_look(&self, signatures: &[Signature]) {
         let mut table = self.lock();
-        for key in signatures.iter().flat_map(|of| Commitment::ALL.map(|commitment| (*of, commitment))) {
+        for key in keys_of(signatures) {
             if let Some(watched) = table.watched.get_mut(&key) {
                 watched.is_asking = false;
                 table.fresh.push(key);
@@ -283,14 +298,15 @@ impl Watches {
     }
 
     /// Returns a watcher whose turn it is to have signatures looked for in the history, and the signatures.
-    fn begin_search(&self) -> Option<(Watcher, Vec<Signature>)> {
+    pub(super) fn begin_search(&self) -> Option<(Watcher, Vec<Signature>)> {
         let (mut table, mut signatures) = (self.lock(), Vec::new());
         while signatures.is_empty() {
             let is_next = |watcher: &&Watcher| !table.searching.contains(watcher);
             let watcher = *table.unsearched.keys().find(is_next)?;
             let mut of = table.unsearched.remove(&watcher)?;
             // Another watcher may have had it looked for.
-            of.retain(|signature| table.entries(*signature).any(|watched| !watched.is_searched));
+            let is_open = |key| table.watched.get(&key).is_some_and(|of| !of.has_ended() && !of.is_searched);
+            of.retain(|signature| keys_of(&[*signature]).any(is_open));
             signatures = of.iter().copied().take(MAX_SIGNATURES).collect();
             let rest: BTreeSet<_> = of.into_iter().skip(MAX_SIGNATURES).collect();
             if !rest.is_empty() {
@@ -305,9 +321,9 @@ impl Watches {
     }
 
     /// Notes that the transactions of `signatures` were looked for in the history.
-    fn note_searched(&self, signatures: &[Signature]) {
+    pub(super) fn note_searched(&self, signatures: &[Signature]) {
         let mut table = self.lock();
-        for key in signatures.iter().flat_map(|of| Commitment::ALL.map(|commitment| (*of, commitment))) {
+        for key in keys_of(signatures) {
             if let Some(watched) = table.watched.get_mut(&key) {
                 watched.is_searched = true;
             }
@@ -315,7 +331,7 @@ impl Watches {
     }
 
     /// Ends the turn of `watcher`. The signatures `again` that it still watches are looked for once more.
-    fn end_search(&self, watcher: Watcher, mut again: Vec<Signature>) {
+    pub(super) fn end_search(&self, watcher: Watcher, mut again: Vec<Signature>) {
         let mut table = self.lock();
         table.searching.remove(&watcher);
         let of = |at: &Commitment| table.of.get(&(watcher, *at));
@@ -328,7 +344,7 @@ impl Watches {
 
     /// Notes that the transactions of `signatures` were asked for at `sent_at`, and ends those that have reached their
     /// commitments. `tip` returns the slot that is shown for a transaction at a commitment.
-    fn note(
+    pub(super) fn note(
         &self,
         signatures: &[Signature],
         statuses: &Statuses,
@@ -385,168 +401,6 @@ impl Watches {
     }
 }
 
-impl Tip {
-    /// Asks for the signatures that are watched, for ever. A slow answer about some of them delays no other one.
-    pub async fn ask_for_watched(self: Arc<Self>) {
-        let mut looks = FuturesUnordered::new();
-        let (mut newest, mut next) = (0, Instant::now());
-        loop {
-            let (slot, now) = (self.frontier.slot(Commitment::Processed), Instant::now());
-            let begins = slot > newest || now >= next;
-            if begins {
-                (newest, next) = (slot, now + self.frontier.slot_time());
-            }
-            let due = self.watches.take_due(begins);
-            looks.extend(due.chunks(MAX_SIGNATURES).map(|due| self.look(due.into())));
-            let is_watched = !self.watches.lock().watched.is_empty();
-            tokio::select! {
-                // The answer itself may have shown a newer slot.
-                Some(()) = looks.next() => newest = newest.max(self.frontier.slot(Commitment::Processed)),
-                () = self.watches.due.notified() => {}
-                () = self.frontier.reached(Commitment::Processed, newest.saturating_add(1)), if is_watched => {}
-                () = sleep_until(next), if is_watched => {}
-            }
-        }
-    }
-
-    /// Asks once for these signatures, at the slots for which heights wait.
-    async fn look(&self, signatures: Arc<[Signature]>) {
-        let mut floors = self.floors();
-        for commitment in Commitment::ALL {
-            let wanted = self.watches.wanted[commitment.index()].load(Ordering::Acquire);
-            for floor in &mut floors[..=commitment.index()] {
-                *floor = wanted.max(*floor);
-            }
-        }
-        let answer = self.ask_for_some(&signatures, false, floors, own_context(Trace::default())).await;
-        let is_wanted = |key: &Signature| {
-            let (table, wanted) = (self.watches.lock(), &self.watches.wanted);
-            Commitment::ALL.iter().any(|at| {
-                let watched = table.watched.get(&(*key, *at)).filter(|watched| !watched.has_ended());
-                watched.is_some_and(|of| of.asked < wanted[at.index()].load(Ordering::Acquire))
-            })
-        };
-        // Whoever asks again at once would get the same answer.
-        if answer.is_err() || signatures.iter().any(is_wanted) {
-            sleep(self.pause()).await;
-        }
-        self.watches.end_look(&signatures);
-    }
-
-    /// Looks for the signatures that are watched in the history of the nodes, for ever: one call at a time for each watcher.
-    pub async fn search_for_watched(self: Arc<Self>) {
-        let mut searches = FuturesUnordered::new();
-        loop {
-            while searches.len() < MAX_SEARCHES
-                && let Some((watcher, signatures)) = self.watches.begin_search()
-            {
-                searches.push(self.search(watcher, signatures));
-            }
-            tokio::select! {
-                Some(()) = searches.next() => {}
-                () = self.watches.unsearched.notified(), if searches.len() < MAX_SEARCHES => {}
-            }
-        }
-    }
-
-    /// Looks for signatures of one watcher in the history. If that fails, each half of them is looked for by itself, since one
-    /// signature may take a node longer than all others.
-    async fn search(&self, watcher: Watcher, signatures: Vec<Signature>) {
-        let (mut parts, mut failed) = (vec![signatures], Vec::new());
-        while let Some(mut part) = parts.pop() {
-            let context = CallContext {
-                caller: watcher.caller,
-                is_background: false,
-                ..CallContext::own(Instant::now() + SEARCH_TIME)
-            };
-            match self.ask_for_some(&part.as_slice().into(), true, self.floors(), context).await {
-                // What was found was not noted.
-                Ok(sent_at) if self.watches.lock().fell_after(sent_at) => parts.push(part),
-                Ok(_) => self.watches.note_searched(&part),
-                Err(_) if part.len() > 1 => {
-                    parts.push(part.split_off(part.len() / 2));
-                    parts.push(part);
-                }
-                Err(_) => failed.append(&mut part),
-            }
-        }
-        if !failed.is_empty() {
-            sleep(PATIENCE).await;
-        }
-        self.watches.end_search(watcher, failed);
-    }
-
-    /// Waits until every signature that `watcher` watches by now was asked for at `slot` or above, and the end of each that
-    /// has landed is handed out. What no node answers for is given up after a while.
-    ///
-    /// # Errors
-    /// The deadline passes first.
-    pub(super) async fn settle(
-        &self,
-        watcher: Watcher,
-        commitment: Commitment,
-        slot: Slot,
-        deadline: Instant,
-    ) -> Result<(), Error> {
-        let (all, of) = (&self.watches, (watcher, commitment));
-        let Some(last) = all.lock().last_unsettled(of, slot, u64::MAX) else { return Ok(()) };
-        all.wanted[commitment.index()].fetch_max(slot, Ordering::AcqRel);
-        all.lock().refresh(of);
-        all.due.notify_one();
-        let settled = async {
-            loop {
-                let mut noted = pin!(all.noted.notified());
-                noted.as_mut().enable();
-                if all.lock().last_unsettled(of, slot, last).is_none() {
-                    return;
-                }
-                noted.await;
-            }
-        };
-        let patience = Instant::now() + PATIENCE;
-        if timeout_at(deadline.min(patience), settled).await.is_ok() {
-            return Ok(());
-        }
-        if deadline < patience {
-            return Err(Error::NoUpstream(Vec::new()));
-        }
-        all.lock().unsettled(of, slot, last).for_each(WatchedSignature::give_up);
-        Ok(())
-    }
-
-    /// Notes statuses of signatures, asked for at `sent_at`, which end those that have landed.
-    pub(super) fn note(&self, signatures: &[Signature], statuses: &Statuses, sent_at: Instant) {
-        self.follow_falls();
-        self.watches.note(signatures, statuses, sent_at, |commitment, slot| {
-            self.lift(commitment, slot);
-            self.shown[commitment.index()].load(Ordering::Acquire).max(slot)
-        });
-    }
-
-    /// Asks for signatures, and notes the statuses. Returns the time of the call.
-    ///
-    /// # Errors
-    /// No node answers at or above `floors` in time, or a node refuses the call.
-    async fn ask_for_some(
-        &self,
-        signatures: &Arc<[Signature]>,
-        search_history: bool,
-        floors: [Slot; 3],
-        context: CallContext,
-    ) -> Result<Instant, Error> {
-        let query = TipQuery::Statuses { signatures: Arc::clone(signatures), search_history };
-        let reply = self.pool.read_tip(&TipRequest { query, floors, context }).await?;
-        let sent_at = reply.sent_at;
-        match split(reply) {
-            Ok(statuses) => self.note(signatures, &statuses, sent_at),
-            // No node of the pool keeps history.
-            Err(_) if search_history => {}
-            Err(_) => return Err(Error::NoUpstream(Vec::new())),
-        }
-        Ok(sent_at)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
@@ -573,7 +427,7 @@ mod tests {
     }
 
     fn unsettled(watches: &Watches, number: usize, commitment: Commitment, slot: Slot) -> bool {
-        watches.lock().last_unsettled((watcher(number), commitment), slot, u64::MAX).is_some()
+        watches.lock().unsettled((watcher(number), commitment), slot, u64::MAX).next().is_some()
     }
 
     #[tokio::test]
@@ -633,7 +487,7 @@ mod tests {
         watches.end_look(&[SIGNATURE]);
         assert!(watches.take_due(false).is_empty(), "it was asked for in this slot");
         watches.wanted[Confirmed.index()].store(7, Ordering::Release);
-        watches.lock().refresh((watcher(1), Confirmed));
+        watches.lock().fresh.push((SIGNATURE, Confirmed));
         assert_eq!(watches.take_due(false), [SIGNATURE], "a height waits");
         drop((one, other));
         assert_eq!(watches.lock().watched.len(), 1);

@@ -20,7 +20,7 @@ PROMISES = [HERE.parents[1] / "docs" / "guarantees.md", HERE.parents[1] / "SECUR
 # Beside the tests that those name: the first command, the page, the guides, and a client library.
 FIRST = {"dev_test", "page_test", "guides_test", "test_web3_js", "test_payment_of_the_readme"}
 # These need Solana's Rust client or command line.
-WEEKLY = {"test_solana_rpc_client", "test_payment_in_rust", "test_commands_of_solana"}
+WEEKLY = {"test_solana_rpc_client", "test_payment_in_rust", "test_libraries_watch_together_with_rusts", "test_commands_of_solana"}
 
 
 class Result(unittest.TextTestResult):

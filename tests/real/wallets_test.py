@@ -1,5 +1,6 @@
 """Wallets that live on `slotfront dev` alone: unmodified client libraries get its address, and nothing else."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,11 +9,38 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from gateway import ROOT, TARGET, Dev
+from gateway import ROOT, TARGET, Dev, Serve, eventually, get, keys
+from ports import free_port
 
 CLIENTS = Path(__file__).parent / "clients"
 JAVASCRIPT = CLIENTS / "javascript"
+GO = TARGET / "clients" / "go" / "watch"
 PATIENCE_S = 120
+PAYMENTS = 3
+# The libraries that watch at once. Rust's is built once a week.
+WATCHERS = {
+    "web3.js": ["node", "watch_web3js.mjs"],
+    "kit": ["node", "watch_kit.mjs"],
+    "solana-py": [TARGET / "clients" / "venv" / "bin" / "python", CLIENTS / "python" / "watch.py"],
+    "solana-go": [GO],
+}
+# A node with airdrops, such as `http://127.0.0.1:8899` of solana-test-validator, in whose place `slotfront dev` is otherwise.
+NODE = os.environ.get("WALLETS_NODE")
+BESIDE_NODE = """
+[server]
+listen = "127.0.0.1:{port}"
+ws_listen = "127.0.0.1:{ws_port}"
+admin_listen = "127.0.0.1:0"
+
+[plans.standard]
+rps = 1000
+
+[[upstream]]
+name = "node"
+url = "{node}"
+ws_url = "{ws}"
+"""
+RUST = {"rust": [TARGET / "clients" / "rust" / "debug" / "watch"]}
 PAYEE = "7pQFpb2d353JDTYf533Q6ppzxKZw9e1KyymhAzQF9ssY"
 UNKNOWN = "5VERv8NMvzbJMEkV8xnrLkEaWRtSz9CosKDYjCJjBRnbJLgp8uirBgmQpjKhoR4tjF3ZpRzrFmBV6UjKdiSZkQUW"
 
@@ -22,6 +50,31 @@ def run(*command, source=None, **environment):
     if ran.returncode:
         raise AssertionError(ran.stdout + ran.stderr)
     return ran.stdout
+
+
+@contextlib.contextmanager
+def beside_node(node):
+    """A gateway in front of a node, whose WebSocket has the next port."""
+    host, port = node.rsplit(":", 1)
+    own = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "slotfront.toml")
+        config.write_text(BESIDE_NODE.format(port=own, ws_port=own + 1, node=node, ws=f"{host.replace('http', 'ws')}:{int(port) + 1}"))
+        key = keys(Path(folder, "keys.toml"), "create", "--name", "wallets")
+        with Serve(config) as serve:
+            serve.url = serve.url(key)
+            yield serve
+
+
+@contextlib.contextmanager
+def program(command, **environment):
+    """A running client, which ends with the test."""
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    with subprocess.Popen(command, cwd=JAVASCRIPT, env={**os.environ, **environment}, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Wallets(unittest.TestCase):
@@ -70,6 +123,33 @@ class Wallets(unittest.TestCase):
         self.assertLess(paid.pop("account"), 1_000_000_000 - 5_000_000)
         self.assertGreater(min(paid.pop("slot"), paid.pop("transaction")), 0)
         self.assertEqual(paid, {"signature": {"err": None}, "logs": True, "program": True, "balance": 5_000_000})
+
+    def test_libraries_watch_together(self):
+        self.watch_together(WATCHERS)
+
+    def test_libraries_watch_together_with_rusts(self):
+        self.watch_together(WATCHERS | RUST)
+
+    def watch_together(self, watchers):
+        """Lets each library watch what all others watch, twice. Each gets what it would get alone."""
+        with contextlib.ExitStack() as running:
+            dev = running.enter_context(beside_node(NODE) if NODE else Dev()).ready()
+            start = lambda command, **environment: running.enter_context(program(command, **environment))
+            payer = start(["node", "payer.mjs"], PAY=json.dumps({"url": NODE or dev.url, "payments": PAYMENTS}))
+            paid = json.loads(payer.stdout.readline())
+            watch = json.dumps(addresses(dev) | paid)
+            told = {(name, i): start(command, WATCH=watch) for name, command in watchers.items() for i in range(2)}
+            subscriptions = {"account": 1, "program": 1, "signature": PAYMENTS}
+            def all_watch():
+                metrics = get(f"http://{dev.admin}/metrics")[1]
+                return all(f'slotfront_ws_subscriptions{{method="{kind}Subscribe"}} {each * len(told)}\n' in metrics for kind, each in subscriptions.items())
+            eventually(all_watch, "not all have subscribed")
+            payer.communicate("\n", timeout=PATIENCE_S)
+            expected = {"account": paid["balances"], "program": paid["balances"], "signatures": dict.fromkeys(paid["signatures"])}
+            for who, client in told.items():
+                out, err = client.communicate(timeout=PATIENCE_S)
+                self.assertEqual(client.returncode, 0, (who, err))
+                self.assertEqual(json.loads(out), expected, who)
 
     def test_commands_of_solana(self):
         with Dev() as dev, tempfile.TemporaryDirectory() as home:
