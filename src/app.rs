@@ -29,12 +29,10 @@ use crate::config::{Config, FollowMode};
 use crate::fair::ByteBudget;
 use crate::follow::{FollowedChain, Follower};
 use crate::frontier::Frontier;
-use crate::gateway::{Gateway, GatewayError};
-use crate::http::access::LogSampler;
+use crate::gateway::{Gateway, GatewayError, PerAddress};
 use crate::http::listener;
 use crate::http::shutdown::{GracePeriods, Phases};
-use crate::http::tls::{Tls, TlsError};
-use crate::http::{Front, Incoming};
+use crate::http::{Front, LogSampler};
 use crate::low_priority;
 use crate::node::client::ClientError;
 use crate::pool::Pool;
@@ -44,6 +42,7 @@ use crate::subscribe::{Hub, HubParts};
 use crate::telemetry::events::EventKind;
 use crate::telemetry::{self, Metrics, ReloadResult, Tracer};
 use crate::tip::Tip;
+use crate::tls::{Tls, TlsError};
 pub use listeners::{BindError, Listeners, bind, bind_next};
 use signals::{HangupSignal, Signals};
 
@@ -132,7 +131,7 @@ impl App {
         let tracer = tracer(&config, &metrics, &tasks, stop)?;
         tasks.spawn(telemetry::report_folds(stop.clone()));
         let outgoing = Arc::new(ByteBudget::new(config.server.max_outgoing));
-        let incoming = Incoming::new(config.server.max_incoming);
+        let incoming = Arc::new(ByteBudget::new(config.server.max_incoming));
         let parts = HubParts {
             config: Arc::clone(&config),
             gateway: Arc::clone(&gateway),
@@ -159,6 +158,7 @@ impl App {
             tasks: tasks.clone(),
             outgoing,
             incoming,
+            incoming_shares: PerAddress::new(),
         });
         let (public, admin) = (listeners.public.local_addr()?, listeners.admin.local_addr()?);
         let socket = listeners.socket.as_ref().map(TcpListener::local_addr).transpose()?;

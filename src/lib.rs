@@ -36,3 +36,4 @@ mod fair;
 pub mod low_priority;
 mod sync;
 pub mod telemetry;
+pub mod tls;

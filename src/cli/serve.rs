@@ -11,8 +11,8 @@ use crate::app::signals::Signals;
 use crate::app::{self, Listeners};
 use crate::config::{self, AuthMode, Config, LogFormat, reload::ConfigSource};
 use crate::gateway::{Gateway, UsageError, UsageLock};
-use crate::http::tls::Tls;
 use crate::telemetry::{self, Metrics};
+use crate::tls::Tls;
 
 /// The time after its drain in which another process ends, and gives back its usage file.
 const AFTER_DRAIN: Duration = Duration::from_secs(8);

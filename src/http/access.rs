@@ -4,15 +4,14 @@
 //! A batch has one line that sums up its calls. The line never contains the API key itself, the params of a call, or
 //! text from a node.
 
-use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hyper::StatusCode;
 use tokio::time::Instant;
 
-use super::client::RequestId;
-use super::reply::Explained;
+use super::client::ClientInfo;
+use super::log_sampler::LogSampler;
+use super::reply::HttpReply;
+use crate::gateway::Principal;
 use crate::methods::{AnyMethod, Commitment};
 use crate::telemetry::trace::RequestSpan;
 use crate::telemetry::{Outcome, StaleCause, Trace, method_name};
@@ -20,39 +19,6 @@ use crate::telemetry::{Outcome, StaleCause, Trace, method_name};
 /// The duration from which a request counts as slow. Even five attempts to get an answer from a usual node take
 /// less time.
 const SLOW: Duration = Duration::from_secs(1);
-/// The maximum number of lines a second at info level. In an outage every request may fail, and the log must not add
-/// load.
-const PER_SECOND: u32 = 5;
-
-/// The rate limit on the lines of the access log at info level.
-#[derive(Debug, Default)]
-pub struct LogSampler(Mutex<SampledSecond>);
-
-#[derive(Debug, Default)]
-struct SampledSecond {
-    began: Option<Instant>,
-    lines: u32,
-    /// The number of lines suppressed at info level since the last line was written at this level.
-    left_out: u64,
-}
-
-impl LogSampler {
-    /// Returns the number of lines suppressed since the last written line. `None` if the line at `now` is suppressed,
-    /// too.
-    fn take(&self, now: Instant) -> Option<u64> {
-        let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if second.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
-            second.began = Some(now);
-            second.lines = 0;
-        }
-        if second.lines == PER_SECOND {
-            second.left_out += 1;
-            return None;
-        }
-        second.lines += 1;
-        Some(std::mem::take(&mut second.left_out))
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallOutcome {
@@ -97,32 +63,29 @@ impl Calls {
     }
 }
 
+/// What a line says of a request.
 pub(super) struct AccessLine<'a> {
-    pub(super) request: &'a RequestId,
+    pub(super) client: &'a ClientInfo,
     pub(super) trace: &'a Trace,
-    /// The id of the key. `none` if the request was not authenticated.
-    pub(super) key: &'a str,
-    /// The name of the key's owner. Empty if the request was not authenticated.
-    pub(super) name: &'a str,
-    /// The reason for which the whole HTTP request was refused. `None` if it was not refused as a whole.
-    pub(super) reason: Option<&'static str>,
-    pub(super) status: StatusCode,
+    /// `None` if the request was not authenticated.
+    pub(super) principal: Option<&'a Principal>,
+    pub(super) reply: &'a HttpReply,
     pub(super) calls: Calls,
+    /// The length of the answer before its compression.
     pub(super) bytes: usize,
-    pub(super) client: Option<IpAddr>,
-    /// What a line at debug level tells of the answer beside its outcome.
-    pub(super) explained: Option<&'a Explained>,
     pub(super) started: Instant,
-    pub(super) ended: Instant,
 }
 
 impl AccessLine<'_> {
     /// Writes the line, and ends the request's span.
     pub(super) fn write(&self, sampler: &LogSampler, span: RequestSpan) {
         let Calls { method, commitment, outcome, count: calls, failed } = self.calls;
-        let now = self.ended;
+        let Self { client, reply, principal, .. } = self;
+        let (now, status) = (reply.made_at(), reply.status);
         let took = now.duration_since(self.started);
-        let failed_here = failed > 0 || self.status.is_server_error();
+        let failed_here = failed > 0 || status.is_server_error();
+        let (key, name) = principal.map_or(("none", ""), |principal| (principal.id(), principal.name()));
+        let explained = reply.explained.as_ref();
         let left_out = if failed_here || took >= SLOW { sampler.take(now) } else { None };
         macro_rules! say {
             ($level:ident $(, $more:ident . $field:ident = $value:expr)?) => {
@@ -131,14 +94,14 @@ impl AccessLine<'_> {
                     rpc.commitment = commitment,
                     rpc.calls = calls,
                     cache.outcome = outcome,
-                    reason = self.reason,
-                    http.status = self.status.as_u16(),
-                    key.id = self.key,
-                    key.name = self.name,
-                    client.address = self.client.map(tracing::field::display),
-                    upstream.name = self.explained.and_then(|explained| explained.upstream.as_deref()),
-                    cache.bound = self.explained.and_then(|explained| explained.bound).map(StaleCause::as_str),
-                    request.id = self.request.as_str(),
+                    reason = reply.reason(),
+                    http.status = status.as_u16(),
+                    key.id = key,
+                    key.name = name,
+                    client.address = client.address.map(tracing::field::display),
+                    upstream.name = explained.and_then(|explained| explained.upstream.as_deref()),
+                    cache.bound = explained.and_then(|explained| explained.bound).map(StaleCause::as_str),
+                    request.id = client.id.as_str(),
                     trace.id = self.trace.id().map(tracing::field::display),
                     duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
                     response_bytes = self.bytes,
@@ -159,12 +122,12 @@ impl AccessLine<'_> {
                 ("rpc.method", method),
                 ("rpc.commitment", commitment),
                 ("cache.outcome", outcome),
-                ("key.id", self.key),
-                ("request.id", self.request.as_str()),
+                ("key.id", key),
+                ("request.id", client.id.as_str()),
             ],
             &[
                 ("rpc.calls", i64::try_from(calls).unwrap_or(i64::MAX)),
-                ("http.response.status_code", self.status.as_u16().into()),
+                ("http.response.status_code", status.as_u16().into()),
             ],
         );
     }
@@ -173,17 +136,6 @@ impl AccessLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_above_the_rate_are_counted() {
-        let (sampler, start) = (LogSampler::default(), Instant::now());
-        let taken: Vec<_> = (0..20).map(|_| sampler.take(start)).collect();
-        assert_eq!(taken.iter().filter(|taken| **taken == Some(0)).count(), 5);
-        assert_eq!(taken[5..], [None; 15]);
-        assert_eq!(sampler.take(start + Duration::from_millis(999)), None);
-        assert_eq!(sampler.take(start + Duration::from_secs(1)), Some(16));
-        assert_eq!(sampler.take(start + Duration::from_secs(1)), Some(0));
-    }
 
     #[test]
     fn calls_are_summed_up_in_words() {

@@ -5,7 +5,7 @@
 //! first address that is not trusted. Elements further left may come from the client and are never read. A malformed
 //! element in the part that is read makes the address unknown, because a guess could be abused.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use hyper::header::HeaderMap;
 
@@ -102,36 +102,28 @@ fn hop(element: &[u8]) -> Option<IpAddr> {
 /// Parses an address in any form that proxies write: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `fe80::1%eth0` or
 /// `[2001:db8::1]:80`.
 fn address(node: &str) -> Option<IpAddr> {
-    let ip = if let Some(rest) = node.strip_prefix('[') {
-        let (ip, port) = rest.split_once(']')?;
-        if !port.is_empty() && !is_port(port.strip_prefix(':')?) {
-            return None;
-        }
-        v6(ip)?.into()
-    } else if let Some((ip, port)) = node.split_once(':').filter(|(_, rest)| !rest.contains(':')) {
-        if !is_port(port) {
-            return None;
-        }
-        ip.parse::<Ipv4Addr>().ok()?.into()
-    } else {
-        node.parse().ok().or_else(|| v6(node).map(IpAddr::V6))?
-    };
-    Some(IpAddr::to_canonical(&ip))
+    if let Some((ip, port)) = node.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        let is_end = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+        return v6(ip).filter(|_| is_end);
+    }
+    match node.split_once(':') {
+        Some((ip, port)) if is_port(port) => ip.parse().ok().map(IpAddr::V4),
+        Some(_) => v6(node),
+        None => node.parse().ok().map(IpAddr::V4),
+    }
 }
 
 /// Parses an IPv6 address and drops its zone, because configured networks have no zone.
-fn v6(text: &str) -> Option<Ipv6Addr> {
-    let (ip, zone) = text.split_once('%').map_or((text, None), |(ip, zone)| (ip, Some(zone)));
-    let is_zone = |zone: &str| !zone.is_empty() && zone.bytes().all(is_name_byte);
-    ip.parse().ok().filter(|_| zone.is_none_or(is_zone))
+fn v6(text: &str) -> Option<IpAddr> {
+    let (ip, zone) = text.split_once('%').unwrap_or((text, "none"));
+    let is_zone =
+        !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-~".contains(&byte));
+    let ip: Ipv6Addr = ip.parse().ok().filter(|_| is_zone)?;
+    Some(ip.to_canonical())
 }
 
 fn is_port(port: &str) -> bool {
     (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"._-~".contains(&byte)
 }
 
 #[cfg(test)]

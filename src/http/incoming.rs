@@ -7,7 +7,6 @@
 //! response.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -16,29 +15,11 @@ use hyper::StatusCode;
 use hyper::body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
+use super::Front;
 use super::in_flight::FREE_BYTES;
 use super::reply::HttpReply;
-use super::{Front, request};
-use crate::fair::{ByteBudget, Held, Share, Taken};
-use crate::gateway::{PerAddress, Principal};
-
-/// The budget of the process for the bytes of bodies.
-pub struct Incoming {
-    budget: Arc<ByteBudget>,
-    addresses: PerAddress<Share>,
-}
-
-impl Incoming {
-    /// Creates a budget of `limit` bytes.
-    pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { budget: Arc::new(ByteBudget::new(limit)), addresses: PerAddress::new() })
-    }
-
-    /// Returns the number of bytes that bodies hold.
-    pub fn used(&self) -> usize {
-        self.budget.used()
-    }
-}
+use crate::fair::{Held, Share, Taken};
+use crate::gateway::Principal;
 
 /// The memory of one body. Dropping the value gives it back.
 pub(super) struct Arriving {
@@ -51,10 +32,9 @@ pub(super) struct Arriving {
 impl Arriving {
     /// Begins a body of the caller `principal` at the address `client`. It has no bytes yet.
     pub(super) fn new(front: &Front, principal: &Principal, client: Option<IpAddr>) -> Self {
-        let Incoming { budget, addresses } = &*front.incoming;
-        let of_address = || (*addresses.get(client, Share::default)).clone();
+        let of_address = || (*front.incoming_shares.get(client, Share::default)).clone();
         let held = principal.arriving().unwrap_or_else(of_address).hold_nothing();
-        Self { taken: Taken::nothing_of(budget), held, text: Vec::new() }
+        Self { taken: Taken::nothing_of(&front.incoming), held, text: Vec::new() }
     }
 
     /// Takes the memory for `bytes` more bytes. Returns false if that would exceed the budget or the caller's share.
@@ -96,12 +76,12 @@ pub(super) async fn read(
     let reading = async {
         let mut length = 0;
         while let Some(frame) = body.frame().await {
-            let early = |_| Box::new(request::early_end());
+            let early = |_| refusal(StatusCode::BAD_REQUEST, "the request body ended early\n");
             let Ok(chunk) = frame.map_err(early)?.into_data() else { continue };
             length += chunk.len();
             if length > server.max_body {
                 let why = "request body size exceeds allowed maximum";
-                return Err(Box::new(HttpReply::text(StatusCode::PAYLOAD_TOO_LARGE, why).last()));
+                return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, why));
             }
             if length == chunk.len() && body.is_end_stream() {
                 let fits = length <= FREE_BYTES || arriving.as_mut().is_none_or(|body| body.grow(length));
@@ -113,7 +93,10 @@ pub(super) async fn read(
         }
         Ok(arriving.as_mut().map(|body| std::mem::take(&mut body.text).into()))
     };
-    timeout_at(started + server.body_timeout, reading)
-        .await
-        .unwrap_or_else(|_| Err(Box::new(request::late_body())))
+    let late = |_| Err(refusal(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n"));
+    timeout_at(started + server.body_timeout, reading).await.unwrap_or_else(late)
+}
+
+fn refusal(status: StatusCode, why: &'static str) -> Box<HttpReply> {
+    Box::new(HttpReply::text(status, why).last())
 }

@@ -2,13 +2,10 @@
 //! in the query. The key is the raw text at its place, never decoded, because decoding could add a `/`.
 
 use hyper::Uri;
-use hyper::header::{HeaderMap, HeaderName};
+use hyper::header::HeaderMap;
 
 use super::Front;
 use super::fields;
-
-/// A field whose value is the key.
-pub(super) const HEADER: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Returns the key that a request names. Empty if there is none. `None` if the request names two that differ, unless no key
 /// is needed.

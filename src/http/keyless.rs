@@ -55,14 +55,13 @@ impl KeylessConnections {
     /// Counts a new connection of `peer`.
     pub(super) fn enter(&self, peer: Peer) -> KeylessPlace {
         let of = self.addresses.get(peer.address(), Mutex::default);
-        let closing = Arc::new(Notify::new());
         let mut keyless = lock(&of);
         keyless.last += 1;
-        let number = keyless.last;
+        let (number, closing) = (keyless.last, Arc::<Notify>::default());
         keyless.places.insert(number, (0, Arc::clone(&closing)));
         drop(keyless);
-        let counted = Some(AtAddress { of, number, limit: self.limit });
-        let place = KeylessPlace { peer, counted, closing, key_shown: AtomicBool::new(false) };
+        let (limit, key_shown) = (self.limit, AtomicBool::new(false));
+        let place = KeylessPlace { peer, of, number, limit, closing, key_shown };
         place.grow(CONNECTION);
         place
     }
@@ -71,32 +70,28 @@ impl KeylessConnections {
 /// A connection's place among those of its address.
 pub(super) struct KeylessPlace {
     pub(super) peer: Peer,
-    counted: Option<AtAddress>,
-    closing: Arc<Notify>,
-    key_shown: AtomicBool,
-}
-
-struct AtAddress {
     of: Arc<Mutex<Keyless>>,
     number: u64,
     limit: usize,
+    closing: Arc<Notify>,
+    key_shown: AtomicBool,
 }
 
 impl KeylessPlace {
     /// Returns the place of a connection that is not counted.
     pub(super) fn uncounted(peer: Peer) -> Self {
-        Self { peer, counted: None, closing: Arc::default(), key_shown: AtomicBool::new(false) }
+        let (of, closing) = (Arc::default(), Arc::default());
+        Self { peer, of, number: 0, limit: 0, closing, key_shown: AtomicBool::new(false) }
     }
 
     /// Counts `bytes` more bytes, unless the connection has shown a key. If its address exceeds its part, the oldest
     /// connections are to close.
     pub(super) fn grow(&self, bytes: usize) {
-        let Some(AtAddress { of, number, limit }) = &self.counted else { return };
-        let mut keyless = lock(of);
-        let Some((own, _)) = keyless.places.get_mut(number) else { return };
+        let mut keyless = lock(&self.of);
+        let Some((own, _)) = keyless.places.get_mut(&self.number) else { return };
         *own += bytes;
         keyless.bytes += bytes;
-        while keyless.bytes > *limit
+        while keyless.bytes > self.limit
             && let Some((_, (bytes, closing))) = keyless.places.pop_first()
         {
             keyless.bytes -= bytes;
@@ -106,9 +101,8 @@ impl KeylessPlace {
 
     /// Counts `bytes` fewer bytes.
     pub(super) fn shrink(&self, bytes: usize) {
-        let Some(AtAddress { of, number, .. }) = &self.counted else { return };
-        let mut keyless = lock(of);
-        if let Some((own, _)) = keyless.places.get_mut(number) {
+        let mut keyless = lock(&self.of);
+        if let Some((own, _)) = keyless.places.get_mut(&self.number) {
             *own -= bytes;
             keyless.bytes -= bytes;
         }
@@ -131,9 +125,8 @@ impl KeylessPlace {
     }
 
     fn leave(&self) {
-        let Some(AtAddress { of, number, .. }) = &self.counted else { return };
-        let mut keyless = lock(of);
-        if let Some((bytes, _)) = keyless.places.remove(number) {
+        let mut keyless = lock(&self.of);
+        if let Some((bytes, _)) = keyless.places.remove(&self.number) {
             keyless.bytes -= bytes;
         }
     }

@@ -13,10 +13,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::Either;
-use hyper::body::Incoming;
 use hyper::rt;
 use hyper::server::conn::{http1, http2};
-use hyper::service::{HttpService, service_fn};
+use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
@@ -26,18 +25,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::activity::{ConnectionActivity, IdleAction, PacedBody};
+use super::activity::{ConnectionActivity, IdleAction};
 use super::client_ip::{self, Peer};
 use super::keyless::{self, KeylessConnections, KeylessPlace, TooManyKeyless};
 use super::permits::{ConnectionPermit, ConnectionPermits, ShareExhausted};
 use super::proxy_protocol::{self, NamedClient};
-use super::service::ConnectionService;
 use super::shutdown::{Phases, Signal, Wait};
 use super::timed_socket::{TimedSocket, Timeouts, linger};
-use super::tls::{self, Tls};
 use super::visit::Connection;
 use super::{Front, routes};
 use crate::subscribe::{self, SocketClient};
+use crate::tls::{self, Tls};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -65,6 +63,10 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// then seem to read nothing.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 64 * 1024;
+
+/// The answer to a client that speaks HTTP without TLS, as whoever mistypes the scheme of the URL does.
+const EXPECTS_TLS: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
+    content-length: 61\r\nconnection: close\r\n\r\nthis port expects TLS: begin the URL with https:// or wss://\n";
 
 /// The public listener: the parts that all its connections share.
 struct Listener {
@@ -236,8 +238,8 @@ impl Listener {
         place: &Arc<KeylessPlace>,
     ) -> Result<(), BoxError> {
         let mut socket = socket;
-        if Box::pin(self.by(deadline, tls::speaks_http(&socket))).await?? {
-            socket.write_all(tls::PLAIN_HTTP.as_bytes()).await?;
+        if Box::pin(self.by(deadline, speaks_http(&socket))).await?? {
+            socket.write_all(EXPECTS_TLS.as_bytes()).await?;
             linger(&mut socket, self.phases.periods.linger).await;
             return Ok(());
         }
@@ -271,18 +273,16 @@ impl Listener {
         place.grow(if is_http2 { keyless::HTTP2 } else { keyless::HTTP1 });
         let connection = Connection {
             front: Arc::clone(&self.front),
+            router: self.router.clone(),
             place: Arc::clone(place),
             activity: Arc::clone(&activity),
             phases: Arc::clone(&self.phases),
             http2_permits: is_http2.then(|| Arc::clone(&self.http2_permits)),
-        };
-        let service = Arc::new(ConnectionService {
-            connection: Arc::new(connection),
-            router: self.router.clone(),
             upgraded: Mutex::default(),
-        });
-        let upgraded = Arc::clone(&service);
-        let service = service_fn(move |request| Arc::clone(&service).answer(request));
+        };
+        let connection = Arc::new(connection);
+        let upgrading = Arc::clone(&connection);
+        let service = service_fn(move |request| Arc::clone(&connection).answer(request));
         let io = TokioIo::new(stream);
         if is_http2 {
             activity.set_http2(Instant::now());
@@ -291,9 +291,19 @@ impl Listener {
         } else {
             // Boxed before it is driven, because a future holds an argument twice.
             let mut connection = Box::pin(self.http1.serve_connection(io, service).with_upgrades());
-            Box::pin(self.drive_http1(connection.as_mut())).await?;
+            let ending = Box::pin(async {
+                tokio::select! {
+                    // A request that has arrived is read before the shutdown is noticed. Otherwise hyper would close a
+                    // connection whose first request is not read yet, without a response.
+                    biased;
+                    ended = connection.as_mut() => return ended,
+                    () = self.phases.idle_close.wait().with_last_look() => connection.as_mut().graceful_shutdown(),
+                }
+                connection.as_mut().await
+            });
+            ending.await?;
             drop(connection);
-            let upgraded = upgraded.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let upgraded = upgrading.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
             match upgraded {
                 Some((upgrade, client)) => Box::pin(self.serve_socket::<S>(upgrade, client)).await,
                 None => Ok(()),
@@ -341,26 +351,6 @@ impl Listener {
                 Err(io::Error::new(io::ErrorKind::Interrupted, "slotfront is shutting down"))
             }
         }
-    }
-
-    /// Runs an HTTP/1.1 connection to its end. At a shutdown the connection closes once it is idle.
-    async fn drive_http1<I, S>(
-        &self,
-        mut connection: Pin<&mut http1::UpgradeableConnection<I, S>>,
-    ) -> hyper::Result<()>
-    where
-        I: rt::Read + rt::Write + Unpin + Send + 'static,
-        S: HttpService<Incoming, ResBody = PacedBody>,
-        S::Error: Into<BoxError>,
-    {
-        tokio::select! {
-            // A request that has arrived is read before the shutdown is noticed. Otherwise hyper would close a
-            // connection whose first request is not read yet, without a response.
-            biased;
-            served = connection.as_mut() => return served,
-            () = self.phases.idle_close.wait().with_last_look() => connection.as_mut().graceful_shutdown(),
-        }
-        connection.await
     }
 
     /// Runs an HTTP/2 connection to its end. Closes the connection if it is idle for too long, or if its client
@@ -437,6 +427,12 @@ fn prepare(socket: &TcpStream) {
     let _ = socket.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let _ = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES);
+}
+
+/// Returns true if the first byte of a client is that of an HTTP request. That of a TLS handshake is 22 (RFC 8446, 5.1).
+async fn speaks_http(socket: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    Ok(socket.peek(&mut first).await? > 0 && first[0].is_ascii_uppercase())
 }
 
 /// Returns the connections that wait in the kernel's queue. Dropping the iterator closes the listener.

@@ -3,13 +3,13 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use hyper::StatusCode;
 use hyper::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, VARY,
     WWW_AUTHENTICATE,
 };
-use hyper::{Response, StatusCode};
 use tokio::time::Instant;
 
 use super::body_parts::BodyParts;
@@ -41,9 +41,9 @@ pub(super) struct HttpReply {
     media: &'static str,
     /// The value of `Cache-Status`. `None` for a refusal by slotfront.
     pub(super) cache: Option<CacheStatus>,
-    pub(super) retry_after: Option<u64>,
-    /// The JSON-RPC code and the reason of a refusal that is not sent with status 200.
-    pub(super) error: Option<(i32, &'static str)>,
+    retry_after: Option<u64>,
+    /// The JSON-RPC code and the reason of a refusal.
+    error: Option<(i32, &'static str)>,
     /// The caller whose limits the `RateLimit` fields show, and the time for which the fields are computed.
     pub(super) limits: Option<(Arc<Principal>, Instant)>,
     /// True if the body's content coding depends on `Accept-Encoding`, so that the reply needs `Vary`.
@@ -89,19 +89,16 @@ impl HttpReply {
         Self { media, ..Self::json(status, BodyParts::from(text.into())) }
     }
 
-    /// Creates the refusal of a request that carries no call, in plain text.
-    pub(super) fn refusal(error: &Error) -> Self {
-        let wire = error.to_reply();
-        let mut reply = Self::text(StatusCode::OK, wire.message.clone() + "\n");
-        reply.refuse(&wire);
-        reply
-    }
-
     /// Sets the status and the header fields for `wire`, the refusal of the whole request.
     pub(super) fn refuse(&mut self, wire: &ErrorReply) {
         self.status = StatusCode::from_u16(wire.status).unwrap_or_default();
         self.retry_after = wire.retry_after_s;
-        self.error = (!self.status.is_success()).then_some((wire.code, wire.reason));
+        self.error = Some((wire.code, wire.reason));
+    }
+
+    /// Returns the reason for which the whole request was refused. `None` if it was not refused as a whole.
+    pub(super) fn reason(&self) -> Option<&'static str> {
+        self.error.map(|(_, reason)| reason)
     }
 
     /// Replaces the body by `body`, which is the same text compressed with `coding`.
@@ -120,9 +117,21 @@ impl HttpReply {
         self.last = true;
         self
     }
+}
 
-    /// Converts the reply into a response. Its request keeps the permit, if there is one.
-    pub(super) fn into_response(self) -> Response<Body> {
+/// The refusal of a request that carries no call, in plain text.
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let wire = self.to_reply();
+        let mut reply = HttpReply::text(StatusCode::OK, wire.message.clone() + "\n");
+        reply.refuse(&wire);
+        reply.into_response()
+    }
+}
+
+impl IntoResponse for HttpReply {
+    /// The permit, if there is one, is dropped: who keeps it until the response is written has taken it before.
+    fn into_response(self) -> Response {
         // As many as most replies have. hyper keeps the memory for the head of the next request.
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media));
@@ -133,7 +142,7 @@ impl HttpReply {
             // Cannot fail: slotfront makes the values from visible ASCII.
             headers.extend(HeaderValue::from_bytes(&text).ok().map(|value| (name, value)));
         };
-        if let Some((code, reason)) = self.error {
+        if let Some((code, reason)) = self.error.filter(|_| !self.status.is_success()) {
             add(ERROR, &|out| _ = write!(out, "{code} {reason}"));
         }
         if let Some(status) = &self.cache {

@@ -11,8 +11,9 @@ use tokio::time::{Instant, timeout};
 use super::Front;
 use super::access::{AccessLine, CallOutcome, Calls};
 use super::body_parts::BodyParts;
-use super::call::{self, Admission, CallResponse, RequestContext};
+use super::call::{self, Admission};
 use super::client::ClientInfo;
+use super::context::{CallResponse, RequestContext};
 use super::in_flight::InFlightPermit;
 use super::reply::{Explained, HttpReply};
 use crate::cache::CacheStatus;
@@ -147,22 +148,20 @@ fn finish(
     compressed: Option<CompressedBody>,
 ) -> HttpReply {
     let mut reply = HttpReply::json(StatusCode::OK, BodyParts::default());
-    let (calls, mut reason, mut bytes) = (responses.calls(), None, 0);
+    let (calls, mut bytes) = (responses.calls(), 0);
     let is_told = request.principal.explains();
-    let explained = if is_told || tracing::enabled!(tracing::Level::DEBUG) {
-        let (node, status) = (responses.node(), responses.status());
+    if is_told || tracing::enabled!(tracing::Level::DEBUG) {
+        let (node, status) = (responses.whole().and_then(|response| response.node), responses.status());
         let upstream =
             node.map(|node| request.front.pool.name_of(node as usize)).filter(|name| !name.is_empty());
-        Some(Explained { upstream, bound: status.and_then(CacheStatus::bound) })
-    } else {
-        None
-    };
+        reply.explained = Some(Explained { upstream, bound: status.and_then(CacheStatus::bound) });
+    }
     if !responses.is_empty() {
         reply.limits = Some((Arc::clone(&request.principal), Instant::now()));
         reply.cache = responses.status();
-        if let Some(wire) = responses.refusal().map(Error::to_reply) {
+        let refusal = responses.whole().and_then(|response| response.refusal.as_ref());
+        if let Some(wire) = refusal.map(Error::to_reply) {
             reply.refuse(&wire);
-            reason = Some(wire.reason);
         }
         reply.body = responses.into_text();
         bytes = reply.body.len();
@@ -174,21 +173,16 @@ fn finish(
     // Even an uncompressed reply needs `Vary` if other clients may get it compressed (RFC 9110, 12.5.5).
     reply.varies |= coding::is_worth(reply.body.len());
     let line = AccessLine {
-        request: &request.client.id,
+        client: request.client,
         trace: &request.trace,
-        key: request.principal.id(),
-        name: request.principal.name(),
-        reason,
-        status: reply.status,
+        principal: Some(&request.principal),
+        reply: &reply,
         calls,
         bytes,
-        client: request.client.address,
-        explained: explained.as_ref(),
         started: request.started,
-        ended: reply.made_at(),
     };
     line.write(&request.front.access, span);
-    reply.explained = explained.filter(|_| is_told);
+    reply.explained = reply.explained.filter(|_| is_told);
     reply.permit = Some(request.permit);
     reply
 }
@@ -219,31 +213,14 @@ pub(super) fn refuse(
     let mut text = Vec::with_capacity(160);
     error.write_response(&mut text, &id);
     front.metrics.call(method, None, error.outcome(), started.elapsed(), text.len());
-    let wire = error.to_reply();
     text.push(b'\n');
-    let mut reply = HttpReply::json(StatusCode::OK, BodyParts::default());
-    reply.refuse(&wire);
-    let calls = Calls::NONE.and(CallOutcome { method, commitment: None, outcome: error.outcome() });
-    let (reason, bytes) = (Some(wire.reason), text.len());
-    let (request, trace) = (&client.id, &client.trace);
-    let (status, ended) = (reply.status, Instant::now());
-    let (client, explained) = (client.address, None);
-    let line = AccessLine {
-        request,
-        trace,
-        key: "none",
-        name: "",
-        reason,
-        status,
-        calls,
-        bytes,
-        client,
-        explained,
-        started,
-        ended,
-    };
+    let (calls, bytes) =
+        (Calls::NONE.and(CallOutcome { method, commitment: None, outcome: error.outcome() }), text.len());
+    let mut reply = HttpReply::json(StatusCode::OK, Bytes::from(text).into());
+    reply.refuse(&error.to_reply());
+    let (trace, principal) = (&client.trace, None);
+    let line = AccessLine { client, trace, principal, reply: &reply, calls, bytes, started };
     line.write(&front.access, RequestSpan::default());
-    reply.body = Bytes::from(text).into();
     reply
 }
 
@@ -254,17 +231,7 @@ fn refuse_invalid_utf8(body: &[u8]) -> Option<HttpReply> {
     Some(HttpReply::text(StatusCode::BAD_REQUEST, why))
 }
 
-/// Returns the refusal of a body that the client has not sent to its end.
-pub(super) fn early_end() -> HttpReply {
-    HttpReply::text(StatusCode::BAD_REQUEST, "the request body ended early\n").last()
-}
-
-/// Returns the refusal of a body that took too long.
-pub(super) fn late_body() -> HttpReply {
-    HttpReply::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long\n").last()
-}
-
-pub(super) enum Responses {
+enum Responses {
     /// The response to a request that is not a batch.
     Whole(CallResponse),
     /// The responses to the calls of a batch, in order. A notification has no response.
@@ -272,24 +239,24 @@ pub(super) enum Responses {
 }
 
 impl Responses {
-    pub(super) fn all(&self) -> &[CallResponse] {
+    fn all(&self) -> &[CallResponse] {
         match self {
             Self::Whole(response) => std::slice::from_ref(response),
             Self::Batch(responses) => responses,
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         let texts: usize = self.all().iter().map(|response| response.body.len()).sum();
         let separators: usize = (0..=self.all().len()).map(|at| self.separator(at).len()).sum();
         texts + separators
     }
 
-    pub(super) fn text(&self) -> BodyParts {
+    fn text(&self) -> BodyParts {
         let mut body = BodyParts::default();
         for (at, response) in self.all().iter().enumerate() {
             body.push(self.separator(at));
@@ -299,7 +266,7 @@ impl Responses {
         body
     }
 
-    pub(super) fn into_text(self) -> BodyParts {
+    fn into_text(self) -> BodyParts {
         let end = self.separator(1);
         match self {
             Self::Whole(response) => {
@@ -313,7 +280,7 @@ impl Responses {
 
     /// Returns the body in `coding`, assembled from the texts that the cache has compressed. The other texts are
     /// embedded without compression. `None` if the cache has compressed no text.
-    pub(super) fn spliced(&self, coding: Coding) -> Option<Vec<Bytes>> {
+    fn spliced(&self, coding: Coding) -> Option<Vec<Bytes>> {
         if self.all().iter().all(|response| response.compressed.is_none()) {
             return None;
         }
@@ -340,7 +307,7 @@ impl Responses {
 
     /// Returns the value of the header `Cache-Status` for the HTTP response. `None` if every response is a refusal
     /// by slotfront.
-    pub(super) fn status(&self) -> Option<CacheStatus> {
+    fn status(&self) -> Option<CacheStatus> {
         match self {
             Self::Whole(response) => response.status,
             Self::Batch(responses) => {
@@ -352,23 +319,15 @@ impl Responses {
         }
     }
 
-    /// Returns the id of the node that gave the answer. `None` for a batch.
-    fn node(&self) -> Option<u32> {
+    /// Returns the response to a request that is not a batch.
+    fn whole(&self) -> Option<&CallResponse> {
         match self {
-            Self::Whole(response) => response.node,
+            Self::Whole(response) => Some(response),
             Self::Batch(_) => None,
         }
     }
 
-    /// Returns the refusal of a request that is not a batch. `None` for an answered request, and for every batch.
-    pub(super) fn refusal(&self) -> Option<&Error> {
-        match self {
-            Self::Whole(response) => response.refusal.as_ref(),
-            Self::Batch(_) => None,
-        }
-    }
-
-    pub(super) fn calls(&self) -> Calls {
+    fn calls(&self) -> Calls {
         self.all().iter().fold(Calls::NONE, |calls, response| calls.and(response.outcome))
     }
 }

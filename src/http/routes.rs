@@ -6,12 +6,10 @@
 
 use std::sync::{Arc, LazyLock};
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{
-    ACCEPT, ACCEPT_ENCODING, ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
+    ACCEPT, ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
 };
-use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -27,9 +25,10 @@ use super::openrpc;
 use super::reply::{HttpReply, JSON};
 use super::upgrade::Handshake;
 use super::visit::{Refused, Visit};
-use super::{Front, key, request};
+use super::{Front, request};
 use crate::coding::Coding;
 use crate::config::sha256;
+use crate::error::Error;
 use crate::gateway::Usage;
 use crate::pool::health::Health;
 
@@ -37,7 +36,7 @@ use crate::pool::health::Health;
 const CALLS: [&str; 5] = ["/v3/{key}", "/v3/{key}/", "/v3", "/v3/", "/"];
 
 pub(super) fn router(front: Arc<Front>) -> Router {
-    let after_body = from_fn_with_state(Arc::clone(&front), after_body);
+    let before_body = from_fn_with_state(Arc::clone(&front), before_body);
     let calls = any(other_verbs).post(calls);
     let others = Router::new()
         .route("/health", any(health_of_all).options(options))
@@ -48,7 +47,7 @@ pub(super) fn router(front: Arc<Front>) -> Router {
         // The router takes this for a path with an empty key.
         .route("/v3//", any(unknown))
         .fallback(unknown)
-        .layer(after_body);
+        .layer(before_body);
     CALLS.iter().fold(others, |router, path| router.route(path, calls.clone())).with_state(front)
 }
 
@@ -114,23 +113,24 @@ async fn other_verbs(
     Ok(ended(response, is_last))
 }
 
-/// Answers a request for a route without calls, once its body has been read. If the body stayed unread, hyper would close the
-/// connection without notice, and the TCP reset might reach the client before the response.
-async fn after_body(
+/// Answers a request for a route without calls, of whose body nothing is used. It is read before the response is sent. If it
+/// stayed unread, hyper would close the connection without notice, and the TCP reset might reach the client before the
+/// response.
+async fn before_body(
     State(front): State<Arc<Front>>,
     Extension(visit): Extension<Arc<Visit>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refused> {
     visit.admit()?;
-    if request.body().is_end_stream() {
-        return Ok(next.run(request).await);
-    }
     let body = std::mem::take(request.body_mut());
-    let short = shortened(&request);
-    drop(request);
+    // A parsed head may take many times the memory of its bytes, so it is gone before the body has arrived.
+    let response = next.run(request).await;
+    if body.is_end_stream() {
+        return Ok(response);
+    }
     let is_last = incoming::read(&front, body, &mut None, visit.started).await.is_err();
-    Ok(ended(next.run(short).await, is_last))
+    Ok(ended(response, is_last))
 }
 
 /// Returns `response`, which ends its connection if `is_last`, because the start of the next request is unknown.
@@ -139,22 +139,6 @@ fn ended(mut response: Response, is_last: bool) -> Response {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
-}
-
-/// Returns the parts of a request's head that the routes without calls use. They are copied, because a parsed head may take
-/// many times the memory of its bytes, and its target keeps the whole read buffer alive.
-fn shortened(request: &Request) -> Request {
-    let mut short = Request::new(Body::empty());
-    *short.method_mut() = request.method().clone();
-    let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
-    *short.uri_mut() = Uri::try_from(target).unwrap_or_default();
-    for name in [IF_NONE_MATCH, AUTHORIZATION, key::HEADER] {
-        let values = request.headers().get_all(&name).iter();
-        let copied = values.filter_map(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
-        short.headers_mut().extend(copied.map(|value| (name.clone(), value)));
-    }
-    *short.extensions_mut() = request.extensions().clone();
-    short
 }
 
 async fn unknown(method: Method) -> Response {
@@ -182,11 +166,12 @@ fn health(front: &Front) -> (StatusCode, &'static str) {
 }
 
 /// Answers as [`health`] to every address that `gateway.deny` does not refuse.
-async fn health_of_all(state: State<Arc<Front>>, Extension(visit): Extension<Arc<Visit>>) -> Response {
-    match state.gateway.admit_stranger(visit.address(), visit.started) {
-        Ok(()) => health(&state).into_response(),
-        Err(error) => HttpReply::refusal(&error).into_response(),
-    }
+async fn health_of_all(
+    state: State<Arc<Front>>,
+    Extension(visit): Extension<Arc<Visit>>,
+) -> Result<(StatusCode, &'static str), Error> {
+    state.gateway.admit_stranger(visit.address(), visit.started)?;
+    Ok(health(&state))
 }
 
 /// Answers as `/health` to the holder of the key in the path, for tools that append to the URL of the calls.
@@ -195,11 +180,9 @@ async fn health_of_key(
     Extension(visit): Extension<Arc<Visit>>,
     uri: Uri,
     headers: HeaderMap,
-) -> Response {
-    match visit.caller(&uri, &headers) {
-        Ok(_) => health(&state).into_response(),
-        Err(error) => HttpReply::refusal(&error).into_response(),
-    }
+) -> Result<(StatusCode, &'static str), Error> {
+    visit.caller(&uri, &headers)?;
+    Ok(health(&state))
 }
 
 /// The `OpenRPC` document in all its codings. It is made only once.
@@ -223,21 +206,17 @@ async fn openrpc_document(
     State(front): State<Arc<Front>>,
     Extension(visit): Extension<Arc<Visit>>,
     headers: HeaderMap,
-) -> Response {
-    if let Err(error) = front.gateway.admit_stranger(visit.address(), visit.started) {
-        return HttpReply::refusal(&error).into_response();
-    }
+) -> Result<Response, Error> {
+    front.gateway.admit_stranger(visit.address(), visit.started)?;
     let Document { plain, coded, tag } = &*DOCUMENT;
     let known = headers.get(IF_NONE_MATCH).map_or(&[][..], HeaderValue::as_bytes);
     let is_known =
         |known: &[u8]| known == b"*" || known.strip_prefix(b"W/").unwrap_or(known) == tag.as_bytes();
     let tag = [(ETAG, format!("W/{tag}")), (VARY, ACCEPT_ENCODING.to_string())];
     if elements(known).any(is_known) {
-        return (StatusCode::NOT_MODIFIED, tag).into_response();
+        return Ok((StatusCode::NOT_MODIFIED, tag).into_response());
     }
-    if let Err(error) = front.gateway.count_stranger(visit.address(), visit.started) {
-        return HttpReply::refusal(&error).into_response();
-    }
+    front.gateway.count_stranger(visit.address(), visit.started)?;
     let mut reply = HttpReply::json(StatusCode::OK, plain.clone().into());
     if let Some((coding, text)) =
         visit.client.accepts.best().and_then(|best| Some((best, coded[best as usize].clone()?)))
@@ -245,7 +224,7 @@ async fn openrpc_document(
         reply.set_compressed(coding, [text]);
     }
     reply.varies = false;
-    (tag, reply.into_response()).into_response()
+    Ok((tag, reply).into_response())
 }
 
 /// Answers an OPTIONS request as a node does.
@@ -260,27 +239,18 @@ fn wrong_media() -> HttpReply {
     HttpReply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, why)
 }
 
-/// Refuses a request without a host, or with several.
-pub(super) fn wrong_host() -> Response {
-    let why = "expected one Host header with the name and port of this server\n";
-    HttpReply::text(StatusCode::BAD_REQUEST, why).last().into_response()
-}
-
-/// Refuses a body in a transfer coding other than chunks (RFC 9112, 6.1).
-pub(super) fn wrong_coding() -> Response {
-    let why = "expected no Transfer-Encoding, or chunked alone\n";
-    HttpReply::text(StatusCode::NOT_IMPLEMENTED, why).last().into_response()
-}
-
 /// Answers with the usage of the caller's key. The request takes nothing from the key's rate, so that whoever is limited can
 /// see why.
-async fn usage(Extension(visit): Extension<Arc<Visit>>, uri: Uri, headers: HeaderMap) -> Response {
-    match visit.caller(&uri, &headers).map(|principal| Usage::of(&principal, Instant::now())) {
-        Ok(Some(usage)) => {
-            let text = serde_json::to_string(&usage).unwrap_or_default() + "\n";
-            HttpReply::json(StatusCode::OK, Bytes::from(text).into()).into_response()
-        }
-        Ok(None) => (StatusCode::NOT_FOUND, "No usage is counted, because no plan applies\n").into_response(),
-        Err(error) => HttpReply::refusal(&error).into_response(),
-    }
+async fn usage(
+    Extension(visit): Extension<Arc<Visit>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    let principal = visit.caller(&uri, &headers)?;
+    let Some(usage) = Usage::of(&principal, Instant::now()) else {
+        let why = "No usage is counted, because no plan applies\n";
+        return Ok((StatusCode::NOT_FOUND, why).into_response());
+    };
+    let text = serde_json::to_string(&usage).unwrap_or_default() + "\n";
+    Ok(HttpReply::json(StatusCode::OK, Bytes::from(text).into()).into_response())
 }

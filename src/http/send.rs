@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::call::{CallResponse, RequestContext};
+use super::context::{CallResponse, RequestContext};
 use super::uncached::{UncachedAnswer, charged, finish};
 use crate::cache::Debt;
 use crate::error::Error;

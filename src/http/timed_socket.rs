@@ -42,7 +42,8 @@ pub(super) struct TimedSocket<S> {
     /// `None` until the close has begun.
     close: Option<LingeringClose>,
     head_timer: LazyTimer,
-    write_timer: StallTimer,
+    /// Ends the time for which a write stays pending.
+    write_timer: Option<Pin<Box<Sleep>>>,
     /// The bytes that were read to detect the protocol. The next reads return them.
     read_ahead: Bytes,
 }
@@ -59,7 +60,7 @@ impl<S> TimedSocket<S> {
             timeouts,
             close: None,
             head_timer: LazyTimer::new(now + timeouts.head),
-            write_timer: StallTimer::default(),
+            write_timer: None,
             read_ahead: Bytes::new(),
         }
     }
@@ -69,8 +70,19 @@ impl<S> TimedSocket<S> {
         (self.socket, self.read_ahead)
     }
 
+    /// Returns `written`, the result of polling a write.
+    ///
+    /// # Errors
+    /// `written` is an error, or writes have been pending for `timeouts.write` ([`ErrorKind::TimedOut`]).
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        self.write_timer.poll(cx, self.timeouts.write, written)
+        if written.is_ready() {
+            self.write_timer = None;
+            return written;
+        }
+        let time = self.timeouts.write;
+        let timer = self.write_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client has stopped reading the answer")))
     }
 
     /// Waits until the deadline of the next request head has passed. Returns `Ok` if no byte of the head has arrived.
@@ -196,8 +208,8 @@ fn joined<'a>(short: &'a mut [u8], pieces: &[IoSlice<'_>]) -> Option<&'a [u8]> {
     Some(&short[..length])
 }
 
-/// A timer that costs little if it rarely fires, although its deadline often changes. The caller keeps the deadline, so setting it only stores a time. The runtime's
-/// timer is reset only if it fires too early or would fire too late.
+/// A timer that costs little if it rarely fires, although its deadline often changes. The caller keeps the deadline, so
+/// setting it only stores a time. The runtime's timer is reset only if it fires too early or would fire too late.
 struct LazyTimer {
     sleep: Pin<Box<Sleep>>,
     /// The deadline of `sleep`, so that its memory need not be read.
@@ -206,7 +218,7 @@ struct LazyTimer {
 }
 
 impl LazyTimer {
-    pub(super) fn new(deadline: Instant) -> Self {
+    fn new(deadline: Instant) -> Self {
         Self {
             sleep: Box::pin(tokio::time::sleep_until(deadline)),
             sleeps_until: deadline,
@@ -214,7 +226,7 @@ impl LazyTimer {
         }
     }
 
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         loop {
             if self.sleeps_until > deadline || self.sleep.is_elapsed() {
                 self.sleep.as_mut().reset(deadline);
@@ -231,31 +243,6 @@ impl LazyTimer {
                 return Poll::Ready(());
             }
         }
-    }
-}
-
-/// Limits the time for which the writes to a client stay pending.
-#[derive(Default)]
-struct StallTimer(Option<Pin<Box<Sleep>>>);
-
-impl StallTimer {
-    /// Returns `written`, the result of polling a write.
-    ///
-    /// # Errors
-    /// `written` is an error, or writes have been pending for `timeout` ([`ErrorKind::TimedOut`]).
-    pub(super) fn poll<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        timeout: Duration,
-        written: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.0 = None;
-            return written;
-        }
-        let timer = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client has stopped reading the answer")))
     }
 }
 

@@ -1,49 +1,16 @@
-//! Answers the calls that the cache does not: reads of the tip, transactions, simulations, and the methods that the operator
-//! lists. Any other method is refused.
+//! Answers that the cache does not give: what they cost, and the responses made of them.
 
-use std::sync::Arc;
-
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::access::CallOutcome;
-use super::call::{CallResponse, RequestContext, node_error, spliced_result};
-use super::{send, tip};
+use super::context::{CallResponse, RequestContext, node_error, spliced_result};
 use crate::cache::{CacheStatus, Charge, Debt};
 use crate::error::Error;
-use crate::jsonrpc::{Id, Params};
-use crate::methods::{AnyMethod, Commitment, ForwardedCall, write_method};
+use crate::jsonrpc::Id;
+use crate::methods::{AnyMethod, Commitment};
 use crate::node::NodeReply;
-use crate::pool::{ForwardedRequest, LongestRead, PoolReply};
+use crate::pool::{LongestRead, PoolReply};
 use crate::telemetry::NodeCode;
-
-/// Answers a call of the method `name`, which is not one of the cached methods, and counts it in the metrics.
-pub(super) async fn answer(
-    request: &RequestContext<'_>,
-    id: &Id,
-    name: &[u8],
-    params: Params,
-) -> CallResponse {
-    let (method, config) = (AnyMethod::from_name(name), &request.front.config);
-    match method {
-        Some(AnyMethod::Tip(method)) => return tip::answer(request, id, method, &params).await,
-        Some(AnyMethod::Send) if config.send.enabled => return send::answer(request, id, &params).await,
-        _ => {}
-    }
-    if let Err(limited) = request.principal.take(Instant::now()) {
-        return request.refuse(id, method, None, limited);
-    }
-    let is_forwarded =
-        |method: &AnyMethod| *method == AnyMethod::Simulate || config.methods.contains_key(method);
-    let Some(method) = method.filter(is_forwarded) else {
-        let unknown =
-            str::from_utf8(name).ok().and_then(write_method).map_or(Error::MethodNotFound, Error::Write);
-        return request.refuse(id, method, None, unknown);
-    };
-    let call = ForwardedCall::new(method, params);
-    let commitment = Some(call.commitment);
-    let answer = forward(request, call).await;
-    finish(request, id, method, commitment, answer.map(UncachedAnswer::passed_on))
-}
 
 /// An answer that is not from the cache.
 pub(super) struct UncachedAnswer {
@@ -58,24 +25,6 @@ impl UncachedAnswer {
     pub(super) fn passed_on(PoolReply { body, node, .. }: PoolReply) -> Self {
         Self { reply: body, status: CacheStatus::Bypassed, node: Some(node) }
     }
-}
-
-/// Checks that the key may make the call, and forwards it to a node. The key owes what the node's work costs.
-///
-/// # Errors
-/// The refusal by the key's plan or quota, [`Error::TimedOut`], or [`Error::NoUpstream`] if no node answers.
-async fn forward(request: &RequestContext<'_>, call: ForwardedCall) -> Result<PoolReply, Error> {
-    let (call, charge) = request.principal.admit_forwarded(call)?;
-    let pool = Arc::clone(&request.front.pool);
-    let (method, context) = (call.method, request.call_context(call.method));
-    // What somebody was shown is in the state of the simulation, too.
-    let is_simulation = call.method == AnyMethod::Simulate;
-    let prefer = is_simulation.then(|| request.front.tip.slot(call.commitment));
-    let listed = request.front.config.methods.get(&call.method);
-    let upstreams = listed.map(|listed| listed.upstreams.clone()).unwrap_or_default();
-    let ask = ForwardedRequest { call, prefer, upstreams, context };
-    let read = ask.context.read.clone();
-    charged(request, charge, method, read, async move { pool.forward(&ask).await }, Debt::of).await
 }
 
 /// Waits for the work of a node for a call of `method`, until the deadline of that. The key owes what `debt` says of its result,

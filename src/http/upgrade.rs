@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::client::ClientInfo;
 use super::fields::{all, elements};
-use super::reply::HttpReply;
 use super::{Front, cors, key};
 use crate::error::Error;
 use crate::node::websocket::accept_key;
@@ -79,7 +78,7 @@ impl Handshake {
                 response.extensions_mut().insert(Arc::clone(&admitted));
                 response
             }
-            Err(error) => HttpReply::refusal(&error).into_response(),
+            Err(error) => error.into_response(),
         }
     }
 }

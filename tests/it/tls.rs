@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::Version;
 use slotfront::config::TlsFiles;
-use slotfront::http::tls;
+use slotfront::tls;
 use slotfront_testkit::{PATIENCE, TestCertificate, TestGateway};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

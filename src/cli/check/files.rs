@@ -11,7 +11,7 @@ use super::doctor::Finding;
 use crate::config::Config;
 use crate::gateway::check_writable;
 use crate::gateway::keys::{ApiKey, is_hidden};
-use crate::http::certificate::expiries;
+use crate::tls::certificate::expiries;
 
 /// The rest of a certificate's time from which on it is a finding. Renewal is usually due a month before the end, so by
 /// then it has failed for two weeks. `deploy/prometheus/alerts.rules.yml` has the same time.

@@ -6,8 +6,9 @@
 //! only once it has settled. Without this rule, a half-written certificate chain could be used, because it looks like a
 //! complete one.
 
+pub(crate) mod certificate;
+
 use std::fmt::Display;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,29 +19,18 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ProducesTickets;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::certificate::expiries;
+use self::certificate::expiries;
 use crate::config::watch::{LOOK_EVERY, Settling};
 use crate::config::{self, Config};
 use crate::telemetry::Metrics;
 
-/// The answer to a client that speaks HTTP without TLS, as whoever mistypes the scheme of the URL does.
-pub(super) const PLAIN_HTTP: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
-    content-length: 61\r\nconnection: close\r\n\r\nthis port expects TLS: begin the URL with https:// or wss://\n";
-
-/// Returns true if the first byte of a client is that of an HTTP request. That of a TLS handshake is 22 (RFC 8446, 5.1).
-pub(super) async fn speaks_http(socket: &TcpStream) -> io::Result<bool> {
-    let mut first = [0];
-    Ok(socket.peek(&mut first).await? > 0 && first[0].is_ascii_uppercase())
-}
-
 /// The ALPN names (RFC 7301) in order of preference.
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
-pub(super) const HTTP2: &[u8] = b"h2";
+pub(crate) const HTTP2: &[u8] = b"h2";
 
 /// The reason why the certificate and the key cannot be used, after the rest of the setting's name.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +84,7 @@ impl Tls {
         Ok(Some(Arc::new(Self { files, found, in_force, tickets })))
     }
 
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.in_force.load().config))
     }
 
