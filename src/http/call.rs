@@ -86,13 +86,11 @@ async fn answer_foreign(request: &RequestContext<'_>, call: Call) -> CallRespons
     }
     let is_forwarded =
         |method: &AnyMethod| *method == AnyMethod::Simulate || config.methods.contains_key(method);
-    match method.filter(is_forwarded) {
-        Some(method) => forward::answer(request, &id, ForwardedCall::new(method, params)).await,
-        None => {
-            let write = str::from_utf8(&name).ok().and_then(write_method);
-            request.refuse(&id, method, None, write.map_or(Error::MethodNotFound, Error::Write))
-        }
-    }
+    let Some(method) = method.filter(is_forwarded) else {
+        let write = str::from_utf8(&name).ok().and_then(write_method);
+        return request.refuse(&id, method, None, write.map_or(Error::MethodNotFound, Error::Write));
+    };
+    forward::answer(request, &id, ForwardedCall::new(method, params)).await
 }
 
 impl AdmittedCall {

@@ -281,7 +281,7 @@ impl Listener {
             upgraded: Mutex::default(),
         };
         let connection = Arc::new(connection);
-        let ended = Arc::clone(&connection);
+        let upgrading = Arc::clone(&connection);
         let service = service_fn(move |request| Arc::clone(&connection).answer(request));
         let io = TokioIo::new(stream);
         if is_http2 {
@@ -296,14 +296,14 @@ impl Listener {
                     // A request that has arrived is read before the shutdown is noticed. Otherwise hyper would close a
                     // connection whose first request is not read yet, without a response.
                     biased;
-                    served = connection.as_mut() => return served,
+                    ended = connection.as_mut() => return ended,
                     () = self.phases.idle_close.wait().with_last_look() => connection.as_mut().graceful_shutdown(),
                 }
                 connection.as_mut().await
             });
             ending.await?;
             drop(connection);
-            let upgraded = ended.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let upgraded = upgrading.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
             match upgraded {
                 Some((upgrade, client)) => Box::pin(self.serve_socket::<S>(upgrade, client)).await,
                 None => Ok(()),
