@@ -208,6 +208,36 @@ async fn a_client_that_answers_no_pings_is_gone() {
     assert_eq!(ends.first(), Some(&60), "after two pings without an answer");
 }
 
+/// A signature that never lands is asked for each slot, so whoever waits for ten thousand of them pays for that.
+#[tokio::test]
+async fn signatures_that_never_land_have_a_price() {
+    let bench = Bench::with(|plan| plan.daily_units = Some(20_000));
+    let (clients, start) = ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|id| bench.client(id)), Instant::now());
+    for (number, client) in clients.iter().enumerate() {
+        for at in 0..1_000_u32 {
+            let mut signature = [u8::try_from(number).unwrap(); 64];
+            signature[..4].copy_from_slice(&at.to_le_bytes());
+            let (signature, commitment) = (Signature(signature), Commitment::Confirmed);
+            let asked = Arc::new(Subscription::Signature { signature, commitment, received: false });
+            let watch = || Some(watch_alone(signature).0);
+            assert!(bench.feeds.join(&mut bench.feeds.lock(), client, &asked, watch).is_some());
+        }
+    }
+    let ends: Vec<_> = (1..=40)
+        .map(|round| {
+            let now = start + Duration::from_secs(10) * round;
+            for client in &clients {
+                client.heard(true, now);
+                client.check(&bench.gateway, now);
+            }
+            clients.iter().any(|client| waiting(client) == Err(CloseReason::Rate))
+        })
+        .collect();
+    // Most transactions land or expire within three minutes. Then each slot costs a unit for each hundred signatures.
+    let end = ends.iter().position(|is_closed| *is_closed);
+    assert!(end.is_some_and(|end| (18..30).contains(&end)), "{end:?}");
+}
+
 #[tokio::test]
 async fn what_may_be_missed_closes_the_clients() {
     let bench = Bench::new();

@@ -3,6 +3,9 @@
 //! A height waits for the signatures of its own caller: until they were asked for at its slot, and until those that have
 //! landed are handed out.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,9 +77,11 @@ struct WatchTable {
     watched: HashMap<WatchKey, WatchedSignature>,
     /// The signatures of each watcher, each with the number of its watches.
     of: HashMap<(Watcher, Commitment), HashMap<Signature, usize>>,
-    /// The signatures of each watcher that are to be looked for in the history, and the watchers whose turn it is.
-    unsearched: HashMap<Watcher, BTreeSet<Signature>>,
+    /// The signatures of each watcher that are to be looked for in the history, with the number of his turn, and the watchers
+    /// whose turn it is.
+    unsearched: HashMap<Watcher, (u64, BTreeSet<Signature>)>,
     searching: HashSet<Watcher>,
+    last_turn: u64,
     /// What may have to be asked for before the next slot.
     fresh: Vec<WatchKey>,
     last_number: u64,
@@ -140,7 +145,7 @@ impl Drop for Watch {
                 if own.is_empty() {
                     table.of.remove(&of);
                 }
-                if let Some(unsearched) = table.unsearched.get_mut(&watcher) {
+                if let Some((_, unsearched)) = table.unsearched.get_mut(&watcher) {
                     unsearched.remove(&signature);
                 }
             }
@@ -157,6 +162,13 @@ impl Drop for Watch {
 }
 
 impl WatchTable {
+    /// Lets signatures be looked for in the history. Watchers take turns in the order in which they have begun to wait.
+    fn queue_search(&mut self, watcher: Watcher, signatures: impl IntoIterator<Item = Signature>) {
+        self.last_turn += 1;
+        let (_, of) = self.unsearched.entry(watcher).or_insert((self.last_turn, BTreeSet::new()));
+        of.extend(signatures);
+    }
+
     fn fell_after(&self, time: Instant) -> bool {
         self.fell_at.is_some_and(|fell_at| time < fell_at)
     }
@@ -203,7 +215,7 @@ impl Watches {
         if let Some(watcher) = watcher {
             *table.of.entry((watcher, commitment)).or_default().entry(signature).or_default() += 1;
             if !is_searched {
-                table.unsearched.entry(watcher).or_default().insert(signature);
+                table.queue_search(watcher, [signature]);
             }
         }
         drop(table);
@@ -301,16 +313,16 @@ impl Watches {
     pub(super) fn begin_search(&self) -> Option<(Watcher, Vec<Signature>)> {
         let (mut table, mut signatures) = (self.lock(), Vec::new());
         while signatures.is_empty() {
-            let is_next = |watcher: &&Watcher| !table.searching.contains(watcher);
-            let watcher = *table.unsearched.keys().find(is_next)?;
-            let mut of = table.unsearched.remove(&watcher)?;
+            let waiting = table.unsearched.iter().filter(|(watcher, _)| !table.searching.contains(watcher));
+            let watcher = waiting.min_by_key(|(_, (turn, _))| *turn).map(|(watcher, _)| *watcher)?;
+            let (_, mut of) = table.unsearched.remove(&watcher)?;
             // Another watcher may have had it looked for.
             let is_open = |key| table.watched.get(&key).is_some_and(|of| !of.has_ended() && !of.is_searched);
             of.retain(|signature| keys_of(&[*signature]).any(is_open));
             signatures = of.iter().copied().take(MAX_SIGNATURES).collect();
             let rest: BTreeSet<_> = of.into_iter().skip(MAX_SIGNATURES).collect();
             if !rest.is_empty() {
-                table.unsearched.insert(watcher, rest);
+                table.queue_search(watcher, rest);
             }
             if !signatures.is_empty() {
                 table.searching.insert(watcher);
@@ -338,7 +350,7 @@ impl Watches {
         again
             .retain(|signature| Commitment::ALL.iter().filter_map(of).any(|own| own.contains_key(signature)));
         if !again.is_empty() {
-            table.unsearched.entry(watcher).or_default().extend(again);
+            table.queue_search(watcher, again);
         }
     }
 
@@ -357,6 +369,7 @@ impl Watches {
         if table.fell_after(sent_at) {
             return;
         }
+        let mut forgotten = Vec::new();
         for (signature, text) in signatures.iter().zip(&statuses.each) {
             let status = read_status(text);
             for commitment in Commitment::ALL {
@@ -365,10 +378,7 @@ impl Watches {
                 watched.answered_at = Instant::now();
                 if watched.asked > 0 && statuses.slot.saturating_sub(watched.asked) > REMEMBERED_SLOTS {
                     watched.is_searched = false;
-                    if let Some(watcher) = watched.watcher {
-                        table.unsearched.entry(watcher).or_default().insert(*signature);
-                        self.unsearched.notify_one();
-                    }
+                    forgotten.extend(watched.watcher.map(|watcher| (watcher, *signature)));
                 }
                 match &status {
                     Some(status) if status.confirmation_status >= Some(commitment) => {
@@ -385,6 +395,10 @@ impl Watches {
                 }
             }
         }
+        for (watcher, signature) in forgotten {
+            table.queue_search(watcher, [signature]);
+            self.unsearched.notify_one();
+        }
         self.noted.notify_waiters();
     }
 
@@ -397,136 +411,6 @@ impl Watches {
         table.watched.retain(|(_, at), watched| *at != commitment || !watched.has_ended());
         for (_, watched) in table.watched.iter_mut().filter(|(key, _)| key.1 == commitment) {
             watched.asked = 0;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-
-    use super::*;
-    use crate::fair::CallerId;
-    use Commitment::{Confirmed, Finalized, Processed};
-
-    const SIGNATURE: Signature = Signature([7; 64]);
-
-    fn watcher(number: usize) -> Watcher {
-        Watcher { caller: CallerId::numbered(number), address: None }
-    }
-
-    fn statuses(slot: Slot, status: Option<(Slot, Commitment)>) -> Statuses {
-        let text = status.map_or("null".to_owned(), |(slot, reached)| {
-            format!(r#"{{"slot":{slot},"confirmations":1,"err":null,"confirmationStatus":"{reached}"}}"#)
-        });
-        Statuses { slot, context: Bytes::new(), each: vec![text.into()], node: 0 }
-    }
-
-    fn note(watches: &Watches, slot: Slot, status: Option<(Slot, Commitment)>) {
-        watches.note(&[SIGNATURE], &statuses(slot, status), Instant::now(), |_, slot| slot);
-    }
-
-    fn unsettled(watches: &Watches, number: usize, commitment: Commitment, slot: Slot) -> bool {
-        watches.lock().unsettled((watcher(number), commitment), slot, u64::MAX).next().is_some()
-    }
-
-    #[tokio::test]
-    async fn heights_wait_for_what_may_have_landed_and_was_not_told() {
-        let watches = Arc::<Watches>::default();
-        let waits = |commitment, slot| unsettled(&watches, 1, commitment, slot);
-        assert!(!waits(Confirmed, 100), "nothing is watched");
-        let [mut watch, other] = [1, 2].map(|of| watches.add(SIGNATURE, Confirmed, Some(watcher(of))));
-        assert!(waits(Confirmed, 1));
-        assert!(!waits(Finalized, 100), "each commitment has its own");
-        assert!(!unsettled(&watches, 3, Confirmed, 100), "somebody else's");
-        note(&watches, 100, None);
-        assert!(!waits(Confirmed, 100) && waits(Confirmed, 101));
-        // It is in a block, which may be confirmed at its slot.
-        note(&watches, 110, Some((105, Processed)));
-        assert!(!waits(Confirmed, 104) && waits(Confirmed, 105));
-        // The block was dropped.
-        note(&watches, 111, None);
-        assert!(!waits(Confirmed, 111));
-        note(&watches, 112, Some((112, Confirmed)));
-        assert!(waits(Confirmed, 1), "it has landed, and nobody was told");
-        assert_eq!(watch.landed().now_or_never().unwrap().unwrap().slot, 112);
-        drop(watch);
-        assert!(!waits(Confirmed, 500), "it was told");
-        assert!(unsettled(&watches, 2, Confirmed, 500), "another one is told later");
-        drop(other);
-        assert!(watches.lock().of.is_empty() && watches.lock().watched.is_empty());
-    }
-
-    #[tokio::test]
-    async fn an_answer_from_before_a_fall_says_nothing() {
-        let watches = Arc::<Watches>::default();
-        let mut watch = watches.add(SIGNATURE, Confirmed, Some(watcher(1)));
-        let sent_at = Instant::now().checked_sub(Duration::from_millis(1)).unwrap();
-        watches.ask_anew(Confirmed);
-        for status in [None, Some((900, Confirmed))] {
-            watches.note(&[SIGNATURE], &statuses(1_000, status), sent_at, |_, slot| slot);
-        }
-        assert!(unsettled(&watches, 1, Confirmed, 1));
-        assert_eq!(watch.landed().now_or_never(), None);
-        // What has landed before the fall may land again, for whoever comes after it.
-        note(&watches, 1_000, Some((900, Confirmed)));
-        watches.ask_anew(Confirmed);
-        let mut anew = watches.add(SIGNATURE, Confirmed, Some(watcher(1)));
-        assert!(watch.landed().now_or_never().is_some() && anew.landed().now_or_never().is_none());
-        drop(watch);
-        assert_eq!(watches.lock().watched.len(), 1);
-    }
-
-    #[tokio::test]
-    async fn watches_of_one_signature_share_an_entry_until_the_last_ends() {
-        let watches = Arc::<Watches>::default();
-        let [one, two] = [0; 2].map(|_| watches.add(SIGNATURE, Confirmed, Some(watcher(1))));
-        let other = watches.add(SIGNATURE, Finalized, None);
-        assert_eq!(watches.take_due(true), [SIGNATURE], "one signature is asked for once");
-        assert!(watches.take_due(false).is_empty(), "it is being asked for");
-        watches.end_look(&[SIGNATURE]);
-        assert!(watches.take_due(false).is_empty(), "it was asked for in this slot");
-        watches.wanted[Confirmed.index()].store(7, Ordering::Release);
-        watches.lock().fresh.push((SIGNATURE, Confirmed));
-        assert_eq!(watches.take_due(false), [SIGNATURE], "a height waits");
-        drop((one, other));
-        assert_eq!(watches.lock().watched.len(), 1);
-        note(&watches, 100, Some((90, Confirmed)));
-        let mut late = watches.add(SIGNATURE, Confirmed, Some(watcher(2)));
-        assert!(late.landed().now_or_never().is_some(), "what is known is told at once");
-        drop((two, late));
-        assert!(watches.lock().watched.is_empty());
-    }
-
-    #[tokio::test]
-    async fn history_is_searched_first_and_after_a_gap_in_turn() {
-        let watches = Arc::<Watches>::default();
-        let [_one, _other] = [1, 2].map(|of| watches.add(SIGNATURE, Confirmed, Some(watcher(of))));
-        let (first, signatures) = watches.begin_search().unwrap();
-        let (second, same) = watches.begin_search().unwrap();
-        assert!(first != second && signatures == [SIGNATURE] && same == [SIGNATURE]);
-        assert!(watches.begin_search().is_none(), "each has its turn");
-        note(&watches, 1_000, None);
-        watches.note_searched(&signatures);
-        watches.end_search(first, vec![]);
-        watches.end_search(second, same);
-        assert!(watches.begin_search().is_none(), "the search of one has found what there is");
-        for (asked, expected) in [(1_001, false), (1_101, false), (1_202, true)] {
-            note(&watches, asked, None);
-            assert_eq!(watches.begin_search().is_some(), expected, "{asked}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_no_node_answers_for_is_given_up() {
-        let watches = Arc::<Watches>::default();
-        let mut watch = watches.add(SIGNATURE, Confirmed, Some(watcher(1)));
-        tokio::time::advance(LONGEST_UNSERVED).await;
-        note(&watches, 100, None);
-        for (seconds, expected) in [(59, None), (2, Some(Err(Unserved)))] {
-            tokio::time::advance(Duration::from_secs(seconds)).await;
-            watches.take_due(true);
-            assert_eq!(watch.landed().now_or_never(), expected);
         }
     }
 }

@@ -1,5 +1,6 @@
-//! A model of connections: random calls, slots, landed transactions, forks, restarts of the chain, losses of nodes and slow
-//! reads. Whatever the order, an answer comes before its notifications, nothing comes after an unsubscription, slots rise,
+//! A model of connections: random calls in different words, refused ones, storms of joins and leaves, slots, landed
+//! transactions, forks, restarts of the chain, nodes that are lost or fall behind, and slow and failing reads. Whatever the
+//! order and whatever the other clients do, an answer comes before its notifications, nothing comes after an unsubscription, slots rise,
 //! each landed transaction is notified of once and none that no node has called landed, and no notification is missing
 //! unless the connection was closed with a code that says so. No read is below a slot that anybody was shown, unless the
 //! chain has restarted lower.
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use slotfront::methods::Commitment::{self, Confirmed, Finalized, Processed};
 use slotfront::methods::Slot;
-use slotfront_sim::Fault;
+use slotfront_sim::{Fault, HISTORY_SEARCH, Hold};
 use slotfront_testkit::{PATIENCE, TestGateway, TestSocket, node_answer};
 use tokio::time::Instant;
 
@@ -17,7 +18,7 @@ use super::CLOCK;
 use super::relay::{self, NodeSocket};
 
 /// The number of steps of a run, and of the clients in it.
-const STEPS: usize = 30;
+const STEPS: usize = 36;
 const CLIENTS: usize = 3;
 /// The number of notifications of a burst, and the bytes of each. Together they exceed what may wait for a client and what
 /// the kernel buffers.
@@ -26,6 +27,10 @@ const BURST_BYTES: usize = 200_000;
 /// The slots by which a node goes back: it stays healthy, or not. Then those by which a cluster restarts lower.
 const LAGS: [u64; 2] = [4, 200];
 const RESTART: u64 = 20;
+/// The times that one client joins and leaves each question in a storm.
+const STORM: usize = 8;
+/// The reads for which a notification of an account or a late signature may wait.
+const READS: [&str; 3] = ["getMultipleAccounts", "getAccountInfo", HISTORY_SEARCH];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Question {
@@ -37,20 +42,34 @@ enum Question {
 }
 
 impl Question {
-    /// Returns the call. `sent` are the transactions so far.
-    fn call(self, sent: &[Sent]) -> (&'static str, Value) {
-        match self {
+    /// Returns the call in one of several spellings. `sent` are the transactions so far.
+    fn call(self, sent: &[Sent], spelling: u64) -> (&'static str, Value) {
+        let (method, first, config, default) = match self {
+            Self::Slot => return ("slotSubscribe", json!([])),
+            Self::Root => return ("rootSubscribe", json!([])),
             Self::Clock => {
-                ("accountSubscribe", json!([CLOCK, {"commitment": "confirmed", "encoding": "base64"}]))
+                let config = json!({"commitment": "confirmed", "encoding": "base64"});
+                ("accountSubscribe", json!(CLOCK), config, "dataSlice")
             }
-            Self::Slot => ("slotSubscribe", json!([])),
-            Self::Root => ("rootSubscribe", json!([])),
             Self::Signature(number) => {
                 let Sent { signature, waited_at, .. } = &sent[number];
-                ("signatureSubscribe", json!([signature, {"commitment": waited_at}]))
+                let config = json!({"commitment": waited_at});
+                ("signatureSubscribe", json!(signature), config, "enableReceivedNotification")
             }
-            Self::Logs(topic) => ("logsSubscribe", json!([{"mentions": [format!("topic-{topic}")]}])),
+            Self::Logs(topic) => {
+                let mentions = json!({"mentions": [format!("topic-{topic}")]});
+                ("logsSubscribe", mentions, json!({"commitment": "finalized"}), "commitment")
+            }
+        };
+        let mut config = config;
+        match spelling % 4 {
+            0 => {}
+            1 => config["unknown"] = spelling.into(),
+            2 => config[default] = Value::Null,
+            _ if default == "commitment" => return (method, json!([first])),
+            _ => config["minContextSlot"] = 1.into(),
         }
+        (method, json!([first, config]))
     }
 
     fn unsubscribe(self) -> String {
@@ -213,7 +232,7 @@ impl Model {
 
     async fn step(&mut self) {
         let at = usize::try_from(self.below(CLIENTS as u64)).unwrap();
-        match self.below(26) {
+        match self.below(32) {
             0..8 => self.subscribe(at).await,
             8..11 => self.unsubscribe(at).await,
             11..14 => {
@@ -236,6 +255,10 @@ impl Model {
                 self.go_back(node).await;
             }
             24 => self.fork().await,
+            25 => self.be_refused(at).await,
+            26 => self.fail_reads().await,
+            27 | 28 => self.hold_reads().await,
+            29 | 30 => self.storm(at).await,
             _ => self.restart().await,
         }
         for at in 0..CLIENTS {
@@ -263,7 +286,8 @@ impl Model {
     }
 
     async fn subscribe_to(&mut self, at: usize, question: Question) {
-        let (client, (method, params)) = (&mut self.clients[at], question.call(&self.world.sent));
+        let spelling = self.below(100);
+        let (client, (method, params)) = (&mut self.clients[at], question.call(&self.world.sent, spelling));
         let had = client.subscriptions.iter().find(|(_, (own, _))| *own == question).map(|(id, _)| *id);
         let Some(answer) = client.call(&mut self.world, method, params).await else { return };
         let id = answer["result"].as_u64().unwrap_or_else(|| panic!("{question:?}: {answer}"));
@@ -280,8 +304,12 @@ impl Model {
             return;
         }
         let chosen = usize::try_from(self.below(among)).unwrap();
+        let (&id, &(question, _)) = self.clients[at].subscriptions.iter().nth(chosen).unwrap();
+        self.leave(at, id, question).await;
+    }
+
+    async fn leave(&mut self, at: usize, id: u64, question: Question) {
         let client = &mut self.clients[at];
-        let (&id, &(question, _)) = client.subscriptions.iter().nth(chosen).unwrap();
         let Some(answer) = client.call(&mut self.world, &question.unsubscribe(), json!([id])).await else {
             return;
         };
@@ -291,6 +319,63 @@ impl Model {
         } else {
             assert_eq!(answer["error"]["message"], "Invalid subscription id.");
         }
+    }
+
+    /// One client joins and leaves all questions again and again.
+    async fn storm(&mut self, at: usize) {
+        let last = self.last_sent();
+        for question in [Question::Clock, last, Question::Logs(0), Question::Root].repeat(STORM) {
+            self.subscribe_to(at, question).await;
+            let of = |(id, (own, _)): (&u64, &(Question, _))| (*own == question).then_some(*id);
+            if let Some(id) = self.clients[at].subscriptions.iter().find_map(of) {
+                self.leave(at, id, question).await;
+            }
+            if self.clients[at].closed.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// A client makes calls that are refused. The second one of each kind has to wait, which is nobody else's trouble.
+    async fn be_refused(&mut self, at: usize) {
+        for (method, params) in [("accountSubscribe", json!(["none"])), ("logsSubscribe", json!(["refuse"]))]
+        {
+            let answer = self.clients[at].call(&mut self.world, method, params).await;
+            assert!(answer.is_none_or(|answer| answer["error"].is_object()));
+        }
+    }
+
+    /// Lets all reads fail for some slots, which costs nobody a change or the connection.
+    async fn fail_reads(&mut self) {
+        let refusal = Fault::Error { code: -32603, message: "Internal error".to_owned() };
+        for method in READS {
+            self.world.gateway.cluster.fault_everywhere(method, &refusal);
+        }
+        self.world.gateway.step_by(3).await;
+        self.catch_up().await;
+        self.world.gateway.cluster.clear_faults();
+        self.change_clock().await;
+    }
+
+    /// Lets reads take as long as it takes a transaction to land, whose watchers do not wait for them.
+    async fn hold_reads(&mut self) {
+        let cluster = &self.world.gateway.cluster;
+        let held: Vec<_> =
+            cluster.nodes().iter().flat_map(|node| READS.map(|method| node.hold(method))).collect();
+        self.land().await;
+        held.iter().for_each(Hold::release);
+        self.change_clock().await;
+    }
+
+    /// Makes a block. All who watch the clock are told of it, or of a later one.
+    async fn change_clock(&mut self) {
+        let block = self.world.gateway.cluster.step_to_block();
+        while self.world.gateway.cluster.slot(Confirmed) < block {
+            self.world.gateway.step_by(1).await;
+        }
+        let is_told =
+            |(question, seen): &(Question, Option<u64>)| *question != Question::Clock || *seen >= Some(block);
+        self.all_read_until(|client| client.subscriptions.values().all(is_told)).await;
     }
 
     /// Reads until `enough` holds for every client whose connection is open.

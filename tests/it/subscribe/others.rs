@@ -1,31 +1,40 @@
 //! What other clients do, and what each gets nevertheless: what it would get alone.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront::methods::Commitment::{Confirmed, Finalized};
 use slotfront_sim::{Fault, HISTORY_SEARCH};
-use slotfront_testkit::{TestGateway, TestSocket};
+use slotfront_testkit::{TestGateway, TestSocket, node_answer};
 use tokio_util::task::TaskTracker;
 
 use super::signatures::land;
 use super::{CLOCK, nothing_more, signature};
 
-/// A gateway with two keys.
-struct TwoKeys {
+/// A gateway with several keys.
+struct Tenants {
     gateway: TestGateway,
-    keys: [String; 2],
+    keys: Vec<String>,
     _dir: tempfile::TempDir,
 }
 
-impl TwoKeys {
-    async fn start() -> Self {
+impl Tenants {
+    async fn two() -> Self {
+        Self::start(2).await
+    }
+
+    async fn start(count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = KeyFile::new(dir.path().join("keys.toml"));
         let now = jiff::Timestamp::now();
-        let keys = ["a", "b"]
-            .map(|name| file.create(&NewKey::of(name, "dev"), now).unwrap().key.expose().to_owned());
+        let key = |number: usize| {
+            let created = file.create(&NewKey::of(format!("key-{number}"), "dev"), now);
+            created.unwrap().key.expose().to_owned()
+        };
+        let keys = (0..count).map(key).collect();
         let path = file.path().to_owned();
         let gateway =
             TestGateway::builder().nodes(1).config(|config| config.auth.keys_file = Some(path)).start().await;
@@ -54,7 +63,7 @@ fn watched(number: u64) -> Value {
 /// A provider whose statuses fail fails those who wait for them, and nobody else.
 #[tokio::test]
 async fn statuses_that_nobody_answers_stop_nobody_else() {
-    let keys = TwoKeys::start().await;
+    let keys = Tenants::two().await;
     let refusal = Fault::Error { code: -32603, message: "Internal error".to_owned() };
     keys.gateway.cluster.fault_everywhere("getSignatureStatuses", &refusal);
     let mut socket = keys.socket(0).await;
@@ -89,7 +98,7 @@ async fn no_height_comes_before_what_has_landed_was_told() {
 
 #[tokio::test]
 async fn one_who_joins_and_leaves_delays_nobody() {
-    let keys = TwoKeys::start().await;
+    let keys = Tenants::two().await;
     let (mut victim, mut other) = (keys.socket(0).await, keys.socket(1).await);
     victim.subscribe("signatureSubscribe", watched(1)).await;
     let subscribe = json!({"jsonrpc": "2.0", "id": 1, "method": "signatureSubscribe", "params": watched(1)});
@@ -233,7 +242,7 @@ async fn changes_between_probes_are_told() {
 /// A search of the history takes as long as its signatures are old, and each key has its own.
 #[tokio::test]
 async fn a_search_of_one_holds_up_nobody() {
-    let keys = TwoKeys::start().await;
+    let keys = Tenants::two().await;
     let held = keys.gateway.cluster.node(0).hold(HISTORY_SEARCH);
     let (mut slow, mut other) = (keys.socket(0).await, keys.socket(1).await);
     slow.subscribe("signatureSubscribe", watched(1)).await;
@@ -247,6 +256,82 @@ async fn a_search_of_one_holds_up_nobody() {
     held.arrived(3).await;
     held.release();
     assert_eq!(own.await.unwrap().status, 200);
+}
+
+/// Searches that never end, and a thousand signatures that nobody has sent, delay no payment of another key.
+#[tokio::test]
+async fn searches_of_ten_keys_and_a_thousand_joins_delay_no_payment() {
+    let keys = Tenants::start(11).await;
+    let (gateway, cluster) = (&keys.gateway, &keys.gateway.cluster);
+    let held = cluster.node(0).hold(HISTORY_SEARCH);
+    let searches = TaskTracker::new();
+    let searching: Vec<_> = (1..=10)
+        .map(|of| {
+            let unknown: Vec<_> = (0..256).map(|at| signature(of * 1_000 + at)).collect();
+            let search = json!([unknown, {"searchTransactionHistory": true}]);
+            let key = &keys.keys[usize::try_from(of).unwrap()];
+            searches.spawn(gateway.call("getSignatureStatuses", search).key(key).send())
+        })
+        .collect();
+    held.arrived(10).await;
+    let mut other = keys.socket(1).await;
+    for number in 0..1_000 {
+        other.subscribe("signatureSubscribe", watched(100_000 + number)).await;
+    }
+    let wallet = cluster.examples().wallets[0].to_string();
+    let sent = node_answer(cluster.node(0), "requestAirdrop", &json!([wallet, 1]));
+    let mut victim = keys.socket(0).await;
+    let payment = json!([sent["result"], {"commitment": "confirmed"}]);
+    let id = victim.subscribe("signatureSubscribe", payment).await;
+    let landed = cluster.step_to_block();
+    while cluster.slot(Confirmed) < landed {
+        gateway.step_by(1).await;
+    }
+    assert_eq!(victim.notification().await["subscription"], id);
+    for method in ["getSlot", "getBlockHeight"] {
+        assert_eq!(keys.status(0, method).await, 200, "{method}");
+    }
+    held.release();
+    for search in searching {
+        assert_eq!(search.await.unwrap().status, 200);
+    }
+    assert!(other.call("slotUnsubscribe", json!([0])).await["error"].is_object(), "it is still open");
+}
+
+/// Who watches a few bytes of a long account costs the nodes a few bytes.
+#[tokio::test]
+async fn a_watched_slice_of_a_long_account_costs_a_slice() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let node = gateway.cluster.node(0);
+    let reads = Arc::new(Mutex::new(Vec::new()));
+    node.observe({
+        let reads = Arc::clone(&reads);
+        move |call| {
+            if [&b"getMultipleAccounts"[..], b"getAccountInfo"].contains(&&call.method[..]) {
+                reads.lock().unwrap().push(format!("{:?}", call.params));
+            }
+        }
+    });
+    let answer = |lamports: u64, is_list: bool| {
+        let account = json!({ "data": ["AAAAAAAAAAA=", "base64"], "executable": false, "lamports": lamports, "owner": "11111111111111111111111111111111", "rentEpoch": u64::MAX, "space": 8 << 20 });
+        let value = if is_list { json!([account]) } else { account };
+        Fault::Result(json!({ "context": { "slot": gateway.cluster.slot(Confirmed) }, "value": value }))
+    };
+    node.fault_on("getAccountInfo", answer(1, false), None);
+    let key = gateway.cluster.examples().wallets[0].to_string();
+    let slice = json!({"offset": 0, "length": 8});
+    let form = json!({"commitment": "confirmed", "encoding": "base64", "dataSlice": slice});
+    let mut socket = gateway.socket().await;
+    socket.subscribe("accountSubscribe", json!([key, form])).await;
+    for lamports in 2..5 {
+        gateway.cluster.step_to_block();
+        node.clear_faults();
+        node.fault_on("getMultipleAccounts", answer(lamports, true), None);
+        gateway.settled().await;
+        assert_eq!(socket.notification().await["result"]["value"]["lamports"], lamports);
+    }
+    let reads = reads.lock().unwrap();
+    assert!(reads.len() >= 4 && reads.iter().all(|params| params.contains("dataSlice")), "{reads:?}");
 }
 
 /// Silence is the one wrong answer, also where no node lists blocks.
@@ -320,7 +405,7 @@ async fn an_account_of_10_mib_is_told_of() {
 /// Joins and leaves of another key, as many as it can make, take nothing from anybody.
 #[tokio::test]
 async fn a_storm_of_joins_and_leaves_loses_nothing() {
-    let keys = TwoKeys::start().await;
+    let keys = Tenants::two().await;
     let (gateway, cluster) = (&keys.gateway, &keys.gateway.cluster);
     let (mut victim, mut other) = (keys.socket(0).await, keys.socket(1).await);
     let account = json!([CLOCK, {"commitment": "confirmed", "encoding": "base64"}]);
@@ -329,12 +414,12 @@ async fn a_storm_of_joins_and_leaves_loses_nothing() {
     let payment = victim.subscribe("signatureSubscribe", watched(1)).await;
     let before = cluster.slot(Finalized);
     let questions = [("account", account), ("root", json!([])), ("signature", watched(1))];
-    let mut joins = 0;
+    let joins = Cell::new(0);
     let storm = async {
         for (kind, params) in questions.iter().cycle() {
             let id = other.subscribe(&format!("{kind}Subscribe"), params.clone()).await;
             other.call(&format!("{kind}Unsubscribe"), json!([id])).await;
-            joins += 1;
+            joins.set(joins.get() + 1);
         }
     };
     let mut seen = Vec::new();
@@ -355,6 +440,9 @@ async fn a_storm_of_joins_and_leaves_loses_nothing() {
                 }
             }
         }
+        while joins.get() < 100 {
+            tokio::task::yield_now().await;
+        }
         land(gateway, cluster.slot(Confirmed), Confirmed, &Value::Null);
         cluster.step();
         while victim.notification().await["subscription"] != payment {}
@@ -363,7 +451,6 @@ async fn a_storm_of_joins_and_leaves_loses_nothing() {
         () = watching => {}
         () = storm => unreachable!(),
     }
-    assert!(joins > 100, "{joins}");
     let last = *seen.last().unwrap();
     let expected: Vec<_> = (before + 1..=last).filter(|slot| cluster.has_block(*slot)).collect();
     assert_eq!(seen, expected);

@@ -1,5 +1,6 @@
 //! Subscriptions that only a node can serve, with nodes' WebSockets that a test controls.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use slotfront::config::Secret;
 use slotfront::methods::AnyMethod;
 use slotfront::methods::Commitment::{Confirmed, Processed};
 use slotfront::node::websocket::accept_key;
-use slotfront_sim::probe_methods;
+use slotfront_sim::{Fault, probe_methods};
 use slotfront_testkit::{TestGateway, node_answer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +22,9 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::task::TaskTracker;
+
+use super::signature;
+use super::signatures::land;
 
 /// The WebSocket of a node. It accepts all subscriptions but those whose params contain "refuse".
 pub(crate) struct NodeSocket {
@@ -326,6 +330,78 @@ async fn two_spellings_of_one_question_are_told_alike() {
     assert_eq!(other.notification().await["result"], 8);
     other.call("programUnsubscribe", json!([ids[1]])).await;
     gateway.until("the node's subscription ends", || node.calls("programUnsubscribe [0]") == 1).await;
+}
+
+/// Whatever clients write, one question is one subscription at the node, and each connection is told once.
+#[tokio::test]
+async fn two_hundred_spellings_are_one_subscription() {
+    let (gateway, [node, reserve]) = start().await;
+    let choices = [
+        ("commitment", vec![Value::Null, json!("finalized"), json!("unknown")]),
+        ("encoding", vec![Value::Null, json!("binary")]),
+        ("filters", vec![Value::Null, json!([])]),
+        ("withContext", vec![Value::Null, json!(false)]),
+        ("minContextSlot", vec![json!(1)]),
+    ];
+    // Each member is left out or has one of its values.
+    let mut configs = vec![serde_json::Map::new()];
+    for (name, values) in choices {
+        for config in configs.clone() {
+            configs.extend(values.iter().map(|value| {
+                let mut config = config.clone();
+                config.insert(name.to_owned(), value.clone());
+                config
+            }));
+        }
+    }
+    assert!(configs.len() >= 200, "{}", configs.len());
+    let mut clients = Vec::new();
+    for configs in configs.chunks(25) {
+        let mut socket = gateway.socket().await;
+        let mut ids = BTreeSet::new();
+        for config in configs {
+            ids.insert(socket.subscribe("programSubscribe", json!(["p", config])).await);
+        }
+        assert_eq!(ids.len(), 1, "equal params are one subscription of a connection");
+        clients.push((socket, ids.pop_first().unwrap()));
+    }
+    assert_eq!((node.calls("programSubscribe"), reserve.calls("")), (1, 0));
+    for round in 0..2 {
+        node.notify("programSubscribe", "programNotification", &json!(round));
+        for (socket, id) in &mut clients {
+            assert_eq!(socket.notification().await, json!({"result": round, "subscription": id}));
+        }
+    }
+    drop(clients);
+    gateway.until("the node's subscription ends", || node.calls("programUnsubscribe") == 1).await;
+}
+
+/// A node's socket and its answers over HTTP fail apart from each other, and whoever needs one of them is told of its fault
+/// alone.
+#[tokio::test]
+async fn a_socket_and_statuses_fail_alone() {
+    let (gateway, nodes) = start().await;
+    let payment = json!([signature(1), {"commitment": "confirmed"}]);
+    let mut watcher = gateway.socket().await;
+    watcher.subscribe("logsSubscribe", json!(["all"])).await;
+    let refusal = Fault::Error { code: -32603, message: "Internal error".to_owned() };
+    gateway.cluster.fault_everywhere("getSignatureStatuses", &refusal);
+    let mut payer = gateway.socket().await;
+    payer.subscribe("signatureSubscribe", payment.clone()).await;
+    let height = gateway.call("getBlockHeight", json!([{"commitment": "confirmed"}]));
+    assert_eq!(height.send().await.status, 200);
+    assert_eq!(payer.closed().await, 1012);
+    nodes[0].notify("logsSubscribe", "logsNotification", &json!(1));
+    assert_eq!(watcher.notification().await["result"], 1);
+    // The reverse.
+    gateway.cluster.clear_faults();
+    let mut payer = gateway.socket().await;
+    let id = payer.subscribe("signatureSubscribe", payment).await;
+    nodes.iter().for_each(NodeSocket::fall_silent);
+    assert_eq!(watcher.closed().await, 1012);
+    land(&gateway, gateway.cluster.slot(Confirmed), Confirmed, &Value::Null);
+    gateway.cluster.step();
+    assert_eq!(payer.notification().await["subscription"], id);
 }
 
 /// A Firedancer numbers by kind.
