@@ -7,8 +7,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The maximum number of units that one key or caller may have, as a multiple of the free units. With 8, a
 /// single caller gets 8/9 of all, and two that want everything get 8/17 each. The other 1/9 or 1/17 stays
@@ -177,7 +179,7 @@ impl CallerHoldings {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<CallerId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -5,10 +5,10 @@
 //! text from a node.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::StatusCode;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::client::RequestId;
@@ -40,7 +40,7 @@ impl LogSampler {
     /// Returns the number of lines suppressed since the last written line. `None` if the line at `now` is suppressed,
     /// too.
     fn take(&self, now: Instant) -> Option<u64> {
-        let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut second = self.0.lock();
         if second.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
             second.began = Some(now);
             second.lines = 0;

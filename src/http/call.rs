@@ -1,9 +1,10 @@
 //! Answers one JSON-RPC call: checks the key's limits, asks the cache, and writes the JSON-RPC envelope. All calls of one
 //! HTTP request share a [`RequestContext`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::accepted::Accepted;
@@ -271,7 +272,7 @@ impl<'a> RequestContext<'a> {
     /// [`Error::AnswersTooLarge`] if the answers of the request exceed that. [`Error::Overloaded`] if
     /// they exceed the budget or the key's share of the budget.
     pub(super) fn take_bytes(&self, method: AnyMethod, body: &BodyParts) -> Result<(), Error> {
-        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answered = self.answered.lock();
         let (before, own) = (answered.0, self.front.pool.longest_answer(method));
         let limit = answered.1.filter(|limit| limit.bytes > own.bytes).unwrap_or(own);
         let all = before.saturating_add(body.len());

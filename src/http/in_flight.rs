@@ -11,9 +11,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Front;
 use super::reply::{BodyParts, JOINED_BYTES};
@@ -51,7 +52,7 @@ impl InFlightPermit {
     /// Shares the permit with a call that may outlive the request. The permit is freed once both the request and the
     /// call have dropped it.
     pub(super) fn share(&self) -> SharedPermit {
-        let take = || Arc::new(self.parts.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let take = || Arc::new(self.parts.lock().take());
         Arc::clone(self.shared.get_or_init(take))
     }
 
@@ -79,7 +80,7 @@ impl InFlightPermit {
     }
 
     fn reserved(&self) -> MutexGuard<'_, Vec<Reservation>> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reserved.lock()
     }
 }
 
@@ -127,7 +128,7 @@ impl Outgoing {
     /// and counts nothing, if the reserved bytes would exceed `limit`.
     fn share(&self, piece: &Bytes, limit: usize) -> bool {
         let address = address_of(piece);
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         if let Some(answers) = shared.get_mut(&address) {
             *answers += 1;
             return true;
@@ -142,7 +143,7 @@ impl Outgoing {
     /// Counts one answer less that contains `piece`. The last such answer releases the piece's bytes.
     fn unshare(&self, piece: &Bytes) {
         let address = address_of(piece);
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         if let Some(answers) = shared.get_mut(&address) {
             *answers -= 1;
             if *answers == 0 {

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::ready;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -14,6 +14,7 @@ use hyper::service::Service;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response};
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 
 use super::activity::PacedBody;
 use super::client::{FIELD_BYTES, REQUEST_ID};
@@ -69,7 +70,7 @@ impl ConnectionService {
         }
         if let Some(client) = response.extensions_mut().remove::<Arc<SocketClient>>() {
             connection.place.show_key();
-            *self.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, client));
+            *self.upgraded.lock() = Some((upgrade, client));
         } else if connection.http2_permits.is_none() && connection.phases.notice.is_triggered() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

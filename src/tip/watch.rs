@@ -9,13 +9,14 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -246,7 +247,7 @@ impl Watches {
     }
 
     fn lock(&self) -> MutexGuard<'_, WatchTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Returns the signatures that are to be asked for, which counts as begun: those that were not asked for in this round,
