@@ -10,11 +10,12 @@
 //! - Background tasks and the admin listener end.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -216,7 +217,7 @@ impl App {
     /// # Errors
     /// The key file is refused under the new configuration, or an upstream client cannot be built.
     pub fn reload(&self, new: &Config) -> Result<Changes, StartError> {
-        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.reloading.lock();
         let pool = &self.front.pool;
         // Every step that can fail comes before the first change.
         let members = pool.prepare(new)?;
@@ -389,7 +390,7 @@ pub async fn run(
 /// Reloads the configuration on SIGHUP, on an admin request, and when the configuration file changes. Never
 /// returns.
 async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut HangupSignal) {
-    let reload_requests = app.reload_requests.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let reload_requests = app.reload_requests.lock().take();
     let mut reload_requests = reload_requests.unwrap_or_else(|| mpsc::channel(1).1);
     loop {
         let mut request = None;

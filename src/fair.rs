@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The maximum number of units that one key or caller may have, as a multiple of the free units. With 8, a
 /// single caller gets 8/9 of all, and two that want everything get 8/17 each. The other 1/9 or 1/17 stays
@@ -131,7 +133,7 @@ impl TakenOnce {
     /// Returns a holder's part in the bytes, which are `bytes` of `budget`. `None` if nobody else holds them, and more than
     /// `limit` bytes would then be in use.
     pub(crate) fn take(&self, budget: &Arc<ByteBudget>, bytes: usize, limit: usize) -> Option<Arc<Taken>> {
-        let mut of_all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_all = self.0.lock();
         if let Some(taken) = of_all.upgrade() {
             return Some(taken);
         }
@@ -238,7 +240,7 @@ impl CallerHoldings {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<CallerId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

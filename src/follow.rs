@@ -28,10 +28,11 @@ mod state;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwapOption, Guard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 pub use chain::{Carry, Chain, ChainTip};
@@ -130,11 +131,11 @@ impl FollowedChain {
     }
 
     pub fn state(&self) -> FollowState {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.state.lock()
     }
 
     fn set_state(&self, state: FollowState) -> FollowState {
-        std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state)
+        std::mem::replace(&mut *self.state.lock(), state)
     }
 
     /// Returns true if accounts were asked for since the last call of this function.

@@ -13,10 +13,11 @@
 mod commitment_state;
 mod pace;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -346,8 +347,8 @@ impl Frontier {
         millis(now.duration_since(self.started))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, FrontierState> {
-        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, FrontierState> {
+        self.inner.lock()
     }
 }
 

@@ -27,11 +27,12 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -143,7 +144,7 @@ impl Gateway {
     /// Starts background tasks that share rates and quotas with all gateways that use `store`. The tasks run until
     /// `stop`. Does nothing if no shared store is configured.
     pub fn share(&self, store: &Arc<Store>, tasks: &TaskTracker, stop: &CancellationToken) {
-        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let leases = self.leases.lock().take();
         if let Some((client, queue)) = leases {
             client.connect(Arc::clone(store));
             global_rate::lease(queue, tasks, stop);
@@ -164,7 +165,7 @@ impl Gateway {
 
     /// Implements [`Self::replace`]. `pause` is called between two reads of a key file that may be half written.
     fn replace_settled(&self, config: &Config, mut pause: impl FnMut()) -> Result<(), GatewayError> {
-        let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys_file = self.keys_file.lock();
         let old = self.snapshot.load();
         let context = old.context.with(config);
         let before = keys_file.as_ref();
@@ -192,13 +193,13 @@ impl Gateway {
         let before = self.snapshot.swap(Arc::clone(&snapshot));
         let is_in_force = |id: &str| snapshot.table().is_some_and(|table| table.named(id).is_some());
         self.ledger.forget(Period::of(self.clock.wall(Instant::now())), is_in_force);
-        self.superseded.lock().unwrap_or_else(PoisonError::into_inner).push(before);
+        self.superseded.lock().push(before);
         self.free_superseded();
     }
 
     /// Frees the replaced key snapshots that no request reads. No new request can reach a replaced snapshot.
     fn free_superseded(&self) {
-        let mut superseded = self.superseded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut superseded = self.superseded.lock();
         superseded.retain(|snapshot| Arc::strong_count(snapshot) > 1);
     }
 
@@ -209,7 +210,7 @@ impl Gateway {
 
     /// Returns the key file. `None` if none is configured. Waits for a reload in progress.
     pub(crate) fn key_file(&self) -> Option<KeyFile> {
-        let watched = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = self.keys_file.lock();
         watched.as_ref().map(|watched| KeyFile::new(watched.path()))
     }
 
@@ -463,7 +464,7 @@ impl Gateway {
     /// Puts the keys of the key file in force if `look` returns a new text. If the file is faulty or may be half written,
     /// only its revocations take effect. May block.
     fn follow_keys(&self, look: impl FnOnce(&mut Watched) -> io::Result<Option<NewContent>>) {
-        let mut keys_file = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys_file = self.keys_file.lock();
         let Some(watched) = keys_file.as_mut() else { return };
         let text = match look(watched) {
             Ok(Some(NewContent { text, is_whole: false })) => {

@@ -15,12 +15,13 @@ pub mod generation;
 pub mod limits;
 pub mod mac;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use redis::{Script, Value};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -355,5 +356,5 @@ pub fn micros(duration: Duration) -> u64 {
 
 /// Locks a mutex and ignores poisoning, because the values behind these mutexes are always consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

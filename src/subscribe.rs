@@ -27,10 +27,11 @@ mod unread;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -150,7 +151,7 @@ impl Hub {
     }
 
     fn fed_by(&self) -> MutexGuard<'_, HashMap<usize, Slot>> {
-        self.fed_by.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fed_by.lock()
     }
 
     /// Returns the bytes of all notifications that wait to be sent.
@@ -159,7 +160,7 @@ impl Hub {
     }
 
     fn connected(&self) -> MutexGuard<'_, HashMap<u64, Arc<SocketClient>>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clients.lock()
     }
 
     /// Checks each second that every client may stay. One task does it for all, so that idle connections need no timer.

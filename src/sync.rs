@@ -4,8 +4,9 @@
 //! scheduler switch at every lock, atomic operation and wait. A primitive that such a file takes from elsewhere is one
 //! at which no switch happens, so its races are not seen.
 
-pub(crate) use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
+pub(crate) use std::sync::atomic;
 
+pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 pub(crate) use tokio::sync::watch;
 pub(crate) use tokio::time::Instant;
 pub(crate) use tokio_util::task::TaskTracker;

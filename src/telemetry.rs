@@ -15,9 +15,10 @@ pub(crate) mod totals;
 pub(crate) mod trace;
 
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -108,7 +109,7 @@ pub async fn report_folds(stop: CancellationToken) {
 
 /// Returns the log filter in force, as written in the settings. `None` in a process that does not log.
 pub fn filter() -> Option<String> {
-    LOG.get().map(|log| log.written.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    LOG.get().map(|log| log.written.lock().clone())
 }
 
 /// Replaces the log filter by `text`. Has no effect in a process that does not log.
@@ -118,7 +119,7 @@ pub fn filter() -> Option<String> {
 pub fn set_filter(text: &str) -> Result<(), InitError> {
     let filter = parse(text)?;
     if let Some(log) = LOG.get() {
-        let mut written = log.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = log.written.lock();
         if (log.change)(filter) {
             text.clone_into(&mut written);
         }

@@ -10,10 +10,11 @@ pub(crate) mod certificate;
 
 use std::fmt::Display;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -111,7 +112,7 @@ impl Tls {
     /// refused pair is tried again at each check, because its fault may end without a change of the files. For example,
     /// an operator may grant the permission to read them.
     fn check_files(&self) {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.found.lock();
         let FoundPairs { settling, refused } = &mut *found;
         let taken = read(&self.files).and_then(|pair| {
             if settling.is_due(&pair) {

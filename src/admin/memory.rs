@@ -5,10 +5,11 @@
 //! 80 % or all of a quota.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -42,11 +43,11 @@ pub(super) struct Memory(Mutex<VecDeque<Second>>);
 
 impl Memory {
     pub(super) fn all(&self) -> Vec<Second> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.0.lock().iter().cloned().collect()
     }
 
     fn add(&self, second: Second) {
-        let mut seconds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seconds = self.0.lock();
         if seconds.len() == SECONDS {
             seconds.pop_front();
         }

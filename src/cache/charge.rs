@@ -141,9 +141,9 @@ impl Charge {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
     use bytes::Bytes;
+    use parking_lot::Mutex;
     use tokio::time::Instant;
     use tokio_util::task::TaskTracker;
 
@@ -165,14 +165,14 @@ mod tests {
     impl Payer for TestPayer {
         fn settle(&self, price: Price, units: f64) {
             assert_eq!(price, PRICE);
-            self.0.lock().unwrap().push(units);
+            self.0.lock().push(units);
         }
     }
 
     impl TestPayer {
         #[track_caller]
         fn has_settled(&self, expected: &[f64], case: &str) {
-            assert_eq!(*self.0.lock().unwrap(), expected, "{case}");
+            assert_eq!(*self.0.lock(), expected, "{case}");
         }
     }
 

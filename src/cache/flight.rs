@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, TaskTracker, watch};
 
@@ -113,7 +113,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, T: Clone + Send + Sync + 'static> Fl
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl<T: Clone> FlightHandle<T> {
@@ -158,7 +158,7 @@ impl Generation {
     /// Waits until no [`GenerationGuard`] is left, and then counts a purge. Entries must be removed after this
     /// call, not before.
     pub(super) fn advance(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) += 1;
+        *self.0.write() += 1;
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -167,7 +167,7 @@ impl Generation {
 
     /// Keeps purges from beginning while an answer is inserted. The guard must not be held across an await.
     pub(super) fn lock(&self) -> GenerationGuard<'_> {
-        GenerationGuard(self.0.read().unwrap_or_else(PoisonError::into_inner))
+        GenerationGuard(self.0.read())
     }
 }
 

@@ -11,11 +11,12 @@
 mod generations;
 mod value;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -233,12 +234,12 @@ impl SecondLevel {
 
     /// Ignores all answers in the shared store that were asked for before `now`.
     pub(super) fn ignore_before(&self, now: Instant) {
-        *self.not_before.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.not_before.lock() = Some(now);
     }
 
     /// Returns true if an answer that was asked for at `sent_at` is from before this gateway's cache was cleared.
     fn is_emptied(&self, sent_at: Instant) -> bool {
-        let emptied = *self.not_before.lock().unwrap_or_else(PoisonError::into_inner);
+        let emptied = *self.not_before.lock();
         emptied.is_some_and(|emptied| sent_at <= emptied)
     }
 

@@ -13,9 +13,10 @@ mod compare;
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
@@ -110,7 +111,7 @@ impl Verifier {
     /// Returns true if the limit on the rate of comparisons, if there is one, allows one more now.
     fn is_due(&self) -> bool {
         let Some(next) = &self.next_carried else { return true };
-        let (mut next, now) = (next.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        let (mut next, now) = (next.lock(), Instant::now());
         let is_due = *next <= now;
         if is_due {
             *next = now + CARRIED_PAUSE;
@@ -271,9 +272,9 @@ impl Verifier {
 #[cfg(test)]
 mod tests {
     use std::io::{self, Write};
-    use std::sync::Mutex;
 
     use bytes::Bytes;
+    use parking_lot::Mutex;
 
     use super::super::Cache;
     use super::super::entry::{EntryBody, EntryMeta, TextParts};
@@ -289,7 +290,7 @@ mod tests {
 
     impl Write for LogOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -367,7 +368,7 @@ mod tests {
             verifier.tasks.wait().await;
             verifier.tasks.reopen();
             assert_eq!(verifier.lookup.metrics.verify.at((query.method(), result)).get(), 1, "{result:?}");
-            let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+            let text = String::from_utf8(log.0.lock().clone()).unwrap();
             assert_eq!(text.contains("contradict each other"), is_logged, "{result:?}: {text}");
         }
     }

@@ -8,9 +8,10 @@
 //!
 //! No replica leads: a leader that hangs or is behind would have to be found out and replaced, and all would be late.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::block::BlockWrites;
@@ -91,8 +92,7 @@ impl<S: BlockStore> SharedBlocks<S> {
         };
         if has_waited && (in_vain || began.elapsed() > SLOW_WAIT) {
             // A replica that claims blocks and reads them slowly, or never, would delay each block.
-            *self.impatient_until.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some(Instant::now() + IMPATIENT_FOR);
+            *self.impatient_until.lock() = Some(Instant::now() + IMPATIENT_FOR);
         }
         block
     }
@@ -113,7 +113,7 @@ impl<S: BlockStore> SharedBlocks<S> {
     }
 
     fn may_wait(&self) -> bool {
-        let until = *self.impatient_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.impatient_until.lock();
         until.is_none_or(|until| until <= Instant::now())
     }
 }

@@ -12,9 +12,10 @@
 //! reports the overdraft, calls may exceed the rate. The gateway's own limiter applies as well. While the store is
 //! unreachable, that limiter alone decides.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -267,7 +268,7 @@ impl Lease {
     }
 
     fn lock(&self) -> MutexGuard<'_, LeaseState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -9,8 +9,8 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::clock::Clock;
@@ -19,6 +19,7 @@ use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::quota::is_clock_set;
@@ -223,7 +224,7 @@ impl WallClock {
         let told = wall.as_microsecond().saturating_sub(micros(steady));
         self.told_us.store(told, Ordering::Relaxed);
         let is_near = |other: i64| told.abs_diff(other) <= MAX_STEP_US;
-        let mut jumped = self.jumped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jumped = self.jumped.lock();
         let counted = self.counted_us.load(Ordering::Relaxed);
         if !is_near(counted) {
             if !is_near(jumped.1) {

@@ -1,10 +1,11 @@
 //! The caller of requests: a key with its plan, limits and usage. All requests of a key share one principal.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::keys::ApiKey;
@@ -416,7 +417,7 @@ impl Principal {
     pub fn charge_look(&self, at: Commitment, round: u64, bytes: usize) {
         let (price, Some(limits)) = (self.units().looks, &self.limits) else { return };
         if price > 0 {
-            let mut looks = limits.looks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut looks = limits.looks.lock();
             self.book(to_f64(price) * looks[at.index()].units_of(round, bytes));
         }
     }

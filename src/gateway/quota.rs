@@ -10,12 +10,13 @@
 mod ledger;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::Offset;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::redis_store::limits::{Booker, Booking};
 pub(crate) use ledger::Ledger;
@@ -110,7 +111,7 @@ impl Window {
             if known == number || number == 0 {
                 return now;
             }
-            let _one = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+            let _one = ENDING.lock();
             let (before, left) = parts(self.before.load(Ordering::Relaxed));
             let used = match number {
                 _ if number < known || known == 0 => used + if before >= number { left } else { 0 },
@@ -208,7 +209,7 @@ struct BookingAttempt {
 
 impl PendingUnits {
     fn attempt(&self) -> MutexGuard<'_, BookingAttempt> {
-        self.attempt.lock().unwrap_or_else(PoisonError::into_inner)
+        self.attempt.lock()
     }
 }
 

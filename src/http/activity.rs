@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::Response;
 use hyper::body::{Frame, SizeHint};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::in_flight::InFlightPermit;
@@ -149,7 +150,7 @@ impl ConnectionActivity {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -171,7 +172,7 @@ impl RequestGuard {
     }
 
     fn permits(&self) -> MutexGuard<'_, HeldPermits> {
-        self.permits.lock().unwrap_or_else(PoisonError::into_inner)
+        self.permits.lock()
     }
 
     /// Records that the answer progresses now. Has no effect over HTTP/1.1.

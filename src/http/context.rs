@@ -1,8 +1,9 @@
 //! What all calls of one HTTP request share, and the response to each of them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Front;
@@ -112,7 +113,7 @@ impl<'a> RequestContext<'a> {
         body: &BodyParts,
         shared: Option<(&Entry, usize)>,
     ) -> Result<(), Error> {
-        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answered = self.answered.lock();
         let (before, own) = (answered.0, self.front.pool.longest_answer(method));
         let limit = answered.1.filter(|limit| limit.bytes > own.bytes).unwrap_or(own);
         let all = before.saturating_add(body.len());

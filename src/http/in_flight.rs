@@ -9,9 +9,10 @@
 //! counts for each of the key's answers. So the answers of other keys do not change the count.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Front;
 use super::body_parts::BodyParts;
@@ -50,7 +51,7 @@ impl InFlightPermit {
     /// Shares the permit with a call that may outlive the request. The permit is freed once both the request and the
     /// call have dropped it.
     pub(super) fn share(&self) -> SharedPermit {
-        let take = || Arc::new(self.parts.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let take = || Arc::new(self.parts.lock().take());
         Arc::clone(self.shared.get_or_init(take))
     }
 
@@ -78,7 +79,7 @@ impl InFlightPermit {
     }
 
     fn reserved(&self) -> MutexGuard<'_, Vec<Reservation>> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reserved.lock()
     }
 }
 

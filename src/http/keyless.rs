@@ -6,9 +6,10 @@
 //! exceeds its part loses its oldest connections, because a newcomer may be about to show a key.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::client_ip::Peer;
@@ -139,5 +140,5 @@ impl Drop for KeylessPlace {
 }
 
 fn lock(keyless: &Mutex<Keyless>) -> MutexGuard<'_, Keyless> {
-    keyless.lock().unwrap_or_else(PoisonError::into_inner)
+    keyless.lock()
 }

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -303,7 +304,7 @@ impl Listener {
             });
             ending.await?;
             drop(connection);
-            let upgraded = upgrading.upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let upgraded = upgrading.upgraded.lock().take();
             match upgraded {
                 Some((upgrade, client)) => Box::pin(self.serve_socket::<S>(upgrade, client)).await,
                 None => Ok(()),

@@ -1,8 +1,8 @@
 //! The limit on the lines of the access log at info level.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The maximum number of lines a second at info level. In an outage every request may fail, and the log must not add
@@ -25,7 +25,7 @@ impl LogSampler {
     /// Returns the number of lines suppressed since the last written line. `None` if the line at `now` is suppressed,
     /// too.
     pub(super) fn take(&self, now: Instant) -> Option<u64> {
-        let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut second = self.0.lock();
         if second.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
             second.began = Some(now);
             second.lines = 0;

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::ready;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
@@ -15,6 +15,7 @@ use hyper::service::Service;
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::activity::{ConnectionActivity, PacedBody, RequestGuard};
@@ -85,7 +86,7 @@ impl Connection {
         }
         if let Some(client) = response.extensions_mut().remove::<Arc<SocketClient>>() {
             self.place.show_key();
-            *self.upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, client));
+            *self.upgraded.lock() = Some((upgrade, client));
         } else if self.http2_permits.is_none() && self.phases.notice.is_triggered() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

@@ -11,14 +11,15 @@ use std::error::Error;
 use std::io;
 use std::iter::successors;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hyper::http::Extensions;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpInfo;
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use rustls::CertificateError;
 use tokio::time::Instant;
@@ -83,7 +84,7 @@ struct Connections {
 impl Connections {
     /// Counts the connection of an answer, unless the connection has brought an answer before.
     fn note(&self, info: &HttpInfo) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.len() == KNOWN_CONNECTIONS && !known.contains(&info.local_addr()) {
             known.clear();
         }
@@ -100,7 +101,7 @@ impl Connections {
         if let Some(broken) = broken {
             broken.get_extras(&mut info);
         }
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         info.get::<HttpInfo>().is_some_and(|info| known.contains(&info.local_addr()))
     }
 }

@@ -6,8 +6,9 @@
 //! none reports a hash, all nodes get calls. A node that was asked may then turn out to belong to another cluster. All
 //! reports and answers of nodes are then discarded, because nobody can tell which of them came from that node.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 

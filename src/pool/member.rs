@@ -5,11 +5,12 @@
 mod state;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::call_context::CallContext;

@@ -4,9 +4,9 @@
 //! is that of Twitter's Finagle ("Beyond Round Robin", 2017). A node that was slow once gets no calls that could
 //! lower its peak, so time alone must lower it. All functions take the time as `now`.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::lock;

@@ -4,8 +4,9 @@
 //! callers it has one scan at a time, and its further ones wait behind that, so callers get their places in turn.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::lock;

@@ -1,8 +1,8 @@
 //! An estimate of the store's clock, from its last reading.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::{FromRedisValue, Value};
 use tokio::time::Instant;
 

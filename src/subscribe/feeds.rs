@@ -5,10 +5,11 @@
 //! unsubscription. The lock of the feeds is taken before the lock of a client.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::client::SocketClient;
@@ -74,7 +75,7 @@ impl Feeds {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, FeedTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Returns the bytes of all notifications that wait to be sent.

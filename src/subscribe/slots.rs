@@ -1,8 +1,9 @@
 //! New slots and roots, from the frontier and from the nodes' lists of blocks.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::unread::UnreadSince;
@@ -35,7 +36,7 @@ pub(super) async fn follow_slots(hub: Arc<Hub>) {
 
 impl Hub {
     pub(super) fn last_slot(&self) -> MutexGuard<'_, (Slot, Instant)> {
-        self.last_slot.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last_slot.lock()
     }
 
     /// Notifies of a slot, unless it is not above the last one: slots rise, and none comes twice. Where `parent` is not

@@ -1,9 +1,9 @@
 //! What has happened lately, for whoever opens the status page because of it.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::named;
@@ -56,7 +56,7 @@ impl Events {
     /// Notes an event, and forgets the oldest one beyond `KEPT`.
     pub fn note(&self, kind: EventKind, text: impl Into<String>) {
         let event = Event { at_ms: Timestamp::now().as_millisecond(), kind, text: text.into() };
-        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.0.lock();
         if events.len() == KEPT {
             events.pop_front();
         }
@@ -65,7 +65,7 @@ impl Events {
 
     /// Returns all events, oldest first.
     pub fn all(&self) -> Vec<Event> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.0.lock().iter().cloned().collect()
     }
 }
 

@@ -7,9 +7,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::subscriber::Interest;
@@ -160,7 +161,7 @@ impl Folds {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, FoldedLine>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -240,7 +241,7 @@ mod tests {
 
     impl std::io::Write for LogOutput {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -269,7 +270,7 @@ mod tests {
             }
             folds.report(Instant::now() + INTERVAL);
         });
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(written.0.lock().clone()).unwrap();
         let lines: Vec<&str> = text.lines().map(|line| line.split_once(": ").unwrap().1).collect();
         let mut expected = vec![
             "attempt failed upstream.name=\"a\" reason=\"timeout\"",

@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Registry, TextEncoder};
 
@@ -305,7 +306,7 @@ impl Metrics {
     /// Returns the metrics of the upstream `name`, and creates them on the first call. Takes a lock, so callers keep
     /// the result.
     pub fn upstream(&self, name: &str) -> Arc<UpstreamMetrics> {
-        let mut upstreams = self.upstreams.write().unwrap_or_else(PoisonError::into_inner);
+        let mut upstreams = self.upstreams.write();
         if let Some(known) = upstreams.get(name) {
             return Arc::clone(known);
         }
@@ -316,7 +317,7 @@ impl Metrics {
 
     /// Removes the series of upstreams for which `keep` returns false.
     pub fn retain_upstreams(&self, keep: impl Fn(&str) -> bool) {
-        self.upstreams.write().unwrap_or_else(PoisonError::into_inner).retain(|name, _| keep(name));
+        self.upstreams.write().retain(|name, _| keep(name));
     }
 
     /// Sets the number of keys that may have series of their own.
@@ -327,10 +328,10 @@ impl Metrics {
     /// Returns the metrics of the key `id`, and creates them on the first call. Keys for which no place is left share the
     /// metrics of the key `other`. Takes a lock, so callers keep the result.
     pub fn key(&self, id: &str) -> Arc<KeyMetrics> {
-        if let Some(known) = self.keys.read().unwrap_or_else(PoisonError::into_inner).get(id) {
+        if let Some(known) = self.keys.read().get(id) {
             return Arc::clone(known);
         }
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.write();
         let named = keys.len() - usize::from(keys.contains_key(OTHER_KEY));
         let own = keys.contains_key(id) || named < self.key_places.0.load(Ordering::Relaxed);
         let id = if own { id } else { OTHER_KEY };
@@ -342,20 +343,20 @@ impl Metrics {
 
     /// Registers a hook that runs before each scrape.
     pub fn before_render(&self, hook: impl Fn(&Self) + Send + Sync + 'static) {
-        self.hooks.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(hook));
+        self.hooks.write().push(Box::new(hook));
     }
 
     /// Runs the hooks, and returns all series in the Prometheus text format 0.0.4.
     pub fn render(&self) -> String {
-        for hook in self.hooks.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for hook in self.hooks.read().iter() {
             hook(self);
         }
         let mut families = BTreeMap::new();
         merge(&mut families, self.registry.gather());
-        for upstream in self.upstreams.read().unwrap_or_else(PoisonError::into_inner).values() {
+        for upstream in self.upstreams.read().values() {
             merge(&mut families, upstream.registry.gather());
         }
-        for key in self.keys.read().unwrap_or_else(PoisonError::into_inner).values() {
+        for key in self.keys.read().values() {
             merge(&mut families, key.registry.gather());
         }
         merge(&mut families, PROCESS.gather());
@@ -374,7 +375,7 @@ impl Metrics {
     /// Sets the name, the plan and the used quotas of each key that has series, which `of` returns by its id. A key for
     /// which it returns `None` is gone, and gives its place back.
     pub(crate) fn set_keys(&self, of: impl Fn(&str) -> Option<KeyState>) {
-        self.keys.write().unwrap_or_else(PoisonError::into_inner).retain(|id, key| {
+        self.keys.write().retain(|id, key| {
             let state = of(id);
             let stays = state.is_some() || **id == *OTHER_KEY;
             let KeyState { name, plan, used } = state.unwrap_or_default();
@@ -389,13 +390,13 @@ impl Metrics {
     }
 
     pub(super) fn each_key(&self, mut see: impl FnMut(&Arc<str>, &KeyMetrics)) {
-        for (id, key) in self.keys.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (id, key) in self.keys.read().iter() {
             see(id, key);
         }
     }
 
     pub(super) fn each_upstream(&self, mut see: impl FnMut(&UpstreamMetrics)) {
-        for upstream in self.upstreams.read().unwrap_or_else(PoisonError::into_inner).values() {
+        for upstream in self.upstreams.read().values() {
             see(upstream);
         }
     }
@@ -471,7 +472,7 @@ pub struct KeyPlan(IntGaugeVec, Mutex<String>);
 
 impl KeyPlan {
     fn set(&self, name: &str, plan: &str) {
-        name.clone_into(&mut self.1.lock().unwrap_or_else(PoisonError::into_inner));
+        name.clone_into(&mut self.1.lock());
         // A scrape between the two calls finds no plan. The other order would show two plans.
         self.0.reset();
         self.0.with_label_values(&[name, plan]).set(1);
@@ -479,7 +480,7 @@ impl KeyPlan {
 
     /// Returns the name of the key's owner. Empty until the first scrape.
     pub(super) fn name(&self) -> String {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.1.lock().clone()
     }
 }
 

@@ -3,9 +3,10 @@
 //! A number that all cores write moves between the cores' caches, and each hit updates a dozen numbers. Here each
 //! thread writes to a shard, and a scrape adds up the shards.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use prometheus::Opts;
 use prometheus::core::{Collector, Desc, Describer};
 use prometheus::proto::{self, LabelPair, MetricFamily, MetricType};
@@ -164,7 +165,7 @@ impl<S: ExportSeries> Collector for ShardedVec<S> {
         family.set_name(self.desc.fq_name.clone());
         family.set_help(self.desc.help.clone());
         family.set_field_type(S::TYPE);
-        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = self.series.lock();
         let shown = series.iter().map(|(labels, series)| {
             let mut shown = proto::Metric::from_label(labels.clone());
             series.export(&mut shown);
@@ -251,7 +252,7 @@ macro_rules! series {
                 }).collect();
                 // The prometheus crate exports labels in this order.
                 labels.sort_by(|one, other| one.name().cmp(other.name()));
-                family.series.lock().unwrap_or_else(PoisonError::into_inner).push((labels, made.clone()));
+                family.series.lock().push((labels, made.clone()));
                 made
             }
         }

@@ -5,7 +5,6 @@
 //! node is asked once a slot, whoever asks.
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -60,7 +59,7 @@ pub(super) struct LastReads {
     /// The number of blocks for which a blockhash is valid, as a node has shown it. 0 until then.
     pub(super) window: AtomicU64,
     /// The newest blockhashes that nodes have given out, each with its slot.
-    given: std::sync::Mutex<VecDeque<(Box<str>, Slot)>>,
+    given: parking_lot::Mutex<VecDeque<(Box<str>, Slot)>>,
 }
 
 /// What a node said last, and when. Callers who find it too old wait for one fetch, which holds the lock.
@@ -235,7 +234,7 @@ impl Tip {
     /// out lately.
     pub fn slot_of(&self, blockhash: &str) -> Option<Slot> {
         let given = || {
-            let given = self.reads.given.lock().unwrap_or_else(PoisonError::into_inner);
+            let given = self.reads.given.lock();
             given.iter().rev().find(|(hash, _)| **hash == *blockhash).map(|(_, slot)| *slot)
         };
         self.known_block(blockhash).map(|block| block.slot).or_else(given)
@@ -250,7 +249,7 @@ impl Tip {
     fn learn(&self, result: &Bytes, slot: Slot) {
         let latest = Contextual::split(result).and_then(|of| serde_json::from_slice(&of.value).ok());
         let Some(LatestBlockhash { blockhash, last_valid_block_height }) = latest else { return };
-        let mut given = self.reads.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given = self.reads.given.lock();
         if given.back().is_none_or(|(last, _)| **last != *blockhash) {
             given.push_back((blockhash.as_str().into(), slot));
             if given.len() > MAX_GIVEN {

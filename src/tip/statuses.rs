@@ -3,10 +3,11 @@
 //! for many calls by asking for many signatures.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
@@ -167,7 +168,7 @@ impl Merger {
 
     /// Adds a question to the call that is sent next, or to a further one if that has no room.
     fn join(&self, signatures: &[Signature]) -> Arc<Batch> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if open.lock().len() + signatures.len() > MAX_SIGNATURES {
             std::mem::take(&mut *open).full.cancel();
         }
@@ -177,7 +178,7 @@ impl Merger {
 
     /// Returns the signatures of a batch, to which no question is added any more.
     fn close(&self, batch: &Arc<Batch>) -> Vec<Signature> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if Arc::ptr_eq(&open, batch) {
             *open = Arc::default();
         }
@@ -186,8 +187,8 @@ impl Merger {
 }
 
 impl Batch {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<Signature>> {
-        self.signatures.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, BTreeSet<Signature>> {
+        self.signatures.lock()
     }
 }
 

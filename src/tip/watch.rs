@@ -8,11 +8,12 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -225,7 +226,7 @@ impl Watches {
     }
 
     fn lock(&self) -> MutexGuard<'_, WatchTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     pub(super) fn is_empty(&self) -> bool {

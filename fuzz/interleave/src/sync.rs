@@ -4,11 +4,35 @@ use std::sync::Arc;
 pub use std::time::Instant;
 
 use shuttle::future::{JoinHandle, block_on, spawn};
-pub use shuttle::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
+pub use shuttle::sync::{MutexGuard, RwLockReadGuard, atomic};
 
 pub mod watch;
 
 pub const UNDER_SHUTTLE: bool = true;
+
+/// A lock with the interface of `parking_lot`, which knows no poison.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap()
+    }
+}
+
+/// As [`Mutex`].
+#[derive(Debug, Default)]
+pub struct RwLock<T>(shuttle::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap()
+    }
+
+    pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap()
+    }
+}
 
 /// A replacement of `tokio_util`'s tracker, on shuttle's tasks.
 #[derive(Debug, Clone, Default)]

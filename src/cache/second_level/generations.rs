@@ -10,9 +10,10 @@
 //! generation never counts as the first one, because an evicted key or an old snapshot would bring purged values back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::super::entry::Class;
@@ -182,7 +183,7 @@ impl Generations {
     }
 
     fn lock(&self) -> MutexGuard<'_, Clusters> {
-        self.clusters.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clusters.lock()
     }
 }
 

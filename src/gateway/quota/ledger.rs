@@ -7,13 +7,14 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::Offset;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -144,7 +145,7 @@ impl Ledger {
     /// Writes the usage file as [`Self::save`] does. `None` if the last write was too recent.
     pub(crate) fn save_if_due(&self, wall: Timestamp) -> Option<Result<(), UsageError>> {
         let began = Instant::now();
-        let mut next = self.next_save.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next_save.lock();
         if next.is_some_and(|next| began < next) {
             return None;
         }
@@ -159,7 +160,7 @@ impl Ledger {
     /// # Errors
     /// The file cannot be written. The next call tries again.
     pub(crate) fn save(&self, wall: Timestamp) -> Result<(), UsageError> {
-        let _one = self.next_save.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.next_save.lock();
         self.save_now(wall)
     }
 
@@ -209,7 +210,7 @@ impl Ledger {
     }
 
     fn uses(&self) -> MutexGuard<'_, UsageById> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used.lock()
     }
 }
 
@@ -246,7 +247,7 @@ mod tests {
     impl Ledger {
         /// Lets no write end while the guard lives, as a disk that hangs.
         pub(in crate::gateway) fn hang(&self) -> MutexGuard<'_, Option<Instant>> {
-            self.next_save.lock().unwrap()
+            self.next_save.lock()
         }
     }
 
@@ -340,7 +341,7 @@ mod tests {
         let ledger = Ledger::open(Some(&folder.path().join("usage.json"))).unwrap();
         let wall = "2026-11-21T12:00:00Z".parse().unwrap();
         assert!(matches!(ledger.save_if_due(wall), Some(Ok(()))));
-        *ledger.next_save.lock().unwrap() = Some(Instant::now() + MAX_PAUSE);
+        *ledger.next_save.lock() = Some(Instant::now() + MAX_PAUSE);
         assert!(ledger.save_if_due(wall).is_none());
     }
 

@@ -143,7 +143,7 @@ async fn superseded_snapshots_are_freed_by_ticks() {
     let keys = TestKeys::new();
     let key = keys.key("standard");
     let gateway = keys.gateway();
-    let superseded = || gateway.superseded.lock().unwrap().len();
+    let superseded = || gateway.superseded.lock().len();
     let reading = gateway.snapshot.load();
     gateway.replace(&keys.config).unwrap();
     gateway.follow_key_file();

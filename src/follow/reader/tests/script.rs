@@ -1,8 +1,8 @@
 //! Nodes that answer as a script says.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use super::super::*;
@@ -135,11 +135,11 @@ impl BlockNode for ScriptedNode {
     }
 
     fn tier(&self) -> u8 {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).tier
+        self.1.lock().tier
     }
 
     async fn ask(&self, method: &'static str, params: Value, _: Duration) -> Result<NodeReply, Fault> {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).answer(method, &params)
+        self.1.lock().answer(method, &params)
     }
 }
 
@@ -161,30 +161,30 @@ impl ScriptedStore {
     /// Stores the record of `block`, as if another replica had read the block.
     pub(super) fn put(&self, block: &Block) {
         let writes = BlockWrites::parse(block.text().as_bytes()).unwrap();
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(block.slot, Some(writes));
+        self.blocks.lock().insert(block.slot, Some(writes));
     }
 
     /// Marks the block at `slot` as claimed by another replica.
     pub(super) fn claim(&self, slot: Slot) {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, None);
+        self.blocks.lock().insert(slot, None);
     }
 
     /// Removes the claim or the record of the block at `slot`.
     pub(super) fn remove(&self, slot: Slot) {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        self.blocks.lock().remove(&slot);
     }
 
     /// Returns true if a replica has stored the record of `block`.
     pub(super) fn has(&self, block: &Block) -> bool {
         let writes = BlockWrites::parse(block.text().as_bytes()).unwrap();
-        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let blocks = self.blocks.lock();
         blocks.get(&block.slot) == Some(&Some(writes))
     }
 }
 
 impl BlockStore for Arc<ScriptedStore> {
     async fn look_up(&self, slot: Slot) -> SharedBlock {
-        match self.blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&slot) {
+        match self.blocks.lock().get(&slot) {
             None => SharedBlock::Absent,
             Some(None) => SharedBlock::Claimed,
             Some(Some(block)) if block.lacks_fee_reward => SharedBlock::Incomplete,
@@ -193,7 +193,7 @@ impl BlockStore for Arc<ScriptedStore> {
     }
 
     async fn publish(&self, slot: Slot, _: usize, block: &BlockWrites) {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks.lock();
         blocks.insert(slot, Some(block.clone()));
     }
 }
@@ -255,7 +255,7 @@ impl Scene {
     }
 
     pub(super) fn node(&self, node: usize) -> MutexGuard<'_, NodeScript> {
-        self.nodes[node].1.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes[node].1.lock()
     }
 
     /// Adds a block to the chain of every node.
