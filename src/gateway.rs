@@ -6,6 +6,7 @@
 //! state of the old one. Keys are looked up by their SHA-256, so the time of a lookup reveals nothing about a key.
 
 mod address;
+mod clock;
 mod global_rate;
 pub mod keys;
 mod known_slots;
@@ -19,6 +20,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod usage;
+pub(crate) mod usage_file;
 mod usage_lock;
 mod write;
 
@@ -44,20 +46,20 @@ use crate::redis_store::Store;
 use crate::telemetry::events::EventKind;
 use crate::telemetry::metrics::KeyState;
 use crate::telemetry::{AuthFailure, AuthFile, Metrics, ReloadResult};
+use clock::{Period, WallClock};
 use keys::file::KeyFile;
 use keys::{ApiKey, KeyFileError, KeyHash, Revocations};
 use lease::{LeaseClient, LeaseQueue};
-use limit::WallClock;
 use principal::PlanLimits;
-use quota::{Ledger, Period};
+use quota::Ledger;
 use snapshot::{AccessMode, KeySnapshot, KeyTable, PrincipalContext, read_keys, take_snapshot};
 
 pub(crate) use address::PerAddress;
+pub(crate) use clock::is_clock_set;
 pub use known_slots::KnownSlots;
 pub(crate) use limit::{Limiter, Rate};
 pub use principal::Principal;
 pub use quota::UsageError;
-pub(crate) use quota::is_clock_set;
 pub use usage::Usage;
 pub use usage_lock::UsageLock;
 pub(crate) use write::{check_writable, create_private};
@@ -240,6 +242,15 @@ impl Gateway {
         self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
     }
 
+    /// Sets the units that the key with this id has used of its quotas of the day and the month, on all gateways. `None`
+    /// leaves one as it is. Returns false if the key is not in the key table.
+    pub(crate) fn set_usage(&self, id: &str, units: [Option<f64>; 2]) -> bool {
+        let snapshot = self.snapshot.load();
+        let limits = snapshot.table().and_then(|table| table.named(id)?.limits.as_ref());
+        let period = Period::of(self.clock.wall(Instant::now()));
+        limits.inspect(|limits| limits.used().set(period, units, self.ledger.booker())).is_some()
+    }
+
     /// Returns what the metrics tell of the key with this id. `None` if it is not in the key table, or is revoked. A caller
     /// without a key has no name.
     pub(crate) fn key_state(&self, id: &str) -> Option<KeyState> {
@@ -414,11 +425,10 @@ impl Gateway {
         self.note(AuthFile::Keys, None);
     }
 
-    /// Writes the usage file if that is due. May block.
+    /// Writes the usage file. May block.
     fn write_usage(&self) {
-        if let Some(saved) = self.ledger.save_if_due(self.clock.wall(Instant::now())) {
-            self.note(AuthFile::Usage, saved.as_ref().err().map(|error| error as _));
-        }
+        let saved = self.ledger.save(self.clock.wall(Instant::now()));
+        self.note(AuthFile::Usage, saved.as_ref().err().map(|error| error as _));
     }
 
     /// Notes why work on `file` fails, or that it does not. Logs the first of several failures in a row.

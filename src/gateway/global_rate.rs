@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::clock::{Period, WallClock};
 use super::lease::{Lease, LeaseQueue};
-use super::limit::WallClock;
-use super::quota::{Ledger, Period, Used};
+use super::quota::{Ledger, Used};
 use crate::redis_store::Store;
-use crate::redis_store::limits::Booker;
+use crate::redis_store::limits::Booking;
 
 const AT_ONCE: usize = 256;
 /// The interval at which reserved calls that were not used are given back to the store. Used units are added to
@@ -46,12 +46,14 @@ pub(super) fn book(
     stop: &CancellationToken,
 ) {
     ledger.share();
-    let (gateway, stop) = (Booker::new(), stop.clone());
+    let stop = stop.clone();
     tasks.spawn(async move {
         let mut running = true;
         while running {
             running = stop.run_until_cancelled(tokio::time::sleep(SYNC_INTERVAL)).await.is_some();
-            book_once(&store, &ledger, &clock, &gateway).await;
+            if store.takes_writes() {
+                book_once(&store, &ledger, Period::of(clock.wall(Instant::now()))).await;
+            }
         }
     });
 }
@@ -87,24 +89,19 @@ async fn renew(mut queue: LeaseQueue) {
 }
 
 /// Adds the units that each key has newly used to the totals in `store`, and notes the new totals in `ledger`.
-/// Sends the units of up to [`AT_ONCE`] keys at a time, as bookings of `gateway`.
-async fn book_once(store: &Store, ledger: &Ledger, clock: &WallClock, gateway: &Booker) {
-    if !store.takes_writes() {
-        return;
-    }
+/// Sends the units of up to [`AT_ONCE`] keys at a time.
+async fn book_once(store: &Store, ledger: &Ledger, period: Period) {
     let permits = Semaphore::new(AT_ONCE);
-    let period = || Period::of(clock.wall(Instant::now()));
-    let book = |(id, used): (Arc<str>, Arc<Used>)| {
-        let (permits, period) = (&permits, &period);
+    let book = |(id, used, booking): (Arc<str>, Arc<Used>, Booking)| {
+        let permits = &permits;
         async move {
             let _permit = permits.acquire().await;
-            let booking = used.booking(period(), gateway);
             // A booking that fails is sent again unchanged in the next round. The store therefore counts it only
             // once.
             if let Ok(totals) = store.book(&id, &booking).await {
-                used.booked(&booking, totals, period());
+                used.booked(&booking, totals);
             }
         }
     };
-    join_all(ledger.pending().into_iter().map(book)).await;
+    join_all(ledger.bookings(period).into_iter().map(book)).await;
 }

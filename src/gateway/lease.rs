@@ -18,8 +18,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::clock::WallClock;
 use super::limit::Rate;
-use super::limit::WallClock;
 use crate::redis_store::Store;
 use crate::redis_store::limits::{LeaseRequest, Leased};
 

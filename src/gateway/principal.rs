@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::clock::Period;
 use super::keys::ApiKey;
 use super::keys::validity::KeyValidity;
 use super::known_slots::KnownSlots;
@@ -14,7 +15,7 @@ use super::lease::Lease;
 use super::limit::{Limiter, Rate, Remaining};
 use super::method_rates::MethodRates;
 use super::plan::{self, PlanTerms};
-use super::quota::{OverQuota, Period, Used};
+use super::quota::{OverQuota, Use, Used};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::config::Units;
@@ -408,7 +409,7 @@ impl Principal {
     pub fn charge_notification(&self) {
         let price = self.units().notification;
         if price > 0 {
-            self.book(to_f64(price));
+            self.book("notification", to_f64(price));
         }
     }
 
@@ -417,7 +418,7 @@ impl Principal {
         let (price, Some(limits)) = (self.units().looks, &self.limits) else { return };
         if price > 0 {
             let mut looks = limits.looks.lock().unwrap_or_else(PoisonError::into_inner);
-            self.book(to_f64(price) * looks[at.index()].units_of(round, bytes));
+            self.book("looks", to_f64(price) * looks[at.index()].units_of(round, bytes));
         }
     }
 
@@ -425,7 +426,7 @@ impl Principal {
     pub fn charge_lasting(&self, looks: f64) {
         let price = self.units().looks;
         if price > 0 && looks > 0.0 {
-            self.book(to_f64(price) * looks / LOOKS_OF_A_UNIT);
+            self.book("looks", to_f64(price) * looks / LOOKS_OF_A_UNIT);
         }
     }
 
@@ -541,12 +542,19 @@ impl Principal {
         Error::Limited { limit, reason: reason.as_str(), retry_after }
     }
 
-    /// Adds `units` to the usage of the current day and month, and to the key's metrics.
-    pub(super) fn book(&self, units: f64) {
+    /// Adds units that belong to no call to the usage of the current day and month, and to the key's metrics. `what` names
+    /// them in the usage file.
+    pub(super) fn book(&self, what: &'static str, units: f64) {
+        self.used(Use { method: what, calls: 0, units, reserved: 0.0 });
+    }
+
+    fn used(&self, what: Use) {
         if let Some(limits) = &self.limits {
-            limits.used.book(Period::of(self.context.clock.wall(Instant::now())), units);
+            limits.used.book(Period::of(self.context.clock.wall(Instant::now())), what);
         }
-        self.metrics().units.at(()).inc_by(units);
+        if what.units > 0.0 {
+            self.metrics().units.at(()).inc_by(what.units);
+        }
     }
 
     /// Returns true if the caller has a plan. Without a plan nothing is charged.
@@ -634,12 +642,8 @@ pub(crate) fn to_f64(units: u64) -> f64 {
 
 impl Payer for Principal {
     fn settle(&self, price: Price, units: f64) {
-        if units > 0.0 {
-            self.book(units);
-        }
-        if let Some((limits, _)) = self.quotas() {
-            limits.used.release(price.miss);
-        }
+        let reserved = if self.quotas().is_some() { price.miss } else { 0.0 };
+        self.used(Use { method: price.method.as_str(), calls: 1, units, reserved });
     }
 }
 

@@ -230,7 +230,7 @@ async fn limits_and_headers_follow_the_plan() {
     assert_eq!(left(), r#""rate";r=0;t=3, "day";r=10;t=3600, "month";r=20;t=3600"#);
 
     tokio::time::advance(Duration::from_secs(10)).await;
-    principal.book(8.5);
+    principal.book("looks", 8.5);
     let admit = || principal.admit(&Query::ClusterNodes);
     let under_way = admit().unwrap();
     assert_eq!(left(), r#""rate";r=5;t=0, "day";r=0;t=3590, "month";r=10;t=3590"#);
@@ -241,7 +241,7 @@ async fn limits_and_headers_follow_the_plan() {
     admit().unwrap().answered(CacheStatus::Carried, 9);
     assert_eq!(refused(), limit("10 units a day", "day", Duration::from_secs(3590)), "half a unit is left");
     assert_eq!(take(), Ok(()), "the rate is not the quota");
-    principal.book(1.0);
+    principal.book("looks", 1.0);
     let usage = serde_json::to_string(&Usage::of(&principal, Instant::now()).unwrap()).unwrap();
     let id = principal.id();
     assert_eq!(
@@ -356,7 +356,7 @@ async fn refusals_and_units_are_counted() {
     assert!(authenticate(&gateway, "wrong").is_err());
     let principal = authenticate(&gateway, &key).unwrap();
     assert!(principal.take(Instant::now()).is_ok() && principal.take(Instant::now()).is_err());
-    principal.book(2.0);
+    principal.book("looks", 2.0);
     let text = metrics.render();
     for line in [
         "slotfront_auth_failures_total{reason=\"unknown\"} 1".to_owned(),
@@ -373,7 +373,7 @@ async fn usage_is_written_at_shutdown() {
     let keys = TestKeys::new();
     let key = keys.key("standard");
     let gateway = Arc::new(keys.gateway());
-    authenticate(&gateway, &key).unwrap().book(3.0);
+    authenticate(&gateway, &key).unwrap().book("looks", 3.0);
     gateway.save_last().await;
     let used = Usage::of(&authenticate(&keys.gateway(), &key).unwrap(), Instant::now()).unwrap().month.used;
     assert_eq!(used, 3);
@@ -402,7 +402,7 @@ async fn a_hanging_usage_file_keeps_no_revoked_key() {
         released.recv().unwrap_err();
     });
     until("it hangs", &|| hung.load(Ordering::Acquire)).await;
-    authenticate(&gateway, &stays).unwrap().book(3.0);
+    authenticate(&gateway, &stays).unwrap().book("looks", 3.0);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     gateway.watch(&tasks, &stop);
     until("it is told", &|| failing(AuthFile::Usage) == 1).await;

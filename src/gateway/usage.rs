@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::clock::Period;
 use super::principal::{Principal, ceiling, seconds};
-use super::quota::Period;
 
 /// The plan of a key, its limits, and how much of them is left.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -10,7 +10,7 @@ async fn limits_and_usage_outlast_reload_and_restart() {
     let gateway = keys.gateway();
     let principal = authenticate(&gateway, &key).unwrap();
     while principal.take(Instant::now()).is_ok() {}
-    principal.book(7.0);
+    principal.book("looks", 7.0);
 
     keys.plan("small", |plan| (plan.rps, plan.burst, plan.daily_units) = (1, 6, Some(10)));
     gateway.replace(&keys.config).unwrap();
@@ -84,7 +84,7 @@ async fn secrets_and_reloads_share_rate_permits_usage() {
     assert!(reloaded.hold(1).is_some(), "a permit that an earlier caller gives back is free");
 
     for caller in callers {
-        caller.book(1.0);
+        caller.book("looks", 1.0);
     }
     let used = |caller: &Principal| Usage::of(caller, Instant::now()).unwrap().day.used;
     assert!(callers.iter().all(|caller| used(caller) == 3), "the secrets share one usage");
