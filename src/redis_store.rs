@@ -284,9 +284,9 @@ impl Store {
         let micros = request.cell.as_nanos() as f64 / 1000.0;
         call.arg(request.used).arg(request.want).arg(micros).arg(request.burst);
         let asked_at = Instant::now();
-        let (calls, left, wait): (u32, i64, u64) = self.write(operation, 0, &call).await?;
+        let (calls, left) = self.write(operation, 0, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
-        Ok(Leased { calls, left, wait: Duration::from_micros(wait) })
+        Ok(Leased { calls, left })
     }
 
     /// Adds the quota units of `booking` to the totals of the API key with the id `of`. Returns the totals of its day and

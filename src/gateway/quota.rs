@@ -185,6 +185,12 @@ impl Used {
         Some(OverQuota { is_monthly: at == 1, may_pass_soon: false })
     }
 
+    /// Gives back what a call had reserved that is refused after all.
+    pub(crate) fn release(&self, units: f64) {
+        let mut record = self.lock();
+        record.reserved = record.reserved.saturating_sub(thousandths(units));
+    }
+
     /// Adds what was used in `period`.
     pub(crate) fn book(&self, period: Period, what: Use) {
         let (units, mut record) = (thousandths(what.units), self.lock());
@@ -263,7 +269,9 @@ impl Used {
         sharing.marks = totals.marks;
         let waiting = [0, 1].map(|at| sharing.waiting.0[at].get(booking.windows[at]));
         let total = [0, 1].map(|at| totals.units[at].saturating_add(waiting[at]));
-        record.used.change(booking.windows, |at, used| if is_set[at] { total[at] } else { total[at].max(used) });
+        record
+            .used
+            .change(booking.windows, |at, used| if is_set[at] { total[at] } else { total[at].max(used) });
         if booking.units != [0; 2] {
             record.unsaved_of(booking.windows[0]);
         }

@@ -13,13 +13,14 @@ use super::address::PerAddress;
 use super::clock::WallClock;
 use super::keys::validity::KeyValidity;
 use super::keys::{self, ApiKey, KeyFileError, KeyHash, Revocations};
-use super::lease::LeaseClient;
-use super::limit::Limiter;
+use super::limits::PlanLimits;
 use super::plan::{self, PlanTerms, Plans};
-use super::principal::{PlanLimits, Principal};
+use super::principal::Principal;
 use super::quota::Ledger;
+use super::replicas::LeaseClient;
 use crate::config::watch::Watched;
 use crate::config::{AuthMode, Config, Units, io_fault};
+use crate::limiter::Limiter;
 use crate::telemetry::Metrics;
 
 pub(crate) struct KeySnapshot {

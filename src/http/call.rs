@@ -127,7 +127,7 @@ impl AdmittedCall {
         method: Method,
     ) -> Result<Self, (Option<Commitment>, Error)> {
         // The rate is charged before the params are parsed, so that calls with invalid params count as well.
-        request.principal.take(Instant::now()).map_err(|error| (None, error))?;
+        request.principal.take().map_err(|error| (None, error))?;
         let query = Query::parse(method, &call.params, request.front.config.profile)
             .map_err(|error| (None, Error::Params(error)))?;
         let charge = request.principal.admit(&query).map_err(|error| (query.commitment(), error))?;

@@ -80,7 +80,7 @@ async fn calls(
             Box::pin(request::serve(&front, client, principal, &body, started)).await
         }
         (Some(Ok(principal)), Ok(None)) => {
-            let error = request::overloaded(&principal, started);
+            let error = request::overloaded(&principal);
             request::refuse(&front, client, started, &Bytes::new(), &error)
         }
         (Some(Ok(_)), Err(refusal)) => *refusal,
@@ -183,7 +183,7 @@ fn health(front: &Front) -> (StatusCode, &'static str) {
 
 /// Answers as [`health`] to every address that `gateway.deny` does not refuse.
 async fn health_of_all(state: State<Arc<Front>>, Extension(visit): Extension<Arc<Visit>>) -> Response {
-    match state.gateway.admit_stranger(visit.address(), visit.started) {
+    match state.gateway.admit_stranger(visit.address()) {
         Ok(()) => health(&state).into_response(),
         Err(error) => HttpReply::refusal(&error).into_response(),
     }
@@ -224,7 +224,7 @@ async fn openrpc_document(
     Extension(visit): Extension<Arc<Visit>>,
     headers: HeaderMap,
 ) -> Response {
-    if let Err(error) = front.gateway.admit_stranger(visit.address(), visit.started) {
+    if let Err(error) = front.gateway.admit_stranger(visit.address()) {
         return HttpReply::refusal(&error).into_response();
     }
     let Document { plain, coded, tag } = &*DOCUMENT;
@@ -235,7 +235,7 @@ async fn openrpc_document(
     if elements(known).any(is_known) {
         return (StatusCode::NOT_MODIFIED, tag).into_response();
     }
-    if let Err(error) = front.gateway.count_stranger(visit.address(), visit.started) {
+    if let Err(error) = front.gateway.count_stranger(visit.address()) {
         return HttpReply::refusal(&error).into_response();
     }
     let mut reply = HttpReply::json(StatusCode::OK, plain.clone().into());

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::access::CallOutcome;
 use super::call::{CallResponse, RequestContext, node_error, spliced_result};
@@ -29,7 +29,7 @@ pub(super) async fn answer(
         Some(AnyMethod::Send) if config.send.enabled => return send::answer(request, id, &params).await,
         _ => {}
     }
-    if let Err(limited) = request.principal.take(Instant::now()) {
+    if let Err(limited) = request.principal.take() {
         return request.refuse(id, method, None, limited);
     }
     let is_forwarded =

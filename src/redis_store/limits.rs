@@ -26,8 +26,6 @@ pub struct Leased {
     pub calls: u32,
     /// The number of calls left for all gateways after this lease; negative after an overdraft.
     pub left: i64,
-    /// The time until the limit allows a further call. Zero if a call was left before this lease.
-    pub wait: Duration,
 }
 
 /// A request to add used units of an API key to the totals of all gateways. If the request is sent twice, it

@@ -23,7 +23,7 @@ use crate::methods::{
     AnyMethod, Commitment, ParamError, Subscription, SubscriptionMethod, invalid_subscription_id,
     subscription_limit_reached, unsubscribed_id,
 };
-use crate::telemetry::{CloseReason, Outcome};
+use crate::telemetry::{CloseReason, LimitReason, Outcome};
 
 /// A call that is ready to take effect.
 enum Step {
@@ -152,11 +152,17 @@ async fn prepare(
     };
     let principal = client.principal();
     take(client, has_waited)?;
-    if let Err(error) = principal.admit_subscription(&subscription) {
-        let answer = Answer::to(&subscription, text(&id, &error), error.outcome());
-        return Ok(Some(Step::Refuse(answer)));
-    }
-    let charge = principal.charge_subscription(&subscription).map_err(|_| CloseReason::Rate)?;
+    let charge = match principal.admit_subscription(&subscription) {
+        Ok(charge) => charge,
+        // A quota that is used up ends the connection, also while nothing is asked.
+        Err(Error::Limited { reason, .. }) if reason != LimitReason::Method.as_str() => {
+            return Err(CloseReason::Rate);
+        }
+        Err(error) => {
+            let answer = Answer::to(&subscription, text(&id, &error), error.outcome());
+            return Ok(Some(Step::Refuse(answer)));
+        }
+    };
     let (mut seen, mut ticket) = (None, None);
     match *subscription {
         // No node works for a call that will be refused. The place is taken when the call takes effect.
@@ -182,7 +188,7 @@ async fn prepare(
 
 /// Takes a call of the key's rate, unless the call has waited instead.
 fn take(client: &SocketClient, has_waited: bool) -> Result<(), CloseReason> {
-    let taken = if has_waited { Ok(()) } else { client.principal().take(Instant::now()) };
+    let taken = if has_waited { Ok(()) } else { client.principal().take() };
     taken.map_err(|_| CloseReason::Rate)
 }
 

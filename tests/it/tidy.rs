@@ -189,8 +189,18 @@ const LAYERS: [&str; 14] = [
 ];
 
 /// The modules that every layer may use. Each comes before those that it uses.
-const FOUNDATIONS: [&str; 9] =
-    ["error", "telemetry", "breaker", "config", "chunks", "coding", "fair", "low_priority", "sync"];
+const FOUNDATIONS: [&str; 10] = [
+    "error",
+    "telemetry",
+    "breaker",
+    "config",
+    "chunks",
+    "coding",
+    "fair",
+    "limiter",
+    "low_priority",
+    "sync",
+];
 
 /// Checks that a layer uses only later layers and foundations, and a foundation only later foundations.
 #[test]

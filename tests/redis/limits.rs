@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use slotfront::config::{Config, Secret, SharedSettings};
+use slotfront::config::{Config, Secret, SharedSettings, from_text};
 use slotfront::gateway::Usage;
 use slotfront::telemetry::SharedOperation;
 use slotfront::telemetry::SharedResult;
@@ -315,4 +315,52 @@ async fn an_operator_repairs_the_usage_for_all_gateways() {
     }
     assert_eq!(gateways[0].get_nodes().send().await.status, 200);
     gateways[1].until("and goes on", || used(&gateways[1]) == 6).await;
+}
+
+#[tokio::test]
+async fn the_rate_of_a_method_holds_across_gateways() {
+    let store = Redis::start(&[]);
+    let text =
+        "[[upstream]]\nurl = \"http://node.invalid\"\n[plans.free]\nrate = { getClusterNodes = \"3/h\" }";
+    let parsed = from_text(text, &std::collections::BTreeMap::new(), std::path::Path::new(""));
+    let rate = parsed.unwrap_or_else(|problems| panic!("{problems}")).plans["free"].rate.clone();
+    let limit = limited(store.settings(), 1_000, 1_000, None);
+    let gateways = gateways(2, move |config| {
+        limit(config);
+        config.plans.get_mut("dev").unwrap().rate = rate;
+    })
+    .await;
+    for _ in 0..3 {
+        assert_eq!(gateways[0].get_nodes().send().await.status, 200);
+    }
+    assert_eq!(gateways[0].get_nodes().send().await.status, 429);
+    let is_known = || {
+        let keys = store.keys("test:limit1:{dev/getClusterNodes}");
+        let state: Option<String> =
+            keys.first().and_then(|key| redis::cmd("GET").arg(key).query(&mut store.connection()).unwrap());
+        let rest = state.and_then(|state| state.split(' ').next()?.parse::<f64>().ok());
+        let time: (f64, f64) = redis::cmd("TIME").query(&mut store.connection()).unwrap();
+        rest.is_some_and(|rest| rest / 1e6 - time.0 > 3000.0)
+    };
+    gateways[0].until("the store knows the calls", is_known).await;
+    // The second gateway lets a call pass on credit before it has heard of the first one's.
+    let passed = async || u32::from(gateways[1].get_nodes().send().await.status == 200);
+    let first = passed().await;
+    let told = || counted(&gateways[1], SharedOperation::Limit, SharedResult::Ok) > 1;
+    gateways[1].until("the second one has heard of it", told).await;
+    assert_eq!((first, passed().await, passed().await), (1, 0, 0));
+}
+
+#[test]
+fn rates_that_are_no_rates_count_as_missing() {
+    let store = Redis::start(&[]);
+    let key = "test:limit1:{dev}";
+    for text in ["nonsense", "nan 1 1", "99999999999999999999999999 0 0", "1 1.2.3 1"] {
+        let () = redis::cmd("SET").arg(key).arg(text).query(&mut store.connection()).unwrap();
+        let mut call = redis::cmd("EVAL");
+        call.arg(include_str!("../../src/redis_store/lease.lua")).arg(1).arg(key);
+        call.arg(0).arg(1).arg(10_000.0).arg(20);
+        let (leased, left): (u32, i64) = call.query(&mut store.connection()).unwrap();
+        assert!(leased <= 1 && (-320..=20).contains(&left), "{text}: {leased} leased, {left} left");
+    }
 }
