@@ -109,7 +109,7 @@ struct Record {
     /// `None` if no file keeps the usage.
     unsaved: Option<Vec<UnsavedDay>>,
     /// `None` without a shared store.
-    sharing: Option<Sharing>,
+    sharing: Option<Box<Sharing>>,
 }
 
 impl Record {
@@ -305,7 +305,7 @@ impl Used {
         let record = self.lock();
         let is_booked = |sharing: &Sharing| sharing.open.is_none() && sharing.waiting.get(period) == [0; 2];
         record.used.get(period) == [0; 2]
-            && record.sharing.as_ref().is_none_or(is_booked)
+            && record.sharing.as_deref().is_none_or(is_booked)
             && record.unsaved.as_ref().is_none_or(Vec::is_empty)
     }
 

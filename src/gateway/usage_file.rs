@@ -218,7 +218,9 @@ fn rewrite(path: &Path) -> Result<u64, FileError> {
         let mut keys = BTreeMap::<String, UsageLine>::new();
         let mut put = |keys: &mut BTreeMap<String, UsageLine>| {
             text.clear();
-            std::mem::take(keys).into_values().for_each(|line| line.write(&mut text));
+            for line in std::mem::take(keys).into_values() {
+                line.write(&mut text);
+            }
             len += text.len() as u64;
             out.write_all(&text)
         };

@@ -180,7 +180,7 @@ async fn a_call_that_its_quota_refuses_takes_nothing_from_the_rate_of_its_method
     assert_eq!(call().await.status, 200);
     for _ in 0..3 {
         let refused = call().await;
-        assert_eq!(refused.error()["data"]["reason"], "day", "{}", refused.text);
+        assert!(refused.text.contains("Too many requests: 1 units a day"), "{}", refused.text);
     }
     let id = gateway.get(&format!("/v3/{key}/usage")).await.json()["id"].as_str().unwrap().to_owned();
     let set = async |body: &'static str| {
@@ -195,5 +195,5 @@ async fn a_call_that_its_quota_refuses_takes_nothing_from_the_rate_of_its_method
     assert_eq!(call().await.status, 200, "of two calls an hour one was left");
     set(r#"{"day":0}"#).await;
     let refused = call().await;
-    assert_eq!(refused.error()["data"]["reason"], "method", "{}", refused.text);
+    assert!(refused.text.contains("2/h of getClusterNodes"), "{}", refused.text);
 }

@@ -96,8 +96,8 @@ section! {
         deny_programs: Vec<Pubkey> = list(&[]),
         /// The price of one method, instead of that in `[units]`.
         units: BTreeMap<AnyMethod, u64> = with(|f| by_method(f, |f, shown| f.optional_within(shown.then_some(50), 0..=1_000_000))),
-        /// Average calls of one method, beside `rps`, a second ("5/s"), minute ("1/min") or hour ("100/h"), at each replica.
-        /// They may be made at once.
+        /// Average calls of one method, beside `rps`, a second ("5/s"), minute ("1/min") or hour ("100/h"), over all
+        /// replicas of a shared store. They may be made at once.
         rate: BTreeMap<AnyMethod, CallRate> = with(|f| by_method(f, |f, shown| f.optional(shown.then_some("1/min")))),
     }
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::super::clock::{Period, is_clock_set};
 use super::super::usage_file::{UsageFile, UsageLines};
-use super::{Record, Sharing, Used};
+use super::{Record, Used};
 use crate::redis_store::limits::{Booker, Booking};
 
 /// The usage of each key, and the file that keeps it over restarts.
@@ -101,7 +101,7 @@ impl Ledger {
     pub(crate) fn share(&self) {
         self.shared.store(true, Ordering::Relaxed);
         for account in self.keys().values() {
-            account.used.lock().sharing.get_or_insert_with(Sharing::default);
+            account.used.lock().sharing.get_or_insert_default();
         }
     }
 
