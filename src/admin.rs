@@ -28,8 +28,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::reload::Changes;
-use crate::gateway::{Limiter, PerAddress};
+use crate::gateway::PerAddress;
 use crate::http::Front;
+use crate::limiter::Limiter;
 use crate::telemetry::totals::Totals;
 use memory::Memory;
 use status::{Readiness, Status};

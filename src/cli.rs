@@ -17,6 +17,7 @@ mod sim;
 mod table;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -69,6 +70,7 @@ enum Command {
     Check(check::Args),
     Health(health::Args),
     Keys(keys::Args),
+    Usage(usage::Args),
     #[cfg(feature = "dev")]
     Sim(sim::Args),
     Openrpc(openrpc::Args),
@@ -162,6 +164,7 @@ fn run(command: Command, world: &mut World<'_>) -> Result<(), Failure> {
         Command::Check(args) => in_runtime(check::run(args, world)),
         Command::Health(args) => in_runtime(health::run(args, world)),
         Command::Keys(args) => keys::run(args, world, jiff::Timestamp::now()),
+        Command::Usage(args) => usage::run(&args, world),
         #[cfg(feature = "dev")]
         Command::Sim(args) => in_runtime(sim::run(args, world)),
         Command::Openrpc(args) => openrpc::run(&args, world),

@@ -5,6 +5,8 @@
 //! as much as is free. So a single holder gets slightly less than the whole, and the more of them there are, the less
 //! is free for each, without a list of who is active. A holder above its share gets nothing until enough is given back.
 
+pub(crate) mod queue;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

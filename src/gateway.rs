@@ -6,19 +6,21 @@
 //! state of the old one. Keys are looked up by their SHA-256, so the time of a lookup reveals nothing about a key.
 
 mod address;
-mod global_rate;
+mod clock;
 pub mod keys;
 mod known_slots;
 mod lease;
-mod limit;
-mod method_rates;
+mod limits;
+mod looks;
 mod plan;
 mod principal;
 mod quota;
+mod replicas;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 mod usage;
+pub(crate) mod usage_file;
 mod usage_lock;
 mod write;
 
@@ -40,25 +42,25 @@ use tokio_util::task::TaskTracker;
 use crate::config::Config;
 use crate::config::watch::{LOOK_EVERY, NewContent, Watched};
 use crate::error::Error;
+use crate::limiter::{Limiter, Rate};
 use crate::low_priority::{self, Worker};
 use crate::redis_store::Store;
 use crate::telemetry::events::EventKind;
 use crate::telemetry::metrics::KeyState;
 use crate::telemetry::{AuthFailure, AuthFile, Metrics, ReloadResult};
+use clock::{Period, WallClock};
 use keys::file::KeyFile;
 use keys::{ApiKey, KeyFileError, KeyHash, Revocations};
-use lease::{LeaseClient, LeaseQueue};
-use limit::WallClock;
-use principal::PlanLimits;
-use quota::{Ledger, Period};
+use limits::PlanLimits;
+use quota::Ledger;
+use replicas::{LeaseClient, LeaseQueue};
 use snapshot::{AccessMode, KeySnapshot, KeyTable, PrincipalContext, read_keys, take_snapshot};
 
 pub(crate) use address::PerAddress;
+pub(crate) use clock::is_clock_set;
 pub use known_slots::KnownSlots;
-pub(crate) use limit::{Limiter, Rate};
 pub use principal::Principal;
 pub use quota::UsageError;
-pub(crate) use quota::is_clock_set;
 pub use usage::Usage;
 pub use usage_lock::UsageLock;
 pub(crate) use write::{check_writable, create_private};
@@ -109,7 +111,7 @@ impl Gateway {
     pub fn new(config: &Config, metrics: Arc<Metrics>) -> Result<Self, GatewayError> {
         let clock = Arc::new(WallClock::new(Timestamp::now()));
         let ledger = Arc::new(Ledger::open(config.auth.usage_file.as_deref())?);
-        let leases = config.shared.as_ref().map(|_| LeaseClient::new(&clock));
+        let leases = config.shared.as_ref().map(|_| LeaseClient::new());
         let client = leases.as_ref().map(|(client, _)| Arc::clone(client));
         let context = PrincipalContext::new(
             config,
@@ -147,9 +149,9 @@ impl Gateway {
         let leases = self.leases.lock().take();
         if let Some((client, queue)) = leases {
             client.connect(Arc::clone(store));
-            global_rate::lease(queue, tasks, stop);
+            replicas::lease(queue, tasks, stop);
             let (ledger, clock) = (Arc::clone(&self.ledger), Arc::clone(&self.clock));
-            global_rate::book(Arc::clone(store), ledger, clock, tasks, stop);
+            replicas::book(Arc::clone(store), ledger, clock, tasks, stop);
         }
     }
 
@@ -241,6 +243,15 @@ impl Gateway {
         self.snapshot.load().table().and_then(|table| Usage::of(table.named(id)?, Instant::now()))
     }
 
+    /// Sets the units that the key with this id has used of its quotas of the day and the month, on all gateways. `None`
+    /// leaves one as it is. Returns false if the key is not in the key table.
+    pub(crate) fn set_usage(&self, id: &str, units: [Option<f64>; 2]) -> bool {
+        let snapshot = self.snapshot.load();
+        let limits = snapshot.table().and_then(|table| table.named(id)?.limits.as_ref());
+        let period = Period::of(self.clock.wall(Instant::now()));
+        limits.inspect(|limits| limits.used.set(period, units, self.ledger.booker())).is_some()
+    }
+
     /// Returns what the metrics tell of the key with this id. `None` if it is not in the key table, or is revoked. A caller
     /// without a key has no name.
     pub(crate) fn key_state(&self, id: &str) -> Option<KeyState> {
@@ -281,17 +292,16 @@ impl Gateway {
     ) -> Result<Arc<Principal>, Error> {
         let snapshot = self.snapshot.load();
         // Failures do not count towards the key's rate. Otherwise a stolen key could exhaust its owner's rate.
-        self.identify(&snapshot, (key, client, origin), now)
-            .map_err(|failure| self.refuse(failure, client, now))
+        self.identify(&snapshot, (key, client, origin), now).map_err(|failure| self.refuse(failure, client))
     }
 
     /// Refuses a request of the address `client` that names two keys.
-    pub fn refuse_two_keys(&self, client: Option<IpAddr>, now: Instant) -> Error {
-        self.refuse(AuthFailure::TwoKeys, client, now)
+    pub fn refuse_two_keys(&self, client: Option<IpAddr>) -> Error {
+        self.refuse(AuthFailure::TwoKeys, client)
     }
 
-    fn refuse(&self, failure: AuthFailure, client: Option<IpAddr>, now: Instant) -> Error {
-        if let Err(limited) = self.count_stranger(client, now) {
+    fn refuse(&self, failure: AuthFailure, client: Option<IpAddr>) -> Error {
+        if let Err(limited) = self.count_stranger(client) {
             return limited;
         }
         self.metrics.auth_failures.at(failure).inc();
@@ -309,20 +319,20 @@ impl Gateway {
     ///
     /// # Errors
     /// As for [`Self::authenticate`], if `gateway.deny` refuses the address.
-    pub(crate) fn admit_stranger(&self, client: Option<IpAddr>, now: Instant) -> Result<(), Error> {
+    pub(crate) fn admit_stranger(&self, client: Option<IpAddr>) -> Result<(), Error> {
         let is_denied = self.snapshot.load().context.denies(client);
-        if is_denied { Err(self.refuse(AuthFailure::Address, client, now)) } else { Ok(()) }
+        if is_denied { Err(self.refuse(AuthFailure::Address, client)) } else { Ok(()) }
     }
 
     /// Counts a request of the address `client` that has no valid key.
     ///
     /// # Errors
     /// [`Error::Limited`] after too many of them.
-    pub(crate) fn count_stranger(&self, client: Option<IpAddr>, now: Instant) -> Result<(), Error> {
+    pub(crate) fn count_stranger(&self, client: Option<IpAddr>) -> Result<(), Error> {
         let context = Arc::clone(&self.snapshot.load().context);
         let per_minute = context.failed_per_minute;
         let make = || Limiter::new(Rate::new(per_minute, MINUTE, per_minute));
-        context.failed.get(client, make).take(self.clock.steady(now)).map_err(|retry_after| {
+        context.failed.get(client, make).take().map_err(|retry_after| {
             self.metrics.auth_failures.at(AuthFailure::Limited).inc();
             let limit = format!("{per_minute} requests without a valid API key a minute");
             Error::Limited { limit, reason: "failed_keys", retry_after }
@@ -415,11 +425,10 @@ impl Gateway {
         self.note(AuthFile::Keys, None);
     }
 
-    /// Writes the usage file if that is due. May block.
+    /// Writes the usage file. May block.
     fn write_usage(&self) {
-        if let Some(saved) = self.ledger.save_if_due(self.clock.wall(Instant::now())) {
-            self.note(AuthFile::Usage, saved.as_ref().err().map(|error| error as _));
-        }
+        let saved = self.ledger.save(self.clock.wall(Instant::now()));
+        self.note(AuthFile::Usage, saved.as_ref().err().map(|error| error as _));
     }
 
     /// Notes why work on `file` fails, or that it does not. Logs the first of several failures in a row.

@@ -33,6 +33,7 @@ pub mod coding;
 pub mod config;
 pub mod error;
 mod fair;
+mod limiter;
 pub mod low_priority;
 mod sync;
 pub mod telemetry;

@@ -26,6 +26,7 @@ mod question;
 mod rate;
 mod reply;
 mod request;
+mod retry_budget;
 mod scans;
 pub mod select;
 mod send_request;
@@ -54,9 +55,9 @@ use member::Member;
 pub use members::{Members, Prepared};
 use nodes::Nodes;
 use peak_ewma::Latencies;
-use rate::{Budget, MAX_TOKENS, RETRIES_PER_SECOND};
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
+use retry_budget::RetryBudget;
 use scans::{ScanPlace, Scans};
 pub use send_request::SendRequest;
 pub use tip_request::TipRequest;
@@ -79,10 +80,10 @@ const SHARE_OF_SLOW: f64 = 0.02;
 pub struct Pool {
     nodes: Nodes,
     latencies: Latencies,
-    retries: Budget,
-    forwarded_retries: Budget,
+    retries: RetryBudget,
+    forwarded_retries: RetryBudget,
     /// The budget for second nodes that are asked because a first one is slow.
-    patience: Budget,
+    patience: RetryBudget,
     /// The places of calls for which nodes walk over many accounts. A reload that changes their number replaces them.
     scans: ArcSwap<Scans>,
     request_timeout: Duration,
@@ -117,9 +118,9 @@ impl Pool {
         Ok(Self {
             nodes: Nodes::new(members, cluster, frontier, config.cache.max_lag_slots),
             latencies: Latencies::default(),
-            retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
-            forwarded_retries: Budget::new(config.pool.retry_budget, RETRIES_PER_SECOND, MAX_TOKENS),
-            patience: Budget::new(SHARE_OF_SLOW, RETRIES_PER_SECOND, MAX_TOKENS),
+            retries: RetryBudget::new(config.pool.retry_budget),
+            forwarded_retries: RetryBudget::new(config.pool.retry_budget),
+            patience: RetryBudget::new(SHARE_OF_SLOW),
             scans: ArcSwap::from_pointee(Scans::new(config.pool.max_scans)),
             request_timeout: config.server.request_timeout,
             buffers,

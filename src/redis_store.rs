@@ -36,7 +36,7 @@ use clock::{StoreClock, read_time};
 use connection::{HealthTask, breaker_settings};
 use connector::{Connector, StoreLink};
 use generation::StoreGeneration;
-use limits::{Booking, LeaseRequest, Leased};
+use limits::{Booking, LeaseRequest, Leased, Totals};
 
 /// The interval between two checks of the store. Also the time without writes after the store has refused a write.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -285,28 +285,28 @@ impl Store {
         let micros = request.cell.as_nanos() as f64 / 1000.0;
         call.arg(request.used).arg(request.want).arg(micros).arg(request.burst);
         let asked_at = Instant::now();
-        let (calls, left, wait): (u32, i64, u64) = self.write(operation, 0, &call).await?;
+        let (calls, left) = self.write(operation, 0, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
-        Ok(Leased { calls, left, wait: Duration::from_micros(wait) })
+        Ok(Leased { calls, left })
     }
 
     /// Adds the quota units of `booking` to the totals of the API key with the id `of`. Returns the totals of its day and
-    /// month over all gateways, in thousandths of a unit. No client's request waits for this operation.
+    /// month over all gateways. No client's request waits for this operation.
     ///
     /// # Errors
     /// The operation fails. The error says how. The caller may repeat the booking unchanged, and the store counts
     /// it once.
-    pub async fn book(&self, of: &str, booking: &Booking) -> Result<[u64; 2], Failed> {
+    pub async fn book(&self, of: &str, booking: &Booking) -> Result<Totals, Failed> {
         let operation = SharedOperation::Quota;
-        let Booking { windows: [day, month], units, known, who, number } = booking;
+        let Booking { windows: [day, month], units, known, marks, sets, who, number } = booking;
         let key = |of_what: &str| format!("{}:{of_what}:{{{of}}}", self.namespace);
         let mut call = self.scripts.book.key(key("booked"));
         call.key(key(&format!("day{day}"))).key(key(&format!("month{month}")));
-        call.arg(units).arg(known).arg(format!("{who:x}")).arg(number);
+        call.arg(units).arg(known).arg(marks).arg(u8::from(*sets)).arg(format!("{who:x}")).arg(number);
         let asked_at = Instant::now();
-        let totals = self.write(operation, 0, &call).await?;
+        let (day, month, day_mark, month_mark) = self.write(operation, 0, &call).await?;
         self.count(operation, SharedResult::Ok, asked_at.elapsed());
-        Ok(totals)
+        Ok(Totals { units: [day, month], marks: [day_mark, month_mark] })
     }
 
     /// Reads a block's record, which lists the accounts that the block writes: at most its first `max_bytes`

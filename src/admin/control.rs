@@ -20,7 +20,7 @@ use url::form_urlencoded;
 use super::{AdminState, json_response};
 use crate::cache::purge::Filter;
 use crate::config::sha256;
-use crate::gateway::{Limiter, Rate};
+use crate::limiter::{Limiter, Rate};
 use crate::methods::{Method, Pubkey};
 use crate::telemetry;
 use crate::telemetry::events::EventKind;
@@ -50,16 +50,16 @@ pub(super) async fn require_token(
     let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let sent =
         sent.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
-    let (peer, now) = (request.extensions().get::<ConnectInfo<SocketAddr>>(), state.started.elapsed());
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let address = peer.map(|ConnectInfo(peer)| peer.ip());
     let rate = Rate::new(WRONG_TOKENS, MINUTE, WRONG_TOKENS);
     let wrong = state.wrong_tokens.get(address, || Limiter::new(rate));
     // Beyond the limit no token is compared, because otherwise one could go on guessing until an answer differs.
     let may_be_right = |token: &str| {
-        wrong.left(now).calls > 0 && sha256(token.as_bytes()) == sha256(expected.expose().as_bytes())
+        wrong.left().calls > 0 && sha256(token.as_bytes()) == sha256(expected.expose().as_bytes())
     };
     if sent.is_none_or(|(_, token)| !may_be_right(token)) {
-        if sent.is_some() && wrong.take(now).is_err() {
+        if sent.is_some() && wrong.take().is_err() {
             tracing::warn!(
                 client.address = address.map(tracing::field::display),
                 "admin requests are refused unread: too many wrong tokens from this address"

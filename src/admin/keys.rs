@@ -25,6 +25,9 @@ use crate::gateway::keys::{NAME_RULE, is_name};
 /// The time for which a replaced secret stays valid, if the request names no time.
 const GRACE: &str = "24h";
 
+/// The highest number of units that a request may set.
+const MAX_UNITS: f64 = 1e12;
+
 /// Answers with all keys, in the order of the key file.
 pub(super) async fn list(Extract(state): Extract<Arc<AdminState>>) -> Result<Response, AdminError> {
     let listed = on_file(state, |state, file| {
@@ -208,6 +211,37 @@ pub(super) async fn usage(
     tracing::info!(audit.action = "key.usage", key.id = id, "an admin request read the usage of a key");
     let usage = serde_json::to_string(&usage).expect("plain numbers and texts always have a JSON form");
     Ok(json_response(StatusCode::OK, usage))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UsageRequest {
+    day: Option<f64>,
+    month: Option<f64>,
+}
+
+/// Sets the units that a key has used of its quotas. Answers as [`usage`].
+pub(super) async fn set_usage(
+    Extract(state): Extract<Arc<AdminState>>,
+    Path(id): Path<String>,
+    text: Bytes,
+) -> Result<Response, AdminError> {
+    let UsageRequest { day, month } = body(&text)?;
+    for (what, units) in [("day", day), ("month", month)] {
+        if let Some(units) = units.filter(|units| !(0.0..=MAX_UNITS).contains(units)) {
+            return Err(format!("{what}: expected units from 0 to {MAX_UNITS}, found {units}").into());
+        }
+    }
+    if state.front.gateway.set_usage(&id, [day, month]) {
+        tracing::info!(
+            audit.action = "key.usage.set",
+            key.id = id,
+            day,
+            month,
+            "an admin request set the usage of a key"
+        );
+    }
+    usage(Extract(state), Path(id)).await
 }
 
 /// Makes the gateway read the key file again. Returns true if the new secret `issued` is then valid. The secret is

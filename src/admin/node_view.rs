@@ -51,7 +51,7 @@ pub(crate) struct NodeView {
     /// EWMA). `None` as long as it has answered no call.
     pub latency_ms: Option<f64>,
     /// The number of calls that the node's rate limit still allows now. `None` without a limit.
-    pub rps_left: Option<f64>,
+    pub rps_left: Option<u32>,
     /// The methods that the node has reported as unsupported.
     pub lacks: Vec<&'static str>,
     /// True if an operator has drained the node, so that it gets no new calls.

@@ -47,7 +47,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
         in_flight: member.in_flight(),
         max_in_flight: member.max_in_flight(),
         latency_ms: member.latency().map(|latency| latency.as_secs_f64() * 1000.0),
-        rps_left: member.rate_left(now).map(f64::floor),
+        rps_left: member.rate_left(),
         lacks: Method::ALL.iter().filter(|m| member.lacks(AnyMethod::Own(**m))).map(|m| m.as_str()).collect(),
         drained: member.is_drained(),
         requests,

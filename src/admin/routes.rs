@@ -46,6 +46,7 @@ pub(super) fn all() -> Vec<Route> {
         route("POST", "/api/keys/{id}/revoke", Token, post(keys::revoke)),
         route("POST", "/api/keys/{id}/rotate", Token, post(keys::rotate)),
         route("GET", "/api/keys/{id}/usage", Token, get(keys::usage)),
+        route("PUT", "/api/keys/{id}/usage", Token, put(keys::set_usage)),
         route("POST", "/api/reload", Token, post(control::reload)),
         route("GET", "/api/log", Token, get(control::log)),
         route("PUT", "/api/log", Token, put(control::set_log)),

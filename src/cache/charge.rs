@@ -29,6 +29,7 @@ use super::fetched::{Fetched, FlightEnd};
 use super::flight::FlightHandle;
 use super::status::CacheStatus;
 use crate::error::{Error, FailedAttempt};
+use crate::methods::AnyMethod;
 
 /// The party that pays for calls, usually the owner of an API key.
 pub trait Payer: Send + Sync {
@@ -41,6 +42,8 @@ const PAID_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Price {
+    /// What the call asks for.
+    pub method: AnyMethod,
     /// The price of an answer from a node, up to `PAID_BYTES`.
     pub miss: f64,
     /// What each further MiB adds, if it is only begun.
@@ -153,7 +156,7 @@ mod tests {
     use crate::cache::status::ForwardReason;
     use crate::telemetry::AttemptResult;
 
-    const PRICE: Price = Price { miss: 2.0, mib: 1.0, hit_factor: 0.25 };
+    const PRICE: Price = Price { method: AnyMethod::Send, miss: 2.0, mib: 1.0, hit_factor: 0.25 };
     const HIT_PRICE: f64 = 0.5;
     const HIT: CacheStatus = CacheStatus::Hit { ttl_s: 1, derived: false, stale: false };
     const MISS: CacheStatus = CacheStatus::forwarded(ForwardReason::Miss, true);

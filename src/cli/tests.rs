@@ -51,6 +51,7 @@ fn help_text_and_examples() {
       check        Check a configuration; with --probe also nodes, files and limits
       health       Ask a running gateway for its readiness
       keys         Create, list, change, rotate and revoke API keys
+      usage        Print what each key has used, by day and method
       sim          Run a simulated cluster without a gateway; node i, from 0, listens on the port + i
       openrpc      Print the OpenRPC document of all methods
       completions  Print a completion script for a shell
@@ -516,4 +517,44 @@ fn a_blocked_thread_does_not_hold_up_the_end() {
     });
     assert_eq!(ended.recv_timeout(Duration::from_mins(1)), Ok(true));
     drop(release);
+}
+
+#[test]
+fn usage_of_several_replicas_is_their_sum() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (dir.path().join("1.json"), dir.path().join("2.json"));
+    let lines = [
+        r#"{"day":"2026-10-31","key":"key-1","name":"al","used":[9.0,9.0],"calls":{"getBlock":[2,9.0]}}"#,
+        r#"{"day":"2026-11-01","key":"key-1","name":"=cmd|' /C calc'!A0","used":[4.5,4.5],"calls":{"getBlock":[3,4.5]}}"#,
+        r#"{"day":"2026-11-01","key":"key-2","name":"a,\n\"b\"","used":[1.0,1.0],"calls":{"looks":[0,0.001]}}"#,
+    ];
+    std::fs::write(&one, lines.map(|line| format!("{line}\n")).concat()).unwrap();
+    std::fs::write(&other, format!("{}\n{}", lines[1], &lines[2][..70])).unwrap();
+    let files = [one.to_str().unwrap(), other.to_str().unwrap()];
+    let usage = |args: &[&str]| typed_with_notes(&[&["usage"], args, &files].concat());
+    let (csv, notes, _) = usage(&["--month", "2026-11", "--csv"]);
+    insta::assert_snapshot!(csv, @r#"
+    day,key,name,method,calls,units
+    2026-11-01,key-1,"'=cmd|' /C calc'!A0",getBlock,6,9
+    2026-11-01,key-2,"a, ""b""",looks,0,0.001
+    "#);
+    assert!(
+        notes.ends_with("2.json: line 2 is the last one and was not written to its end; it does not count\n"),
+        "{notes}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&usage(&["--json"]).0).unwrap();
+    assert_eq!(
+        json[0],
+        serde_json::json!({"day": "2026-10-31", "key": "key-1", "name": "=cmd|' /C calc'!A0", "method": "getBlock", "calls": 2, "units": 9.0})
+    );
+    let table = usage(&[]).0;
+    assert!(table.contains("2026-11  key-1  =cmd|' /C calc'!A0  6      9\n"), "{table}");
+    for (args, code, said) in [
+        (&["usage"][..], 2, "<FILE>..."),
+        (&["usage", "--month", "november", files[0]], 2, "expected a month such as 2026-11"),
+        (&["usage", "/nowhere/usage.json"], 1, "/nowhere/usage.json: does not exist"),
+    ] {
+        let (found, message) = typed(args).1.unwrap_err();
+        assert!(found == code && message.contains(said), "{message}");
+    }
 }

@@ -1,32 +1,28 @@
-//! A rate that all gateways share. Calls are leased from the shared store in advance, so that no request waits for the
-//! store.
+//! The rule by which gateways share a rate, without input and output.
 //!
-//! A leased call is reserved for this gateway. Each call of a client uses up one leased call. If none is left, the
-//! client's call uses credit: the calls that were left at the store's last answer, and those that the rate has
-//! added since. Without credit the call is refused. Used credit is reported with the next request to the store, so
-//! a gateway pays back what it has overspent.
+//! A leased call is reserved for this gateway in the shared store, so that no request waits for the store. Each call of a
+//! client uses up one leased call. If none is left, the client's call uses credit: the calls that were left at the store's
+//! last answer, and those that the rate has added since. Without credit the call is refused. Used credit is owed, and
+//! reported with the next request to the store, so a gateway pays back what it has overspent.
 //!
 //! Usually all calls that are estimated to be left count as credit. If the store reports an overdraft (more used
 //! calls than the rate allows), other gateways use the same key. For the next five minutes only an eighth of the
 //! estimated calls counts as credit. Up to eight gateways together then stay within the rate. Before the store
 //! reports the overdraft, calls may exceed the rate. The gateway's own limiter applies as well. While the store is
 //! unreachable, that limiter alone decides.
+//!
+//! | what happens | held | owed | what is left for all |
+//! | --- | --- | --- | --- |
+//! | a call finds a leased one | −1 | | |
+//! | a call finds none, but credit | | +1 | |
+//! | the store answers | + what it leased | − what was reported | as the store says |
+//! | the store does not answer | 0 | 0 | unknown: the whole burst |
+//! | nobody has called for a while | 0, given back | | as the store says |
 
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
-
-use super::limit::Rate;
-use super::limit::WallClock;
-use crate::redis_store::Store;
+use crate::limiter::Rate;
 use crate::redis_store::limits::{LeaseRequest, Leased};
-
-/// The maximum number of leases that wait for their request to the store. A lease that finds the queue full tries again
-/// at its next call.
-const QUEUE: usize = 16_384;
 
 /// The divisor of the estimated number of calls left. The division applies after all gateways together have
 /// exceeded a shared rate. The quotient is the number of calls that this gateway lets pass without reserving them
@@ -35,54 +31,20 @@ const CAUTIOUS_PART: i64 = 8;
 /// The time for which this gateway is careful after all gateways together have exceeded a shared rate. During this
 /// time it lets fewer calls pass that are not reserved (leased) in the store.
 const CAUTIOUS: Duration = Duration::from_mins(5);
+/// The number of bursts by which all gateways together can have exceeded a rate: what the store keeps is no more.
+const MAX_OVERDRAFT: i64 = 16;
 /// The minimum time for which calls are leased in advance. At least as many calls are leased as pass in this time
 /// at the full rate, but at most the burst.
 const AHEAD: Duration = Duration::from_millis(50);
 
-/// The shared store, and the queue through which leases ask for their next request to the store.
-pub(crate) struct LeaseClient {
-    /// The shared store. Empty until the store is connected.
-    store: OnceLock<Arc<Store>>,
-    queue: mpsc::Sender<Arc<Lease>>,
-    clock: Arc<WallClock>,
-}
-
-pub(crate) type LeaseQueue = mpsc::Receiver<Arc<Lease>>;
-
-impl LeaseClient {
-    /// Creates a client without a store. Also returns the receiving end of the queue of leases that wait for a request
-    /// to the store.
-    pub(crate) fn new(clock: &Arc<WallClock>) -> (Arc<Self>, LeaseQueue) {
-        let (queue, queued) = mpsc::channel(QUEUE);
-        (Arc::new(Self { store: OnceLock::new(), queue, clock: Arc::clone(clock) }), queued)
-    }
-
-    pub(crate) fn connect(&self, store: Arc<Store>) {
-        let _ = self.store.set(store);
-    }
-
-    /// Returns the shared store. `None` while the store is not connected, is unreachable, or accepts no writes.
-    fn store(&self) -> Option<&Arc<Store>> {
-        self.store.get().filter(|store| store.takes_writes())
-    }
-}
-
-/// The calls that this gateway has leased from one shared rate. The rate belongs to a key or a client address.
-pub(crate) struct Lease {
-    /// The name of the shared rate in the store.
-    of: String,
-    client: Arc<LeaseClient>,
-    state: Mutex<LeaseState>,
-}
-
-/// The state of a lease. Times are those of [`WallClock::steady`].
+/// The calls that this gateway has leased from one shared rate. Times count from any one point.
 #[derive(Debug, Default)]
-struct LeaseState {
+pub(super) struct LeaseState {
     /// The number of leased calls that are not used yet.
     held: u32,
     /// The number of calls that passed without being leased, and that the store has not counted yet.
     owed: u32,
-    /// The number of calls that passed since [`Lease::ask`] or [`Lease::settle`] last ran.
+    /// The number of calls that passed since the last request to the store, or the last [`Self::give_back_idle`].
     used: u32,
     /// The number of unused leased calls that this gateway should have had after the last request to the store.
     wanted: u32,
@@ -96,8 +58,6 @@ struct LeaseState {
     cautious_until: Duration,
     /// The rate of the plan at the last call. `None` before the first call.
     rate: Option<Rate>,
-    /// The latest time of a call.
-    latest: Duration,
 }
 
 impl LeaseState {
@@ -112,15 +72,12 @@ impl LeaseState {
     }
 
     /// Notes the rate of the plan. If it has changed, the used calls carry over, but at most the new burst, as in the
-    /// gateway's own limiter and in the store. Returns the time at which a call of the time `now` is judged, as that
-    /// limiter does: no earlier than another call.
-    fn follow(&mut self, rate: Rate, now: Duration) -> Duration {
-        self.latest = self.latest.max(now);
+    /// gateway's own limiter and in the store.
+    fn follow(&mut self, rate: Rate, now: Duration) {
         if let Some(old) = self.rate.replace(rate).filter(|old| *old != rate && self.known.is_some()) {
             let used = i64::from(old.burst) - self.left(old, now);
             self.known = Some((i64::from(rate.burst) - used.min(rate.burst.into()), now));
         }
-        self.latest
     }
 
     /// Returns the number of further calls that may pass without being leased from the store.
@@ -134,7 +91,8 @@ impl LeaseState {
     ///
     /// # Errors
     /// No leased call and no credit is left. The error is the time until a call may pass.
-    fn take(&mut self, rate: Rate, now: Duration) -> Result<(), Duration> {
+    pub(super) fn take(&mut self, rate: Rate, now: Duration) -> Result<(), Duration> {
+        self.follow(rate, now);
         if self.held > 0 {
             self.held -= 1;
         } else if self.credit(rate, now) > 0 {
@@ -147,128 +105,83 @@ impl LeaseState {
         Ok(())
     }
 
-    /// Returns true if a request to the store is due. The request reports calls that passed without a leased call,
-    /// or leases more calls because few leased calls are left.
-    fn is_due(&self, rate: Rate, now: Duration) -> bool {
+    /// Gives back a call that was taken, because the gateway's own limiter has refused it.
+    pub(super) fn give_back(&mut self) {
+        self.held = self.held.saturating_add(1);
+        self.used = self.used.saturating_sub(1);
+    }
+
+    /// Returns the estimated number of calls that would pass now.
+    pub(super) fn passing(&self, rate: Rate, now: Duration) -> u32 {
+        let left = self.left(rate, now).saturating_sub(self.owed.into()).max(0) + i64::from(self.held);
+        u32::try_from(left).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn holds_calls(&self) -> bool {
+        self.held > 0
+    }
+
+    /// Notes that a request to the store is queued, if one is due. Returns true if it was due: it reports calls that passed
+    /// without a leased call, or leases more calls because few leased calls are left.
+    pub(super) fn begin(&mut self, rate: Rate, now: Duration) -> bool {
         let low = self.held <= self.wanted / 2;
-        !self.asking && (self.owed > 0 || (low && self.left(rate, now) > 0))
+        let is_due = !self.asking && (self.owed > 0 || (low && self.left(rate, now) > 0));
+        self.asking |= is_due;
+        is_due
+    }
+
+    /// Notes that the request found no place in the queue. The next call tries again.
+    pub(super) fn not_queued(&mut self) {
+        self.asking = false;
     }
 
     /// Returns the next request to the store. The request reports the calls that passed without a leased call, and
-    /// leases calls for the near future.
-    fn ask(&mut self, rate: Rate) -> LeaseRequest {
+    /// leases calls for the near future. `None` before the first call.
+    pub(super) fn ask(&mut self) -> Option<LeaseRequest> {
+        let rate = self.rate?;
         let ahead = u32::try_from(AHEAD.as_nanos() / rate.cell.as_nanos().max(1)).unwrap_or(u32::MAX);
         self.wanted = self.used.saturating_mul(2).max(ahead).clamp(1, rate.burst);
         self.used = 0;
         let want = self.wanted.saturating_sub(self.held);
-        LeaseRequest { used: self.owed.into(), want, cell: rate.cell, burst: rate.burst }
+        Some(LeaseRequest { used: self.owed.into(), want, cell: rate.cell, burst: rate.burst })
     }
 
-    /// Applies the store's answer to a request that reported `booked` calls as passed without a leased call.
-    fn answered(&mut self, booked: u32, leased: Leased, now: Duration) {
+    /// Applies the store's answer to the request `ask`, as far as it can be true.
+    pub(super) fn answered(&mut self, ask: LeaseRequest, leased: Leased, now: Duration) {
+        let booked = u32::try_from(ask.used).unwrap_or_default();
         self.owed = self.owed.saturating_sub(booked);
-        self.held = self.held.saturating_add(leased.calls);
+        self.held = self.held.saturating_add(leased.calls.min(ask.want));
         if leased.left < 0 && booked > 0 {
             self.cautious_until = now + CAUTIOUS;
         }
-        self.known = Some((leased.left, now));
+        self.heard(ask, leased, now);
         self.asking = false;
+    }
+
+    fn heard(&mut self, ask: LeaseRequest, leased: Leased, now: Duration) {
+        let burst = i64::from(ask.burst);
+        self.known = Some((leased.left.clamp(-MAX_OVERDRAFT * burst, burst), now));
     }
 
     /// Forgets the leased calls and the calls that the store should still count, because a request has failed. The
     /// store may or may not have counted these calls.
-    fn failed(&mut self) {
+    pub(super) fn failed(&mut self) {
         (self.owed, self.held, self.used, self.asking) = (0, 0, 0, false);
         self.known = None;
     }
-}
 
-impl Lease {
-    /// Creates a lease without leased calls for the shared rate named `of` in the store.
-    pub(crate) fn new(of: String, client: &Arc<LeaseClient>) -> Arc<Self> {
-        Arc::new(Self { of, client: Arc::clone(client), state: Mutex::default() })
+    /// Takes the leased calls, to give them back to the store, if no call has passed since this function or [`Self::ask`]
+    /// last ran. Returns the request to the store.
+    pub(super) fn give_back_idle(&mut self) -> Option<LeaseRequest> {
+        let idle = std::mem::take(&mut self.used) == 0 && !self.asking;
+        let rate = self.rate.filter(|_| idle && self.held > 0)?;
+        let back = std::mem::take(&mut self.held);
+        Some(LeaseRequest { used: -i64::from(back), want: 0, cell: rate.cell, burst: rate.burst })
     }
 
-    /// Takes one call. Also queues this lease for a request to the store if a request is due. Returns false if the
-    /// store is unreachable. The call then passes without being counted here.
-    ///
-    /// # Errors
-    /// The shared rate is used up. The error is the time until a call may pass.
-    pub(crate) fn take(self: &Arc<Self>, rate: Rate, now: Duration) -> Result<bool, Duration> {
-        if self.client.store().is_none() {
-            return Ok(false);
-        }
-        let mut state = self.lock();
-        let now = state.follow(rate, now);
-        let taken = state.take(rate, now);
-        if state.is_due(rate, now) {
-            state.asking = true;
-            drop(state);
-            if self.client.queue.try_send(Arc::clone(self)).is_err() {
-                self.lock().asking = false;
-            }
-        }
-        taken.map(|()| true)
-    }
-
-    /// Gives back a call for which [`Self::take`] returned true, because the gateway's own limiter has refused the
-    /// call.
-    pub(crate) fn give_back(&self) {
-        let mut state = self.lock();
-        state.held = state.held.saturating_add(1);
-        state.used = state.used.saturating_sub(1);
-    }
-
-    /// Returns the estimated number of calls that would pass now. `None` while the store is unreachable.
-    pub(crate) fn left(&self, rate: Rate, now: Duration) -> Option<u32> {
-        self.client.store()?;
-        let state = self.lock();
-        let left = state.left(rate, now).saturating_sub(state.owed.into()).max(0) + i64::from(state.held);
-        Some(u32::try_from(left).unwrap_or(u32::MAX))
-    }
-
-    /// Sends the next request to the store and applies the answer. Returns true if unused leased calls are left.
-    pub(crate) async fn ask(&self) -> bool {
-        let (ask, booked) = {
-            let mut state = self.lock();
-            let Some(rate) = state.rate else { return false };
-            (state.ask(rate), state.owed)
-        };
-        let answer = self.send(ask).await;
-        let mut state = self.lock();
-        match answer {
-            Some((leased, now)) => state.answered(booked, leased, now),
-            None => state.failed(),
-        }
-        state.held > 0
-    }
-
-    /// Gives the leased calls back to the store if no call has passed since this function or [`Self::ask`] last
-    /// ran. Returns true if unused leased calls are left.
-    pub(crate) async fn settle(&self) -> bool {
-        let (back, rate) = {
-            let mut state = self.lock();
-            let idle = state.used == 0 && !state.asking;
-            state.used = 0;
-            let (true, Some(rate)) = (idle && state.held > 0, state.rate) else { return state.held > 0 };
-            (std::mem::take(&mut state.held), rate)
-        };
-        let ask = LeaseRequest { used: -i64::from(back), want: 0, cell: rate.cell, burst: rate.burst };
-        if let Some((leased, now)) = self.send(ask).await {
-            self.lock().known = Some((leased.left, now));
-        }
-        self.lock().held > 0
-    }
-
-    /// Sends `ask` to the store, which counts the calls that `ask` reports, and leases further calls. Returns the answer
-    /// and its time. `None` if the request fails.
-    async fn send(&self, ask: LeaseRequest) -> Option<(Leased, Duration)> {
-        let leased = self.client.store.get()?.lease(&self.of, ask).await.ok()?;
-        Some((leased, self.client.clock.steady(Instant::now())))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LeaseState> {
-        self.state.lock()
+    /// Applies the store's answer to the request `ask` of [`Self::give_back_idle`].
+    pub(super) fn given_back(&mut self, ask: LeaseRequest, leased: Leased, now: Duration) {
+        self.heard(ask, leased, now);
     }
 }
 
@@ -298,21 +211,15 @@ mod tests {
             let calls = if left > 0 { i64::from(ask.want).min(((left + 1) / 2).max(1)) } else { 0 };
             rest += calls * cell;
             self.rest = Duration::from_nanos(u64::try_from(rest).unwrap());
-            let wait = if left < 1 { rest + cell - burst * cell - now } else { 0 };
-            Leased {
-                calls: u32::try_from(calls).unwrap(),
-                left: left - calls,
-                wait: Duration::from_nanos(u64::try_from(wait).unwrap()),
-            }
+            Leased { calls: u32::try_from(calls).unwrap(), left: left - calls }
         }
     }
 
     fn ask_if_due(state: &mut LeaseState, store: &mut StoreModel, now: Duration) {
-        if state.is_due(RATE, now) {
-            let booked = state.owed;
-            let ask = state.ask(RATE);
+        if state.begin(RATE, now) {
+            let ask = state.ask().unwrap();
             let leased = store.lease(ask, now);
-            state.answered(booked, leased, now);
+            state.answered(ask, leased, now);
         }
     }
 
@@ -392,7 +299,7 @@ mod tests {
         ] {
             let known = Some((known, MS(1)));
             let mut state = LeaseState { known, rate: Some(old), ..LeaseState::default() };
-            assert_eq!([MS(1), MS(0)].map(|now| state.follow(new, now)), [MS(1), MS(1)]);
+            state.follow(new, MS(1));
             assert_eq!(state.left(new, MS(1)), left, "{old:?} with {known:?} left, then {new:?}");
         }
     }
@@ -406,21 +313,31 @@ mod tests {
         assert!(!state.asking && state.owed == 0 && state.known.is_none());
     }
 
-    #[tokio::test]
-    async fn idle_lease_gives_its_calls_back() {
-        let clock = Arc::new(WallClock::new(jiff::Timestamp::UNIX_EPOCH));
-        let (client, _queue) = LeaseClient::new(&clock);
-        let lease = Lease::new("key".to_owned(), &client);
+    #[test]
+    fn idle_lease_gives_its_calls_back() {
         for (name, held, used, asking, expected) in [
             ("a call has passed", 3, 1, false, 3),
             ("a request is under way", 3, 0, true, 3),
             ("idle", 3, 0, false, 0),
             ("nothing is leased", 0, 0, false, 0),
         ] {
-            *lease.lock() = LeaseState { held, used, asking, rate: Some(RATE), ..LeaseState::default() };
-            assert_eq!(lease.settle().await, expected > 0, "{name}");
-            let state = lease.lock();
+            let mut state = LeaseState { held, used, asking, rate: Some(RATE), ..LeaseState::default() };
+            let back = state.give_back_idle().map(|ask| ask.used);
+            assert_eq!(back, (held > expected).then_some(-3), "{name}");
             assert_eq!((state.held, state.used), (expected, 0), "{name}");
         }
+    }
+
+    #[test]
+    fn what_the_store_says_is_bounded_by_what_it_can_be() {
+        let mut state = LeaseState::default();
+        state.take(RATE, MS(1)).unwrap();
+        let ask = state.ask().unwrap();
+        state.answered(ask, Leased { calls: u32::MAX, left: i64::MAX }, MS(1));
+        assert!(state.held == ask.want && state.passing(RATE, MS(1)) <= 40, "{state:?}");
+        state.answered(ask, Leased { calls: 0, left: i64::MIN }, MS(1));
+        while state.take(RATE, MS(1)).is_ok() {}
+        assert!(state.take(RATE, MS(1)).unwrap_err() < 20 * 20 * RATE.cell);
+        assert!(state.take(RATE, MS(4000)).is_ok(), "and it ends");
     }
 }

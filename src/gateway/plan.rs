@@ -116,7 +116,7 @@ pub(crate) fn admit_method(
 
 /// Returns the price of a call of `method`.
 pub(crate) fn price_of(units: &Units, method: AnyMethod) -> Price {
-    priced(units, units.by_method[method.index()])
+    priced(units, method, units.by_method[method.index()])
 }
 
 /// Returns the price of a call that the cache answers.
@@ -125,21 +125,22 @@ pub(crate) fn price_of(units: &Units, method: AnyMethod) -> Price {
 /// proportionally less, rounded up to a whole unit. No call costs more than its configured price. The
 /// configuration check relies on this: it requires that each quota suffices for one call.
 pub(crate) fn price(units: &Units, query: &Query) -> Price {
-    let mut price = units.by_method[AnyMethod::Own(query.method()).index()];
+    let method = AnyMethod::Own(query.method());
+    let mut price = units.by_method[method.index()];
     if let Query::Accounts(accounts) = query.known() {
         let part = (accounts.pubkeys.len() as u64).clamp(1, FULL_LIST);
         price = (price * part).div_ceil(FULL_LIST);
     }
-    priced(units, price)
+    priced(units, method, price)
 }
 
 /// Returns the price of a call of which the first MiB costs `price`. Bytes are the same work whatever the method is, so a
 /// further MiB costs what a plain call does, and never more than the call itself.
-fn priced(units: &Units, price: u64) -> Price {
+fn priced(units: &Units, method: AnyMethod, price: u64) -> Price {
     // The maximum price is a million, which an f64 holds exactly.
     let miss = f64::from(u32::try_from(price).unwrap_or(u32::MAX));
     let mib = f64::from(u32::try_from(price.min(units.default)).unwrap_or(u32::MAX));
-    Price { miss, mib, hit_factor: units.hit_factor }
+    Price { method, miss, mib, hit_factor: units.hit_factor }
 }
 
 #[cfg(test)]
@@ -219,7 +220,8 @@ mod tests {
             hit_factor: 0.25,
         };
         let query = accounts(100, Commitment::Finalized);
-        assert_eq!(price(&prices, &query), Price { miss: 5.0, mib: 1.0, hit_factor: 0.25 });
+        let method = Method::GetMultipleAccounts.into();
+        assert_eq!(price(&prices, &query), Price { method, miss: 5.0, mib: 1.0, hit_factor: 0.25 });
     }
 
     #[test]

@@ -5,17 +5,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::clock::Period;
 use super::keys::ApiKey;
 use super::keys::validity::KeyValidity;
 use super::known_slots::KnownSlots;
-use super::lease::Lease;
-use super::limit::{Limiter, Rate, Remaining};
-use super::method_rates::MethodRates;
-use super::plan::{self, PlanTerms};
-use super::quota::{OverQuota, Period, Used};
+use super::limits::PlanLimits;
+use super::plan;
+use super::quota::{OverQuota, Use};
 use super::snapshot::PrincipalContext;
 use crate::cache::{Charge, Payer, Price};
 use crate::config::Units;
@@ -26,13 +24,7 @@ use crate::telemetry::metrics::KeyState;
 use crate::telemetry::{KeyMetrics, LimitReason, Outcome};
 
 /// The time to wait if calls in flight have reserved what is left of a quota. Some of it may come back when they end.
-const CALLS_END: Duration = Duration::from_secs(1);
-
-/// The accounts and bytes of a key that are looked at for nothing in each slot, the looks that cost a unit together, and the
-/// bytes that cost another one.
-const FREE_ACCOUNTS: usize = 20;
-const LOOKS_OF_A_UNIT: f64 = 100.0;
-const PIECE: usize = 64 << 10;
+pub(super) const CALLS_END: Duration = Duration::from_secs(1);
 
 /// The id of every caller in mode `open`.
 pub(crate) const ANONYMOUS: &str = "anonymous";
@@ -49,134 +41,6 @@ pub struct Principal {
     known: KnownSlots,
     pub(crate) context: Arc<PrincipalContext>,
     metrics: OnceLock<Arc<KeyMetrics>>,
-}
-
-/// The plan of one key or client address, and the state of its limits. After a reload of the configuration the new
-/// limits share that state.
-pub(crate) struct PlanLimits {
-    pub(crate) terms: Arc<PlanTerms>,
-    rate: Limiter,
-    /// The calls that this gateway has taken in advance from the shared rate. `None` if no shared store is configured.
-    lease: Option<Arc<Lease>>,
-    used: Arc<Used>,
-    /// The id by which the pool tells callers apart.
-    caller: CallerId,
-    /// The permits for requests in flight that the caller holds.
-    permits: Share,
-    /// The bytes of answers that are not sent yet.
-    unsent: Share,
-    /// The bytes of bodies that are arriving, or whose calls are being answered.
-    arriving: Share,
-    /// The open WebSockets, and the subscriptions, of which the plan says how many there may be.
-    connections: Share,
-    subscriptions: Share,
-    /// The looks at accounts in the newest slot, by [`Commitment::index`].
-    looks: Arc<Mutex<[Looks; 3]>>,
-    methods: MethodRates,
-}
-
-/// The looks of one slot that are counted so far. Each slot is a round of looks.
-#[derive(Debug, Default)]
-struct Looks {
-    round: u64,
-    accounts: usize,
-    bytes: usize,
-}
-
-impl Looks {
-    /// Counts a look, and returns its price in units: a part of one, and one for each further piece that is begun.
-    fn units_of(&mut self, round: u64, bytes: usize) -> f64 {
-        if round != self.round {
-            *self = Self { round, ..Self::default() };
-        }
-        let before = self.bytes.div_ceil(PIECE).max(1);
-        (self.accounts, self.bytes) = (self.accounts + 1, self.bytes.saturating_add(bytes));
-        let pieces = self.bytes.div_ceil(PIECE).max(1) - before;
-        let look = if self.accounts > FREE_ACCOUNTS { 1.0 / LOOKS_OF_A_UNIT } else { 0.0 };
-        look + f64::from(u32::try_from(pieces).unwrap_or(u32::MAX))
-    }
-}
-
-impl PlanLimits {
-    /// Creates the limits of the plan `terms` for `holder`, a key or a client address. Their state continues from
-    /// `before`, the same caller's limits before a reload. `used` holds the units used so far.
-    pub(crate) fn new(
-        terms: Arc<PlanTerms>,
-        before: Option<&Self>,
-        used: Arc<Used>,
-        holder: &str,
-        context: &PrincipalContext,
-    ) -> Self {
-        let rate = Rate::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst);
-        let none = MethodRates::default();
-        let old = before.map_or(&none, |before| &before.methods);
-        let methods = MethodRates::after(old, &terms.plan.rate, context.clock.steady(Instant::now()));
-        let lease = || context.lease_client.as_ref().map(|client| Lease::new(holder.to_owned(), client));
-        if let Some(old) = before {
-            let rate = Limiter::after(&old.rate, rate, context.clock.steady(Instant::now()));
-            return Self {
-                terms,
-                rate,
-                lease: old.lease.clone().or_else(lease),
-                used,
-                caller: old.caller,
-                permits: old.permits.clone(),
-                unsent: old.unsent.clone(),
-                arriving: old.arriving.clone(),
-                connections: old.connections.clone(),
-                subscriptions: old.subscriptions.clone(),
-                looks: Arc::clone(&old.looks),
-                methods,
-            };
-        }
-        Self {
-            terms,
-            rate: Limiter::new(rate),
-            lease: lease(),
-            used,
-            caller: CallerId::fresh(),
-            permits: Share::default(),
-            unsent: Share::default(),
-            arriving: Share::default(),
-            connections: Share::default(),
-            subscriptions: Share::default(),
-            looks: Arc::default(),
-            methods,
-        }
-    }
-
-    /// Takes one call from the shared rate, if there is one, and from this gateway's own rate. `steady` is the
-    /// current time as `WallClock::steady` returns it.
-    ///
-    /// # Errors
-    /// A rate is used up. The error is the time until the next call may pass. No call is taken from either rate then.
-    fn take(&self, steady: Duration) -> Result<(), Duration> {
-        let Some(lease) = &self.lease else { return self.rate.take(steady) };
-        let counts = lease.take(self.rate.rate(), steady)?;
-        self.rate.take(steady).inspect_err(|_| {
-            if counts {
-                lease.give_back();
-            }
-        })
-    }
-
-    pub(crate) fn used(&self) -> &Used {
-        &self.used
-    }
-
-    /// Returns the part of the rate that is left. The number of calls is the lower of two numbers: the calls left
-    /// of the shared rate, and those left of this gateway's own rate. The time is that of the own rate.
-    pub(crate) fn left(&self, steady: Duration) -> Remaining {
-        let own = self.rate.left(steady);
-        let shared = self.lease.as_ref().and_then(|lease| lease.left(self.rate.rate(), steady));
-        Remaining { calls: shared.map_or(own.calls, |shared| shared.min(own.calls)), ..own }
-    }
-
-    /// Returns the quotas of the day and the month. `None` if the plan has neither, so that no units are reserved.
-    fn quotas(&self) -> Option<[Option<u64>; 2]> {
-        let quotas = [self.terms.plan.daily_units, self.terms.plan.monthly_units];
-        Some(quotas).filter(|quotas| *quotas != [None; 2])
-    }
 }
 
 impl Principal {
@@ -251,7 +115,7 @@ impl Principal {
 
     /// Returns the id by which the pool tells callers apart. The id stays the same after a reload.
     pub fn caller(&self) -> CallerId {
-        self.limits.as_ref().map(|limits| limits.caller).unwrap_or_default()
+        self.limits.as_ref().map(|limits| limits.holds.caller).unwrap_or_default()
     }
 
     /// Returns who watches the chain from `address`. Callers without a plan are told apart by their addresses.
@@ -263,19 +127,19 @@ impl Principal {
     /// no permit is free. A caller without a plan may take any free permit.
     pub fn hold(&self, free: usize) -> Option<Held> {
         let Some(limits) = &self.limits else { return (free > 0).then(Held::uncounted) };
-        limits.permits.hold(1, free)
+        limits.holds.permits.hold(1, free)
     }
 
     /// Takes `bytes` of the `free` bytes for unsent answers. Dropping the result gives them back. `None` if the
     /// bytes would exceed the key's fair share. The bytes of a caller without a plan are not counted.
     pub fn hold_bytes(&self, bytes: usize, free: usize) -> Option<Held> {
         let Some(limits) = &self.limits else { return Some(Held::uncounted()) };
-        limits.unsent.hold(bytes, free)
+        limits.holds.unsent.hold(bytes, free)
     }
 
     /// Returns the caller's share of the memory for bodies. `None` for a caller without a plan.
     pub(crate) fn arriving(&self) -> Option<Share> {
-        self.limits.as_ref().map(|limits| limits.arriving.clone())
+        self.limits.as_ref().map(|limits| limits.holds.arriving.clone())
     }
 
     /// Checks that the plan and the key allow a call, and reserves its price.
@@ -288,8 +152,7 @@ impl Principal {
             Some(limits) => plan::admit(&limits.terms, self.validity.scope.methods.as_deref(), query)?,
             None => self.allows(AnyMethod::Own(query.method()), query.commitment())?,
         }
-        self.take_of(query.method().into())?;
-        self.reserve(plan::price(self.units(), query))
+        self.charge(plan::price(self.units(), query))
     }
 
     /// Checks that the plan and the key allow a call that is forwarded, and reserves its price. Returns the call to send with
@@ -307,26 +170,6 @@ impl Principal {
             call = call.canonical();
         }
         Ok((call, charge))
-    }
-
-    /// Takes one of the WebSockets that the plan allows. Dropping the result gives it back.
-    ///
-    /// # Errors
-    /// [`Error::Forbidden`] if the plan allows none, [`Error::Limited`] if the key has as many as it may.
-    pub fn hold_connection(&self) -> Result<Held, Error> {
-        let Some(limits) = &self.limits else { return Ok(Held::uncounted()) };
-        match limits.terms.plan.connections {
-            0 => Err(Error::Forbidden("a WebSocket".to_owned())),
-            limit => limits.connections.hold_one_of(limit).ok_or_else(|| {
-                self.limited(LimitReason::Connections, format!("{limit} open WebSockets"), CALLS_END)
-            }),
-        }
-    }
-
-    /// Takes one of the subscriptions that the plan allows. `None` if the key has as many as it may.
-    pub fn hold_subscription(&self) -> Option<Held> {
-        let Some(limits) = &self.limits else { return Some(Held::uncounted()) };
-        limits.subscriptions.hold_one_of(limits.terms.plan.subscriptions)
     }
 
     /// Checks that the plan and the key allow a method.
@@ -355,8 +198,7 @@ impl Principal {
         commitment: Option<Commitment>,
     ) -> Result<Charge, Error> {
         self.allows(method, commitment)?;
-        self.take_of(method)?;
-        self.reserve(plan::price_of(self.units(), method))
+        self.charge(plan::price_of(self.units(), method))
     }
 
     /// Checks that the plan and the key allow a subscription.
@@ -371,63 +213,21 @@ impl Principal {
         }
     }
 
-    /// Checks that the plan and the key allow a subscription now.
-    ///
-    /// # Errors
-    /// As for [`Self::allows_subscription`], and [`Error::Limited`] if nothing is left of the method's own rate.
-    pub fn admit_subscription(&self, to: &Subscription) -> Result<(), Error> {
-        self.allows_subscription(to)?;
-        self.take_of(AnyMethod::Subscription(to.method()))
-    }
-
-    /// Reserves the price of a subscription.
-    ///
-    /// # Errors
-    /// [`Error::Limited`] if too little is left of a quota.
-    pub fn charge_subscription(self: &Arc<Self>, to: &Subscription) -> Result<Charge, Error> {
-        self.reserve(plan::price_of(self.units(), AnyMethod::Subscription(to.method())))
-    }
-
     /// Takes one call from the method's own rate, if the plan has one.
     ///
     /// # Errors
     /// [`Error::Limited`] if it is used up. The error names the limit and the time to wait.
-    fn take_of(&self, method: AnyMethod) -> Result<(), Error> {
+    pub(super) fn take_of(&self, method: AnyMethod) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
-        limits.methods.take(method, || self.context.clock.steady(Instant::now())).map_err(|wait| {
+        limits.take_of(method).map_err(|wait| {
             let rate = limits.terms.plan.rate.get(&method).map(ToString::to_string).unwrap_or_default();
             self.limited(LimitReason::Method, format!("{rate} of {}", method.as_str()), wait)
         })
     }
 
     /// Returns the prices of calls.
-    fn units(&self) -> &Units {
+    pub(super) fn units(&self) -> &Units {
         self.limits.as_ref().map_or(&self.context.units, |limits| &limits.terms.units)
-    }
-
-    /// Adds the price of a notification to the key's usage.
-    pub fn charge_notification(&self) {
-        let price = self.units().notification;
-        if price > 0 {
-            self.book(to_f64(price));
-        }
-    }
-
-    /// Adds the price of a look at a watched account of this length. The first looks of a slot and their bytes are free.
-    pub fn charge_look(&self, at: Commitment, round: u64, bytes: usize) {
-        let (price, Some(limits)) = (self.units().looks, &self.limits) else { return };
-        if price > 0 {
-            let mut looks = limits.looks.lock();
-            self.book(to_f64(price) * looks[at.index()].units_of(round, bytes));
-        }
-    }
-
-    /// Adds the price of this number of looks at signatures that are waited for although they will hardly land.
-    pub fn charge_lasting(&self, looks: f64) {
-        let price = self.units().looks;
-        if price > 0 && looks > 0.0 {
-            self.book(to_f64(price) * looks / LOOKS_OF_A_UNIT);
-        }
     }
 
     /// Checks that the plan and the key allow to send transactions. Without a plan nobody may.
@@ -446,21 +246,34 @@ impl Principal {
     /// # Errors
     /// [`Error::Limited`] if too little is left of the method's own rate or of a quota.
     pub fn admit_send(self: &Arc<Self>) -> Result<Charge, Error> {
-        self.take_of(AnyMethod::Send)?;
-        self.reserve(plan::price_of(self.units(), AnyMethod::Send))
+        self.charge(plan::price_of(self.units(), AnyMethod::Send))
     }
 
-    /// Reserves the highest price of a call. Dropping the charge turns the units into used ones, or gives them back.
+    /// Reserves the highest price of a call, and takes it from the rate of its method.
+    ///
+    /// # Errors
+    /// [`Error::Limited`] if too little is left of the rate or of a quota. Then nothing is taken from either.
+    pub(super) fn charge(self: &Arc<Self>, price: Price) -> Result<Charge, Error> {
+        self.reserve(price)?;
+        self.take_of(price.method).inspect_err(|_| {
+            if let Some((limits, _)) = self.quotas() {
+                limits.used.release(price.miss);
+            }
+        })?;
+        Ok(Charge::new(Arc::clone(self) as _, price))
+    }
+
+    /// Reserves the highest price of a call. Settling its charge turns the units into used ones, or gives them back.
     ///
     /// # Errors
     /// [`Error::Limited`] if too little is left of a quota. The error names the quota and the time to wait.
-    fn reserve(self: &Arc<Self>, price: Price) -> Result<Charge, Error> {
+    pub(super) fn reserve(&self, price: Price) -> Result<(), Error> {
         if let Some((limits, quotas)) = self.quotas() {
             let wall = self.context.clock.wall(Instant::now());
             let reserved = limits.used.reserve(Period::of(wall), price.miss, quotas);
             reserved.map_err(|over| self.over_quota(over, quotas, wall))?;
         }
-        Ok(Charge::new(Arc::clone(self) as _, price))
+        Ok(())
     }
 
     /// Checks that something is left of each quota, apart from what calls in flight may use. Whoever stays connected does not
@@ -477,7 +290,7 @@ impl Principal {
     }
 
     /// Returns the limits and the quotas of the day and the month. `None` if there is neither.
-    fn quotas(&self) -> Option<(&PlanLimits, [Option<u64>; 2])> {
+    pub(super) fn quotas(&self) -> Option<(&PlanLimits, [Option<u64>; 2])> {
         let limits = self.limits.as_ref()?;
         Some((limits, limits.quotas()?))
     }
@@ -494,19 +307,20 @@ impl Principal {
     ///
     /// # Errors
     /// [`Error::Limited`] if the rate is used up. The error names the limit and the time to wait.
-    pub fn take(&self, now: Instant) -> Result<(), Error> {
+    pub fn take(&self) -> Result<(), Error> {
         let Some(limits) = &self.limits else { return Ok(()) };
         let per_second = limits.terms.plan.rps;
         limits
-            .take(self.context.clock.steady(now))
+            .rate
+            .take()
             .map_err(|wait| self.limited(LimitReason::Rate, format!("{per_second} calls a second"), wait))
     }
 
     /// Takes one call from the rate, without an error if the rate is used up. Used for calls that are refused or
     /// ignored in any case.
-    pub fn note_call(&self, now: Instant) {
+    pub fn note_call(&self) {
         if let Some(limits) = &self.limits {
-            let _ = limits.take(self.context.clock.steady(now));
+            let _ = limits.rate.take();
         }
     }
 
@@ -537,17 +351,24 @@ impl Principal {
         }
     }
 
-    fn limited(&self, reason: LimitReason, limit: String, retry_after: Duration) -> Error {
+    pub(super) fn limited(&self, reason: LimitReason, limit: String, retry_after: Duration) -> Error {
         self.metrics().limited.at(reason).inc();
         Error::Limited { limit, reason: reason.as_str(), retry_after }
     }
 
-    /// Adds `units` to the usage of the current day and month, and to the key's metrics.
-    pub(super) fn book(&self, units: f64) {
+    /// Adds units that belong to no call to the usage of the current day and month, and to the key's metrics. `what` names
+    /// them in the usage file.
+    pub(super) fn book(&self, what: &'static str, units: f64) {
+        self.used(Use { method: what, calls: 0, units, reserved: 0.0 });
+    }
+
+    fn used(&self, what: Use) {
         if let Some(limits) = &self.limits {
-            limits.used.book(Period::of(self.context.clock.wall(Instant::now())), units);
+            limits.used.book(Period::of(self.context.clock.wall(Instant::now())), what);
         }
-        self.metrics().units.at(()).inc_by(units);
+        if what.units > 0.0 {
+            self.metrics().units.at(()).inc_by(what.units);
+        }
     }
 
     /// Returns true if the caller has a plan. Without a plan nothing is charged.
@@ -562,34 +383,6 @@ impl Principal {
 
     fn metrics(&self) -> &KeyMetrics {
         self.metrics.get_or_init(|| self.context.metrics.key(&self.id))
-    }
-
-    /// Returns the value of the header `RateLimit-Policy`. `None` for a caller without a plan.
-    pub fn policy(&self) -> Option<&str> {
-        self.limits.as_ref().map(|limits| &*limits.terms.policy)
-    }
-
-    /// Appends the value of the header `RateLimit` to `out`, such as `"rate";r=199;t=1, "day";r=999990;t=3600`. `r` is
-    /// the part of a limit that is left at `now`, without the units that calls in flight have reserved. `t` is the number of seconds until the whole limit is free again.
-    pub fn write_left(&self, out: &mut Vec<u8>, now: Instant) {
-        let Some(limits) = &self.limits else { return };
-        let mut write = |before: &str, left: u64, until: Duration| {
-            out.extend_from_slice(before.as_bytes());
-            out.extend_from_slice(itoa::Buffer::new().format(left).as_bytes());
-            out.extend_from_slice(b";t=");
-            out.extend_from_slice(itoa::Buffer::new().format(seconds(until)).as_bytes());
-        };
-        let rate = limits.left(self.context.clock.steady(now));
-        write("\"rate\";r=", rate.calls.into(), rate.full_in);
-        let Some(quotas) = limits.quotas() else { return };
-        let wall = self.context.clock.wall(now);
-        let (used, ends) = (limits.used.units(Period::of(wall)), Period::ends_in(wall));
-        let reserved = limits.used.reserved();
-        for (at, name) in [", \"day\";r=", ", \"month\";r="].into_iter().enumerate() {
-            if let Some(quota) = quotas[at] {
-                write(name, quota.saturating_sub(ceiling(used[at] + reserved)), ends[at]);
-            }
-        }
     }
 }
 
@@ -635,33 +428,7 @@ pub(crate) fn to_f64(units: u64) -> f64 {
 
 impl Payer for Principal {
     fn settle(&self, price: Price, units: f64) {
-        if units > 0.0 {
-            self.book(units);
-        }
-        if let Some((limits, _)) = self.quotas() {
-            limits.used.release(price.miss);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looks_cost_by_number_and_length_beyond_what_is_free() {
-        let day = |accounts: usize, bytes: usize| -> f64 {
-            let mut looks = Looks::default();
-            (1..=10)
-                .flat_map(|slot| (0..accounts).map(move |_| slot))
-                .map(|slot| looks.units_of(slot, bytes))
-                .sum()
-        };
-        for (accounts, bytes, expected) in
-            [(20, 200, 0.0), (120, 200, 10.0), (1, 10 << 20, 10.0 * 159.0), (2, 64 << 10, 10.0)]
-        {
-            let units = day(accounts, bytes);
-            assert!((units - expected).abs() < 1e-6, "{accounts} accounts of {bytes} bytes: {units}");
-        }
+        let reserved = if self.quotas().is_some() { price.miss } else { 0.0 };
+        self.used(Use { method: price.method.as_str(), calls: 1, units, reserved });
     }
 }

@@ -1,228 +1,141 @@
-//! Quotas: the units used in the current UTC day and month, which a file keeps over restarts.
+//! The usage of one key: what its quotas count, what the usage file does not have yet, and what the shared store has not
+//! counted yet. One lock guards all of it, so that these agree at any time.
 //!
 //! A call reserves its highest price before anything is asked for it, because its price is known only afterwards. So
 //! calls in flight exceed no quota. Reserved units belong to no day or month: they become used, or are given back, in
 //! the window in which the call ends.
 //!
-//! No task resets the usage of a day or month that has ended. Each access compares the stored number of the day or
-//! month with the current number instead.
+//! Units are counted in thousandths, because a hit may cost a fraction of a unit.
 
 mod ledger;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-use jiff::Timestamp;
-use jiff::civil::Date;
-use jiff::tz::Offset;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::redis_store::limits::{Booker, Booking};
+use super::clock::{Period, WindowNumber};
+use super::usage_file::{Thousandths, UsageLine};
+use crate::redis_store::limits::{Booker, Booking, Totals};
 pub(crate) use ledger::Ledger;
 pub use ledger::UsageError;
 
-/// The number of parts into which a unit is divided. Usage is counted in these parts, because a hit may cost a fraction
-/// of a unit.
-const THOUSANDTHS: f64 = 1000.0;
+/// The number of days, and of months, of which the units are known. A clock that jumps and returns finds what was used
+/// before.
+const KEPT: usize = 3;
 
-/// The number of a day or month since 1970. The type has room for the days until 2149.
-type WindowNumber = u16;
+/// The units of the days, or of the months, that were counted last. The newest of them is first.
+#[derive(Debug, Default)]
+struct Windows([(WindowNumber, u64); KEPT]);
 
-/// The UTC day and month that contain a point in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Period {
+impl Windows {
+    /// Returns the units of a window. While the clock was never set, that is the last window.
+    fn get(&self, number: WindowNumber) -> u64 {
+        let [(first, units), ..] = self.0;
+        if number == 0 || first == 0 {
+            return units;
+        }
+        self.0.iter().find(|(known, _)| *known == number).map_or(0, |(_, units)| *units)
+    }
+
+    /// Returns the units of a window to change them. What was used before the clock was set counts in the first window after
+    /// it.
+    fn of(&mut self, number: WindowNumber) -> &mut u64 {
+        if number != 0 && self.0[0].0 == 0 {
+            self.0[0].0 = number;
+        }
+        if number != 0 && self.0[0].0 != number {
+            let at = self.0.iter().position(|(known, _)| *known == number).unwrap_or(KEPT - 1);
+            if self.0[at].0 != number {
+                self.0[at] = (number, 0);
+            }
+            self.0[..=at].rotate_right(1);
+        }
+        &mut self.0[0].1
+    }
+}
+
+/// Units by day and by month.
+#[derive(Debug, Default)]
+struct Units([Windows; 2]);
+
+impl Units {
+    fn get(&self, period: Period) -> [u64; 2] {
+        let windows = period.windows();
+        [0, 1].map(|at| self.0[at].get(windows[at]))
+    }
+
+    fn add(&mut self, period: Period, thousandths: u64) {
+        self.change(period.windows(), |_, units| units.saturating_add(thousandths));
+    }
+
+    fn set(&mut self, period: Period, thousandths: [u64; 2]) {
+        self.change(period.windows(), |at, _| thousandths[at]);
+    }
+
+    /// Changes the units of a day and a month. `next` gets 0 for the day or 1 for the month, and the units so far.
+    fn change(&mut self, windows: [WindowNumber; 2], next: impl Fn(usize, u64) -> u64) {
+        for (at, number) in windows.into_iter().enumerate() {
+            let units = self.0[at].of(number);
+            *units = next(at, *units);
+        }
+    }
+}
+
+/// The units of a key that the shared store has not counted yet. Units of a day or month that has ended are forgotten.
+#[derive(Debug, Default)]
+struct Sharing {
+    /// The units of which the store does not know.
+    waiting: Units,
+    /// The request that the store has not answered. It is repeated unchanged, so that it counts once.
+    open: Option<Booking>,
+    /// True if the next request must read the totals although no units wait.
+    wants_totals: bool,
+    /// The marks of the totals of the day and the month in the store, which change when an operator sets them.
+    marks: [u32; 2],
+}
+
+/// The calls of a key on one day that the usage file does not have.
+#[derive(Debug)]
+struct UnsavedDay {
     day: WindowNumber,
-    month: WindowNumber,
-    date: Date,
+    /// The number of calls and their units, by method.
+    calls: Vec<(&'static str, u64, u64)>,
 }
 
-impl Period {
-    pub(crate) fn of(wall: Timestamp) -> Self {
-        let date = Offset::UTC.to_datetime(wall).date();
-        let months = i32::from(date.year() - 1970) * 12 + i32::from(date.month()) - 1;
-        let is_known = is_clock_set(wall);
-        let number =
-            |n: i64| if is_known { WindowNumber::try_from(n).unwrap_or(WindowNumber::MAX) } else { 0 };
-        Self { day: number(wall.as_second().div_euclid(86_400)), month: number(months.into()), date }
-    }
-
-    fn windows(self) -> [WindowNumber; 2] {
-        [self.day, self.month]
-    }
-
-    /// Returns the time from `wall` to the end of its UTC day, and to the end of its UTC month.
-    pub(crate) fn ends_in(wall: Timestamp) -> [Duration; 2] {
-        let date = Offset::UTC.to_datetime(wall).date();
-        let until = |end: Option<Date>| {
-            let end = end.and_then(|date| {
-                Offset::UTC.to_timestamp(date.to_datetime(jiff::civil::Time::midnight())).ok()
-            });
-            end.and_then(|end| Duration::try_from(end.duration_since(wall)).ok()).unwrap_or_default()
-        };
-        [until(date.tomorrow().ok()), until(date.last_of_month().tomorrow().ok())]
-    }
-}
-
-/// Returns false for a time before this version was written: the clock of the machine was never set.
-pub(crate) fn is_clock_set(wall: Timestamp) -> bool {
-    const START_OF_2026: i64 = 1_767_225_600;
-    wall.as_second() >= START_OF_2026
-}
-
-/// The usage in the current window, a day or a month, and in the one that was current before it, each as a word. The
-/// upper 16 bits are the window's number. The lower 48 bits are the usage in thousandths of units, up to 2.8e11 units.
 #[derive(Debug, Default)]
-struct Window {
-    now: AtomicU64,
-    before: AtomicU64,
+struct Record {
+    /// The units that count for the quotas, of all replicas.
+    used: Units,
+    /// The units that calls in flight have reserved.
+    reserved: u64,
+    /// `None` if no file keeps the usage.
+    unsaved: Option<Vec<UnsavedDay>>,
+    /// `None` without a shared store.
+    sharing: Option<Box<Sharing>>,
 }
 
-/// The mask of the lower 48 bits, which is also the highest usage.
-const USED: u64 = (1 << 48) - 1;
-
-/// Held while a window ends. That is rare, so all share it.
-static ENDING: Mutex<()> = Mutex::new(());
-
-fn word(number: WindowNumber, used: u64) -> u64 {
-    u64::from(number) << 48 | used.min(USED)
-}
-
-/// Splits a word of a [`Window`] into the window's number and the usage.
-fn parts(word: u64) -> (WindowNumber, u64) {
-    // Truncation to the upper 16 bits is intended.
-    ((word >> 48) as WindowNumber, word & USED)
-}
-
-impl Window {
-    fn at(number: WindowNumber, used: u64) -> Self {
-        Self { now: AtomicU64::new(word(number, used)), before: AtomicU64::default() }
-    }
-
-    /// Makes `number` the current window, and returns its word.
-    ///
-    /// A later window begins with no usage. A clock that goes back was wrong before, or is wrong now, or a caller is late
-    /// who has read it before the end of a window. In each case what was used goes along, and is still there if the clock
-    /// returns. `number` is 0 while the clock was never set, and then any window stays.
-    fn current(&self, number: WindowNumber) -> u64 {
-        loop {
-            let now = self.now.load(Ordering::Acquire);
-            let (known, used) = parts(now);
-            if known == number || number == 0 {
-                return now;
-            }
-            let _one = ENDING.lock();
-            let (before, left) = parts(self.before.load(Ordering::Relaxed));
-            let used = match number {
-                _ if number < known || known == 0 => used + if before >= number { left } else { 0 },
-                _ if number == before => left,
-                _ => 0,
-            };
-            let next = word(number, used);
-            if self.now.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.before.store(now, Ordering::Relaxed);
-                return next;
-            }
-        }
-    }
-
-    /// Returns the usage of window `number`, which need not be the current one.
-    fn used_in(&self, number: WindowNumber) -> u64 {
-        let words = [&self.now, &self.before].map(|word| parts(word.load(Ordering::Acquire)));
-        words.into_iter().find(|(known, _)| *known == number).map_or(0, |(_, used)| used)
-    }
-
-    /// Changes the usage of window `number`, or of the one that has just begun. `next` gets the window's number and its
-    /// usage. Returns the usage before.
-    fn change(&self, number: WindowNumber, next: impl Fn(WindowNumber, u64) -> u64) -> u64 {
-        self.current(number);
-        let change = |now| {
-            let (number, used) = parts(now);
-            Some(word(number, next(number, used)))
-        };
-        // Infallible: the closure always returns a value.
-        parts(self.now.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change).unwrap_or_default()).1
+impl Record {
+    /// Returns the part of a day that the usage file does not have. `None` if no file keeps the usage.
+    fn unsaved_of(&mut self, day: WindowNumber) -> Option<&mut UnsavedDay> {
+        let days = self.unsaved.as_mut()?;
+        let at = days.iter().position(|known| known.day == day).unwrap_or_else(|| {
+            days.push(UnsavedDay { day, calls: Vec::new() });
+            days.len() - 1
+        });
+        days.get_mut(at)
     }
 }
 
-/// The usage in the current day and in the current month, in thousandths of units.
+/// The usage of one key or client address. A [`Ledger`] has those of all keys.
 #[derive(Debug, Default)]
-struct UsedUnits([Window; 2]);
+pub(crate) struct Used(Mutex<Record>);
 
-impl UsedUnits {
-    fn add(&self, period: Period, thousandths: [u64; 2]) {
-        for ((window, number), thousandths) in self.0.iter().zip(period.windows()).zip(thousandths) {
-            window.change(number, |_, used| used.saturating_add(thousandths));
-        }
-    }
-
-    fn used(&self, period: Period) -> [u64; 2] {
-        let windows = period.windows();
-        [0, 1].map(|at| self.0[at].current(windows[at]) & USED)
-    }
-
-    /// Returns the usage in a period that need not be the current one.
-    fn used_in(&self, period: Period) -> [u64; 2] {
-        let windows = period.windows();
-        [0, 1].map(|at| self.0[at].used_in(windows[at]))
-    }
-
-    /// Sets the usage to 0. Returns the usage of the day and the month before.
-    fn take(&self, period: Period) -> [u64; 2] {
-        let windows = period.windows();
-        [0, 1].map(|at| self.0[at].change(windows[at], |_, _| 0))
-    }
-
-    /// Returns true if there is no usage, in these windows or in earlier ones.
-    fn is_zero(&self) -> bool {
-        self.0.iter().all(|window| window.now.load(Ordering::Acquire) & USED == 0)
-    }
-}
-
-/// The used units of one key that the shared store has not counted yet. Units of a day or month that has ended are
-/// forgotten.
-#[derive(Debug, Default)]
-struct PendingUnits {
-    /// The units of all bookings, including those that are not finished. Each booking adds to this before it adds to
-    /// [`Used::usage`], which then holds no unit that is missing here.
-    begun: UsedUnits,
-    /// The units to send with the next request to the store. Each booking adds to this last.
-    waiting: UsedUnits,
-    /// The request to the shared store that is in flight or was answered last.
-    attempt: Mutex<BookingAttempt>,
-    /// True if the next request to the store must read the key's totals over all gateways.
-    totals_requested: AtomicBool,
-}
-
-/// A request that adds units to the totals in the shared store. The request is repeated with the same windows, units and
-/// number until the store has answered, so that the units count once.
-#[derive(Debug, Default)]
-struct BookingAttempt {
-    /// The period of the request. `None` once the store has answered.
-    open: Option<Period>,
-    number: u64,
-    /// The units to add to the totals, in thousandths of units.
-    units: [u64; 2],
-    /// The units of all answered requests.
-    counted: UsedUnits,
-}
-
-impl PendingUnits {
-    fn attempt(&self) -> MutexGuard<'_, BookingAttempt> {
-        self.attempt.lock()
-    }
-}
-
-/// The usage of one key or client address. A [`Ledger`] stores the usage of keys.
-#[derive(Debug, Default)]
-pub(crate) struct Used {
-    usage: UsedUnits,
-    /// The units that calls in flight have reserved, in thousandths of units.
-    reserved: AtomicU64,
-    /// True if units were used since the usage file was last written. All keys of a ledger share the flag.
-    dirty: Arc<AtomicBool>,
-    /// The units that the shared store has not counted yet. Empty if no shared store is configured.
-    pending: OnceLock<Arc<PendingUnits>>,
+/// What has been used for calls of a method, or for what follows from them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Use {
+    pub(crate) method: &'static str,
+    pub(crate) calls: u64,
+    pub(crate) units: f64,
+    /// The units that the call had reserved, which are given back.
+    pub(crate) reserved: f64,
 }
 
 /// A quota that leaves too little for a call.
@@ -235,6 +148,10 @@ pub(crate) struct OverQuota {
 }
 
 impl Used {
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.0.lock()
+    }
+
     /// Reserves `units` for a call, unless the used and the reserved units would then exceed one of the `quotas` of the
     /// day and the month in `period`.
     ///
@@ -246,116 +163,158 @@ impl Used {
         units: f64,
         quotas: [Option<u64>; 2],
     ) -> Result<(), OverQuota> {
-        let price = thousandths(units);
-        // The call reserves first, and reads the used units afterwards, so no two calls get the same rest. A call that
-        // ends in between is seen twice, and never missed, because it is booked before its reservation is released.
-        let reserved = self.reserved.fetch_add(price, Ordering::AcqRel);
-        let used = self.usage.used(period);
+        let mut record = self.lock();
+        let (price, used) = (thousandths(units), record.used.get(period));
         let exceeds = |at: usize, others: u64| {
             let units = used[at].saturating_add(others).saturating_add(price);
             quotas[at].is_some_and(|quota| units > quota.saturating_mul(1000))
         };
-        let Some(at) = [1, 0].into_iter().find(|at| exceeds(*at, reserved)) else { return Ok(()) };
-        self.release(units);
-        Err(OverQuota { is_monthly: at == 1, may_pass_soon: !exceeds(at, 0) })
+        if let Some(at) = [1, 0].into_iter().find(|at| exceeds(*at, record.reserved)) {
+            return Err(OverQuota { is_monthly: at == 1, may_pass_soon: !exceeds(at, 0) });
+        }
+        record.reserved = record.reserved.saturating_add(price);
+        Ok(())
     }
 
     /// Returns the quota that is used up: that of the month, if it is both. `None` if something is left of each.
     pub(crate) fn used_up(&self, period: Period, quotas: [Option<u64>; 2]) -> Option<OverQuota> {
-        let used = self.usage.used(period);
+        let used = self.lock().used.get(period);
         let is_used_up =
             |at: &usize| quotas[*at].is_some_and(|quota| used[*at] >= quota.saturating_mul(1000));
         let at = [1, 0].into_iter().find(is_used_up)?;
         Some(OverQuota { is_monthly: at == 1, may_pass_soon: false })
     }
 
+    /// Gives back what a call had reserved that is refused after all.
     pub(crate) fn release(&self, units: f64) {
-        self.reserved.fetch_sub(thousandths(units), Ordering::AcqRel);
+        let mut record = self.lock();
+        record.reserved = record.reserved.saturating_sub(thousandths(units));
     }
 
-    /// Adds `units` to the usage of the day and of the month in `period`.
-    pub(crate) fn book(&self, period: Period, units: f64) {
-        let (thousandths, pending) = (thousandths(units), self.pending.get());
-        if let Some(pending) = pending {
-            pending.begun.add(period, [thousandths; 2]);
+    /// Adds what was used in `period`.
+    pub(crate) fn book(&self, period: Period, what: Use) {
+        let (units, mut record) = (thousandths(what.units), self.lock());
+        record.reserved = record.reserved.saturating_sub(thousandths(what.reserved));
+        if units > 0 {
+            record.used.add(period, units);
+            if let Some(sharing) = &mut record.sharing {
+                sharing.waiting.add(period, units);
+            }
         }
-        self.usage.add(period, [thousandths; 2]);
-        if let Some(pending) = pending {
-            pending.waiting.add(period, [thousandths; 2]);
+        if let Some(UnsavedDay { calls, .. }) = record.unsaved_of(period.day) {
+            match calls.iter_mut().find(|(method, ..)| *method == what.method) {
+                Some((_, number, sum)) => (*number, *sum) = (*number + what.calls, sum.saturating_add(units)),
+                None => calls.push((what.method, what.calls, units)),
+            }
         }
-        if !self.dirty.load(Ordering::Relaxed) {
-            self.dirty.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the units of the day and the month in `period`, also in the shared store. `None` leaves one as it is.
+    pub(crate) fn set(&self, period: Period, units: [Option<f64>; 2], booker: &Booker) {
+        let mut record = self.lock();
+        let before = record.used.get(period);
+        let set = [0, 1].map(|at| units[at].map_or(before[at], thousandths));
+        record.used.set(period, set);
+        record.unsaved_of(period.day);
+        if let Some(sharing) = &mut record.sharing {
+            sharing.waiting.set(period, [0; 2]);
+            sharing.open = Some(Booking {
+                windows: period.windows(),
+                units: [0; 2],
+                known: set,
+                marks: [booker.new_mark(); 2],
+                sets: true,
+                who: booker.id,
+                number: booker.next_number(),
+            });
         }
     }
 
     /// Returns the next request to the shared store: the last request if it is unanswered, otherwise a new request with
-    /// all pending units. `gateway` is the sender.
-    pub(crate) fn booking(&self, period: Period, gateway: &Booker) -> Booking {
-        let who = gateway.id;
-        let Some(pending) = self.pending.get() else {
-            return Booking { windows: period.windows(), units: [0; 2], known: [0; 2], who, number: 0 };
-        };
-        let mut attempt = pending.attempt();
-        if attempt.open.is_none() {
-            attempt.number = gateway.next_number();
-            attempt.units = pending.waiting.take(period);
+    /// all waiting units. `None` if there is nothing to send.
+    fn booking(&self, period: Period, booker: &Booker) -> Option<Booking> {
+        let mut record = self.lock();
+        let used = record.used.get(period);
+        let sharing = record.sharing.as_mut()?;
+        if sharing.open.is_none() {
+            let units = sharing.waiting.get(period);
+            if units == [0; 2] && !std::mem::take(&mut sharing.wants_totals) {
+                return None;
+            }
+            sharing.waiting.set(period, [0; 2]);
+            sharing.open = Some(Booking {
+                windows: period.windows(),
+                units,
+                // The totals that the store should already have. A store that has lost its data takes them from here.
+                known: [0, 1].map(|at| used[at].saturating_sub(units[at])),
+                marks: sharing.marks,
+                sets: false,
+                who: booker.id,
+                number: booker.next_number(),
+            });
         }
-        let period = *attempt.open.get_or_insert(period);
-        // The totals that the store should already have. A store that has lost its data takes them from this request.
-        let used = self.usage.used_in(period);
-        let (begun, counted) = (pending.begun.used_in(period), attempt.counted.used_in(period));
-        let known = [0, 1].map(|at| used[at].saturating_sub(begun[at].saturating_sub(counted[at])));
-        Booking { windows: period.windows(), units: attempt.units, known, who, number: attempt.number }
+        sharing.open
     }
 
-    /// Applies `totals`, the store's answer to `booking`, in thousandths of units. They include the units of other
-    /// gateways, and count unless their window has ended. `now` is the current period.
-    pub(crate) fn booked(&self, booking: &Booking, totals: [u64; 2], now: Period) {
-        let Some(pending) = self.pending.get() else { return };
-        let mut attempt = pending.attempt();
-        if let Some(period) = attempt.open.take() {
-            attempt.counted.add(period, attempt.units);
+    /// Applies `totals`, the store's answer to `booking`. They include the units of other gateways.
+    pub(crate) fn booked(&self, booking: &Booking, totals: Totals) {
+        let mut record = self.lock();
+        let Some(sharing) = &mut record.sharing else { return };
+        if sharing.open.is_none_or(|open| open.number != booking.number) {
+            // An operator has set the usage meanwhile.
+            return;
         }
-        let waiting = pending.waiting.used(now);
-        for (at, (window, now)) in self.usage.0.iter().zip(now.windows()).enumerate() {
-            let total = totals[at].saturating_add(waiting[at]);
-            window.change(now, |now, used| if now == booking.windows[at] { used.max(total) } else { used });
-        }
+        sharing.open = None;
+        let is_set = [0, 1].map(|at| sharing.marks[at] != totals.marks[at]);
+        sharing.marks = totals.marks;
+        let waiting = [0, 1].map(|at| sharing.waiting.0[at].get(booking.windows[at]));
+        let total = [0, 1].map(|at| totals.units[at].saturating_add(waiting[at]));
+        record
+            .used
+            .change(booking.windows, |at, used| if is_set[at] { total[at] } else { total[at].max(used) });
         if booking.units != [0; 2] {
-            self.dirty.store(true, Ordering::Relaxed);
+            record.unsaved_of(booking.windows[0]);
         }
-    }
-
-    /// Returns true if a request to the shared store is due: to add units, or to read this key's totals over all
-    /// gateways after [`Self::request_totals`]. Clears the flag that [`Self::request_totals`] sets.
-    fn needs_booking(&self) -> bool {
-        self.pending.get().is_some_and(|pending| {
-            pending.totals_requested.swap(false, Ordering::Relaxed)
-                || !pending.waiting.is_zero()
-                || pending.attempt().open.is_some()
-        })
     }
 
     /// Makes the next request to the shared store read this key's totals over all gateways.
     pub(crate) fn request_totals(&self) {
-        if let Some(pending) = self.pending.get() {
-            pending.totals_requested.store(true, Ordering::Relaxed);
+        if let Some(sharing) = &mut self.lock().sharing {
+            sharing.wants_totals = true;
         }
     }
 
-    /// Returns true if nothing was used in the day and month of `period`, and the shared store has counted all units.
-    pub(crate) fn is_over(&self, period: Period) -> bool {
-        let is_booked =
-            |pending: &Arc<PendingUnits>| pending.waiting.is_zero() && pending.attempt().open.is_none();
-        self.usage.used(period) == [0; 2] && self.pending.get().is_none_or(is_booked)
+    /// Appends a line to `out` for each day of which the usage file lacks something. `today` is the day of what was used
+    /// before the clock was set.
+    fn write_unsaved(&self, id: &str, name: &str, today: WindowNumber, out: &mut Vec<u8>) {
+        let mut record = self.lock();
+        let Some(unsaved) = &mut record.unsaved else { return };
+        for UnsavedDay { day, calls } in std::mem::take(unsaved) {
+            let date = Period::date_of(if day == 0 { today } else { day });
+            let used = record.used.get(Period::of_date(date)).map(Thousandths);
+            let mut line = UsageLine::new(date, id, name, used);
+            for (method, number, units) in calls {
+                line.add(method.to_owned(), number, Thousandths(units));
+            }
+            line.write(out);
+        }
+    }
+
+    /// Returns true if nothing was used in the day and month of `period`, and the file and the shared store have all.
+    fn is_over(&self, period: Period) -> bool {
+        let record = self.lock();
+        let is_booked = |sharing: &Sharing| sharing.open.is_none() && sharing.waiting.get(period) == [0; 2];
+        record.used.get(period) == [0; 2]
+            && record.sharing.as_deref().is_none_or(is_booked)
+            && record.unsaved.as_ref().is_none_or(Vec::is_empty)
     }
 
     pub(crate) fn reserved(&self) -> f64 {
-        units(self.reserved.load(Ordering::Relaxed))
+        units(self.lock().reserved)
     }
 
     pub(crate) fn units(&self, period: Period) -> [f64; 2] {
-        self.usage.used(period).map(units)
+        self.lock().used.get(period).map(units)
     }
 }
 
@@ -364,13 +323,13 @@ impl Used {
     clippy::cast_sign_loss,
     reason = "the cast saturates, which is meant"
 )]
-fn thousandths(units: f64) -> u64 {
-    (units * THOUSANDTHS).round() as u64
+pub(super) fn thousandths(units: f64) -> u64 {
+    (units * 1000.0).round() as u64
 }
 
-#[expect(clippy::cast_precision_loss, reason = "48 bits fit an f64")]
-fn units(thousandths: u64) -> f64 {
-    thousandths as f64 / THOUSANDTHS
+#[expect(clippy::cast_precision_loss, reason = "a million units a second take three hundred years to 2^53")]
+pub(super) fn units(thousandths: u64) -> f64 {
+    thousandths as f64 / 1000.0
 }
 
 #[cfg(test)]

@@ -10,16 +10,17 @@ use ipnet::IpNet;
 
 use super::GatewayError;
 use super::address::PerAddress;
+use super::clock::WallClock;
 use super::keys::validity::KeyValidity;
 use super::keys::{self, ApiKey, KeyFileError, KeyHash, Revocations};
-use super::lease::LeaseClient;
-use super::limit::Limiter;
-use super::limit::WallClock;
+use super::limits::PlanLimits;
 use super::plan::{self, PlanTerms, Plans};
-use super::principal::{PlanLimits, Principal};
+use super::principal::Principal;
 use super::quota::Ledger;
+use super::replicas::LeaseClient;
 use crate::config::watch::Watched;
 use crate::config::{AuthMode, Config, Units, io_fault};
+use crate::limiter::Limiter;
 use crate::telemetry::Metrics;
 
 pub(crate) struct KeySnapshot {
@@ -267,11 +268,11 @@ impl KeyTable {
         let id: Arc<str> = Arc::from(id);
         let before = old.by_id.get(&id);
         let limits_before = before.and_then(|principal| principal.limits.as_ref());
-        let used = context.ledger.of(&id);
+        let name = Arc::from(name);
+        let used = context.ledger.of(&id, &name);
         let limits = Some(PlanLimits::new(Arc::clone(terms), limits_before, used, &id, context));
         let known = before.map(|principal| principal.known_slots().clone()).unwrap_or_default();
-        let principal =
-            Arc::new(Principal::new(Arc::clone(&id), Arc::from(name), validity, limits, known, context));
+        let principal = Arc::new(Principal::new(Arc::clone(&id), name, validity, limits, known, context));
         for hash in principal.validity.hashes() {
             self.by_hash.insert(hash, Arc::clone(&principal));
         }

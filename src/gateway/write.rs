@@ -50,14 +50,23 @@ pub(crate) fn atomically(
 /// that it belongs to its folder.
 pub(crate) fn lock_file(path: &Path) -> Result<File, FileError> {
     let lock = lock_path(path);
-    let open = || match create_private(&lock) {
-        Ok(file) => belong_to_folder(&file, &lock, 0o060).map(|()| file),
+    let open = || match create_beside(&lock, 0o060) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             OpenOptions::new().read(true).write(true).open(&lock)
         }
-        Err(error) => Err(error),
+        created => created,
     };
     open().map_err(|cause| FileError { path: lock.clone(), cause })
+}
+
+/// Creates a file that belongs to its folder. A group that may write in the folder gets the permission bits `group`.
+///
+/// # Errors
+/// As for [`create_private`].
+pub(crate) fn create_beside(path: &Path, group: u32) -> io::Result<File> {
+    let file = create_private(path)?;
+    belong_to_folder(&file, path, group)?;
+    Ok(file)
 }
 
 /// Returns the path of the file that is locked in place of `path`.

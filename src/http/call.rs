@@ -1,7 +1,6 @@
 //! Answers one JSON-RPC call: checks the key's limits, asks the cache, and writes the JSON-RPC envelope.
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use super::access::CallOutcome;
 use super::body_parts::{BodyParts, JOINED_BYTES};
@@ -81,7 +80,7 @@ async fn answer_foreign(request: &RequestContext<'_>, call: Call) -> CallRespons
         Some(AnyMethod::Send) if config.send.enabled => return send::answer(request, &id, &params).await,
         _ => {}
     }
-    if let Err(limited) = request.principal.take(Instant::now()) {
+    if let Err(limited) = request.principal.take() {
         return request.refuse(&id, method, None, limited);
     }
     let is_forwarded =
@@ -100,7 +99,7 @@ impl AdmittedCall {
         method: Method,
     ) -> Result<Self, (Option<Commitment>, Error)> {
         // The rate is charged before the params are parsed, so that calls with invalid params count as well.
-        request.principal.take(Instant::now()).map_err(|error| (None, error))?;
+        request.principal.take().map_err(|error| (None, error))?;
         let query = Query::parse(method, &call.params, request.front.config.profile)
             .map_err(|error| (None, Error::Params(error)))?;
         let charge = request.principal.admit(&query).map_err(|error| (query.commitment(), error))?;

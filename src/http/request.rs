@@ -42,7 +42,7 @@ pub(super) async fn serve(
     // The permit is taken after authentication and after the body, so that callers without a key and slow uploads
     // hold no permit.
     let Some(permit) = InFlightPermit::take(front, &principal) else {
-        return refuse(front, client, started, body, &overloaded(&principal, started));
+        return refuse(front, client, started, body, &overloaded(&principal));
     };
     let limit = front.config.server.max_batch;
     let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
@@ -71,11 +71,11 @@ async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> R
     for element in elements {
         let call = match element {
             Element::Notification => {
-                request.principal.note_call(Instant::now());
+                request.principal.note_call();
                 continue;
             }
             Element::Refused { id, error } => {
-                let error = request.principal.take(Instant::now()).err().unwrap_or(error.into());
+                let error = request.principal.take().err().unwrap_or(error.into());
                 Admission::Refused(request.refuse(&id, None, None, error))
             }
             Element::Call(call) => Admission::of(request, call),
@@ -101,7 +101,7 @@ async fn answer_batch(request: &RequestContext<'_>, elements: Vec<Element>) -> R
 /// Answers a notification or an empty batch with an empty body. If the key is over its rate or a quota, answers with a
 /// refusal.
 fn answer_silence(request: &RequestContext<'_>) -> Responses {
-    match request.principal.take(request.started) {
+    match request.principal.take() {
         Ok(()) => Responses::Batch(Vec::new()),
         Err(error) => Responses::Whole(request.refuse(&Id::Null, None, None, error)),
     }
@@ -109,7 +109,7 @@ fn answer_silence(request: &RequestContext<'_>) -> Responses {
 
 /// Refuses a request whose body is not a valid call or batch. The request counts as one call towards the key's rate.
 fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses {
-    let error = request.principal.take(request.started).err().unwrap_or(error);
+    let error = request.principal.take().err().unwrap_or(error);
     Responses::Whole(request.refuse(id, None, None, error))
 }
 
@@ -188,8 +188,8 @@ fn finish(
 }
 
 /// Counts a call of `principal` for whose body there is no memory, or which gets no permit, and returns its error.
-pub(super) fn overloaded(principal: &Principal, started: Instant) -> Error {
-    principal.note_call(started);
+pub(super) fn overloaded(principal: &Principal) -> Error {
+    principal.note_call();
     Error::Overloaded
 }
 

@@ -79,7 +79,7 @@ async fn calls(
             Box::pin(request::serve(&front, client, principal, &body, started)).await
         }
         (Some(Ok(principal)), Ok(None)) => {
-            let error = request::overloaded(&principal, started);
+            let error = request::overloaded(&principal);
             request::refuse(&front, client, started, &Bytes::new(), &error)
         }
         (Some(Ok(_)), Err(refusal)) => *refusal,
@@ -170,7 +170,7 @@ async fn health_of_all(
     state: State<Arc<Front>>,
     Extension(visit): Extension<Arc<Visit>>,
 ) -> Result<(StatusCode, &'static str), Error> {
-    state.gateway.admit_stranger(visit.address(), visit.started)?;
+    state.gateway.admit_stranger(visit.address())?;
     Ok(health(&state))
 }
 
@@ -207,7 +207,7 @@ async fn openrpc_document(
     Extension(visit): Extension<Arc<Visit>>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    front.gateway.admit_stranger(visit.address(), visit.started)?;
+    front.gateway.admit_stranger(visit.address())?;
     let Document { plain, coded, tag } = &*DOCUMENT;
     let known = headers.get(IF_NONE_MATCH).map_or(&[][..], HeaderValue::as_bytes);
     let is_known =
@@ -216,7 +216,7 @@ async fn openrpc_document(
     if elements(known).any(is_known) {
         return Ok((StatusCode::NOT_MODIFIED, tag).into_response());
     }
-    front.gateway.count_stranger(visit.address(), visit.started)?;
+    front.gateway.count_stranger(visit.address())?;
     let mut reply = HttpReply::json(StatusCode::OK, plain.clone().into());
     if let Some((coding, text)) =
         visit.client.accepts.best().and_then(|best| Some((best, coded[best as usize].clone()?)))

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::context::{CallResponse, RequestContext};
 use super::uncached::{UncachedAnswer, charged, finish};
 use crate::cache::Debt;
@@ -24,7 +22,7 @@ pub(super) async fn answer(request: &RequestContext<'_>, id: &Id, params: &Param
 /// # Errors
 /// A refusal by the key's plan, its rate or quota, invalid params, or no node answers.
 async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<PoolReply, Error> {
-    request.principal.take(Instant::now())?;
+    request.principal.take()?;
     request.principal.may_send()?;
     let query = SendQuery::parse(params).map_err(Error::Params)?;
     let charge = request.principal.admit_send()?;

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::context::{CallResponse, RequestContext};
 use super::uncached::{UncachedAnswer, charged, finish};
 use crate::cache::Debt;
@@ -19,7 +17,7 @@ pub(super) async fn answer(
     method: TipMethod,
     params: &Params,
 ) -> CallResponse {
-    let limited = request.principal.take(Instant::now());
+    let limited = request.principal.take();
     let query = limited.and_then(|()| TipQuery::parse(method, params).map_err(Error::Params));
     let (commitment, answer) = match query {
         Ok(query) => (query.commitment(), read(request, query).await),

@@ -9,7 +9,6 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::{Method as Verb, StatusCode, Version};
-use tokio::time::Instant;
 
 use super::client::ClientInfo;
 use super::fields::{all, elements};
@@ -61,7 +60,7 @@ impl Handshake {
             }
             _ => match &self.key {
                 Some(key) => front.subscriptions.admit(key, client.address, origin),
-                None => Err(front.gateway.refuse_two_keys(client.address, Instant::now())),
+                None => Err(front.gateway.refuse_two_keys(client.address)),
             },
         };
         match admitted {

@@ -146,7 +146,7 @@ impl Visit {
             Some(key) => {
                 gateway.authenticate(key, self.address(), self.client.origin.as_deref(), self.started)
             }
-            None => Err(gateway.refuse_two_keys(self.address(), self.started)),
+            None => Err(gateway.refuse_two_keys(self.address())),
         };
         if caller.is_ok() {
             self.connection.place.show_key();

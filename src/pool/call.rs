@@ -13,8 +13,8 @@ use super::meaning::{Holders, Meaning, WhyAskOn, may_go_on};
 use super::member::{Member, NodeState};
 use super::members::Members;
 use super::question::{BlocksRead, Question};
-use super::rate::Budget;
 use super::reply::{Best, PoolReply};
+use super::retry_budget::RetryBudget;
 use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::{Error, FailedAttempt};
 use crate::methods::{AnyMethod, Slot};
@@ -29,9 +29,8 @@ use crate::telemetry::{AttemptResult, RetryReason, Unusable};
 /// error, too, so the caller must check the deadline.
 pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<PoolReply, Error> {
     let mut course = CallCourse::new(pool, call);
-    let now = Instant::now();
-    course.retry_budget().deposit(now);
-    pool.patience.deposit(now);
+    course.retry_budget().deposit();
+    pool.patience.deposit();
     let mut member = course.pick_in_time(Some(Unusable::Incapable)).await.map_err(Error::NoUpstream)?;
     loop {
         let next = match course.ask(&member).await {
@@ -102,7 +101,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
 
     /// Returns the budget for retries. It protects a pool that is down from triple load. Forwarded calls
     /// have a budget of their own, because a caller may find one that fails everywhere.
-    fn retry_budget(&self) -> &Budget {
+    fn retry_budget(&self) -> &RetryBudget {
         if self.question.is_known_work() { &self.pool.retries } else { &self.pool.forwarded_retries }
     }
 
@@ -159,7 +158,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         if !self.has_time() || !self.pool.nodes.has_faster(&self.question, &self.tried, waited) {
             return None;
         }
-        if !self.pool.patience.withdraw(Instant::now()) {
+        if !self.pool.patience.withdraw() {
             return None;
         }
         let second = self.pool.nodes.pick(&self.question, &self.tried, None).ok()?;
@@ -335,7 +334,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         // than the calls that it costs.
         let is_down = !matches!(why, AttemptResult::Incapable | AttemptResult::Behind);
         let is_free = !is_down || self.question.method == AnyMethod::Send;
-        if !is_free && !self.retry_budget().withdraw(Instant::now()) {
+        if !is_free && !self.retry_budget().withdraw() {
             return None;
         }
         self.pool.metrics.upstream_retries.at(RetryReason(why)).inc();

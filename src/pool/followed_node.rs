@@ -36,7 +36,7 @@ impl FollowedNode {
     pub async fn ask(&self, method: &str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {
         let (member, sent_at) = (&self.member, Instant::now());
         let quiet = &member.state.quiet_for_follower;
-        if quiet.left((), sent_at).is_some() || !member.take_spare_rate(sent_at) {
+        if quiet.left((), sent_at).is_some() || !member.take_spare_rate() {
             return Err(Fault::TooManyRequests(None));
         }
         let id = self.pool.next_id();

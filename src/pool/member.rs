@@ -331,8 +331,8 @@ impl Member {
     }
 
     /// Counts a call against the node's rate limit. Returns false if the limit is reached.
-    pub(super) fn take_rate(&self, context: &CallContext, now: Instant) -> bool {
-        self.rate.as_ref().is_none_or(|rate| rate.take(context, now))
+    pub(super) fn take_rate(&self, context: &CallContext) -> bool {
+        self.rate.as_ref().is_none_or(|rate| rate.take(context))
     }
 
     /// Returns the time after which the node's rate limit would allow the call, if the call waited now. `None` if it may
@@ -351,22 +351,22 @@ impl Member {
     }
 
     /// Gives back what a call that is not sent after all has taken of the node's rate limit.
-    pub(super) fn give_back_rate(&self, now: Instant) {
+    pub(super) fn give_back_rate(&self) {
         if let Some(rate) = &self.rate {
-            rate.give_back(now);
+            rate.give_back();
         }
     }
 
     /// Counts a request that the gateway makes for itself against the node's rate limit. If a call waits for the limit, or
     /// at most half of it is left, returns false and counts nothing.
-    pub(super) fn take_spare_rate(&self, now: Instant) -> bool {
-        let half = self.upstream.rps.map_or(0.0, f64::from) / 2.0;
-        self.rate.as_ref().is_none_or(|rate| rate.take_spare(half, now))
+    pub(super) fn take_spare_rate(&self) -> bool {
+        let half = self.upstream.rps.unwrap_or_default() / 2;
+        self.rate.as_ref().is_none_or(|rate| rate.take_spare(half))
     }
 
-    /// Returns the number of calls that the node's rate limit allows at `now`. `None` without a limit.
-    pub fn rate_left(&self, now: Instant) -> Option<f64> {
-        self.rate.as_ref().map(|rate| rate.left(now))
+    /// Returns the number of calls that the node's rate limit allows now. `None` without a limit.
+    pub fn rate_left(&self) -> Option<u32> {
+        self.rate.as_ref().map(|rate| rate.left())
     }
 
     /// Returns the limit on the node's calls in flight.

@@ -247,7 +247,7 @@ impl Nodes {
                 self.stay_with(call, member);
                 return Ok(Arc::clone(member));
             }
-            awaited.give_back_rate(now);
+            awaited.give_back_rate();
         }
     }
 
@@ -298,7 +298,7 @@ impl Nodes {
             }
             let Some(node) = chosen else { return Pick::Nothing(reasons(&members, &candidates)) };
             let (member, usable) = (&members[node], candidates[node].unusable.is_none());
-            if member.take_rate(call.context, now) {
+            if member.take_rate(call.context) {
                 self.stay_with(call, member);
                 return Pick::Node(Arc::clone(member));
             }
@@ -334,8 +334,7 @@ impl Nodes {
     /// call counts against the node's rate limit, and waits for it if all nodes are at their limits.
     pub(super) async fn pick_highest(&self, call: &Question<'_>) -> Option<Arc<Member>> {
         let by_slot = self.highest_first(call);
-        let now = Instant::now();
-        if let Some(member) = by_slot.iter().find(|member| member.take_rate(call.context, now)) {
+        if let Some(member) = by_slot.iter().find(|member| member.take_rate(call.context)) {
             return Some(Arc::clone(member));
         }
         let highest = by_slot.into_iter().next()?;

@@ -4,15 +4,18 @@
 local text = redis.pcall('GET', KEYS[1])
 if type(text) ~= 'string' then text = '' end
 local stored, purges = string.match(text, '^(%d+)\n(.*)$')
-stored = tonumber(stored) or 0
-local number = math.max(stored, tonumber(ARGV[1]))
+-- A generation begins at the time, so one that is days ahead is none that a purge has made, and could not be raised.
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local function possible(n) return n and n < now + 86400000000 and n or 0 end
+stored = possible(tonumber(stored))
+local number = math.max(stored, possible(tonumber(ARGV[1])))
 -- The store has lost this generation, so its purges do not lead here.
 if number ~= stored or not purges then purges = '' end
 local function digits(n) return string.format('%.0f', n) end
 if number == 0 or ARGV[3] then
   -- The time makes it higher than any that a store without memory may have had before.
-  local t = redis.call('TIME')
-  local new = math.max(number + 1, t[1] * 1000000 + t[2])
+  local new = math.max(number + 1, now)
   if ARGV[3] then
     local lines = {digits(new) .. ' ' .. digits(number) .. ' ' .. ARGV[3]}
     for line in string.gmatch(purges, '[^\n]+') do

@@ -1,12 +1,15 @@
 -- A GCRA limiter shared by all gateways: books used calls, even beyond the limit, and leases calls out of the rest.
 -- KEYS[1] holds the time in µs at which the whole burst is free again, and the third and fourth argument of that call.
 -- ARGV: calls used (negative: given back), calls wanted, µs until a call no longer counts, most calls at once.
--- Returns: calls leased, calls left (negative after an overdraft), µs until a call is left.
+-- Returns: calls leased, calls left (negative after an overdraft).
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local used, want, cell, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local rest, was, most = string.match(redis.call('GET', KEYS[1]) or '', '^(%S+) (%S+) (%S+)$')
+local text = redis.pcall('GET', KEYS[1])
+-- What is no text, or not of this form, counts as missing.
+local rest, was, most = string.match(type(text) == 'string' and text or '', '^(%d+) ([%d.]+) (%d+)$')
 rest, was, most = tonumber(rest) or 0, tonumber(was) or cell, tonumber(most) or burst
+if was <= 0 then was = cell end
 -- After a change of the rate the used calls carry over, not their time, and no more of them than the burst.
 if was ~= cell or most ~= burst then rest = now + math.min((rest - now) * cell / was, burst * cell) end
 -- A clock that was ahead must not block callers for long.
@@ -23,6 +26,4 @@ else
   redis.call('DEL', KEYS[1])
 end
 left = left - leased
-local wait = 0
-if left + leased < 1 then wait = math.ceil(rest + cell - burst * cell - now) end
-return {leased, left, wait}
+return {leased, left}

@@ -26,13 +26,11 @@ pub struct Leased {
     pub calls: u32,
     /// The number of calls left for all gateways after this lease; negative after an overdraft.
     pub left: i64,
-    /// The time until the limit allows a further call. Zero if a call was left before this lease.
-    pub wait: Duration,
 }
 
 /// A request to add used units of an API key to the totals of all gateways. If the request is sent twice, it
 /// counts once.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Booking {
     /// The UTC day and the UTC month, each counted from the beginning of 1970.
     pub windows: [u16; 2],
@@ -40,10 +38,24 @@ pub struct Booking {
     pub units: [u64; 2],
     /// The totals of the day and the month as last known to this gateway, in thousandths of a unit.
     pub known: [u64; 2],
+    /// The marks of these totals. The store passes over totals with another mark than its own, because an operator has set
+    /// its own since.
+    pub marks: [u32; 2],
+    /// True if `known` and `marks` replace those in the store, because an operator sets them.
+    pub sets: bool,
     /// The id of the gateway that sends the request.
     pub who: u64,
     /// The sequence number of the request among all bookings of this gateway.
     pub number: u64,
+}
+
+/// The store's answer to a [`Booking`]: the totals of its day and month over all gateways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    /// In thousandths of a unit.
+    pub units: [u64; 2],
+    /// Other marks than before say that an operator has set the totals.
+    pub marks: [u32; 2],
 }
 
 /// The gateway that sends bookings, and the number of its last booking.
@@ -65,6 +77,11 @@ impl Booker {
     /// of keys whose usage was forgotten in the meantime.
     pub fn next_number(&self) -> u64 {
         self.last_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Returns a mark for totals that an operator sets, which is very likely another one than any before, and not 0.
+    pub fn new_mark(&self) -> u32 {
+        u32::try_from(identity() >> 35).unwrap_or_default() + 1
     }
 }
 

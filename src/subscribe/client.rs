@@ -100,7 +100,7 @@ impl SocketClient {
         now: Instant,
     ) -> Result<Self, Error> {
         let principal = gateway.authenticate(key, address, origin, now)?;
-        principal.take(now)?;
+        principal.take()?;
         principal.check_quotas(now)?;
         let connection = Some(principal.hold_connection()?);
         let state = ClientState {
@@ -284,7 +284,7 @@ impl SocketClient {
             }
             return true;
         }
-        state.principal.take(now).is_ok()
+        state.principal.take().is_ok()
     }
 
     /// Checks that the client may stay: its key, its plan, its quotas, and that it answers pings. Called each second.

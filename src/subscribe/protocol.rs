@@ -23,7 +23,7 @@ use crate::methods::{
     AnyMethod, Commitment, Subscription, SubscriptionMethod, invalid_subscription_id,
     subscription_limit_reached, unsubscribed_id,
 };
-use crate::telemetry::{CloseReason, Outcome};
+use crate::telemetry::{CloseReason, LimitReason, Outcome};
 
 /// A call that is ready to take effect.
 enum Step {
@@ -168,10 +168,14 @@ async fn prepare(
         }
     };
     let principal = client.principal();
-    if let Err(error) = principal.admit_subscription(&subscription) {
-        return refused(&id, error, Some(counted(&subscription)));
-    }
-    let charge = principal.charge_subscription(&subscription).map_err(|_| CloseReason::Rate)?;
+    let charge = match principal.admit_subscription(&subscription) {
+        Ok(charge) => charge,
+        // A quota that is used up ends the connection, also while nothing is asked.
+        Err(Error::Limited { reason, .. }) if reason != LimitReason::Method.as_str() => {
+            return Err(CloseReason::Rate);
+        }
+        Err(error) => return refused(&id, error, Some(counted(&subscription))),
+    };
     let (mut seen, mut ticket) = (None, None);
     match *subscription {
         // No node works for a call that will be refused. The place is taken when the call takes effect.
@@ -197,7 +201,7 @@ async fn prepare(
 
 /// Takes a call of the key's rate, unless the call has waited instead.
 fn take(client: &SocketClient, has_waited: bool) -> Result<(), CloseReason> {
-    let taken = if has_waited { Ok(()) } else { client.principal().take(Instant::now()) };
+    let taken = if has_waited { Ok(()) } else { client.principal().take() };
     taken.map_err(|_| CloseReason::Rate)
 }
 

@@ -397,7 +397,10 @@ async fn late_fetch_is_paid_by_its_callers() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let hold = gateway.cluster.node(0).hold("getVoteAccounts");
     let payer = Arc::<TestPayer>::default();
-    let charge = Charge::new(Arc::clone(&payer) as _, Price { miss: 5.0, mib: 1.0, hit_factor: 0.0 });
+    let charge = Charge::new(
+        Arc::clone(&payer) as _,
+        Price { method: AnyMethod::Send, miss: 5.0, mib: 1.0, hit_factor: 0.0 },
+    );
     let options = CallOptions {
         bypass: false,
         asked_at: Instant::now(),

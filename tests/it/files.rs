@@ -54,7 +54,7 @@ async fn a_hanging_key_file_is_told_and_units_are_kept() {
     assert_eq!(readiness(&gateway).await, (200, json!({"state": "degraded", "reasons": reasons})));
     assert_eq!(status(&gateway, &key).await, 200);
     let usage = || std::fs::read_to_string(dir.path().join("usage.json")).unwrap_or_default();
-    gateway.until("the call is in the usage file", || usage().contains(r#""day_units":1.0"#)).await;
+    gateway.until("the call is in the usage file", || usage().contains(r#""used":[1.0,1.0]"#)).await;
     tokio::time::timeout(PATIENCE, gateway.app.stop()).await.expect("the stop waits for no disk");
 }
 
@@ -62,18 +62,19 @@ async fn a_hanging_key_file_is_told_and_units_are_kept() {
 async fn an_unwritable_usage_file_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let key = create(&KeyFile::new(dir.path().join("keys.toml")));
-    let beside = dir.path().join("usage.json.new");
-    // Not even root writes to a folder.
-    std::fs::create_dir(&beside).unwrap();
+    let file = dir.path().join("usage.json");
     let gateway = gateway_in(dir.path()).await;
+    // Not even root writes to a folder.
+    std::fs::create_dir(&file).unwrap();
     assert_eq!(status(&gateway, &key).await, 200);
     gateway.until_metric(USAGE_FAILS, 1).await;
     let reasons = ["auth.usage_file fails; the log says why"];
     assert_eq!(readiness(&gateway).await, (200, json!({"state": "degraded", "reasons": reasons})));
     assert_eq!(status(&gateway, &key).await, 200, "callers notice nothing");
 
-    std::fs::remove_dir(&beside).unwrap();
+    std::fs::remove_dir(&file).unwrap();
     gateway.until("the file is written", || gateway.metric(USAGE_FAILS) == 0).await;
     assert_eq!(readiness(&gateway).await.1, json!({"state": "ready"}));
-    assert!(std::fs::read_to_string(dir.path().join("usage.json")).unwrap().contains(r#""day_units":2.0"#));
+    let written = || std::fs::read_to_string(&file).unwrap_or_default().contains(r#""used":[2.0,2.0]"#);
+    gateway.until("the units of both calls are there", written).await;
 }

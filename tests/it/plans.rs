@@ -1,7 +1,7 @@
 //! What a plan says of single methods: prices, rates, and which scans are allowed.
 
 use serde_json::{Value, json};
-use slotfront::config::{Config, from_text};
+use slotfront::config::{Config, Secret, from_text};
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
 use slotfront_testkit::{Reply, TestGateway};
 use tempfile::TempDir;
@@ -132,7 +132,7 @@ async fn a_scan_without_a_filter_is_refused_if_the_plan_says_so() {
 #[tokio::test]
 async fn denied_programs_are_neither_scanned_nor_watched() {
     let node = NodeSocket::start().await;
-    let plan = "methods = [\"scans\", \"subscriptions\"]\n";
+    let plan = "methods = [\"scans\", \"owners\", \"subscriptions\"]\n";
     let denied = format!("{plan}deny_programs = [\"{TOKENS}\"]\nrate = {{ programSubscribe = \"3/h\" }}");
     let url = node.url.clone();
     let (gateway, key, _dir) = start(plan, |config| config.upstreams[0].ws_url = Some(url)).await;
@@ -152,6 +152,12 @@ async fn denied_programs_are_neither_scanned_nor_watched() {
     assert_eq!(refused.error()["message"], said);
     assert_eq!(scan(&gateway, &key, OTHER, filtered()).await.status, 200);
     assert_eq!(scan(&gateway, "dev", TOKENS, filtered()).await.status, 200, "another key");
+    for method in ["getTokenAccountsByOwner", "getTokenAccountsByDelegate"] {
+        let of = |filter| gateway.call(method, json!([OTHER, filter])).key(&key).send();
+        let refused = of(json!({ "programId": TOKENS })).await;
+        assert_eq!((refused.status, refused.code()), (403, -32091), "{method}");
+        assert_ne!(of(json!({ "mint": TOKENS })).await.status, 403, "{method}");
+    }
     let refused = other.call("programSubscribe", json!([TOKENS, filtered()])).await;
     assert_eq!(refused["error"]["code"], -32091, "{refused}");
 
@@ -163,4 +169,31 @@ async fn denied_programs_are_neither_scanned_nor_watched() {
     assert_eq!(refused["error"]["code"], -32092, "{refused}");
     assert!(refused["error"]["data"]["retryAfterMs"].as_u64().unwrap() > 60_000, "{refused}");
     other.subscribe("slotSubscribe", json!([])).await;
+}
+
+#[tokio::test]
+async fn a_call_that_its_quota_refuses_takes_nothing_from_the_rate_of_its_method() {
+    let plan = "methods = [\"getClusterNodes\"]\ndaily_units = 1\nrate = { getClusterNodes = \"2/h\" }";
+    let token = "a token of an operator";
+    let (gateway, key, _dir) = start(plan, |config| config.auth.admin_token = Some(Secret::new(token))).await;
+    let call = async || gateway.get_nodes().key(&key).send().await;
+    assert_eq!(call().await.status, 200);
+    for _ in 0..3 {
+        let refused = call().await;
+        assert!(refused.text.contains("Too many requests: 1 units a day"), "{}", refused.text);
+    }
+    let id = gateway.get(&format!("/v3/{key}/usage")).await.json()["id"].as_str().unwrap().to_owned();
+    let set = async |body: &'static str| {
+        let put = gateway.client.put(format!("{}/api/keys/{id}/usage", gateway.admin));
+        gateway.send(put.bearer_auth(token).body(body)).await
+    };
+    for (body, status) in [(r#"{"day":-1}"#, 400), (r#"{"day":1e13}"#, 400), (r#"{"hour":1}"#, 400)] {
+        assert_eq!(set(body).await.status, status, "{body}");
+    }
+    let repaired = set(r#"{"day":0}"#).await;
+    assert_eq!((repaired.status, &repaired.json()["day"]["used"]), (200, &json!(0)), "{}", repaired.text);
+    assert_eq!(call().await.status, 200, "of two calls an hour one was left");
+    set(r#"{"day":0}"#).await;
+    let refused = call().await;
+    assert!(refused.text.contains("2/h of getClusterNodes"), "{}", refused.text);
 }

@@ -189,8 +189,19 @@ const LAYERS: [&str; 14] = [
 ];
 
 /// The modules that every layer may use. Each comes before those that it uses.
-const FOUNDATIONS: [&str; 10] =
-    ["error", "tls", "telemetry", "breaker", "config", "chunks", "coding", "fair", "low_priority", "sync"];
+const FOUNDATIONS: [&str; 11] = [
+    "error",
+    "tls",
+    "telemetry",
+    "breaker",
+    "config",
+    "chunks",
+    "coding",
+    "fair",
+    "limiter",
+    "low_priority",
+    "sync",
+];
 
 /// Checks that a layer uses only later layers and foundations, and a foundation only later foundations.
 #[test]

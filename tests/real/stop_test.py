@@ -226,7 +226,7 @@ class SharedUsageFile(RestartTest):
         second, stopped = self.waiting(config, first), self.waiting(self.configured("three", self.nodes, "10m")[0], first)
         self.assertEqual(stopped.stop(), 0, "a process that waits can be stopped")
         usage_file = Path(self.folder, "usage.json")
-        self.until(lambda: usage_file.exists() and '"month_units":3.0' in usage_file.read_text(), "the counts are written")
+        self.until(lambda: usage_file.exists() and ',3.0],"calls"' in usage_file.read_text(), "the counts are written")
         self.assertEqual(first.stop(), 0, "the second signal ends the drain")
         second.wait_for("slotfront is running")
         self.assertEqual(self.used(self.key), 3.0)

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use slotfront::config::{Config, SharedSettings};
+use slotfront::config::{Config, Secret, SharedSettings, from_text};
 use slotfront::gateway::Usage;
 use slotfront::telemetry::SharedOperation;
 use slotfront::telemetry::SharedResult;
@@ -208,10 +208,17 @@ async fn gateways_limit_alone_without_the_store() {
 
 /// Books units in a day and a month, as booking `number` of the process `who`. Returns the totals.
 fn book(store: &Redis, windows: [u64; 2], units: [u64; 2], who: u64, number: u64) -> (u64, u64) {
+    let [day, month] = booked(store, windows, [units, [0, 0], [0, 0]].concat(), false, who, number);
+    (day, month)
+}
+
+/// Makes such a booking of `units`, which are those to add, those that are known, and their marks. Returns the totals.
+fn booked(store: &Redis, windows: [u64; 2], units: Vec<u64>, sets: bool, who: u64, number: u64) -> [u64; 2] {
     let mut call = redis::cmd("EVAL");
     call.arg(include_str!("../../src/redis_store/book.lua")).arg(3).arg(&keys_of(windows));
-    call.arg([units, [0, 0]].concat()).arg(format!("{who:x}")).arg(number);
-    call.query(&mut store.connection()).unwrap()
+    call.arg(units).arg(u8::from(sets)).arg(format!("{who:x}")).arg(number);
+    let (day, month, _, _): (u64, u64, u32, u32) = call.query(&mut store.connection()).unwrap();
+    [day, month]
 }
 
 fn keys_of([day, month]: [u64; 2]) -> [String; 3] {
@@ -257,4 +264,103 @@ fn bookings_of_a_wrong_clock_erase_no_units() {
     assert_eq!(book(&store, right, [1, 1], 1, 2), (100, 101));
     assert_eq!(book(&store, right, [1, 1], 2, 5), (101, 102), "its clock is right again");
     assert_eq!(book(&store, tomorrow, [1, 1], 1, 3), (2, 103), "the day ends all the same");
+}
+
+#[test]
+fn what_is_no_total_counts_as_missing() {
+    let (store, windows) = (Redis::start(&[]), [20_000, 650]);
+    for (number, text) in (1..).zip(["nonsense", "1e18 0", "99999999999999999999 0", "5 99999999999"]) {
+        for key in keys_of(windows) {
+            let () = redis::cmd("SET").arg(key).arg(text).query(&mut store.connection()).unwrap();
+        }
+        let totals = booked(&store, windows, vec![1, 2, 30, 40, 0, 0], false, 1, number);
+        assert_eq!(totals, [31, 42], "{text}");
+    }
+    for key in keys_of(windows) {
+        let () = redis::cmd("DEL").arg(&key).query(&mut store.connection()).unwrap();
+        let () = redis::cmd("RPUSH").arg(&key).arg("a").query(&mut store.connection()).unwrap();
+    }
+    assert_eq!(booked(&store, windows, vec![1, 2, 30, 40, 0, 0], false, 1, 9), [31, 42], "another's lists");
+}
+
+#[tokio::test]
+async fn an_operator_repairs_the_usage_for_all_gateways() {
+    let store = Redis::start(&[]);
+    let token = "a token of an operator";
+    let limit = limited(store.settings(), 1_000, 1_000, Some(40));
+    let gateways = gateways(2, move |config| {
+        limit(config);
+        config.auth.admin_token = Some(Secret::new(token));
+    })
+    .await;
+    let used = |gateway: &TestGateway| {
+        let gateway = &gateway.front().gateway;
+        let who = gateway.authenticate("dev", Some([127, 0, 0, 1].into()), None, Instant::now()).unwrap();
+        Usage::of(&who, Instant::now()).unwrap().month.used
+    };
+    assert_eq!(gateways[0].get_nodes().send().await.status, 200);
+    gateways[0].until("the other one knows", || used(&gateways[1]) >= 1).await;
+    let names: Vec<String> = redis::cmd("KEYS").arg("*month*{dev}").query(&mut store.connection()).unwrap();
+    let () =
+        redis::cmd("SET").arg(&names[0]).arg("281474976710656 0").query(&mut store.connection()).unwrap();
+    for gateway in &gateways {
+        gateway.until("the key is locked", || used(gateway) > 1 << 30).await;
+    }
+    assert_eq!(gateways[0].get_nodes().send().await.status, 429);
+    let put = gateways[1].client.put(format!("{}/api/keys/dev/usage", gateways[1].admin));
+    let set = gateways[1].send(put.bearer_auth(token).body(r#"{"month":5}"#)).await;
+    assert_eq!((set.status, &set.json()["month"]["used"]), (200, &json!(5)), "{}", set.text);
+    for gateway in &gateways {
+        gateway.until("the usage is repaired", || used(gateway) == 5).await;
+    }
+    assert_eq!(gateways[0].get_nodes().send().await.status, 200);
+    gateways[1].until("and goes on", || used(&gateways[1]) == 6).await;
+}
+
+#[tokio::test]
+async fn the_rate_of_a_method_holds_across_gateways() {
+    let store = Redis::start(&[]);
+    let text =
+        "[[upstream]]\nurl = \"http://node.invalid\"\n[plans.free]\nrate = { getClusterNodes = \"3/h\" }";
+    let parsed = from_text(text, &std::collections::BTreeMap::new(), std::path::Path::new(""));
+    let rate = parsed.unwrap_or_else(|problems| panic!("{problems}")).plans["free"].rate.clone();
+    let limit = limited(store.settings(), 1_000, 1_000, None);
+    let gateways = gateways(2, move |config| {
+        limit(config);
+        config.plans.get_mut("dev").unwrap().rate = rate;
+    })
+    .await;
+    for _ in 0..3 {
+        assert_eq!(gateways[0].get_nodes().send().await.status, 200);
+    }
+    assert_eq!(gateways[0].get_nodes().send().await.status, 429);
+    let is_known = || {
+        let keys = store.keys("test:limit1:{dev/getClusterNodes}");
+        let state: Option<String> =
+            keys.first().and_then(|key| redis::cmd("GET").arg(key).query(&mut store.connection()).unwrap());
+        let rest = state.and_then(|state| state.split(' ').next()?.parse::<f64>().ok());
+        let time: (f64, f64) = redis::cmd("TIME").query(&mut store.connection()).unwrap();
+        rest.is_some_and(|rest| rest / 1e6 - time.0 > 3000.0)
+    };
+    gateways[0].until("the store knows the calls", is_known).await;
+    // The second gateway lets a call pass on credit before it has heard of the first one's.
+    let passed = async || u32::from(gateways[1].get_nodes().send().await.status == 200);
+    let first = passed().await;
+    let told = || counted(&gateways[1], SharedOperation::Limit, SharedResult::Ok) > 1;
+    gateways[1].until("the second one has heard of it", told).await;
+    assert_eq!((first, passed().await, passed().await), (1, 0, 0));
+}
+
+#[test]
+fn rates_that_are_no_rates_count_as_missing() {
+    let store = Redis::start(&[]);
+    let key = "test:limit1:{dev}";
+    for text in ["nonsense", "nan 1 1", "99999999999999999999999999 0 0", "1 1.2.3 1"] {
+        let () = redis::cmd("SET").arg(key).arg(text).query(&mut store.connection()).unwrap();
+        let mut call = redis::cmd("EVAL");
+        call.arg(include_str!("../../src/redis_store/lease.lua")).arg(1).arg(key);
+        call.arg(0).arg(1).arg(10_000.0).arg(20);
+        let (leased, left): (u32, i64) = call.query(&mut store.connection()).unwrap();
+        assert!(leased <= 1 && (-320..=20).contains(&left), "{text}: {leased} leased, {left} left");
+    }
 }

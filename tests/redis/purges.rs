@@ -233,3 +233,26 @@ async fn what_was_purged_does_not_come_back() {
     // The purge is in force at this gateway before the store knows of it.
     assert_eq!(b.get_account(wallet).send().await.cache_status(), "fwd=miss; stored");
 }
+
+#[test]
+fn a_generation_that_no_purge_has_made_counts_as_missing() {
+    let store = Redis::start(&[]);
+    let key = "test:generation1:hash";
+    let ask = |known: u64, purge: Option<&str>| -> (u64, String) {
+        let mut call = redis::cmd("EVAL");
+        call.arg(include_str!("../../src/redis_store/generation.lua")).arg(1).arg(key).arg(known).arg(60_000);
+        let (number, purges): (String, String) = call.arg(purge).query(&mut store.connection()).unwrap();
+        (number.parse().unwrap(), purges)
+    };
+    let first = ask(0, None).0;
+    for poison in ["1000000000000000000\n", "1000000000000000000\n1 2 3\n", "nan\n", "-1\n"] {
+        let () = redis::cmd("SET").arg(key).arg(poison).query(&mut store.connection()).unwrap();
+        assert_eq!(ask(first, None), (first, String::new()), "{poison:?}");
+        let () = redis::cmd("SET").arg(key).arg(poison).query(&mut store.connection()).unwrap();
+        let (raised, purges) = ask(first, Some("purge"));
+        assert!(raised > first && raised < first + 3_600_000_000, "{poison:?}: {raised} after {first}");
+        assert_eq!(purges, format!("{raised} {first} purge"));
+    }
+    let (number, _) = ask(1_000_000_000_000_000_000, None);
+    assert!(number < first + 3_600_000_000, "what a gateway has heard of it is none either: {number}");
+}

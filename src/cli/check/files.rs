@@ -1,6 +1,8 @@
 //! The problems that `check` finds in keys and files, each with a fix.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -8,7 +10,7 @@ use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::doctor::Finding;
-use crate::config::Config;
+use crate::config::{Config, io_fault};
 use crate::gateway::check_writable;
 use crate::gateway::keys::{ApiKey, is_hidden};
 use crate::tls::certificate::expiries;
@@ -112,7 +114,11 @@ pub(in crate::cli) fn of_certificate(config: &Config, now: Timestamp) -> Option<
 
 /// Returns a fault if the user who runs this process cannot write the usage file at `path`. Leaves the file as it is.
 pub(super) fn of_usage_file(path: &Path) -> Option<Finding> {
-    let refused = check_writable(path).err()?;
+    let append = || match OpenOptions::new().append(true).open(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_fault(path, &error)),
+        _ => Ok(()),
+    };
+    let refused = check_writable(path).map_err(|error| error.to_string()).and_then(|()| append()).err()?;
     let folder = path.parent().unwrap_or(path).display();
     Some(Finding::fault(
         format!("auth.usage_file ({}) cannot be written: {refused}", path.display()),
@@ -202,6 +208,10 @@ mod tests {
         // A folder blocks the path to which the gateway writes the new content.
         std::fs::create_dir(dir.path().join("usage.json.new")).unwrap();
         assert!(of_usage_file(&usage).is_some());
+        // What is there is appended to, so it must be a file.
+        let folder = dir.path().join("folder.json");
+        std::fs::create_dir(&folder).unwrap();
+        assert!(of_usage_file(&folder).is_some());
     }
 
     #[test]

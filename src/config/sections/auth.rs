@@ -23,9 +23,9 @@ section! {
         /// The key file, written by `slotfront keys create` and read again whenever it changes. It may be missing at
         /// the start. A blank file does not remove keys; `key = []` removes all. "off" is for mode "open".
         keys_file: Option<PathBuf> = file_or_off(KEYS_FILE),
-        /// The file that keeps the usage of each key over a restart; "off" keeps none. It is written each second, or
-        /// less often with very many keys: with at most a hundredth of a core, but at least every ten seconds. Only one
-        /// process may use it, which holds a lock beside it: give each replica a file of its own.
+        /// The file that keeps what each key has used, by day and method; "off" keeps none. It is written each second,
+        /// and `slotfront usage` prints it. Only one process may use it, which holds a lock beside it: give each replica
+        /// a file of its own.
         usage_file: Option<PathBuf> = file_or_off("usage.json"),
         /// Maximum refused keys per client address and minute, including keys from a wrong origin or address, and requests
         /// for `/openrpc.json`. Further ones get 429.
@@ -90,13 +90,14 @@ section! {
         send: bool = get(false),
         /// True if getProgramAccounts and programSubscribe need a filter, so that nobody asks for all accounts of a program.
         scan_filter: bool = get(false),
-        /// Programs whose accounts getProgramAccounts and programSubscribe do not give.
+        /// Programs whose accounts getProgramAccounts, programSubscribe, and getTokenAccountsByOwner and
+        /// getTokenAccountsByDelegate with this `programId` do not give.
         // Of the token program a node has a hundred million.
         deny_programs: Vec<Pubkey> = list(&[]),
         /// The price of one method, instead of that in `[units]`.
         units: BTreeMap<AnyMethod, u64> = with(|f| by_method(f, |f, shown| f.optional_within(shown.then_some(50), 0..=1_000_000))),
-        /// Average calls of one method, beside `rps`, a second ("5/s"), minute ("1/min") or hour ("100/h"), at each replica.
-        /// They may be made at once.
+        /// Average calls of one method, beside `rps`, a second ("5/s"), minute ("1/min") or hour ("100/h"), over all
+        /// replicas of a shared store. They may be made at once.
         rate: BTreeMap<AnyMethod, CallRate> = with(|f| by_method(f, |f, shown| f.optional(shown.then_some("1/min")))),
     }
 }

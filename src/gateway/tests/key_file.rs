@@ -242,7 +242,7 @@ async fn usage_of_removed_keys_ends_with_the_month() {
     let used =
         |key: &str| Usage::of(&authenticate(&gateway, key).unwrap(), Instant::now()).unwrap().month.used;
     for key in [&stays, &goes] {
-        authenticate(&gateway, key).unwrap().book(3.0);
+        authenticate(&gateway, key).unwrap().book("looks", 3.0);
     }
     let both = std::fs::read_to_string(keys.keys_file()).unwrap();
     let one = both[..both.rfind("[[key]]").unwrap()].to_owned();
@@ -257,6 +257,7 @@ async fn usage_of_removed_keys_ends_with_the_month() {
     reload(&one);
     assert_eq!(gateway.ledger.len(), 2, "its month has not ended");
     set("2026-12-01T00:00:01Z");
+    gateway.write_usage();
     reload(&one);
     assert_eq!(gateway.ledger.len(), 1);
     assert_eq!(used(&stays), 0);

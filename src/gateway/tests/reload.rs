@@ -9,15 +9,15 @@ async fn limits_and_usage_outlast_reload_and_restart() {
     let key = keys.key("small");
     let gateway = keys.gateway();
     let principal = authenticate(&gateway, &key).unwrap();
-    while principal.take(Instant::now()).is_ok() {}
-    principal.book(7.0);
+    while principal.take().is_ok() {}
+    principal.book("looks", 7.0);
 
     keys.plan("small", |plan| (plan.rps, plan.burst, plan.daily_units) = (1, 6, Some(10)));
     gateway.replace(&keys.config).unwrap();
     let successor = authenticate(&gateway, &key).unwrap();
-    assert!(successor.take(Instant::now()).is_ok(), "the burst has grown by one");
-    assert!(successor.take(Instant::now()).is_err(), "and no more");
-    assert!(principal.take(Instant::now()).is_err(), "a request under way shares the state");
+    assert!(successor.take().is_ok(), "the burst has grown by one");
+    assert!(successor.take().is_err(), "and no more");
+    assert!(principal.take().is_err(), "a request under way shares the state");
 
     gateway.write_usage();
     let used = Usage::of(&authenticate(&keys.gateway(), &key).unwrap(), Instant::now()).unwrap().day.used;
@@ -40,18 +40,18 @@ async fn a_changed_rate_carries_calls_and_no_time() {
         let key = keys.key("small");
         let gateway = keys.gateway();
         let principal = authenticate(&gateway, &key).unwrap();
-        assert!((0..used).all(|_| principal.take(Instant::now()).is_ok()));
+        assert!((0..used).all(|_| principal.take().is_ok()));
         keys.plan("small", |plan| (plan.rps, plan.burst) = new);
         gateway.replace(&keys.config).unwrap();
         let successor = authenticate(&gateway, &key).unwrap();
-        let passed = (0..1000).take_while(|_| successor.take(Instant::now()).is_ok()).count();
+        let passed = (0..1000).take_while(|_| successor.take().is_ok()).count();
         assert_eq!(passed, left, "{used} calls of {old:?} are used, then {new:?} applies");
-        let Err(Error::Limited { retry_after, .. }) = successor.take(Instant::now()) else {
+        let Err(Error::Limited { retry_after, .. }) = successor.take() else {
             panic!("the burst is used up")
         };
         assert!(retry_after <= Duration::from_secs(1), "{old:?}, {used}, {new:?}: {retry_after:?}");
         // A request under way keeps the old rate and what was left of it, and its calls are not counted twice.
-        let late = (0..1000).take_while(|_| principal.take(Instant::now()).is_ok()).count();
+        let late = (0..1000).take_while(|_| principal.take().is_ok()).count();
         assert_eq!(late, old.1 as usize - used, "{old:?}, {used}, {new:?}");
     }
 }
@@ -73,9 +73,9 @@ async fn secrets_and_reloads_share_rate_permits_usage() {
 
     let callers = [&by_old, &by_new, &reloaded];
     for caller in callers.iter().chain([&callers[0]]) {
-        assert!(caller.take(Instant::now()).is_ok());
+        assert!(caller.take().is_ok());
     }
-    assert!(callers.iter().all(|caller| caller.take(Instant::now()).is_err()), "the secrets share one rate");
+    assert!(callers.iter().all(|caller| caller.take().is_err()), "the secrets share one rate");
 
     // While one permit is free, a key may hold up to eight permits.
     let mut held: Vec<_> = (0..8).map(|i| callers[i % 3].hold(1).unwrap()).collect();
@@ -84,7 +84,7 @@ async fn secrets_and_reloads_share_rate_permits_usage() {
     assert!(reloaded.hold(1).is_some(), "a permit that an earlier caller gives back is free");
 
     for caller in callers {
-        caller.book(1.0);
+        caller.book("looks", 1.0);
     }
     let used = |caller: &Principal| Usage::of(caller, Instant::now()).unwrap().day.used;
     assert!(callers.iter().all(|caller| used(caller) == 3), "the secrets share one usage");
@@ -93,7 +93,7 @@ async fn secrets_and_reloads_share_rate_permits_usage() {
         "the secrets are one caller at a node"
     );
 
-    assert!(stranger.take(Instant::now()).is_ok() && stranger.hold(1).is_some());
+    assert!(stranger.take().is_ok() && stranger.hold(1).is_some());
     assert!(used(&stranger) == 0 && stranger.caller() != reloaded.caller());
 }
 
@@ -154,5 +154,5 @@ async fn superseded_snapshots_are_freed_by_ticks() {
     gateway.replace(&keys.config).unwrap();
     gateway.follow_key_file();
     assert_eq!(superseded(), 0);
-    assert!(principal.take(Instant::now()).is_ok(), "an accepted request goes on");
+    assert!(principal.take().is_ok(), "an accepted request goes on");
 }

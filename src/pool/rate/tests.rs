@@ -4,6 +4,7 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use super::*;
+use crate::fair::queue::CALLERS;
 
 /// A reproducible stream of random numbers (`SplitMix64`).
 struct Dice(u64);
@@ -56,7 +57,7 @@ fn of(caller: usize) -> CallContext {
 /// Returns the limit of a node whose bucket is empty, because the caller 9 has taken all tokens.
 fn used_up(rps: u32) -> Arc<NodeRate> {
     let rate = NodeRate::new(rps);
-    while rate.take(&of(9), Instant::now()) {}
+    while rate.take(&of(9)) {}
     Arc::new(rate)
 }
 
@@ -68,7 +69,7 @@ async fn served(rate: &Arc<NodeRate>, calls: [&[f64]; 2]) -> [usize; 2] {
         for at in calls {
             tokio::time::sleep_until(start + Duration::from_secs_f64(*at)).await;
             let now = Instant::now();
-            if rate.take(&context, now) {
+            if rate.take(&context) {
                 served += 1;
             } else if rate.time_to_wait(&context, now).is_some() {
                 let (rate, context) = (Arc::clone(rate), context.clone());
@@ -160,15 +161,14 @@ async fn nobody_passes_a_waiting_call() {
         async move { rate.wait(&of(1)).await }
     });
     tokio::task::yield_now().await;
-    // The token is there, but the waiting call has not been told yet.
-    let soon = Instant::now() + Duration::from_secs(1);
-    assert!(
-        !rate.take(&of(2), soon) && !rate.take(&CallContext::own(soon), soon) && !rate.take_spare(0.0, soon)
-    );
+    // A call is free, but the waiting one has not been told yet.
+    rate.limiter.give_back(1.0);
+    let own = CallContext::own(Instant::now());
+    assert!(!rate.take(&of(2)) && !rate.take(&own) && !rate.take_spare(0));
     assert!(first.await.unwrap());
-    let later = soon + Duration::from_secs(5);
-    assert!(rate.take_spare(1.0, later) && !rate.take_spare(1.0, later), "one is kept");
-    assert!(rate.take(&CallContext::own(later), later) && !rate.take(&of(2), later));
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert!(rate.take_spare(1) && !rate.take_spare(1), "one is kept");
+    assert!(rate.take(&own) && !rate.take(&of(2)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,16 +207,15 @@ async fn hanging_up_frees_the_place() {
     };
     assert_eq!(served, (1, true), "the calls given up do not count");
     assert_eq!(second.await, (2, true));
-    rate.give_back(Instant::now());
-    assert!(rate.take(&of(1), Instant::now()));
+    rate.give_back();
+    assert!(rate.take(&of(1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn memory_for_callers_is_bounded() {
     let rate = NodeRate::new(100_000);
-    let now = Instant::now();
     for caller in 0..10 * CALLERS {
-        assert!(rate.take(&of(caller), now));
+        assert!(rate.take(&of(caller)));
         assert!(lock(&rate.queue).next.len() <= CALLERS);
     }
     let rate = used_up(1);
@@ -228,32 +227,4 @@ async fn memory_for_callers_is_bounded() {
     tokio::task::yield_now().await;
     let places = (1..=FEW).map(|nth| FEW.div_ceil(nth)).sum::<usize>();
     assert!(lock(&rate.queue).waiting.len() <= places, "{}", lock(&rate.queue).waiting.len());
-}
-
-#[tokio::test]
-async fn retries_are_a_share_with_a_minimum() {
-    let budget = Budget::new(0.25, RETRIES_PER_SECOND, MAX_TOKENS);
-    let start = Instant::now();
-    let take = |now| std::iter::from_fn(|| budget.withdraw(now).then_some(())).count();
-    assert_eq!(take(start), 10, "what is always there");
-    assert_eq!(take(start + Duration::from_secs(1)), 10, "a second later again");
-    for _ in 0..40 {
-        budget.deposit(start + Duration::from_secs(1));
-    }
-    assert_eq!(take(start + Duration::from_secs(1)), 10, "a quarter of forty calls");
-}
-
-#[tokio::test]
-async fn without_a_minimum_the_share_decides() {
-    let budget = Budget::new(0.05, 0.0, MAX_TOKENS);
-    let now = Instant::now();
-    let mut taken = 0;
-    for call in 1..=1000 {
-        budget.deposit(now);
-        taken += u32::from(budget.withdraw(now));
-        assert!(f64::from(taken) <= f64::from(call) * 0.05);
-    }
-    assert!(taken >= 49, "{taken}");
-    budget.give_back(now);
-    assert!(budget.withdraw(now));
 }

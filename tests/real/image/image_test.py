@@ -104,7 +104,7 @@ class Life(ImageTest):
         self.assertEqual((failed, set(calls)), ([], {200}))
         usage = self.volume.path / "usage.json"
         self.assertEqual(usage.stat().st_uid, USER)
-        self.assertGreater(next(iter(json.loads(usage.read_text())["keys"].values()))["month_units"], 50)
+        self.assertGreater(json.loads(usage.read_text().splitlines()[-1])["used"][1], 50)
 
 
 class WrongUse(ImageTest):
@@ -177,7 +177,7 @@ class WrongUse(ImageTest):
                  "DONT_FAKE_MONOTONIC": "1", "FAKETIME_NO_CACHE": "1"}
         mounts = [self.volume.mount(), read_only(self.config, "/etc/slotfront/slotfront.toml"), read_only(library, "/faketime.so")]
         usage = self.volume.path / "usage.json"
-        usage.write_text('{"date":"2026-11-01","keys":{"key-1":{"day_units":1.0,"month_units":5.0}}}')
+        usage.write_text('{"day":"2026-11-01","key":"key-1","name":"a","used":[1.0,5.0],"calls":{}}\n')
         os.chown(usage, USER, USER)
         before = usage.read_text()
         serve = self.container(mounts=mounts, environment=clock)

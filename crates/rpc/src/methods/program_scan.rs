@@ -1,4 +1,4 @@
-//! What getProgramAccounts and programSubscribe ask for, for plans that restrict them.
+//! Which program's accounts a call or a subscription asks for, for plans that restrict them.
 
 use serde_json::Value;
 
@@ -16,8 +16,16 @@ pub struct ProgramScan {
 impl ProgramScan {
     /// Returns what `query` asks for. `None` for another method.
     pub fn of_call(query: &Query) -> Option<Self> {
-        let call = query.plain().filter(|call| call.method == Method::GetProgramAccounts)?;
-        Self::read(&call.params)
+        let call = query.plain()?;
+        match call.method {
+            Method::GetProgramAccounts => Self::read(&call.params),
+            Method::GetTokenAccountsByOwner | Method::GetTokenAccountsByDelegate => {
+                let params: Value = serde_json::from_str(&call.params).ok()?;
+                let program = Pubkey::parse(params.pointer("/1/programId")?.as_str()?).ok()?;
+                Some(Self { program, is_filtered: true })
+            }
+            _ => None,
+        }
     }
 
     /// Returns what `subscription` asks for. `None` for another kind, and for params that a node refuses.
@@ -76,6 +84,16 @@ mod tests {
             let expected = Some(ProgramScan { program, is_filtered });
             assert_eq!(ProgramScan::of_call(&query), expected, "{config}");
             assert_eq!(ProgramScan::of_subscription(&subscription), expected, "{config}");
+        }
+        for method in [Method::GetTokenAccountsByOwner, Method::GetTokenAccountsByDelegate] {
+            let of = |filter: Value| {
+                let params = Params::Array(json!([PROGRAM, filter]).to_string().into());
+                ProgramScan::of_call(&Query::parse(method, &params, Profile::Node).unwrap())
+            };
+            let program = Pubkey::parse(PROGRAM).unwrap();
+            let expected = Some(ProgramScan { program, is_filtered: true });
+            assert_eq!(of(json!({ "programId": PROGRAM })), expected, "an owner is a filter");
+            assert_eq!(of(json!({ "mint": PROGRAM })), None);
         }
         assert_eq!(ProgramScan::of_call(&Query::ClusterNodes), None);
         assert_eq!(ProgramScan::of_subscription(&Subscription::Slot), None);
