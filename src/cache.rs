@@ -106,6 +106,10 @@ impl CallOptions {
     }
 }
 
+/// The longest text, in bytes, that is copied into one buffer to be sent. For a longer text, writing its pieces costs less
+/// than copying them.
+pub const JOINED_BYTES: usize = 16 * 1024;
+
 #[derive(Debug, Clone)]
 pub struct CacheAnswer {
     /// The node's result or error.
@@ -115,7 +119,7 @@ pub struct CacheAnswer {
     pub meta: EntryMeta,
     /// The text of `payload` in the caller's coding. `None` if the text is not compressed.
     pub compressed: Option<Arc<CompressedText>>,
-    /// The entry whose text this is. `None` if the text was written for this caller.
+    /// The entry whose text this is. `None` if the text was written for this caller, or is at most [`JOINED_BYTES`] long.
     pub shared: Option<Arc<Entry>>,
 }
 

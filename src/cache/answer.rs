@@ -18,7 +18,7 @@ use super::lookup::Stored;
 use super::placing::is_at_processed;
 use super::render::{is_long_work, is_stored_form};
 use super::status::{CacheStatus, ForwardReason};
-use super::{Cache, CacheAnswer, PlannedCall};
+use super::{Cache, CacheAnswer, JOINED_BYTES, PlannedCall};
 use crate::error::Error;
 use crate::methods::{Query, Slot};
 use crate::telemetry::StaleCause;
@@ -320,6 +320,7 @@ async fn serve(
     if status.is_hit() {
         cache.count_hit(query, entry, &payload, status);
     }
-    let shared = is_stored_form(query, entry).then(|| Arc::clone(entry));
+    let is_shared = payload.len() > JOINED_BYTES && is_stored_form(query, entry);
+    let shared = is_shared.then(|| Arc::clone(entry));
     Ok(Some(CacheAnswer { payload, meta: entry.meta, status, compressed, shared }))
 }

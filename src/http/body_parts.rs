@@ -9,9 +9,7 @@ use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 
-/// The longest body, in bytes, that is copied into one buffer. For a longer body, writing the pieces costs less
-/// than copying them.
-pub(super) const JOINED_BYTES: usize = 16 * 1024;
+use crate::cache::JOINED_BYTES;
 
 /// The pieces of one body, in order. A long answer is sent as slices of the cached text, without a copy.
 #[derive(Debug, Clone, Default)]

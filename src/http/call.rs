@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::access::CallOutcome;
-use super::body_parts::{BodyParts, JOINED_BYTES};
+use super::body_parts::BodyParts;
 use super::context::{CallResponse, RequestContext, node_error, spliced_result};
 use super::in_flight::Reservation;
 use super::{forward, send, tip};
@@ -150,9 +150,8 @@ fn respond(
     charge: &Charge,
 ) -> Result<CallResponse, Error> {
     let body = envelope(request, id, query, answer);
-    // Texts of another form, and short ones, are copied.
-    let is_shared = request.front.config.profile == Profile::Node && body.len() > JOINED_BYTES;
-    let shared = answer.shared.as_deref().filter(|_| is_shared);
+    // A text is copied to get another shape.
+    let shared = answer.shared.as_deref().filter(|_| request.front.config.profile == Profile::Node);
     request.take_bytes(
         AnyMethod::Own(query.method()),
         &body,
