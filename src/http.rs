@@ -44,7 +44,7 @@ pub use in_flight::Outgoing;
 pub use incoming::Incoming;
 
 use crate::cache::Cache;
-use crate::config::Config;
+use crate::config::reload::InForce;
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
 use crate::gateway::Gateway;
@@ -56,7 +56,7 @@ use crate::tip::Tip;
 /// The parts of the program that requests need.
 pub struct Front {
     /// The settings in force.
-    pub config: Arc<Config>,
+    pub config: Arc<InForce>,
     /// The API keys and their limits.
     pub gateway: Arc<Gateway>,
     /// The cache, which answers calls.

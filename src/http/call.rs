@@ -17,6 +17,7 @@ use crate::cache::entry::{Payload, TextParts};
 use crate::cache::{CacheAnswer, CacheStatus, CallOptions, Charge, Conditions, MemoryPermit};
 use crate::coding::{Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::config::AnswerLimit;
+use crate::config::reload::ConfigNow;
 use crate::error::Error;
 use crate::gateway::Principal;
 use crate::jsonrpc::{Call, Id, reply};
@@ -129,7 +130,7 @@ impl AdmittedCall {
     ) -> Result<Self, (Option<Commitment>, Error)> {
         // The rate is charged before the params are parsed, so that calls with invalid params count as well.
         request.principal.take(Instant::now()).map_err(|error| (None, error))?;
-        let query = Query::parse(method, &call.params, request.front.config.profile)
+        let query = Query::parse(method, &call.params, request.config.profile)
             .map_err(|error| (None, Error::Params(error)))?;
         let charge = request.principal.admit(&query).map_err(|error| (query.commitment(), error))?;
         Ok(Self { id: call.id.clone(), query, charge })
@@ -189,7 +190,7 @@ fn respond(
 
 /// Returns the body of the response: the answer inside the JSON-RPC envelope, with the caller's id.
 fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &CacheAnswer) -> BodyParts {
-    let profile = request.front.config.profile;
+    let profile = request.config.profile;
     match &answer.payload {
         Payload::Error { code, .. } if profile == Profile::Spec && methods::absent_block(*code) => {
             spliced_result(id, [Bytes::from_static(b"null")])
@@ -232,6 +233,8 @@ impl Conditions for CallConditions<'_> {
 /// request is authenticated and has an in-flight permit.
 pub(super) struct RequestContext<'a> {
     pub(super) front: &'a Arc<Front>,
+    /// The configuration that was in force when the request came.
+    pub(super) config: ConfigNow,
     pub(super) client: &'a ClientInfo,
     pub(super) principal: Arc<Principal>,
     pub(super) permit: InFlightPermit,
@@ -255,11 +258,12 @@ impl<'a> RequestContext<'a> {
         started: Instant,
         calls: usize,
     ) -> Self {
-        let is_node = front.config.profile == Profile::Node;
+        let config = front.config.now();
+        let is_node = config.profile == Profile::Node;
         let bypass = principal.bypass_cache() && client.no_cache;
         let coding = cache_coding(client.accepts, calls).filter(|_| is_node);
         let answered = Mutex::default();
-        Self { front, client, principal, permit, trace, started, bypass, coding, answered }
+        Self { front, config, client, principal, permit, trace, started, bypass, coding, answered }
     }
 
     /// Reserves the bytes of an answer from the budget for unsent answers ([`Outgoing`](super::Outgoing)).

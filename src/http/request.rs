@@ -43,7 +43,7 @@ pub(super) async fn serve(
     let Some(permit) = InFlightPermit::take(front, &principal) else {
         return refuse(front, client, started, body, &overloaded(&principal, started));
     };
-    let limit = front.config.server.max_batch;
+    let limit = front.config.now().server.max_batch;
     let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
     let parsed = envelope::parse_within(body, limit);
     let calls = if let Ok(Request::Batch(elements)) = &parsed { elements.len() } else { 1 };
@@ -114,7 +114,7 @@ fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses
 
 /// Returns the compressed body and its content coding. `None` if the body is sent uncompressed.
 async fn compress(request: &RequestContext<'_>, responses: &Responses) -> Option<(Coding, Vec<Bytes>)> {
-    let is_node = request.front.config.profile == Profile::Node;
+    let is_node = request.config.profile == Profile::Node;
     if is_node && responses.all().iter().any(CallResponse::compression_is_left_to_cache) {
         let coding = request.coding?;
         return Some((coding, responses.spliced(coding)?));

@@ -77,7 +77,7 @@ impl ConnectionService {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, visit.client.id.header());
         let origin = visit.client.origin.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
-        cors::apply(&connection.front.config.server.cors_origins, origin.as_ref(), wanted, headers);
+        cors::apply(&connection.front.config.now().server.cors_origins, origin.as_ref(), wanted, headers);
         Ok(Arc::clone(&visit.guard).answer(response))
     }
 }

@@ -23,7 +23,7 @@ pub(super) async fn answer(
     name: &[u8],
     params: Params,
 ) -> CallResponse {
-    let (method, config) = (AnyMethod::from_name(name), &request.front.config);
+    let (method, config) = (AnyMethod::from_name(name), &request.config);
     match method {
         Some(AnyMethod::Tip(method)) => return tip::answer(request, id, method, &params).await,
         Some(AnyMethod::Send) if config.send.enabled => return send::answer(request, id, &params).await,
@@ -71,7 +71,7 @@ async fn forward(request: &RequestContext<'_>, call: ForwardedCall) -> Result<Po
     // What somebody was shown is in the state of the simulation, too.
     let is_simulation = call.method == AnyMethod::Simulate;
     let prefer = is_simulation.then(|| request.front.tip.slot(call.commitment));
-    let listed = request.front.config.methods.get(&call.method);
+    let listed = request.config.methods.get(&call.method);
     let upstreams = listed.map(|listed| listed.upstreams.clone()).unwrap_or_default();
     let ask = ForwardedRequest { call, prefer, upstreams, context };
     let read = ask.context.read.clone();
