@@ -17,6 +17,7 @@ use super::raw::Raw;
 use super::reader::{Declared, Section, TableReader};
 use super::secret::Secret;
 use super::value::{ByteSize, MethodOrGroup, OrForever, OrOff, Setting};
+use super::watch::read_text;
 
 /// The bounds of lifetimes. More than ten years is not plausible.
 const LIFETIME: RangeInclusive<&str> = "off"..="87600h";
@@ -266,7 +267,7 @@ impl Field<'_, '_> {
     /// Certificates in PEM, by the path of their file. Records a problem if the file is unreadable or has none.
     pub(super) fn ca_file(&self) -> Option<CaFile> {
         let path = self.file("ca.pem")?;
-        let fault = match std::fs::read_to_string(&path) {
+        let fault = match read_text(&path) {
             Err(e) => format!("cannot be read: {}", io_fault(&path, &e)),
             Ok(pem) if pem.contains("-----BEGIN CERTIFICATE-----") => return Some(CaFile { path, pem }),
             Ok(_) => "has no certificate".to_owned(),
