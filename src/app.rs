@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -24,7 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, AdminState, ReloadRequest};
 use crate::cache::Cache;
-use crate::config::reload::{Changes, ConfigSource};
+use crate::config::reload::{Changes, ConfigSource, InForce};
 use crate::config::watch::LOOK_EVERY;
 use crate::config::{Config, FollowMode};
 use crate::fair::ByteBudget;
@@ -62,9 +61,6 @@ pub struct App {
     pub socket: Option<SocketAddr>,
     pub admin: SocketAddr,
     front: Arc<Front>,
-    /// The configuration that was loaded last. Its reloadable parts are in use. The other parts take effect after a
-    /// restart.
-    in_force: ArcSwap<Config>,
     /// The lock that allows one reload of the configuration at a time.
     reloading: Mutex<()>,
     /// The receiver of reload requests. `None` once [`serve_reloads`] has taken it.
@@ -108,7 +104,7 @@ impl App {
         let (tasks, connections) = (TaskTracker::new(), TaskTracker::new());
         let ending = Ending { public: Phases::new(periods), over: CancellationToken::new() };
         let stop = &ending.over;
-        let (config, metrics) = (Arc::new(config), Arc::clone(gateway.metrics()));
+        let metrics = Arc::clone(gateway.metrics());
         let frontier = Arc::new(Frontier::new(config.upstreams.len()));
         let pool = Arc::new(Pool::new(&config, Arc::clone(&frontier), Arc::clone(&metrics))?);
         let shared = config.shared.as_ref();
@@ -133,8 +129,9 @@ impl App {
         tasks.spawn(telemetry::report_folds(stop.clone()));
         let outgoing = Arc::new(ByteBudget::new(config.server.max_outgoing));
         let incoming = Arc::new(ByteBudget::new(config.server.max_incoming));
+        let in_force = Arc::new(InForce::new(config));
         let parts = HubParts {
-            config: Arc::clone(&config),
+            config: Arc::clone(&in_force),
             gateway: Arc::clone(&gateway),
             cache: Arc::clone(&cache),
             pool: Arc::clone(&pool),
@@ -143,7 +140,7 @@ impl App {
             metrics: Arc::clone(&metrics),
         };
         let front = Arc::new(Front {
-            config,
+            config: in_force,
             gateway: Arc::clone(&gateway),
             cache,
             pool: Arc::clone(&pool),
@@ -190,20 +187,8 @@ impl App {
             connections.clone(),
             ending.public.clone(),
         ));
-        let in_force = ArcSwap::new(Arc::clone(&front.config));
         let (reloading, reload_requests) = (Mutex::default(), Mutex::new(Some(reload_requests)));
-        Ok(Self {
-            public,
-            socket,
-            admin,
-            front,
-            in_force,
-            reloading,
-            reload_requests,
-            tasks,
-            connections,
-            ending,
-        })
+        Ok(Self { public, socket, admin, front, reloading, reload_requests, tasks, connections, ending })
     }
 
     /// Returns the state that serves requests, for tests and tools in this process.
@@ -211,34 +196,32 @@ impl App {
         &self.front
     }
 
-    /// Puts the reloadable parts of `new` in use, all or none. Blocks while it reads the key file. Returns the
-    /// sections whose changes apply at once, and the sections whose changes need a restart.
+    /// Puts the live settings of `new` in force, all or none. Blocks while it reads the key file. Returns the settings
+    /// whose changes are in force, and those whose changes need a restart.
     ///
     /// # Errors
     /// The key file is refused under the new configuration, or an upstream client cannot be built.
     pub fn reload(&self, new: &Config) -> Result<Changes, StartError> {
         let _one = self.reloading.lock();
         let pool = &self.front.pool;
+        let (next, changes) = self.front.config.after(new);
         // Every step that can fail comes before the first change.
-        let members = pool.prepare(new)?;
-        self.front.gateway.replace(new)?;
+        let members = pool.prepare(&next)?;
+        self.front.gateway.replace(&next)?;
         pool.put_in_force(members);
         pool.probe(&self.tasks, &self.ending.over);
-        let before = self.in_force.swap(Arc::new(new.clone()));
-        if before.telemetry.log != new.telemetry.log {
+        if self.front.config.now().telemetry.log != next.telemetry.log {
             // The filter was checked with the configuration.
-            let _ = telemetry::set_filter(&new.telemetry.log);
+            let _ = telemetry::set_filter(&next.telemetry.log);
         }
-        Ok(Changes {
-            at_once: Changes::between(&before, new).at_once,
-            after_restart: Changes::between(&self.front.config, new).after_restart,
-        })
+        self.front.config.put(next);
+        Ok(changes)
     }
 
     /// Stops the gateway: readiness fails, accepting stops, and requests in flight finish. Requests that take
     /// longer than `server.drain_timeout` are cut. A second call waits for the stop that is already under way.
     pub async fn stop(&self) {
-        let drain = self.front.config.server.drain_timeout;
+        let drain = self.front.config.now().server.drain_timeout;
         let Phases { notice, stop, idle_close, abort, periods } = &self.ending.public;
         notice.trigger();
         // The notice period passes even without connections. A balancer that opens a connection for each request
@@ -292,8 +275,9 @@ fn follow_chain(
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
-    let settings = front.config.follow.clone();
-    let secret = front.config.shared.as_ref().and_then(|shared| shared.secret.as_ref());
+    let config = front.config.now();
+    let settings = config.follow.clone();
+    let secret = config.shared.as_ref().and_then(|shared| shared.secret.as_ref());
     let shared = shared.map(|store| (Arc::clone(store), StoreMac::new(secret)));
     if settings.mode != FollowMode::Off {
         let Front { followed, pool, frontier, metrics, .. } = &**front;

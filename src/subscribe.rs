@@ -43,7 +43,7 @@ use feeds::{Feed, Feeds};
 use relay::RelayRequest;
 
 use crate::cache::Cache;
-use crate::config::Config;
+use crate::config::reload::InForce;
 use crate::error::Error;
 use crate::frontier::Frontier;
 use crate::gateway::Gateway;
@@ -59,7 +59,7 @@ const MAX_RELAY_REQUESTS: usize = 1_024;
 
 /// What the hub needs of the other parts of the program.
 pub struct HubParts {
-    pub config: Arc<Config>,
+    pub config: Arc<InForce>,
     pub gateway: Arc<Gateway>,
     pub cache: Arc<Cache>,
     pub pool: Arc<Pool>,
@@ -86,7 +86,7 @@ impl Hub {
     /// Creates the hub, and starts the tasks that feed it. They run until `stop`.
     pub fn start(parts: HubParts, tasks: &TaskTracker, stop: &CancellationToken) -> Arc<Self> {
         let (relay, requests) = mpsc::channel(MAX_RELAY_REQUESTS);
-        let feeds = Feeds::new(parts.config.server.max_outgoing, Arc::clone(&parts.metrics));
+        let feeds = Feeds::new(parts.config.now().server.max_outgoing, Arc::clone(&parts.metrics));
         let (clients, last_slot) = (Mutex::default(), Mutex::new((0, Instant::now())));
         let hub = Arc::new(Self {
             parts,

@@ -10,6 +10,8 @@ mod fold;
 pub(crate) mod labels;
 pub(crate) mod metrics;
 pub(crate) mod otlp;
+#[cfg(target_os = "linux")]
+mod process;
 pub(crate) mod sharded;
 pub(crate) mod totals;
 pub(crate) mod trace;

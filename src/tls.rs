@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::certificate::expiries;
-use crate::config::watch::{LOOK_EVERY, Settling};
+use crate::config::watch::{LOOK_EVERY, Settling, read_file};
 use crate::config::{self, Config};
 use crate::telemetry::Metrics;
 
@@ -142,7 +142,7 @@ fn fault(setting: &str, path: &Path, what: &dyn Display) -> TlsError {
 }
 
 fn read(files: &config::TlsFiles) -> Result<PemPair, TlsError> {
-    let content = |setting, path: &Path| std::fs::read(path).map_err(|cause| fault(setting, path, &cause));
+    let content = |setting, path: &Path| read_file(path).map_err(|cause| fault(setting, path, &cause));
     Ok(PemPair { cert: content("cert", &files.cert)?, key: content("key", &files.key)? })
 }
 

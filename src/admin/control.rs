@@ -41,7 +41,7 @@ pub(super) async fn require_token(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(expected) = &state.front.config.auth.admin_token else {
+    let Some(expected) = state.front.config.now().auth.admin_token.clone() else {
         return refuse(
             StatusCode::FORBIDDEN,
             "admin actions are disabled; set auth.admin_token to enable them",

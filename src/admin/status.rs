@@ -92,7 +92,7 @@ impl AdminState {
             slot_time_ms: front.frontier.slot_time().as_secs_f64() * 1000.0,
             upstreams: nodes::node_views(front, Instant::now()),
             sockets: front.subscriptions.clients(),
-            cache: CacheView { bytes, entries, capacity_bytes: front.config.cache.capacity },
+            cache: CacheView { bytes, entries, capacity_bytes: front.config.now().cache.capacity },
         }
     }
 
@@ -124,7 +124,7 @@ impl AdminState {
 
 /// Returns the state of following the cluster's blocks, for the status page. `None` if `follow.mode` is off.
 fn follow_view(front: &Front) -> Option<FollowView> {
-    let (mode, followed) = (front.config.follow.mode, &front.followed);
+    let (mode, followed) = (front.config.now().follow.mode, &front.followed);
     let (state, contradicted) = (followed.state(), followed.is_contradicted());
     let chain = followed.current();
     let tip = chain.as_deref().map(|chain| chain.tip().slot);

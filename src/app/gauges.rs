@@ -36,7 +36,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     metrics.ws_queued_bytes.set(gauge(front.subscriptions.queued_bytes() as u64));
     metrics.cache_bytes.set(gauge(bytes));
     metrics.cache_entries.set(gauge(entries));
-    metrics.cache_capacity.set(gauge(front.config.cache.capacity));
+    metrics.cache_capacity.set(gauge(front.config.now().cache.capacity));
     for commitment in Commitment::ALL {
         metrics.frontier_slot.at(commitment).set(gauge(front.frontier.slot(commitment)));
         metrics.frontier_age.at(commitment).set(front.frontier.age(commitment, now).as_secs_f64());

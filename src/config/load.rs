@@ -6,6 +6,7 @@ use std::path::Path;
 use super::problem::{Problem, Problems, ValueOrigin, io_fault};
 use super::raw::{self, Raw, RawTable};
 use super::reader::{ConfigLayers, Findings, PREFIX, Section, variable};
+use super::watch::read_text;
 use super::{Config, Telemetry, check};
 
 /// The maximum number of edits between an unknown name and the known name that is suggested for it.
@@ -21,7 +22,7 @@ const OTHER_VARIABLES: [&str; 2] = ["SLOTFRONT_UPSTREAMS", "SLOTFRONT_CONFIG"];
 /// The configuration is invalid. The error has all problems at once, and shows no secret and no upstream URL.
 pub fn load(file: Option<&Path>, env: &BTreeMap<String, String>) -> Result<Config, Problems> {
     let base = file.and_then(Path::parent).unwrap_or(Path::new(""));
-    let text = match file.map(std::fs::read_to_string) {
+    let text = match file.map(read_text) {
         None => String::new(),
         Some(Ok(text)) => text,
         Some(Err(e)) => {
@@ -35,7 +36,7 @@ pub fn load(file: Option<&Path>, env: &BTreeMap<String, String>) -> Result<Confi
 /// Returns `[telemetry]` of a configuration that may be invalid, with defaults where it cannot be read. It says in which form
 /// problems are told.
 pub fn telemetry(file: Option<&Path>, env: &BTreeMap<String, String>) -> Telemetry {
-    let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    let text = file.and_then(|file| read_text(file).ok()).unwrap_or_default();
     let table = raw::parse(&text).unwrap_or_default();
     ConfigLayers::new(&table, env, Path::new("")).root().section("telemetry")
 }

@@ -30,6 +30,7 @@ pub(crate) fn io_fault(path: &Path, error: &io::Error) -> String {
             file.mode() & 0o777,
             rustix::process::geteuid().as_raw()
         ),
+        (io::ErrorKind::InvalidInput, _) => error.to_string(),
         (kind, _) => kind.to_string(),
     }
 }

@@ -1,9 +1,11 @@
-//! The reload of a configuration: its source, and the changes that need a restart.
+//! The configuration in force, and its reload: the source, and which changes need a restart.
 
 use std::sync::Arc;
 
+use arc_swap::{ArcSwap, Guard};
+
 use super::watch::Settling;
-use super::{Auth, Config, Problems};
+use super::{Config, Problems};
 
 /// A configuration, or all of its problems.
 pub type Loaded = Result<Config, Problems>;
@@ -59,50 +61,64 @@ impl ConfigSource {
     }
 }
 
+/// The settings that a reload changes, by their paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// The sections whose changes a reload puts in force at once.
-    pub at_once: Vec<&'static str>,
-    /// The sections whose changes take effect only after a restart.
-    pub after_restart: Vec<&'static str>,
+    /// The settings whose changes are in force at once.
+    pub at_once: Vec<String>,
+    /// The settings whose changes take effect only after a restart.
+    pub after_restart: Vec<String>,
 }
 
-impl Changes {
-    pub fn between(old: &Config, new: &Config) -> Self {
-        let named = |differs: &[(&'static str, bool)]| {
-            differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect()
-        };
-        let auth = |config: &Config| Auth { usage_file: None, admin_token: None, ..config.auth.clone() };
-        Self {
-            at_once: named(&[
-                ("auth", auth(old) != auth(new)),
-                ("gateway", old.deny != new.deny),
-                ("plans", old.plans != new.plans),
-                ("units", old.units != new.units),
-                ("upstream", old.upstreams != new.upstreams),
-                ("pool", old.pool != new.pool),
-                ("telemetry.log", old.telemetry.log != new.telemetry.log),
-                ("telemetry.key_series", old.telemetry.key_series != new.telemetry.key_series),
-            ]),
-            after_restart: named(&[
-                ("compat", old.profile != new.profile),
-                ("server", old.server != new.server),
-                ("auth.usage_file", old.auth.usage_file != new.auth.usage_file),
-                ("auth.admin_token", old.auth.admin_token != new.auth.admin_token),
-                ("cache", old.cache != new.cache),
-                ("follow", old.follow != new.follow),
-                ("methods", old.methods != new.methods),
-                ("send", old.send != new.send),
-                ("shared", old.shared != new.shared),
-                ("verify", old.verify != new.verify),
-                ("telemetry.format", old.telemetry.format != new.telemetry.format),
-                ("telemetry.otlp", old.telemetry.otlp != new.telemetry.otlp),
-                (
-                    "telemetry.trace_sample",
-                    old.telemetry.trace_sample.to_bits() != new.telemetry.trace_sample.to_bits(),
-                ),
-            ]),
-        }
+/// A part of the configuration whose settings say when a change of them is in force.
+pub(super) trait Reloaded {
+    /// Adds the settings that differ in `new` to `changes`. `path` is that of this part.
+    fn changes(&self, new: &Self, path: &str, changes: &mut Changes);
+
+    /// Takes the settings from `new` that a reload puts in force at once.
+    fn take_over(&mut self, new: &Self);
+}
+
+pub(super) fn joined((table, key): (&str, &str)) -> String {
+    let between = if table.is_empty() || key.is_empty() { "" } else { "." };
+    format!("{table}{between}{key}")
+}
+
+pub(super) fn changed<T: PartialEq>(old: &T, new: &T, path: (&str, &str)) -> Option<String> {
+    (old != new).then(|| joined(path))
+}
+
+/// The one configuration in force: the live settings as they were loaded last, and the others as they were at the start.
+#[derive(Debug)]
+pub struct InForce(ArcSwap<Config>);
+
+/// The configuration that was in force when it was asked for, for one request.
+pub type ConfigNow = Guard<Arc<Config>>;
+
+impl InForce {
+    pub fn new(config: Config) -> Self {
+        Self(ArcSwap::from_pointee(config))
+    }
+
+    pub fn now(&self) -> ConfigNow {
+        self.0.load()
+    }
+
+    /// Returns a copy, to change and reload.
+    pub fn copy(&self) -> Config {
+        Config::clone(&self.now())
+    }
+
+    /// Returns what a reload of `new` puts in force, and what it changes.
+    pub(crate) fn after(&self, new: &Config) -> (Config, Changes) {
+        let (mut next, mut changes) = (self.copy(), Changes::default());
+        next.changes(new, "", &mut changes);
+        next.take_over(new);
+        (next, changes)
+    }
+
+    pub(crate) fn put(&self, config: Config) {
+        self.0.store(Arc::new(config));
     }
 }
 
@@ -113,17 +129,25 @@ mod tests {
 
     use super::*;
 
+    fn between(old: &Config, new: &Config) -> Changes {
+        InForce::new(old.clone()).after(new).1
+    }
+
+    fn told(at_once: &[&str], after_restart: &[&str]) -> Changes {
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Changes { at_once: named(at_once), after_restart: named(after_restart) }
+    }
+
     #[test]
     fn changes_are_split_by_restart() {
         let any = ([127, 0, 0, 1], 0).into();
         let old = Config::dev(any, any, Vec::new());
         let mut new = old.clone();
-        assert_eq!(Changes::between(&old, &new), Changes::default());
+        assert_eq!(between(&old, &new), Changes::default());
         new.plans.get_mut("dev").unwrap().rps = 1;
         new.server.max_batch = 7;
         new.pool.retries = 0;
-        let expected = Changes { at_once: vec!["plans", "pool"], after_restart: vec!["server"] };
-        assert_eq!(Changes::between(&old, &new), expected);
+        assert_eq!(between(&old, &new), told(&["plans", "pool.retries"], &["server.max_batch"]));
     }
 
     /// Returns what a source that is watched makes of each result: true for a change.
@@ -222,8 +246,7 @@ mod tests {
             let loaded = source.loader()();
             assert_eq!(changes(&mut source, &[&loaded, &loaded]), [false, true], "{name}");
             let new = loaded.unwrap();
-            let expected = Changes { at_once: at_once.to_vec(), after_restart: after_restart.to_vec() };
-            assert_eq!(Changes::between(&before, &new), expected, "{name}");
+            assert_eq!(between(&before, &new), told(at_once, after_restart), "{name}");
             before = new;
         }
         std::fs::remove_file(dir.path().join("url")).unwrap();

@@ -6,6 +6,7 @@ use std::path::Path;
 use ring::digest::{SHA256, digest};
 
 use super::problem::io_fault;
+use super::watch::read_text;
 
 /// A value that is never shown: `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl Secret {
             env.get(name).cloned().ok_or_else(|| format!("names the variable {name}, which is not set"))?
         } else if let Some(file) = text.strip_prefix("file:") {
             let path = base.join(file);
-            let read = std::fs::read_to_string(&path).map_err(|e| {
+            let read = read_text(&path).map_err(|e| {
                 format!("names the file {file}, which cannot be read: {}", io_fault(&path, &e))
             })?;
             read.trim_end_matches(['\r', '\n']).to_owned()

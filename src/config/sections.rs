@@ -37,29 +37,29 @@ section! {
     pub struct Config {
         /// Behaviour where nodes differ from the written interface: "node" answers like a node, "spec" like the
         /// interface. Client libraries need "node": with "spec", web3.js and kit throw for a missing account.
-        profile["compat.profile"]: Profile = get("node"),
-        server: Server = section(),
+        profile["compat.profile"]: Profile = restart.get("node"),
+        server: Server = each.section(),
         /// Further read methods, which only some nodes have, by name.
         // Plans, prices and upstreams name them, so they are read first.
-        methods: BTreeMap<AnyMethod, ListedSettings> = with(methods::methods),
-        auth: Auth = section(),
+        methods: BTreeMap<AnyMethod, ListedSettings> = each.with(methods::methods),
+        auth: Auth = each.section(),
         /// Addresses and networks from which no key is accepted, with or without an address list of its own, and which get
         /// neither `/health` nor `/openrpc.json`: for a client that you want to be rid of. Behind a proxy,
         /// `server.trusted_proxies` must name it.
-        deny["gateway.deny"]: Vec<IpNet> = list(&[]),
-        plans: BTreeMap<String, Plan> = with(auth::plans),
-        units: Units = section(),
+        deny["gateway.deny"]: Vec<IpNet> = live.list(&[]),
+        plans: BTreeMap<String, Plan> = live.with(auth::plans),
+        units: Units = each.section(),
         /// At least one.
-        upstreams["upstream"]: Vec<Upstream> = with(upstreams::upstreams),
-        pool: PoolSettings = section(),
-        cache: CacheSettings = section(),
-        follow: FollowSettings = section(),
-        shared: Option<SharedSettings> = with(shared::shared),
-        send: SendSettings = section(),
-        verify: Verify = section(),
-        telemetry: Telemetry = section(),
+        upstreams["upstream"]: Vec<Upstream> = live.with(upstreams::upstreams),
+        pool: PoolSettings = each.section(),
+        cache: CacheSettings = each.section(),
+        follow: FollowSettings = each.section(),
+        shared: Option<SharedSettings> = restart.with(shared::shared),
+        send: SendSettings = each.section(),
+        verify: Verify = each.section(),
+        telemetry: Telemetry = each.section(),
         /// The settings that are valid but probably unintended. Reported at the start.
-        warnings: Vec<Problem> = fixed(Vec::new()),
+        warnings: Vec<Problem> = note.fixed(Vec::new()),
     }
 }
 

@@ -1,4 +1,5 @@
-//! The declaration of a setting: its name, type, default, bounds and help, said once.
+//! The declaration of a setting: its name, type, default, bounds and help, and when a change of it is in force, said
+//! once.
 //!
 //! Reading a setting also records its declaration. The JSON Schema and the example file are made from these records.
 
@@ -15,19 +16,27 @@ use super::raw::Raw;
 use super::reader::{Declared, Section, TableReader};
 use super::secret::Secret;
 use super::value::{ByteSize, MethodOrGroup, OrForever, OrOff, Setting};
+use super::watch::read_text;
 
 /// The bounds of lifetimes. More than ten years is not plausible.
 const LIFETIME: RangeInclusive<&str> = "off"..="87600h";
 
-/// Declares a section: a struct whose doc comments are the help, and how each of its settings is read. What follows
-/// `=` is a method of [`Field`] with a default or an example, and bounds; it may use the fields above. A field named
+/// Declares a section: a struct whose doc comments are the help, when a change of each of its settings is in force, and
+/// how it is read. What follows `=` is one of
+///
+/// - `live`: a reload puts a change in force at once,
+/// - `restart`: a change waits for a restart,
+/// - `each`: each of the settings inside says so,
+/// - `note`: no setting; a reload replaces it, and tells nobody;
+///
+/// and then a method of [`Field`] with a default or an example, and bounds; it may use the fields above. A field named
 /// otherwise than its setting has the setting's name in brackets. Comments `//` give the reasons of defaults.
 macro_rules! section {
     (
         $(#[doc = $section:literal])+
         $(#[derive($($derive:ident),+)])?
         pub struct $name:ident {
-            $($(#[doc = $help:literal])* $field:ident $([$key:literal])?: $type:ty = $how:ident($($argument:expr),*),)+
+            $($(#[doc = $help:literal])* $field:ident $([$key:literal])?: $type:ty = $when:ident.$how:ident($($argument:expr),*),)+
         }
     ) => {
         $(#[doc = $section])+
@@ -48,9 +57,58 @@ macro_rules! section {
                 Self { $($field),+ }
             }
         }
+
+        impl $crate::config::reload::Reloaded for $name {
+            fn changes(&self, new: &Self, path: &str, changes: &mut $crate::config::reload::Changes) {
+                $(
+                    let key = [$($key,)? stringify!($field)][0];
+                    $crate::config::setting::change!($when, self.$field, new.$field, (path, key), changes);
+                )+
+            }
+
+            fn take_over(&mut self, new: &Self) {
+                $($crate::config::setting::take_over!($when, self.$field, new.$field);)+
+            }
+        }
     };
 }
 pub(super) use section;
+
+/// Notes that a setting has changed, in the list of its kind.
+macro_rules! change {
+    (live, $old:expr, $new:expr, $path:expr, $changes:expr) => {
+        $changes.at_once.extend($crate::config::reload::changed(&$old, &$new, $path))
+    };
+    (restart, $old:expr, $new:expr, $path:expr, $changes:expr) => {
+        $changes.after_restart.extend($crate::config::reload::changed(&$old, &$new, $path))
+    };
+    (each, $old:expr, $new:expr, $path:expr, $changes:expr) => {
+        $crate::config::reload::Reloaded::changes(
+            &$old,
+            &$new,
+            &$crate::config::reload::joined($path),
+            $changes,
+        )
+    };
+    (note, $old:expr, $new:expr, $path:expr, $changes:expr) => {
+        _ = $path
+    };
+}
+pub(super) use change;
+
+/// Replaces a setting, if a reload may.
+macro_rules! take_over {
+    (restart, $old:expr, $new:expr) => {
+        _ = &$new
+    };
+    (each, $old:expr, $new:expr) => {
+        $crate::config::reload::Reloaded::take_over(&mut $old, &$new)
+    };
+    ($when:ident, $old:expr, $new:expr) => {
+        Clone::clone_from(&mut $old, &$new)
+    };
+}
+pub(super) use take_over;
 
 /// The certificates of a file, as they were when the configuration was read. A reload thus sees that they have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,7 +266,7 @@ impl Field<'_, '_> {
     /// Certificates in PEM, by the path of their file. Records a problem if the file is unreadable or has none.
     pub(super) fn ca_file(&self) -> Option<CaFile> {
         let path = self.file("ca.pem")?;
-        let fault = match std::fs::read_to_string(&path) {
+        let fault = match read_text(&path) {
             Err(e) => format!("cannot be read: {}", io_fault(&path, &e)),
             Ok(pem) if pem.contains("-----BEGIN CERTIFICATE-----") => return Some(CaFile { path, pem }),
             Ok(_) => "has no certificate".to_owned(),

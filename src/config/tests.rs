@@ -2,6 +2,7 @@
 
 mod caching_page;
 mod generated;
+mod in_force;
 mod plans;
 
 use std::collections::BTreeMap;

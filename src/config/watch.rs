@@ -14,6 +14,22 @@ use super::secret::sha256;
 /// within three if it changes all the time (three looks); what is left of them is for the work itself.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(900);
 
+/// Reads a file that a setting names. Of what is no file, such as a FIFO, nothing is read, because a reader could wait for
+/// its content for ever.
+pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let kind = std::fs::metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
+    std::fs::read(path)
+}
+
+/// Reads a text file that a setting names, as [`read_file`] does.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    String::from_utf8(read_file(path)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+}
+
 /// The look at which a file that has changed at each look is taken as it is.
 const LAST_LOOK: u32 = 3;
 
@@ -164,7 +180,7 @@ impl Watched {
         if self.stamp == Some(stamp) && !stamp.young && is_settled && self.last_error.is_none() {
             return Ok(None);
         }
-        let bytes = std::fs::read(&self.path)?;
+        let bytes = read_file(&self.path)?;
         self.stamp = Some(stamp);
         let hash = sha256(&bytes);
         let is_whole = self.settling.is_due(&hash) || at_once;
@@ -302,6 +318,21 @@ mod tests {
             std::fs::write(&path, pauses.to_string()).unwrap();
         });
         assert_eq!(restless.unwrap().as_deref(), Some("2"), "the wait has an end");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_without_a_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for (path, why) in [(fifo, "it is not a file"), (dir.path().to_owned(), "is a directory")] {
+            let error = read_text(&path).unwrap_err();
+            let mut watched = Watched::new(&path);
+            assert_eq!(watched.look().unwrap_err().kind(), error.kind());
+            assert_eq!(watched.look().unwrap(), None, "it is told once");
+            let problems = crate::config::load(Some(&path), &std::collections::BTreeMap::new()).unwrap_err();
+            assert!(problems.to_string().contains(why), "{problems}");
+        }
     }
 
     #[test]

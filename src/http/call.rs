@@ -74,7 +74,7 @@ impl Admission {
 /// Answers a call whose method is not one of the cached ones.
 async fn answer_foreign(request: &RequestContext<'_>, call: Call) -> CallResponse {
     let Call { id, method: name, params } = call;
-    let (method, config) = (AnyMethod::from_name(&name), &request.front.config);
+    let (method, config) = (AnyMethod::from_name(&name), &request.config);
     match method {
         Some(AnyMethod::Tip(method)) => return tip::answer(request, &id, method, &params).await,
         Some(AnyMethod::Send) if config.send.enabled => return send::answer(request, &id, &params).await,
@@ -100,7 +100,7 @@ impl AdmittedCall {
     ) -> Result<Self, (Option<Commitment>, Error)> {
         // The rate is charged before the params are parsed, so that calls with invalid params count as well.
         request.principal.take().map_err(|error| (None, error))?;
-        let query = Query::parse(method, &call.params, request.front.config.profile)
+        let query = Query::parse(method, &call.params, request.config.profile)
             .map_err(|error| (None, Error::Params(error)))?;
         let charge = request.principal.admit(&query).map_err(|error| (query.commitment(), error))?;
         Ok(Self { id: call.id.clone(), query, charge })
@@ -151,7 +151,7 @@ fn respond(
 ) -> Result<CallResponse, Error> {
     let body = envelope(request, id, query, answer);
     // A text is copied to get another shape.
-    let shared = answer.shared.as_deref().filter(|_| request.front.config.profile == Profile::Node);
+    let shared = answer.shared.as_deref().filter(|_| request.config.profile == Profile::Node);
     request.take_bytes(
         AnyMethod::Own(query.method()),
         &body,
@@ -166,7 +166,7 @@ fn respond(
 
 /// Returns the body of the response: the answer inside the JSON-RPC envelope, with the caller's id.
 fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &CacheAnswer) -> BodyParts {
-    let profile = request.front.config.profile;
+    let profile = request.config.profile;
     match &answer.payload {
         Payload::Error { code, .. } if profile == Profile::Spec && methods::absent_block(*code) => {
             spliced_result(id, [Bytes::from_static(b"null")])

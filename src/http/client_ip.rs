@@ -42,7 +42,8 @@ impl Peer {
 /// Returns the client's address. If the address is unknown, returns `None`. Counts a request whose address is unknown, or
 /// that a trusted proxy sent without naming one.
 pub(super) fn of(front: &Front, peer: Peer, headers: &HeaderMap) -> Option<IpAddr> {
-    let server = &front.config.server;
+    let config = front.config.now();
+    let server = &config.server;
     let client = client_ip(peer, headers, server);
     if client.is_none() {
         front.metrics.client_addresses_unknown.at(()).inc();

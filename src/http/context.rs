@@ -16,6 +16,7 @@ use crate::cache::CacheStatus;
 use crate::cache::entry::Entry;
 use crate::coding::{Coding, CompressedText, SplicePart, WORTH_BYTES};
 use crate::config::AnswerLimit;
+use crate::config::reload::ConfigNow;
 use crate::error::Error;
 use crate::gateway::Principal;
 use crate::jsonrpc::{Id, reply};
@@ -67,6 +68,8 @@ impl CallResponse {
 /// request is authenticated and has an in-flight permit.
 pub(super) struct RequestContext<'a> {
     pub(super) front: &'a Arc<Front>,
+    /// The configuration that was in force when the request came.
+    pub(super) config: ConfigNow,
     pub(super) client: &'a ClientInfo,
     pub(super) principal: Arc<Principal>,
     pub(super) permit: InFlightPermit,
@@ -90,11 +93,12 @@ impl<'a> RequestContext<'a> {
         started: Instant,
         calls: usize,
     ) -> Self {
-        let is_node = front.config.profile == Profile::Node;
+        let config = front.config.now();
+        let is_node = config.profile == Profile::Node;
         let bypass = principal.bypass_cache() && client.no_cache;
         let coding = cache_coding(client.accepts, calls).filter(|_| is_node);
         let answered = Mutex::default();
-        Self { front, client, principal, permit, trace, started, bypass, coding, answered }
+        Self { front, config, client, principal, permit, trace, started, bypass, coding, answered }
     }
 
     /// Reserves the bytes of an answer from the budget for unsent answers. `shared` is the entry whose text the answer

@@ -28,7 +28,7 @@ async fn forward(request: &RequestContext<'_>, call: ForwardedCall) -> Result<Po
     // What somebody was shown is in the state of the simulation, too.
     let is_simulation = call.method == AnyMethod::Simulate;
     let prefer = is_simulation.then(|| request.front.tip.slot(call.commitment));
-    let listed = request.front.config.methods.get(&call.method);
+    let listed = request.config.methods.get(&call.method);
     let upstreams = listed.map(|listed| listed.upstreams.clone()).unwrap_or_default();
     let ask = ForwardedRequest { call, prefer, upstreams, context };
     let read = ask.context.read.clone();

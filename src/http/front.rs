@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 use super::log_sampler::LogSampler;
 use super::shutdown::Signal;
 use crate::cache::Cache;
-use crate::config::Config;
+use crate::config::reload::InForce;
 use crate::fair::{ByteBudget, Share};
 use crate::follow::FollowedChain;
 use crate::frontier::Frontier;
@@ -21,7 +21,7 @@ use crate::tip::Tip;
 /// The parts of the program that requests need.
 pub struct Front {
     /// The settings in force.
-    pub config: Arc<Config>,
+    pub config: Arc<InForce>,
     /// The API keys and their limits.
     pub gateway: Arc<Gateway>,
     /// The cache, which answers calls.

@@ -43,7 +43,7 @@ impl InFlightPermit {
     pub(super) fn take(front: &Front, principal: &Principal) -> Option<Self> {
         let before = front.in_flight.fetch_add(1, Ordering::Relaxed);
         let counted = Counted(Arc::clone(&front.in_flight));
-        let held = principal.hold(front.config.server.max_in_flight.saturating_sub(before))?;
+        let held = principal.hold(front.config.now().server.max_in_flight.saturating_sub(before))?;
         let parts = Mutex::new(Some((counted, held)));
         Some(Self { reserved: Mutex::default(), parts, shared: OnceLock::new() })
     }

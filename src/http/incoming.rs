@@ -71,7 +71,8 @@ pub(super) async fn read(
     arriving: &mut Option<Arriving>,
     started: Instant,
 ) -> Result<Option<Bytes>, Box<HttpReply>> {
-    let server = &front.config.server;
+    let config = front.config.now();
+    let server = &config.server;
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX).min(server.max_body);
     let reading = async {
         let mut length = 0;

@@ -16,7 +16,7 @@ pub(super) fn of<'a>(front: &Front, uri: &'a Uri, headers: &'a HeaderMap) -> Opt
         let (scheme, token) = value.split_at_checked(SCHEME)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
     });
-    let query = uri.query().filter(|_| front.config.server.key_in_query).unwrap_or_default();
+    let query = uri.query().filter(|_| front.config.now().server.key_in_query).unwrap_or_default();
     let in_query = query.split('&').filter_map(|pair| pair.strip_prefix("api-key=").map(str::as_bytes));
     let all = std::iter::once(in_path.as_bytes())
         .chain(bearer)

@@ -116,8 +116,9 @@ pub async fn run(
     tasks: TaskTracker,
     phases: Phases,
 ) {
-    let permits = ConnectionPermits::new(front.config.server.max_connections);
-    let server = &front.config.server;
+    let permits = ConnectionPermits::new(front.config.now().server.max_connections);
+    let config = front.config.now();
+    let server = &config.server;
     let http2_permits =
         Arc::new(ConnectionPermits::new(server.max_in_flight.saturating_add(server.max_connections)));
     let mut http1 = http1::Builder::new();
@@ -191,7 +192,8 @@ impl Listener {
     /// its end.
     async fn identify_and_serve(&self, mut socket: TcpStream, peer: IpAddr) -> Result<(), BoxError> {
         prepare(&socket);
-        let server = &self.front.config.server;
+        let config = self.front.config.now();
+        let server = &config.server;
         let deadline = Instant::now() + server.header_timeout;
         let mut at = Peer::Address(peer);
         if server.proxy_protocol {
@@ -259,7 +261,8 @@ impl Listener {
         place: &Arc<KeylessPlace>,
         is_http2: Option<bool>,
     ) -> Result<(), BoxError> {
-        let (activity, server) = (Arc::<ConnectionActivity>::default(), &self.front.config.server);
+        let config = self.front.config.now();
+        let (activity, server) = (Arc::<ConnectionActivity>::default(), &config.server);
         let timeouts = Timeouts {
             head: server.header_timeout,
             idle: server.idle_timeout,
@@ -323,7 +326,7 @@ impl Listener {
         let (socket, ahead) = parts.io.into_inner().into_parts();
         let read = [parts.read_buf, ahead].concat();
         let hub = Arc::clone(&self.front.subscriptions);
-        let age = self.front.config.server.max_socket_age.map(tokio::time::sleep);
+        let age = self.front.config.now().server.max_socket_age.map(tokio::time::sleep);
         let stop = async {
             tokio::select! {
                 () = self.phases.stop.wait() => {}
@@ -362,7 +365,8 @@ impl Listener {
         mut connection: Pin<&mut C>,
         activity: &ConnectionActivity,
     ) -> Result<(), C::Error> {
-        let limits = &self.front.config.server;
+        let config = self.front.config.now();
+        let limits = &config.server;
         let (mut is_ending, mut stop) = (false, self.phases.stop.wait());
         loop {
             tokio::select! {

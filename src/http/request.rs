@@ -44,7 +44,7 @@ pub(super) async fn serve(
     let Some(permit) = InFlightPermit::take(front, &principal) else {
         return refuse(front, client, started, body, &overloaded(&principal));
     };
-    let limit = front.config.server.max_batch;
+    let limit = front.config.now().server.max_batch;
     let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
     let parsed = envelope::parse_within(body, limit);
     let calls = if let Ok(Request::Batch(elements)) = &parsed { elements.len() } else { 1 };
@@ -123,7 +123,7 @@ struct CompressedBody {
 
 /// Returns the compressed body. `None` if the body is sent uncompressed.
 async fn compress(request: &RequestContext<'_>, responses: &Responses) -> Option<CompressedBody> {
-    let is_node = request.front.config.profile == Profile::Node;
+    let is_node = request.config.profile == Profile::Node;
     if is_node && responses.all().iter().any(CallResponse::compression_is_left_to_cache) {
         let coding = request.coding?;
         let texts = responses.all().iter().filter_map(|response| response.compressed.clone()).collect();

@@ -29,8 +29,7 @@ async fn forward(request: &RequestContext<'_>, params: &Params) -> Result<PoolRe
     let front = Arc::clone(request.front);
     let block = query.blockhash.and_then(|hash| front.tip.slot_of(&hash.to_string()));
     let context = request.call_context(AnyMethod::Send);
-    let read = context.read.clone();
-    let sending =
-        async move { send(&front.pool, query, block, &front.config.send, context, &front.tasks).await };
+    let (read, settings) = (context.read.clone(), request.config.send.clone());
+    let sending = async move { send(&front.pool, query, block, &settings, context, &front.tasks).await };
     charged(request, charge, AnyMethod::Send, read, sending, Debt::of).await
 }

@@ -52,7 +52,8 @@ impl Handshake {
             return (StatusCode::UPGRADE_REQUIRED, [(SEC_WEBSOCKET_VERSION, VERSION)], text).into_response();
         };
         let origin = client.origin.as_deref();
-        let allowed = &front.config.server.cors_origins;
+        let config = front.config.now();
+        let allowed = &config.server.cors_origins;
         let admitted = match origin {
             // A script of any origin may open a WebSocket, so the server has to check what a browser checks for HTTP.
             Some(origin) if !cors::is_allowed(allowed, origin.as_bytes()) => {

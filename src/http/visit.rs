@@ -93,7 +93,7 @@ impl Connection {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, visit.client.id.header());
         let origin = visit.client.origin.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
-        cors::apply(&self.front.config.server.cors_origins, origin.as_ref(), wanted, headers);
+        cors::apply(&self.front.config.now().server.cors_origins, origin.as_ref(), wanted, headers);
         Ok(Arc::clone(&visit.guard).answer(response))
     }
 }

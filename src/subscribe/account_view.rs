@@ -96,7 +96,7 @@ pub(super) async fn read(
     let Subscription::Account { pubkey, form, commitment } = *subscription else { return None };
     let query =
         |form, min_context_slot| Query::Account(AccountQuery { pubkey, form, commitment, min_context_slot });
-    let timeout = min_context_slot.map_or(hub.parts.config.server.request_timeout, |_| READ_TIMEOUT);
+    let timeout = min_context_slot.map_or(hub.parts.config.now().server.request_timeout, |_| READ_TIMEOUT);
     let payload = match ask(hub, &query(form, min_context_slot), caller, timeout, false).await.ok()? {
         Payload::Error { code: BASE58_TOO_LONG_CODE, .. } => {
             // The whole account has the other members. A node notifies of such an account, too.

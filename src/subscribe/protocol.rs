@@ -84,7 +84,7 @@ pub(super) async fn answer(
     has_waited: bool,
 ) -> Result<(), CloseReason> {
     let (principal, started) = (client.principal(), Instant::now());
-    let limit = hub.parts.config.server.max_batch;
+    let limit = hub.parts.config.now().server.max_batch;
     let limit = principal.max_batch().map_or(limit, |own| own.min(limit));
     let request = match envelope::parse_within(body, limit) {
         Ok(Request::One(element)) => Ok((vec![element], false)),

@@ -3,8 +3,8 @@
 //! Each upstream and each key has a registry of its own. Dropping the registry ends the series of a removed upstream.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -359,7 +359,8 @@ impl Metrics {
         for key in self.keys.read().values() {
             merge(&mut families, key.registry.gather());
         }
-        merge(&mut families, PROCESS.gather());
+        #[cfg(target_os = "linux")]
+        merge(&mut families, super::process::families());
         let families: Vec<_> = families.into_values().collect();
         infallible(TextEncoder::new().encode_to_string(&families))
     }
@@ -415,17 +416,9 @@ pub(crate) struct KeyState {
     pub(crate) used: [Option<f64>; 2],
 }
 
-/// The metrics of the process, without prefix and shared by all [`Metrics`]. Empty on systems without /proc.
-static PROCESS: LazyLock<Registry> = LazyLock::new(|| {
-    let registry = Registry::new();
-    #[cfg(target_os = "linux")]
-    infallible(registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self())));
-    registry
-});
-
 /// Unwraps a result of the prometheus crate. An error can come only from the names in this file, and every test run
 /// registers all of them.
-fn infallible<T>(made: prometheus::Result<T>) -> T {
+pub(super) fn infallible<T>(made: prometheus::Result<T>) -> T {
     made.expect("names are distinct and well-formed, a String takes every write, and no family is empty")
 }
 

@@ -256,7 +256,7 @@ async fn admin_reload_applies_good_and_refuses_bad_settings() {
         let reload = || ask(&other.client, &admin, "POST", "/api/reload", &Value::Null);
         assert_eq!(reload().await, (200, json!({"at_once": [], "after_restart": []})));
         std::fs::write(&path, text("2") + "[cache]\ncapacity = \"64MiB\"\n").unwrap();
-        assert_eq!(reload().await, (200, json!({"at_once": ["plans"], "after_restart": ["cache"]})));
+        assert_eq!(reload().await, (200, json!({"at_once": ["plans"], "after_restart": ["cache.capacity"]})));
         std::fs::write(&path, text("\"many\"")).unwrap();
         let (status, refused) = reload().await;
         assert!(

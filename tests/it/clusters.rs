@@ -135,7 +135,7 @@ async fn upstreams_that_disagree_get_no_calls() {
         let reason = view["upstreams"][0]["reasons"][0].as_str().unwrap().to_owned();
         assert!(reason.contains(&genesis_of(&other)) && reason.contains("pool.genesis_hash"), "{reason}");
         if by_setting {
-            let mut config = (*gateway.front().config).clone();
+            let mut config = gateway.front().config.copy();
             config.pool.genesis_hash = Some(ours());
             gateway.app.reload(&config).unwrap();
         } else {

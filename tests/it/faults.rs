@@ -100,7 +100,7 @@ async fn single_fault_fails_no_call_and_costs_little(name: &str, fault: Fault) {
     .await;
     let took = began.elapsed();
     let extra = gateway.upstream_calls() - calls;
-    let open = gateway.front().config.pool.breaker.open;
+    let open = gateway.front().config.now().pool.breaker.open;
     let failed = gateway.cluster.node(0).calls("getAccountInfo");
     assert!(failed <= UNTIL_OPEN + trials(took, open), "{name}: {failed} calls failed in {took:?}");
     assert!((1..=extra).contains(&failed), "{name}: {failed} calls failed, {extra} further ones");

@@ -63,11 +63,14 @@ async fn a_plan_says_what_a_key_may_do() {
 async fn reload_changes_plans_and_reports_pending_settings() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let app = &gateway.app;
-    let mut new = (*app.front().config).clone();
+    let mut new = app.front().config.copy();
     new.plans.get_mut("dev").expect("the dev plan").methods = Some(vec![AnyMethod::Own(Method::GetBlock)]);
     new.cache.max_entry += 1;
     let changes = app.reload(&new).expect("a good configuration");
-    assert_eq!((changes.at_once, changes.after_restart), (vec!["plans"], vec!["cache"]));
+    assert_eq!(
+        (&changes.at_once[..], &changes.after_restart[..]),
+        (&["plans".to_owned()][..], &["cache.max_entry".to_owned()][..])
+    );
     assert_eq!(gateway.get_nodes().send().await.code(), -32091);
 }
 

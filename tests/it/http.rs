@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use serde_json::json;
-use slotfront::config::Config;
 use slotfront::methods::Part;
 use slotfront_testkit::wire::{self, exchange, is_whole, post, read_until};
 use slotfront_testkit::{PATIENCE, TestGateway};
@@ -373,7 +372,7 @@ async fn batch_answers_are_bounded_in_length() {
     );
 
     // The longest answer that one of its methods may have is the limit of a batch, and a reload changes it at once.
-    let mut config = Config::clone(&gateway.front().config);
+    let mut config = gateway.front().config.copy();
     config.pool.max_response_of[Part::History.index()] = Some((one + 1) * 10);
     gateway.app.reload(&config).unwrap();
     let answers = gateway.batch((0..14).map(call)).send().await.json();

@@ -142,9 +142,9 @@ async fn usage_is_told_to_whoever_is_limited() {
 async fn no_key_is_accepted_from_an_address_that_is_denied() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     assert_eq!(gateway.get_nodes().send().await.status, 200);
-    let mut config = (*gateway.front().config).clone();
+    let mut config = gateway.front().config.copy();
     config.deny = vec!["127.0.0.0/8".parse().unwrap()];
-    assert_eq!(gateway.app.reload(&config).unwrap().at_once, ["gateway"]);
+    assert_eq!(gateway.app.reload(&config).unwrap().at_once, ["gateway.deny"]);
     let refused = gateway.get_nodes().send().await;
     assert_eq!((refused.status, refused.code()), (403, -32091));
     assert_eq!(gateway.try_socket("/v3/dev", "").await.err().unwrap().status, 403);
@@ -186,7 +186,7 @@ async fn the_last_usable_node_is_drained_by_force_only() {
     assert_eq!(ask(&gateway, "POST", &format!("{drain}?force=true"), Value::Null).await.0, 200);
     let view = gateway.admin("/api/upstreams").await.json();
     assert_eq!(view["upstreams"][0]["reasons"], json!(["drained by an operator until the next restart"]));
-    let mut config = (*gateway.front().config).clone();
+    let mut config = gateway.front().config.copy();
     config.upstreams[1].drained = false;
     gateway.app.reload(&config).unwrap();
     assert_eq!(

@@ -92,7 +92,7 @@ async fn a_method_has_a_rate_of_its_own_by_key() {
     assert_eq!((&batch[0]["error"]["code"], &batch[1]["id"]), (&json!(-32092), &json!(2)), "{batch}");
 
     // A reload keeps what is used.
-    let mut config = (*gateway.front().config).clone();
+    let mut config = gateway.front().config.copy();
     config.plans.insert("free".to_owned(), free(&plan.replace("2/h", "3/h")));
     gateway.app.reload(&config).unwrap();
     assert_eq!(scan(&gateway, &key, TOKENS, filtered()).await.status, 200, "one more than before");
@@ -142,7 +142,7 @@ async fn denied_programs_are_neither_scanned_nor_watched() {
     let mut other = gateway.try_socket(&path, "").await.unwrap();
     other.subscribe("programSubscribe", json!([OTHER])).await;
 
-    let mut config = (*gateway.front().config).clone();
+    let mut config = gateway.front().config.copy();
     config.plans.insert("free".to_owned(), free(&denied));
     gateway.app.reload(&config).unwrap();
     assert_eq!(before.closed().await, 1008, "its plan does not allow its subscription any more");

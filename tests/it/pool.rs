@@ -178,7 +178,7 @@ async fn each_group_has_its_own_longest_answer() {
         })
         .start()
         .await;
-    let mut config = Config::clone(&gateway.front().config);
+    let mut config = gateway.front().config.copy();
     let node = gateway.cluster.node(0);
     for method in ["getAccountInfo", "getBlockTime"] {
         node.fault_on(method, Fault::Huge(1 << 20), None);
@@ -208,7 +208,7 @@ async fn short_deadlines_do_not_blame_the_node() {
     let members = pool.members();
     let member = &members[0];
     let unmeasured = member.latency();
-    let breaker = gateway.front().config.pool.breaker;
+    let breaker = gateway.front().config.now().pool.breaker;
     let call = async |patience_ms| {
         let deadline = Instant::now() + Duration::from_millis(patience_ms);
         let context = CallContext::own(deadline);
@@ -220,7 +220,7 @@ async fn short_deadlines_do_not_blame_the_node() {
     assert_eq!((member.breaker(Instant::now()), member.counts().1), (BreakerState::Closed, 0));
     assert_eq!(member.latency(), unmeasured);
     // Now the node has all the time that an attempt may take.
-    let mut config = Config::clone(&gateway.front().config);
+    let mut config = gateway.front().config.copy();
     config.pool.attempt_timeout.fill(Duration::from_secs(1));
     gateway.app.reload(&config).unwrap();
     for _ in 0..breaker.failures {

@@ -13,10 +13,11 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use slotfront::app::signals::Signals;
 use slotfront::app::{self, Listeners};
-use slotfront::config::Config;
+use slotfront::config::ListedSettings;
 use slotfront::config::reload::ConfigSource;
 use slotfront::gateway::Gateway;
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
+use slotfront::methods::Group;
 use slotfront::telemetry::Metrics;
 use slotfront_testkit::wire::{self, is_whole, read_until};
 use slotfront_testkit::{PATIENCE, TestGateway};
@@ -243,7 +244,7 @@ async fn until_counted(client: &Client, metrics: &str, line: &str) {
 async fn slow_reload_blocks_no_request() {
     let any: SocketAddr = ([127, 0, 0, 1], 0).into();
     let nodes = TestGateway::builder().nodes(1).start().await;
-    let config = (*nodes.front().config).clone();
+    let config = nodes.front().config.copy();
     assert_eq!((config.server.listen, config.server.admin_listen), (any, any));
     let mut served = config.clone();
     served.auth.admin_token = Some(slotfront::config::Secret::new(TOKEN));
@@ -284,12 +285,57 @@ async fn slow_reload_blocks_no_request() {
 }
 
 #[tokio::test]
+async fn a_raised_limit_of_answers_is_that_of_a_batch_at_once() {
+    let gateway = TestGateway::builder().nodes(1).start().await;
+    let long = gateway.get_nodes().send().await.text.len();
+    for (limit, expected) in [(2 * long, 1), (64 << 20, 4)] {
+        let mut new = gateway.front().config.copy();
+        new.pool.max_response = limit;
+        assert_eq!(gateway.app.reload(&new).unwrap().at_once, ["pool.max_response"]);
+        let replies = gateway.batch([1, 2, 3, 4].map(|id| gateway.get_nodes().id(id))).send().await.json();
+        let given = replies.as_array().unwrap().iter().filter(|reply| reply["result"].is_array()).count();
+        assert!(given >= expected && (given == 4) == (expected == 4), "{limit}: {given} of 4");
+    }
+}
+
+#[tokio::test]
+async fn a_listed_method_is_open_at_once_and_keeps_its_group() {
+    const METHOD: &str = "getSomethingNew";
+    let gateway = TestGateway::builder().start().await;
+    let first = gateway.front().config.copy();
+    let mut listed = first.clone();
+    listed.list_method(METHOD, ListedSettings::of(Group::Core));
+    let mut elsewhere = listed.clone();
+    for settings in elsewhere.methods.values_mut() {
+        (settings.upstreams, settings.group) = (vec![gateway.cluster.upstream(1).name], Group::Scans);
+    }
+    let path = format!("methods.{METHOD}");
+    let (group, upstreams) = (format!("{path}.group"), format!("{path}.upstreams"));
+    let plans = "plans".to_owned();
+    for (new, at_once, after_restart, nodes) in [
+        (&listed, vec![path.clone(), plans.clone()], vec![], Some([0, 1])),
+        (&elsewhere, vec![upstreams], vec![group], Some([1, 1])),
+        (&first, vec![path, plans], vec![], None),
+    ] {
+        let changes = gateway.app.reload(new).unwrap();
+        assert_eq!((changes.at_once, changes.after_restart), (at_once, after_restart));
+        let before = [0, 1].map(|node| gateway.cluster.node(node).calls(METHOD));
+        let reply = gateway.call(METHOD, json!([])).send().await;
+        let asked = [0, 1].map(|node| gateway.cluster.node(node).calls(METHOD) - before[node]);
+        match nodes {
+            Some(nodes) => assert!(nodes.iter().any(|node| asked[*node] > 0), "{asked:?} {}", reply.text),
+            None => assert_eq!((asked, reply.code()), ([0, 0], -32601)),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_new_limit_of_batches_needs_a_restart() {
     let gateway = TestGateway::builder().nodes(1).start().await;
-    let mut new = Config::clone(&gateway.front().config);
+    let mut new = gateway.front().config.copy();
     new.server.max_batch = 2;
     let changes = gateway.app.reload(&new).unwrap();
-    assert_eq!((changes.at_once, changes.after_restart), (vec![], vec!["server"]));
+    assert_eq!((changes.at_once, changes.after_restart), (vec![], vec!["server.max_batch".to_owned()]));
     let reply = gateway.batch([gateway.get_nodes(), gateway.get_nodes(), gateway.get_nodes()]).send().await;
     assert_eq!(reply.json().as_array().map(Vec::len), Some(3), "{}", reply.text);
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// Returns the initial configuration with these nodes as its upstreams.
 fn with_nodes(gateway: &TestGateway, nodes: &[usize]) -> Config {
     let upstreams = nodes.iter().map(|node| gateway.cluster.upstream(*node)).collect();
-    Config { upstreams, ..(*gateway.front().config).clone() }
+    Config { upstreams, ..gateway.front().config.copy() }
 }
 
 fn reload(gateway: &TestGateway, new: &Config) {
@@ -134,7 +134,7 @@ async fn pool_settings_apply_atomically() {
     new.pool.retries = 0;
     new.pool.probe_interval = Duration::from_millis(30);
     let changes = gateway.app.reload(&new).unwrap();
-    assert_eq!(changes.at_once, ["upstream", "pool"]);
+    assert_eq!(changes.at_once, ["upstream", "pool.probe_interval", "pool.retries"]);
     assert_eq!(changes.after_restart, [""; 0]);
     assert_eq!(read(&gateway, 0).await, 502);
 
@@ -152,7 +152,8 @@ async fn pool_settings_apply_atomically() {
 async fn cluster_change_by_reload_purges_the_cache() {
     let gateway = TestGateway::builder().config(without_the_last).start().await;
     assert_eq!(read(&gateway, 0).await, 200);
-    let mut new = with_nodes(&gateway, &[0, 1]);
+    let first = with_nodes(&gateway, &[0, 1]);
+    let mut new = first.clone();
     new.pool.genesis_hash = Some("5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d".to_owned());
     reload(&gateway, &new);
     let foreign = || {
@@ -163,7 +164,7 @@ async fn cluster_change_by_reload_purges_the_cache() {
     gateway.until("the cache is empty", || gateway.front().cache.usage().1 == 0).await;
     assert_eq!(read(&gateway, 0).await, 502);
     // Without a configured genesis hash the pool takes the hash of its nodes, because they agree.
-    reload(&gateway, &with_nodes(&gateway, &[0, 1]));
+    reload(&gateway, &first);
     gateway.settled().await;
     gateway.until("the nodes are of the pool's cluster again", || !foreign()).await;
     assert_eq!(read(&gateway, 0).await, 200);

@@ -132,7 +132,7 @@ async fn a_changed_shared_rate_carries_calls_over() {
     // Until its unused lease is returned, the first gateway may still write at the old rate.
     gateways[0].until("the leased calls are returned", || full_in(&store) < 91.0).await;
     for gateway in &gateways {
-        let mut new = (*gateway.front().config).clone();
+        let mut new = gateway.front().config.copy();
         let plan = new.plans.get_mut("dev").unwrap();
         (plan.rps, plan.burst) = (100, 100);
         gateway.app.reload(&new).unwrap();

@@ -184,7 +184,7 @@ impl TestGateway {
     /// Returns a builder of another gateway in front of the same cluster. The other gateway has the settings
     /// of this gateway.
     pub fn beside<'a>(&self) -> TestGatewayBuilder<'a> {
-        let start_from = Some((*self.front().config).clone());
+        let start_from = Some(self.front().config.copy());
         TestGatewayBuilder { start_from, ..Self::builder().cluster(&self.cluster) }
     }
 

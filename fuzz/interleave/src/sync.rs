@@ -15,6 +15,10 @@ pub const UNDER_SHUTTLE: bool = true;
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
+    pub fn new(value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value))
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap()
     }

@@ -12,24 +12,24 @@ section! {
     pub struct FollowSettings {
         /// "off"; "shadow" reads the blocks, and counts and compares the fetches that "on" would spare; "on".
         // Reading every block costs bandwidth. That pays only for some nodes and callers.
-        mode: FollowMode = get("off"),
+        mode: FollowMode = restart.get("off"),
         /// The names of the upstreams that are asked for blocks. Default: all Agave nodes that hold blocks.
-        upstreams: Vec<String> = with(|f| f.optional_list(&["validator-1"]).unwrap_or_default()),
+        upstreams: Vec<String> = restart.with(|f| f.optional_list(&["validator-1"]).unwrap_or_default()),
         /// Interval between two questions for new blocks.
         // A fraction of a slot, so that an answer is at most a slot older than the node's.
-        poll: Duration = within("100ms", "20ms"..="2s"),
+        poll: Duration = restart.within("100ms", "20ms"..="2s"),
         /// Maximum new blocks to catch up with, as after a break of the connection. With more of them, slotfront begins
         /// anew and fetches every account once more.
         // Some 15 to 25 seconds of blocks. After a longer break, most accounts that callers ask for have changed.
-        max_gap: usize = within(64, 4..=512),
+        max_gap: usize = restart.within(64, 4..=512),
         /// An account that no block writes is fetched again after this time, and the new answer is compared with the
         /// cached one. A single wrong answer of a node lives no longer.
         // One fetch in ten minutes for each account in use is little beside the fetches that following saves.
-        max_carry: Duration = within("10m", "1s"..="24h"),
+        max_carry: Duration = restart.within("10m", "1s"..="24h"),
         /// With a shared store, the replicas read each block once for all. False lets each replica ask its own nodes
         /// for all blocks. Without a shared store this has no effect.
         // A shared store exists so that one replica fetches for all. It is trusted for blocks as it is for answers.
-        share: bool = get(true),
+        share: bool = restart.get(true),
     }
 }
 
@@ -50,6 +50,6 @@ section! {
         /// The share of hits that is compared with a node afterwards: 0.001 is one in a thousand, 1.0 is all, 0.0 is
         /// none. `slotfront_verify_total` counts the results, and a mismatch is logged as an error. Default: one in a
         /// thousand of the answers that following serves longer, at most one a second, and no other hit.
-        sample: Option<f64> = optional_within(0.001, SHARE),
+        sample: Option<f64> = restart.optional_within(0.001, SHARE),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::config::reload::{Changes, Reloaded, joined};
 use crate::config::setting::{Field, section};
 use crate::methods::{AnyMethod, Group, ListedMethod, SubscriptionMethod, write_method};
 
@@ -15,10 +16,11 @@ section! {
     /// `[units]` sets its price by name.
     pub struct ListedSettings {
         /// The names of the upstreams that get its calls. Default: all.
-        upstreams: Vec<String> = list(&[]),
+        upstreams: Vec<String> = live.list(&[]),
         /// The group by which plans open it, whose time, shares and health at a node its calls have: "provider", "core",
         /// "history", "owners" or "scans".
-        group: Group = get("provider"),
+        // A name keeps its group for the life of the process, because tables of methods are built by it.
+        group: Group = restart.get("provider"),
     }
 }
 
@@ -26,6 +28,29 @@ impl ListedSettings {
     /// Returns the settings of a method of `group` that any upstream may get.
     pub fn of(group: Group) -> Self {
         Self { group, upstreams: Vec::new() }
+    }
+}
+
+/// A method that is listed or no longer listed is so at once.
+impl Reloaded for BTreeMap<AnyMethod, ListedSettings> {
+    fn changes(&self, new: &Self, path: &str, changes: &mut Changes) {
+        for (method, listed) in new {
+            let path = joined((path, method.as_str()));
+            let before = self.get(method);
+            // The name may have been listed before, with another group.
+            let known = ListedSettings { group: method.group().unwrap_or(listed.group), ..listed.clone() };
+            before.unwrap_or(&known).changes(listed, &path, changes);
+            changes.at_once.extend(before.is_none().then_some(path));
+        }
+        let gone = self.keys().filter(|method| !new.contains_key(method));
+        changes.at_once.extend(gone.map(|method| joined((path, method.as_str()))));
+    }
+
+    fn take_over(&mut self, new: &Self) {
+        self.retain(|method, _| new.contains_key(method));
+        for (method, listed) in new {
+            self.entry(*method).or_insert_with(|| listed.clone()).take_over(listed);
+        }
     }
 }
 

@@ -14,44 +14,44 @@ section! {
     pub struct PoolSettings {
         /// The genesis hash of the cluster, as getGenesisHash returns it. Nodes with another one get no calls. Default:
         /// the one that all nodes report. If they report different ones, no node gets calls.
-        genesis_hash: Option<String> = with(genesis_hash),
+        genesis_hash: Option<String> = live.with(genesis_hash),
         /// Interval between two probes of a node.
         // Two to three slots. A stopped node is noticed before clients notice it.
-        probe_interval: Duration = within("1s", "10ms"..="1m"),
+        probe_interval: Duration = live.within("1s", "10ms"..="1m"),
         /// Maximum lag of a node behind the newest slot of the pool at processed, in slots. A node further behind gets no
         /// calls while another is usable.
         // Five seconds at 250 ms a slot. Busy nodes lag less, and clients hardly notice a state of this age.
-        max_slot_lag: u64 = within(20, 0..=432_000),
+        max_slot_lag: u64 = live.within(20, 0..=432_000),
         /// Maximum time to open a connection. A probe may take a second longer.
         // Enough for one lost packet to be sent again. After a second loss another node is faster.
-        connect_timeout: Duration = within("1s", TIMEOUT),
+        connect_timeout: Duration = live.within("1s", TIMEOUT),
         /// Maximum time for an attempt on a node, for all methods without a time of their own.
         // Ten times the highest p99 of the small methods on a healthy node.
-        default_timeout["attempt_timeout.default"]: Duration = within("10s", TIMEOUT),
+        default_timeout["attempt_timeout.default"]: Duration = live.within("10s", TIMEOUT),
         /// Maximum time for an attempt of one method.
-        attempt_timeout: Box<[Duration; AnyMethod::COUNT]> = with(|f| attempt_timeouts(f, default_timeout)),
+        attempt_timeout: Box<[Duration; AnyMethod::COUNT]> = live.with(|f| attempt_timeouts(f, default_timeout)),
         /// Maximum retries on other nodes after a failure.
         // A call is tried on three nodes in all. If all three fail, a single node is rarely the cause.
-        retries: usize = within(2, 0..=10),
+        retries: usize = live.within(2, 0..=10),
         /// Maximum retries, as a share of all calls, so that nodes that are down get no flood of them.
         // While a node fails, retries add about a fifth to the load. Ten retries a second are allowed in any case.
-        retry_budget: f64 = within(0.2, SHARE),
+        retry_budget: f64 = live.within(0.2, SHARE),
         /// Maximum answer of a node, after decompression.
         // Several times the largest mainnet block in its largest encoding.
-        max_response: usize = size("64MiB", "1KiB"..="4GiB"),
+        max_response: usize = live.size("64MiB", "1KiB"..="4GiB"),
         /// Maximum answer of a node to the methods of one group, where it is not `pool.max_response`: accounts, history (past
         /// blocks and transactions), scans (also of one owner's token accounts), `of_nodes`, tip.
-        max_response_of: [Option<usize>; Part::ALL.len()] = with(responses_of_parts),
+        max_response_of: [Option<usize>; Part::ALL.len()] = live.with(responses_of_parts),
         /// Maximum size of all answers of nodes being read. The answers of one key may take up to eight times as much
         /// as is free.
         // Eight of the largest answers at once, and half of a small server's memory.
-        max_buffered: usize = size("512MiB", "1KiB"..="1024GiB"),
+        max_buffered: usize = live.size("512MiB", "1KiB"..="1024GiB"),
         /// Maximum scans at the nodes: calls for which a node walks over many accounts, such as getProgramAccounts. Further
         /// ones wait for `server.request_timeout`, then get -32094 with Retry-After. A scan keeps its place while its node may
         /// still work on it, even if its caller has left.
         // A node has few threads for them, and other calls wait behind them.
-        max_scans: usize = within(4, 1..=10_000),
-        breaker: BreakerSettings = section(),
+        max_scans: usize = live.within(4, 1..=10_000),
+        breaker: BreakerSettings = each.section(),
     }
 }
 
@@ -61,17 +61,17 @@ section! {
     pub struct BreakerSettings {
         /// Consecutive failures that open the breaker.
         // Few enough that a dead node is avoided after half a second of traffic.
-        failures: u32 = within(5, 1..=10_000),
+        failures: u32 = live.within(5, 1..=10_000),
         /// Share of failures that opens the breaker, counted over at least 20 calls.
         // A node that fails every second call costs more than it gives.
-        failure_rate: f64 = within(0.5, 0.01..=1.0),
+        failure_rate: f64 = live.within(0.5, 0.01..=1.0),
         /// An answer so many times slower than the pool's p95 of the method counts as a failure, if the slow answer
         /// before it was for another key or method.
         // Four times the 95th percentile is a hang, not variance.
-        slow: f64 = within(4.0, 1.0..=1000.0),
+        slow: f64 = live.within(4.0, 1.0..=1000.0),
         /// Time for which the breaker stays open before one call passes as a trial.
         // Long enough for a node to restart, and short enough that the node is soon used again.
-        open: Duration = within("5s", TIMEOUT),
+        open: Duration = live.within("5s", TIMEOUT),
     }
 }
 

@@ -7,10 +7,10 @@ section! {
     pub struct SendSettings {
         /// True if sendTransaction is forwarded to nodes.
         // An endpoint that only reads can do no harm, so an operator has to decide this.
-        enabled: bool = get(false),
+        enabled: bool = restart.get(false),
         /// The names of the upstreams that get transactions. Default: all.
-        upstreams: Vec<String> = list(&[]),
+        upstreams: Vec<String> = restart.list(&[]),
         /// The number of further nodes that get a copy of an accepted transaction, without preflight.
-        fanout: usize = within(0, 0..=16),
+        fanout: usize = restart.within(0, 0..=16),
     }
 }

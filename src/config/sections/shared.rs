@@ -16,20 +16,20 @@ section! {
     pub struct SharedSettings {
         /// The URL, with user and password if needed, and rediss:// for TLS; or `env:NAME`, `file:PATH`. Several URLs are
         /// separated by commas: servers of which the one that accepts writes is used, or some nodes of a cluster.
-        urls["url"]: Vec<Secret> = with(urls),
+        urls["url"]: Vec<Secret> = restart.with(urls),
         /// True for a Redis cluster.
-        cluster: bool = get(false),
+        cluster: bool = restart.get(false),
         /// The prefix of all keys in the store. Deployments that count separately need different ones.
-        namespace: String = with(namespace),
+        namespace: String = restart.with(namespace),
         /// Maximum time for an operation of the store.
         // Many times the latency of a store nearby, and less than the latency of most nodes.
-        timeout: Duration = within("20ms", TIMEOUT),
+        timeout: Duration = restart.within("20ms", TIMEOUT),
         /// An additional certificate authority, in PEM.
-        ca_file: Option<CaFile> = ca_file(),
+        ca_file: Option<CaFile> = restart.ca_file(),
         /// The secret that authenticates cached answers in the store. Others who can write to the store cannot forge
         /// answers. All gateways need the same secret; or `env:NAME`, `file:PATH`. Without a secret, only accidental damage
         /// is detected.
-        secret: Option<Secret> = secret("env:SLOTFRONT_SHARED_SECRET"),
+        secret: Option<Secret> = restart.secret("env:SLOTFRONT_SHARED_SECRET"),
     }
 }
 

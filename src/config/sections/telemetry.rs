@@ -11,20 +11,20 @@ section! {
     pub struct Telemetry {
         /// The log filter: a level, or levels of modules, such as `info,slotfront::pool=debug`.
         // Starts, stops, reloads and failures that need a person, but no line for each request.
-        log: String = with(log),
+        log: String = live.with(log),
         /// "pretty" for people, "json" for machines, which each line of `slotfront serve` then is, "auto" for
         /// pretty on a terminal and JSON otherwise.
-        format: LogFormat = get("auto"),
+        format: LogFormat = restart.get("auto"),
         /// The base URL of an OTLP collector for traces, to which /v1/traces is appended; or `env:NAME`, `file:PATH`.
-        otlp: Option<Secret> = with(otlp),
+        otlp: Option<Secret> = restart.with(otlp),
         /// The share of requests without a `traceparent` that are traced. With a `traceparent`, its sampled flag
         /// decides.
         // Enough to see where time goes: 100 traces a second at 10,000 requests a second.
-        trace_sample: f64 = within(0.01, SHARE),
+        trace_sample: f64 = restart.within(0.01, SHARE),
         /// Maximum keys with metrics of their own; all others count as the key `other`. Revoked and removed keys give their
         /// places back.
         // A key in use has some 25 series.
-        key_series: usize = within(200, 0..=100_000),
+        key_series: usize = live.within(200, 0..=100_000),
     }
 }
 

@@ -23,39 +23,39 @@ section! {
     /// name and url remains the same node, even if other settings change.
     pub struct Upstream {
         /// Name in logs, metrics and errors. Default: upstream-1, upstream-2 and so on.
-        name: String = with(name),
+        name: String = live.with(name),
         /// URL. It is never shown, because it may hold a provider's key. `env:NAME` and `file:PATH` are possible.
-        url: Secret = with(url),
+        url: Secret = live.with(url),
         /// URL of the node's WebSocket. Needed only for logsSubscribe, programSubscribe, slotsUpdatesSubscribe,
         /// blockSubscribe and voteSubscribe: the other subscriptions need no WebSocket of a node. It is never shown.
         /// `env:NAME` and `file:PATH` are possible.
-        ws_url: Option<Secret> = with(ws_url),
+        ws_url: Option<Secret> = live.with(ws_url),
         /// Tier. Lower tiers are asked first; a higher tier is a reserve.
-        tier: u8 = get(0),
+        tier: u8 = live.get(0),
         /// Methods or groups of methods ("core", "tip", "history", "owners", "scans", "subscriptions", "simulation",
         /// "provider") that the node gets, such as "scans" for a node with indexes. Of the subscriptions that need its
         /// WebSocket, it gets those that are named here, alone or as the group. Default: all.
-        methods: Option<Vec<AnyMethod>> = with(|f| f.methods(&["core", "history"])),
+        methods: Option<Vec<AnyMethod>> = live.with(|f| f.methods(&["core", "history"])),
         /// Headers sent with every request.
-        headers: BTreeMap<String, Secret> = with(headers),
+        headers: BTreeMap<String, Secret> = live.with(headers),
         /// Maximum calls a second to this node. Further calls go to another node, or wait about half a second at most;
         /// the keys take turns. Default: no limit.
-        rps: Option<u32> = optional_within(500, 1..=1_000_000),
+        rps: Option<u32> = live.optional_within(500, 1..=1_000_000),
         /// Maximum calls in flight to this node. One key may hold up to eight times as many as are free.
         // Well below the queue length of a validator's RPC threads.
-        max_in_flight: usize = within(512, 1..=1_000_000),
+        max_in_flight: usize = live.within(512, 1..=1_000_000),
         /// An additional certificate authority, in PEM.
-        ca_file: Option<CaFile> = ca_file(),
+        ca_file: Option<CaFile> = live.ca_file(),
         /// True for HTTP/2, false for HTTP/1.1.
         // Several HTTP/1.1 connections avoid two limits of a single HTTP/2 connection: the one TCP window and the
         // number of streams.
-        http2: bool = get(false),
+        http2: bool = live.get(false),
         /// "checked": the node gets calls only after it has reported the pool's genesis hash, if that is configured or
         /// known. "unchecked": the node is assumed to belong to the cluster, for providers that do not answer
         /// getGenesisHash.
-        genesis: GenesisCheck = get("checked"),
+        genesis: GenesisCheck = live.get("checked"),
         /// True to drain the node: it gets no calls, also after a restart. A reload drains or restores it.
-        drained: bool = get(false),
+        drained: bool = live.get(false),
     }
 }
 

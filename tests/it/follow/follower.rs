@@ -114,7 +114,7 @@ async fn changed_nodes_end_a_pause() {
     let is = |state: FollowState| gateway.front().followed.state() == state;
     gateway.until("following pauses", || is(FollowState::Paused(PauseReason::UnknownForm))).await;
     let upstreams = vec![gateway.cluster.upstream(1)];
-    gateway.app.reload(&Config { upstreams, ..(*gateway.front().config).clone() }).unwrap();
+    gateway.app.reload(&Config { upstreams, ..gateway.front().config.copy() }).unwrap();
     gateway.until("the other node is followed", || is(FollowState::Following)).await;
     assert!(paused_at.elapsed() < Duration::from_mins(1), "the pause is not waited for");
 }

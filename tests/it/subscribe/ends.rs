@@ -264,7 +264,7 @@ async fn a_lowered_plan_ends_what_it_does_not_allow() {
     let gateway = TestGateway::builder().nodes(1).start().await;
     let mut sockets = open_many(&gateway, "dev", MANY - 50, "slotSubscribe").await;
     let mut roots = open_many(&gateway, "dev", 50, "rootSubscribe").await;
-    let mut config = (*gateway.front().config).clone();
+    let mut config = gateway.front().config.copy();
     let mut lower = async |change: &dyn Fn(&mut Plan), closed: u64| {
         change(config.plans.get_mut("dev").unwrap());
         gateway.app.reload(&config).unwrap();
@@ -299,7 +299,7 @@ async fn a_changed_plan_of_addresses_counts_their_open_sockets() {
         .start()
         .await;
     let mut sockets = open_many(&gateway, "x", 50, "slotSubscribe").await;
-    let mut config = (*gateway.front().config).clone();
+    let mut config = gateway.front().config.copy();
     let mut lower = async |change: &dyn Fn(&mut Plan), closed: u64| {
         change(config.plans.get_mut("dev").unwrap());
         gateway.app.reload(&config).unwrap();
@@ -327,7 +327,7 @@ async fn a_revoked_key_ends_its_connections() {
     let mut sockets = open_many(&gateway, revoked.key.expose(), MANY, "slotSubscribe").await;
     let mut others = open_many(&gateway, kept.key.expose(), 50, "slotSubscribe").await;
     // A reload without a change for them concerns nobody.
-    gateway.app.reload(&gateway.front().config).unwrap();
+    gateway.app.reload(&gateway.front().config.copy()).unwrap();
     file.revoke(&revoked.id, now).unwrap();
     let codes = join_all(sockets.iter_mut().map(TestSocket::closed)).await;
     assert!(codes.iter().all(|code| *code == 1008), "{codes:?}");
@@ -426,7 +426,7 @@ async fn the_second_listener_serves_the_same() {
     }
     assert_eq!(second_listener(&next).await.port(), next.app.public.port() + 1);
     // If it is not, the start goes on without it, because nobody has named it.
-    let mut config = (*next.front().config).clone();
+    let mut config = next.front().config.copy();
     let (public, taken) = loop {
         let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = one.local_addr().unwrap();

@@ -185,7 +185,7 @@ async fn a_quota_that_a_reload_lowers_ends_the_connection() {
     let mut socket = gateway.socket().await;
     socket.subscribe("slotSubscribe", json!([])).await;
     assert_eq!(gateway.get_account(CLOCK).send().await.status, 200);
-    let mut config = (*gateway.front().config).clone();
+    let mut config = gateway.front().config.copy();
     let plan = config.plans.get_mut("dev").unwrap();
     (plan.daily_units, plan.monthly_units) = (None, Some(2));
     gateway.app.reload(&config).unwrap();
