@@ -19,9 +19,11 @@ mod replicas;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+pub(crate) mod thousandths;
 mod usage;
 pub(crate) mod usage_file;
 mod usage_lock;
+mod watching;
 mod write;
 
 use std::fmt::Display;
@@ -365,7 +367,15 @@ impl Gateway {
             AccessMode::OpenPlan(terms, clients) => {
                 let context = &snapshot.context;
                 let holder = || format!("address {}", address::client_name(client));
-                let limits = || PlanLimits::new(Arc::clone(terms), None, Arc::default(), &holder(), context);
+                let limits = || {
+                    PlanLimits::new(
+                        Arc::clone(terms),
+                        None,
+                        Arc::default(),
+                        &holder(),
+                        context.lease_client.as_ref(),
+                    )
+                };
                 return Ok(clients.get(client, || Principal::anonymous(Some(limits()), context)));
             }
             AccessMode::Keys(table) => table,

@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::table::TextTable;
 use super::{Failure, World};
 use crate::gateway::keys::is_hidden;
-use crate::gateway::usage_file::{Thousandths, UsageLines};
+use crate::gateway::thousandths::Thousandths;
+use crate::gateway::usage_file::UsageLines;
 
 /// Print what each key has used, by day and method
 #[derive(Debug, clap::Args)]

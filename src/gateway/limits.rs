@@ -10,7 +10,6 @@ use super::looks::Looks;
 use super::plan::PlanTerms;
 use super::quota::Used;
 use super::replicas::{Lease, LeaseClient};
-use super::snapshot::PrincipalContext;
 use crate::config::CallRate;
 use crate::fair::{CallerId, Share};
 use crate::limiter::{Limiter, Rate, Remaining};
@@ -67,9 +66,8 @@ impl PlanLimits {
         before: Option<&Self>,
         used: Arc<Used>,
         holder: &str,
-        context: &PrincipalContext,
+        client: Option<&Arc<LeaseClient>>,
     ) -> Self {
-        let client = context.lease_client.as_ref();
         let rate = Rate::new(terms.plan.rps, Duration::from_secs(1), terms.plan.burst);
         let methods = Self::methods(&terms.plan.rate, before, holder, client);
         Self {

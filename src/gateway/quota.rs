@@ -12,7 +12,8 @@ mod ledger;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::clock::{Period, WindowNumber};
-use super::usage_file::{Thousandths, UsageLine};
+use super::thousandths::{Thousandths, thousandths, units};
+use super::usage_file::UsageLine;
 use crate::redis_store::limits::{Booker, Booking, Totals};
 pub(crate) use ledger::Ledger;
 pub use ledger::UsageError;
@@ -316,20 +317,6 @@ impl Used {
     pub(crate) fn units(&self, period: Period) -> [f64; 2] {
         self.lock().used.get(period).map(units)
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast saturates, which is meant"
-)]
-pub(super) fn thousandths(units: f64) -> u64 {
-    (units * 1000.0).round() as u64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a million units a second take three hundred years to 2^53")]
-pub(super) fn units(thousandths: u64) -> f64 {
-    thousandths as f64 / 1000.0
 }
 
 #[cfg(test)]

@@ -270,7 +270,8 @@ impl KeyTable {
         let limits_before = before.and_then(|principal| principal.limits.as_ref());
         let name = Arc::from(name);
         let used = context.ledger.of(&id, &name);
-        let limits = Some(PlanLimits::new(Arc::clone(terms), limits_before, used, &id, context));
+        let limits =
+            Some(PlanLimits::new(Arc::clone(terms), limits_before, used, &id, context.lease_client.as_ref()));
         let known = before.map(|principal| principal.known_slots().clone()).unwrap_or_default();
         let principal = Arc::new(Principal::new(Arc::clone(&id), name, validity, limits, known, context));
         for hash in principal.validity.hashes() {

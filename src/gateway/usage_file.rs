@@ -6,7 +6,6 @@
 //! key and a day, and without the oldest days. Which days these are does not depend on a clock.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use std::path::{Path, PathBuf};
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
+use super::thousandths::Thousandths;
 use super::write::{self, FileError};
 use crate::config::io_fault;
 
@@ -23,36 +23,6 @@ const KEPT_DAYS: usize = 400;
 const MIN_GROWTH: u64 = 1 << 20;
 /// The maximum length of a line in bytes. A key that calls each method there is needs less.
 const MAX_LINE: u64 = 1 << 20;
-
-/// Units, in thousandths.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(from = "f64", into = "f64")]
-pub(crate) struct Thousandths(pub(crate) u64);
-
-impl Thousandths {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.0 = self.0.saturating_add(other.0);
-    }
-}
-
-impl From<f64> for Thousandths {
-    fn from(units: f64) -> Self {
-        Self(super::quota::thousandths(units))
-    }
-}
-
-impl From<Thousandths> for f64 {
-    fn from(Thousandths(number): Thousandths) -> Self {
-        super::quota::units(number)
-    }
-}
-
-impl Display for Thousandths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = format!("{}.{:03}", self.0 / 1000, self.0 % 1000);
-        f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
-    }
-}
 
 /// What a key has used on a day since its line before.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
