@@ -404,3 +404,37 @@ async fn a_hanging_usage_file_keeps_no_revoked_key() {
     until("it is written", &|| failing(AuthFile::Usage) == 0).await;
     stop.cancel();
 }
+
+#[tokio::test]
+async fn a_hanging_key_file_is_told_and_units_are_kept() {
+    let keys = TestKeys::new();
+    let key = keys.key("standard");
+    let gateway = Arc::new(keys.gateway());
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    gateway.watch(&tasks, &stop);
+    let (hold, released) = std::sync::mpsc::channel::<()>();
+    let worker = gateway.key_worker.clone();
+    // All reads of the file are made by one thread, and one of them lasts.
+    let reading = tokio::spawn(async move { worker.run(move || released.recv().unwrap_err()).await });
+    let failing = || gateway.metrics().file_failing.at(AuthFile::Keys).get();
+    let until = async |what: &str, value| {
+        let seen = async {
+            while failing() != value {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), seen).await.expect(what);
+    };
+    until("it is told", 1).await;
+    assert_eq!(gateway.failing_files().collect::<Vec<_>>(), ["auth.keys_file fails; the log says why"]);
+    authenticate(&gateway, &key).unwrap().book("looks", 3.0);
+    tokio::time::timeout(Duration::from_mins(1), gateway.save_last())
+        .await
+        .expect("the stop waits for no disk");
+    let used = Usage::of(&authenticate(&keys.gateway(), &key).unwrap(), Instant::now()).unwrap().month.used;
+    assert_eq!(used, 3);
+    drop(hold);
+    reading.await.unwrap().unwrap();
+    until("it goes on", 0).await;
+    stop.cancel();
+}

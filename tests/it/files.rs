@@ -1,12 +1,11 @@
-//! Disks that hang, are full, or cannot be written: callers notice nothing, what guards access goes on, and the operator
+//! Disks that are full or cannot be written: callers notice nothing, what guards access goes on, and the operator
 //! is told.
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
 use slotfront::gateway::keys::file::{KeyFile, NewKey};
-use slotfront_testkit::{PATIENCE, TestGateway};
+use slotfront_testkit::TestGateway;
 
 /// A gateway with a key file and a usage file in a folder.
 async fn gateway_in(dir: &Path) -> TestGateway {
@@ -18,12 +17,6 @@ async fn gateway_in(dir: &Path) -> TestGateway {
         })
         .start()
         .await
-}
-
-/// Makes a file on which the next reader or writer waits for ever, as on a disk that hangs.
-fn hang(path: &Path) {
-    let _ = std::fs::remove_file(path);
-    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
 fn create(file: &KeyFile) -> String {
@@ -41,23 +34,6 @@ async fn readiness(gateway: &TestGateway) -> (u16, Value) {
 }
 
 const USAGE_FAILS: &str = r#"slotfront_file_failing{file="usage"}"#;
-const KEYS_FAIL: &str = r#"slotfront_file_failing{file="keys"}"#;
-
-#[tokio::test]
-async fn a_hanging_key_file_is_told_and_units_are_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let key = create(&KeyFile::new(dir.path().join("keys.toml")));
-    let gateway = gateway_in(dir.path()).await;
-    hang(&dir.path().join("keys.toml"));
-    gateway.until_metric(KEYS_FAIL, 1).await;
-    let reasons = ["auth.keys_file fails; the log says why"];
-    assert_eq!(readiness(&gateway).await, (200, json!({"state": "degraded", "reasons": reasons})));
-    assert_eq!(status(&gateway, &key).await, 200);
-    let usage = || std::fs::read_to_string(dir.path().join("usage.json")).unwrap_or_default();
-    gateway.until("the call is in the usage file", || usage().contains(r#""used":[1.0,1.0]"#)).await;
-    tokio::time::timeout(PATIENCE, gateway.app.stop()).await.expect("the stop waits for no disk");
-}
-
 #[tokio::test]
 async fn an_unwritable_usage_file_is_told() {
     let dir = tempfile::tempdir().unwrap();

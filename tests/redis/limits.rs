@@ -322,8 +322,8 @@ async fn the_rate_of_a_method_holds_across_gateways() {
     let store = Redis::start(&[]);
     let text =
         "[[upstream]]\nurl = \"http://node.invalid\"\n[plans.free]\nrate = { getClusterNodes = \"3/h\" }";
-    let parsed = from_text(text, &std::collections::BTreeMap::new(), std::path::Path::new(""));
-    let rate = parsed.unwrap_or_else(|problems| panic!("{problems}")).plans["free"].rate.clone();
+    let configured = from_text(text, &std::collections::BTreeMap::new(), std::path::Path::new(""));
+    let rate = configured.unwrap_or_else(|problems| panic!("{problems}")).plans["free"].rate.clone();
     let limit = limited(store.settings(), 1_000, 1_000, None);
     let gateways = gateways(2, move |config| {
         limit(config);
