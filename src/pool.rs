@@ -250,9 +250,6 @@ impl Pool {
 
     /// Puts a prepared configuration in force, in one step. The caller must then call [`Pool::probe`] for the new
     /// nodes. No other configuration may have been put in force since [`Pool::prepare`].
-    ///
-    /// # Panics
-    /// Another configuration was put in force since this one was prepared, and removed a node that this one keeps.
     pub fn put_in_force(&self, prepared: Prepared) {
         let before = self.nodes.snapshot();
         let settings = prepared.settings.clone();
@@ -344,7 +341,7 @@ impl Pool {
                 && self.reasons(member, now).iter().all(|reason| *reason == Unusable::Busy)
         };
         let mut nodes: Vec<_> = members.iter().filter(is_usable).collect();
-        nodes.sort_by_key(|member| member.tier);
+        nodes.sort_by_key(|member| member.upstream.tier);
         nodes.into_iter().map(|member| FollowedNode::new(Arc::clone(member), Arc::clone(self))).collect()
     }
 

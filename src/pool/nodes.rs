@@ -150,7 +150,7 @@ impl Nodes {
                 unusable: unusable.into_iter().flatten().max(),
                 near: commitment.is_none_or(is_near),
                 quiet,
-                tier: member.tier,
+                tier: member.upstream.tier,
                 load: member.load(call.part(), now),
             }
         };

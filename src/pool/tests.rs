@@ -37,7 +37,7 @@ fn config(nodes: usize, change: impl FnOnce(&mut Config)) -> Config {
 pub(super) fn pool(nodes: usize, change: impl FnOnce(&mut Config)) -> Pool {
     let pool = unasked_pool(nodes, change);
     let members = pool.members();
-    for member in &*members {
+    for member in members.iter() {
         pool.nodes.cluster.identify(&members, member, member.used(), Genesis::Refused);
     }
     pool
@@ -47,7 +47,7 @@ pub(super) fn pool(nodes: usize, change: impl FnOnce(&mut Config)) -> Pool {
 fn unasked_pool(nodes: usize, change: impl FnOnce(&mut Config)) -> Pool {
     let frontier = Arc::new(Frontier::new(nodes));
     let pool = Pool::new(&config(nodes, change), frontier, Metrics::new()).unwrap();
-    for member in &*pool.members() {
+    for member in pool.members().iter() {
         member.set_health(Health::Healthy);
     }
     pool
@@ -337,7 +337,7 @@ async fn reload_ends_the_wait_for_a_rate() {
                 None => drop(config.upstreams.remove(0)),
             }));
             pool.put_in_force(prepared.unwrap());
-            for member in &*pool.members() {
+            for member in pool.members().iter() {
                 member.set_health(Health::Healthy);
             }
         };

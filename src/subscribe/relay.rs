@@ -148,10 +148,14 @@ pub(super) fn prefer_socket(hub: &Hub) {
 fn nodes(hub: &Hub, method: SubscriptionMethod, lost: Option<usize>) -> Vec<Arc<Member>> {
     let (pool, now) = (&hub.parts.pool, Instant::now());
     let may_serve = |member: &&Arc<Member>| {
-        member.has_socket() && !member.is_drained() && !member.lacks(AnyMethod::Subscription(method))
+        member.upstream.ws_url.is_some()
+            && !member.is_drained()
+            && !member.lacks(AnyMethod::Subscription(method))
     };
     let mut nodes: Vec<_> = pool.members().iter().filter(may_serve).cloned().collect();
-    nodes.sort_by_key(|member| (!pool.reasons(member, now).is_empty(), Some(member.id) == lost, member.tier));
+    nodes.sort_by_key(|member| {
+        (!pool.reasons(member, now).is_empty(), Some(member.id) == lost, member.upstream.tier)
+    });
     nodes
 }
 
@@ -287,7 +291,7 @@ impl Relay {
 
     /// Opens the socket of `node`, and waits until it announces a slot.
     async fn open(hub: Arc<Hub>, node: Arc<Member>) -> Option<Self> {
-        let socket = timeout(NODE_TIMEOUT, node.open_socket()).await.ok()?.ok()?;
+        let socket = timeout(NODE_TIMEOUT, node.client.open_socket()).await.ok()?.ok()?;
         let mut relay = Self {
             hub,
             node,
@@ -404,11 +408,13 @@ impl Relay {
         }
         let (pool, now) = (&self.hub.parts.pool, Instant::now());
         let member = pool.members().of(self.node.id).cloned();
-        let Some(member) = member.filter(|now| now.has_socket_of(&self.node) && !now.is_drained()) else {
+        let Some(member) =
+            member.filter(|now| now.upstream.ws_url == self.node.upstream.ws_url && !now.is_drained())
+        else {
             return Err("the node is not used any more");
         };
         let is_behind = pool.is_behind(self.slot) && self.was_near;
-        let is_better = |of: &Arc<Member>| of.has_socket() && pool.reasons(of, now).is_empty();
+        let is_better = |of: &Arc<Member>| of.upstream.ws_url.is_some() && pool.reasons(of, now).is_empty();
         let is_avoided = pool.reasons(&member, now).iter().any(|reason| *reason != Unusable::Busy);
         let is_worse = is_avoided && pool.members().iter().any(is_better);
         if self.ids.is_empty() {
