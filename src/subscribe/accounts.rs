@@ -29,7 +29,7 @@ use crate::methods::{
     MAX_KEYS, Pubkey, Query, Slot, Subscription,
 };
 use crate::node::Contextual;
-use crate::node::answer::elements;
+use crate::node::shape::elements;
 use crate::pool::CallerId;
 use crate::telemetry::{AttemptResult, Trace};
 
