@@ -27,8 +27,8 @@ use crate::node::Client;
 use crate::node::shape::member;
 use crate::node::words::quoted;
 use crate::telemetry::{AttemptResult, Metrics, Unusable, UpstreamMetrics};
+pub(super) use state::NodeState;
 use state::UNKNOWN;
-pub(super) use state::{InFlight, NodeState};
 
 /// The number of bytes in which the words of a refusal are looked for.
 const MAX_WORDS: usize = 512;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::forward::ForwardedRequest;
+use super::in_flight::InFlight;
 use super::meaning::{Meaning, effect};
-use super::member::InFlight;
 use super::nodes::lacks_history;
 use super::probe::Genesis;
 use super::question::{ParsedReply, Question, SentRequest};
