@@ -26,9 +26,9 @@ pub(super) struct InFlight<'a> {
     /// True if what becomes of the call says something about the node's health.
     counts: bool,
     /// True while the call is the trial of the node's half-open breaker.
-    node_trial: bool,
+    pub(super) node_trial: bool,
     /// True while the call is the trial of the half-open breaker of the part.
-    part_trial: bool,
+    pub(super) part_trial: bool,
     sent_at: Instant,
     /// True once the call has taken many times its usual time.
     pub(super) is_slow: bool,
@@ -59,11 +59,6 @@ impl<'a> InFlight<'a> {
             settled: false,
             ended: false,
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_trial(&self) -> bool {
-        self.node_trial || self.part_trial
     }
 
     /// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95 latency. A hang
