@@ -21,7 +21,7 @@ use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Method, Profile,
     Pubkey, Query, Slot,
 };
-use slotfront::node::{Contextual, NodeReply, answer};
+use slotfront::node::{Contextual, NodeReply, answer, shape};
 use tokio::time::Instant;
 
 /// The longest input. Longer inputs reach no other code.
@@ -136,7 +136,7 @@ pub(crate) fn answer(data: &[u8]) {
     if let Some(parts) = Contextual::split(&result) {
         check(&parts.context);
         check(&parts.value);
-        for element in answer::elements(&parts.value).unwrap_or_default() {
+        for element in shape::elements(&parts.value).unwrap_or_default() {
             check(&element);
         }
     }

@@ -15,9 +15,10 @@ pub mod words;
 
 use std::time::Duration;
 
-pub use answer::{Contextual, NodeReply, RawAnswer};
+pub use answer::{NodeReply, RawAnswer};
 pub use body::BufferBudget;
 pub use client::{CallBounds, Client, Resend};
+pub use shape::Contextual;
 
 use crate::telemetry::AttemptResult;
 

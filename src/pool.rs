@@ -14,6 +14,7 @@ mod cluster_mark;
 mod followed_node;
 mod forward;
 pub mod health;
+mod in_flight;
 mod meaning;
 pub mod member;
 mod members;
@@ -55,6 +56,7 @@ use member::Member;
 pub use members::{Members, Prepared};
 use nodes::Nodes;
 use peak_ewma::Latencies;
+use question::Question;
 pub use reply::PoolReply;
 pub use request::UpstreamRequest;
 use retry_budget::RetryBudget;
@@ -170,7 +172,7 @@ impl Pool {
         {
             return Ok(reply);
         }
-        self.in_place(AnyMethod::Own(method), request).await
+        self.in_place(request).await
     }
 
     /// Sends a call that is forwarded as it came to nodes, as [`Pool::call`] does with a typed query.
@@ -178,16 +180,14 @@ impl Pool {
     /// # Errors
     /// As for [`Pool::call`].
     pub async fn forward(&self, request: &ForwardedRequest) -> Result<PoolReply, Error> {
-        self.in_place(request.call.method, request).await
+        self.in_place(request).await
     }
 
     /// Makes a call. If nodes walk over accounts for it, waits for a place first.
-    async fn in_place(&self, method: AnyMethod, request: &impl UpstreamCall) -> Result<PoolReply, Error> {
-        let _place = if method.rules().walks {
-            Some(self.scan_place(method, request.question().context).await?)
-        } else {
-            None
-        };
+    async fn in_place(&self, request: &impl UpstreamCall) -> Result<PoolReply, Error> {
+        let Question { method, context, .. } = request.question();
+        let walks = method.rules().walks;
+        let _place = if walks { Some(self.scan_place(method, context).await?) } else { None };
         call::run(self, request).await
     }
 
@@ -252,11 +252,8 @@ impl Pool {
 
     /// Puts a prepared configuration in force, in one step. The caller must then call [`Pool::probe`] for the new
     /// nodes. No other configuration may have been put in force since [`Pool::prepare`].
-    ///
-    /// # Panics
-    /// Another configuration was put in force since this one was prepared, and removed a node that this one keeps.
     pub fn put_in_force(&self, prepared: Prepared) {
-        let before = self.nodes.snapshot();
+        let before = self.members();
         let settings = prepared.settings.clone();
         let after = Arc::new(before.reconfigured(prepared, &self.nodes.frontier, &self.metrics));
         self.buffers.set_limit(settings.max_buffered);
@@ -286,7 +283,7 @@ impl Pool {
 
     /// Returns a snapshot of the nodes, in the order of the configuration, and of the pool's settings.
     pub fn members(&self) -> Arc<Members> {
-        self.nodes.snapshot()
+        self.nodes.members.load_full()
     }
 
     /// Returns the name of the node with this id. Empty if the node has left the pool.
@@ -346,19 +343,20 @@ impl Pool {
                 && self.reasons(member, now).iter().all(|reason| *reason == Unusable::Busy)
         };
         let mut nodes: Vec<_> = members.iter().filter(is_usable).collect();
-        nodes.sort_by_key(|member| member.tier);
-        nodes.into_iter().map(|member| FollowedNode::new(Arc::clone(member), Arc::clone(self))).collect()
+        nodes.sort_by_key(|member| member.upstream.tier);
+        let followed = |member| FollowedNode { member: Arc::clone(member), pool: Arc::clone(self) };
+        nodes.into_iter().map(followed).collect()
     }
 
     /// Returns a receiver of a counter. The counter grows when the pool's Solana cluster has changed or may have
     /// changed. Answers from before the change are then invalid.
     pub fn clusters(&self) -> watch::Receiver<u64> {
-        self.nodes.cluster.changes()
+        self.nodes.cluster.changes.subscribe()
     }
 
     /// Returns a receiver that is notified when a reload has changed the nodes or the settings of a node.
     pub fn reloaded(&self) -> watch::Receiver<()> {
-        self.nodes.reloaded()
+        self.nodes.reloaded.subscribe()
     }
 
     /// Returns every node with the worst reason why it is not usable, or `None` if it is usable. Reasons that depend on
@@ -372,7 +370,14 @@ impl Pool {
 
     /// Returns every reason why a node is not usable. Reasons that depend on a call, such as its method, are left out.
     pub fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
-        self.nodes.reasons(member, now)
+        let lagging = self.nodes.lagging(&self.nodes.load(), member);
+        let mut reasons: Vec<_> = member.reasons(now).chain(lagging).collect();
+        // Whoever cannot be asked cannot be asked for a genesis hash.
+        let says_more = [Unusable::Unidentified, Unusable::Unreachable, Unusable::Unprobed];
+        if !reasons.iter().any(|reason| says_more.contains(reason)) {
+            reasons.extend(self.nodes.cluster.unidentified(member));
+        }
+        reasons
     }
 
     fn next_id(&self) -> u64 {

@@ -33,7 +33,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
     reasons.sort_unstable_by_key(|reason| Reverse(*reason));
     NodeView {
         name: member.name.clone(),
-        tier: member.tier,
+        tier: member.upstream.tier,
         why: if let Health::Unreachable(why) = *member.health() { Some(why.as_str()) } else { None },
         since: member.since().to_string(),
         up: matches!(*member.health(), Health::Healthy | Health::Unhealthy(_)),
@@ -45,7 +45,7 @@ fn node_view(front: &Front, member: &Member, now: Instant) -> NodeView {
         first_available_block: member.first_available(),
         breaker: member.was_reached().then(|| member.breaker(now)),
         in_flight: member.in_flight(),
-        max_in_flight: member.max_in_flight(),
+        max_in_flight: member.upstream.max_in_flight,
         latency_ms: member.latency().map(|latency| latency.as_secs_f64() * 1000.0),
         rps_left: member.rate_left(),
         lacks: Method::ALL.iter().filter(|m| member.lacks(AnyMethod::Own(**m))).map(|m| m.as_str()).collect(),
@@ -90,8 +90,8 @@ pub(super) fn describe(front: &Front, member: &Member, reason: Unusable) -> Stri
             format!("{lag} slots ({seconds:.1} s) behind the frontier, more than pool.max_slot_lag")
         }
         (Unusable::BreakerOpen, _) => "its circuit breaker is open".to_owned(),
-        (Unusable::Busy, _) => format!("at its limit of {} calls in flight", member.max_in_flight()),
-        (Unusable::Drained, _) if member.is_drained_by_configuration() => {
+        (Unusable::Busy, _) => format!("at its limit of {} calls in flight", member.upstream.max_in_flight),
+        (Unusable::Drained, _) if member.upstream.drained => {
             "drained by the configuration: upstream.drained = true".to_owned()
         }
         (Unusable::Drained, _) => "drained by an operator until the next restart".to_owned(),

@@ -55,7 +55,7 @@ fn set_gauges(front: &Front, metrics: &Metrics) {
     resets.inc_by(front.frontier.resets().saturating_sub(resets.get()));
     for (member, unusable) in front.pool.standing(now) {
         // Looking up the metrics by the node's name could bring back the series of a removed node.
-        let upstream = member.metrics();
+        let upstream = &member.metrics;
         for commitment in Commitment::ALL {
             if let Some(slot) = member.slot(commitment) {
                 upstream.slot.at(commitment).set(gauge(slot));

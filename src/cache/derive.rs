@@ -18,8 +18,7 @@ use serde_json::value::RawValue;
 use super::entry::Payload;
 use crate::methods::Pubkey;
 use crate::node::Contextual;
-use crate::node::answer::elements;
-use crate::node::shape::member;
+use crate::node::shape::{elements, member};
 use object::{JsonPart, ParseDepth};
 
 pub(super) enum Derivation {

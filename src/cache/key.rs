@@ -19,8 +19,7 @@ use crate::methods::{
     AccountEncoding, AccountForm, AccountQuery, BlockQuery, BlockTimeQuery, BlocksQuery, Commitment, Life,
     Method, PageQuery, PlainQuery, Pubkey, Query, SamplesQuery, Slot, VotesQuery,
 };
-use crate::node::answer::elements;
-use crate::node::shape::member;
+use crate::node::shape::{elements, member};
 use crate::pool::PoolReply;
 
 /// The number of samples that a node keeps for getRecentPerformanceSamples. All samples are fetched, and each

@@ -200,7 +200,7 @@ impl BlockNode for FollowedNode {
     }
 
     fn tier(&self) -> u8 {
-        self.member.tier
+        self.member.upstream.tier
     }
 
     async fn ask(&self, method: &'static str, params: Value, timeout: Duration) -> Result<NodeReply, Fault> {

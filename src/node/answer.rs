@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::shape::member;
 use super::words::{NodeRefusal, refusal};
 use super::{Fault, OFF_WORKER_BYTES, code};
-use crate::methods::{AccountEncoding, Slot};
+use crate::methods::Slot;
 
 /// The number of bytes of a body without an error in which the words of a refusal are looked for.
 const MAX_WORDS: usize = 512;
@@ -190,99 +190,16 @@ impl NodeReply {
     }
 }
 
-/// A result of the form `{context, value}`, as slices of its text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Contextual {
-    /// `context.slot`.
-    pub slot: Slot,
-    /// The `context` object as JSON text.
-    pub context: Bytes,
-    /// The `value` member as JSON text.
-    pub value: Bytes,
-}
-
-impl Contextual {
-    /// Splits a result of the form `{context: {slot}, value}`. `None` if it has another form.
-    pub fn split(result: &Bytes) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Parts<'a> {
-            #[serde(borrow)]
-            context: &'a RawValue,
-            #[serde(borrow)]
-            value: &'a RawValue,
-        }
-        #[derive(Deserialize)]
-        struct Context {
-            slot: Slot,
-        }
-        let parts: Parts = serde_json::from_slice(result).ok()?;
-        let Context { slot } = serde_json::from_str(parts.context.get()).ok()?;
-        let slice = |raw: &RawValue| result.slice_ref(raw.get().as_bytes());
-        Some(Self { slot, context: slice(parts.context), value: slice(parts.value) })
-    }
-}
-
-/// Returns the elements of a JSON array, as slices of its text. `None` if `array` is not a JSON array.
-pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
-    let parts: Vec<&RawValue> = serde_json::from_slice(array).ok()?;
-    Some(parts.into_iter().map(|raw| array.slice_ref(raw.get().as_bytes())).collect())
-}
-
-/// The members of an account that decide which other encodings and data slices the cache can make from the
-/// account.
-#[derive(Deserialize)]
-pub struct AccountMembers<'a> {
-    /// The account's data, in the encoding that the call asked for.
-    #[serde(borrow)]
-    pub data: &'a RawValue,
-    /// The owning program, in base58.
-    #[serde(borrow)]
-    pub owner: Cow<'a, str>,
-    /// The account's size in bytes. `None` from old nodes, which do not report the size.
-    pub space: Option<u64>,
-}
-
-impl<'a> AccountMembers<'a> {
-    /// Parses an account. `None` if `value` is `null` or not an account.
-    pub fn read(value: &'a [u8]) -> Option<Self> {
-        serde_json::from_slice(value).ok()
-    }
-
-    /// Returns the account's data as base64 text. `None` if the data has another encoding.
-    pub fn base64(&self) -> Option<&'a str> {
-        base64_text(self.data)
-    }
-}
-
-/// Returns the member `data` of an account as base64 text. `None` if the data has another encoding.
-pub(super) fn base64_text(data: &RawValue) -> Option<&str> {
-    let (data, encoding): (&str, &str) = serde_json::from_str(data.get()).ok()?;
-    (encoding == AccountEncoding::Base64.as_str()).then_some(data)
-}
-
 /// Returns `data.contextSlot` of the error -32016: the slot that the node has reached at the call's
 /// commitment. `None` if the error lacks this member.
 pub fn error_context_slot(error: &[u8]) -> Option<Slot> {
-    #[derive(Deserialize)]
-    struct Error {
-        data: ErrorData,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct ErrorData {
-        context_slot: Slot,
-    }
-    serde_json::from_slice::<Error>(error).ok().map(|e| e.data.context_slot)
+    member::<&RawValue>(error, "data").and_then(|data| member(data.get().as_bytes(), "contextSlot"))
 }
 
 /// Returns the slot of the oldest block that a node still holds, from the message of its error -32001. `None` if
 /// the message does not name the slot. No other member of the error names the slot.
 pub fn first_available_block(error: &[u8]) -> Option<Slot> {
-    #[derive(Deserialize)]
-    struct Error {
-        message: String,
-    }
-    let message = serde_json::from_slice::<Error>(error).ok()?.message;
+    let message = member::<Cow<'_, str>>(error, "message")?;
     message.rsplit_once("First available block: ")?.1.trim().parse().ok()
 }
 
@@ -433,16 +350,5 @@ mod tests {
         let cleaned =
             br#"{"code":-32001,"message":"Block 3 cleaned up, does not exist on node. First available block: 95"}"#;
         assert_eq!(first_available_block(cleaned), Some(95));
-    }
-
-    #[test]
-    fn contextual_result_is_split_without_copies() {
-        let result =
-            Bytes::from_static(br#"{"context":{"apiVersion":"4.0.0","slot":5},"value":[null,{"a":1.50}]}"#);
-        let parts = Contextual::split(&result).unwrap();
-        assert_eq!((parts.slot, &parts.value[..]), (5, &br#"[null,{"a":1.50}]"#[..]));
-        assert_eq!(elements(&parts.value).unwrap(), [&b"null"[..], br#"{"a":1.50}"#]);
-        assert!(result.as_ptr_range().contains(&parts.value.as_ptr()));
-        assert_eq!(Contextual::split(&Bytes::from_static(b"[]")), None);
     }
 }

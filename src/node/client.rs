@@ -125,7 +125,8 @@ pub struct Client {
     url: Secret,
     /// The client for a WebSocket and its address. `None` if the node has none.
     pub(super) socket: Option<(reqwest::Client, Secret)>,
-    probe_timeout: Duration,
+    /// The longest time for a request of a probe. A slower node counts as unreachable.
+    pub(crate) probe_timeout: Duration,
     budget: Arc<BufferBudget>,
     connections: Connections,
 }
@@ -180,7 +181,10 @@ impl Client {
                 (false, true) => http,
                 (false, false) => http.tls_certs_merge(roots.clone()),
             };
-            http.build().map_err(|e| wrong(kind_of(&e).to_owned()))
+            // The text of the error may contain the address.
+            let hint =
+                |error: &reqwest::Error| if error.is_builder() { "; check url and ca_file" } else { "" };
+            http.build().map_err(|e| wrong(format!("the HTTP client could not be built{}", hint(&e))))
         };
         let single = build(false, 0)?;
         // A WebSocket begins as HTTP/1.1, with the scheme of HTTP.
@@ -200,11 +204,6 @@ impl Client {
     /// Returns the number of connections that have brought an answer so far.
     pub fn connections(&self) -> u64 {
         self.connections.opened.load(Ordering::SeqCst)
-    }
-
-    /// Returns the longest time for a request of a probe. A slower node counts as unreachable.
-    pub fn probe_timeout(&self) -> Duration {
-        self.probe_timeout
     }
 
     /// Sends one call, and reads its answer to the end within its bounds. If the call is traced, the node gets the trace context of `span`. Returns what came of it, and the
@@ -364,15 +363,6 @@ fn why_not_connected(cause: &(dyn Error + 'static)) -> Option<AttemptResult> {
     }
     // The type of this error is private.
     cause.to_string().starts_with("dns error").then_some(AttemptResult::NameNotFound)
-}
-
-/// Returns a text for the kind of an error, without the URL that the error contains.
-fn kind_of(error: &reqwest::Error) -> &'static str {
-    if error.is_builder() {
-        "the HTTP client could not be built; check url and ca_file"
-    } else {
-        "the HTTP client could not be built"
-    }
 }
 
 #[cfg(test)]

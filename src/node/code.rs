@@ -24,12 +24,8 @@ pub const BLOCK_STATUS_NOT_AVAILABLE_YET: i32 = -32014;
 pub const UNSUPPORTED_TRANSACTION_VERSION: i32 = -32015;
 /// The node has not reached the `minContextSlot` of the call.
 pub const MIN_CONTEXT_SLOT_NOT_REACHED: i32 = -32016;
-/// The node lacks the block that begins an epoch, and with it the epoch's rewards.
-pub const SLOT_NOT_EPOCH_BOUNDARY: i32 = -32018;
 /// The node cannot reach its long-term storage.
 pub const LONG_TERM_STORAGE_UNREACHABLE: i32 = -32019;
-/// The node does not know a transaction that bounds a list of signatures.
-pub const FILTER_TRANSACTION_NOT_FOUND: i32 = -32020;
 /// The call is invalid, or its data is too long for base58.
 pub const INVALID_REQUEST: i32 = -32600;
 /// The node does not serve the method.

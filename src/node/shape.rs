@@ -8,7 +8,6 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::answer::{Contextual, base64_text, elements};
 use crate::methods::{AccountEncoding, BlockDetails, BlockQuery, BlocksQuery, Query, ResultKind, Slot};
 
 /// Returns true if `result` has the shape of an answer to `query`. Only the parts that the cache or a caller needs
@@ -112,6 +111,64 @@ pub fn parent_slot(block: &[u8]) -> Option<Slot> {
     member(block, "parentSlot")
 }
 
+/// A result of the form `{context, value}`, as slices of its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contextual {
+    /// `context.slot`.
+    pub slot: Slot,
+    /// The `context` object as JSON text.
+    pub context: Bytes,
+    /// The `value` member as JSON text.
+    pub value: Bytes,
+}
+
+impl Contextual {
+    /// Splits a result of the form `{context: {slot}, value}`. `None` if it has another form.
+    pub fn split(result: &Bytes) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Parts<'a> {
+            #[serde(borrow)]
+            context: &'a RawValue,
+            #[serde(borrow)]
+            value: &'a RawValue,
+        }
+        #[derive(Deserialize)]
+        struct Context {
+            slot: Slot,
+        }
+        let parts: Parts = serde_json::from_slice(result).ok()?;
+        let Context { slot } = serde_json::from_str(parts.context.get()).ok()?;
+        let slice = |raw: &RawValue| result.slice_ref(raw.get().as_bytes());
+        Some(Self { slot, context: slice(parts.context), value: slice(parts.value) })
+    }
+}
+
+/// Returns the elements of a JSON array, as slices of its text. `None` if `array` is not a JSON array.
+pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
+    let parts: Vec<&RawValue> = serde_json::from_slice(array).ok()?;
+    Some(parts.into_iter().map(|raw| array.slice_ref(raw.get().as_bytes())).collect())
+}
+
+/// The members of an account that decide which other encodings and data slices the cache can make from the
+/// account.
+#[derive(Deserialize)]
+pub struct AccountMembers<'a> {
+    /// The account's data, in the encoding that the call asked for.
+    #[serde(borrow)]
+    pub data: &'a RawValue,
+    /// The owning program, in base58.
+    #[serde(borrow)]
+    pub owner: Cow<'a, str>,
+    /// The account's size in bytes. `None` from old nodes, which do not report the size.
+    pub space: Option<u64>,
+}
+
+/// Returns the member `data` of an account as base64 text. `None` if the data has another encoding.
+pub fn base64_text(data: &RawValue) -> Option<&str> {
+    let (data, encoding): (&str, &str) = serde_json::from_str(data.get()).ok()?;
+    (encoding == AccountEncoding::Base64.as_str()).then_some(data)
+}
+
 /// An account object, parsed to check the types of its members.
 #[derive(Deserialize)]
 struct AccountShape<'a> {
@@ -212,6 +269,17 @@ mod tests {
     use super::*;
     use crate::jsonrpc::Params;
     use crate::methods::{Method, Profile};
+
+    #[test]
+    fn contextual_result_is_split_without_copies() {
+        let result =
+            Bytes::from_static(br#"{"context":{"apiVersion":"4.0.0","slot":5},"value":[null,{"a":1.50}]}"#);
+        let parts = Contextual::split(&result).unwrap();
+        assert_eq!((parts.slot, &parts.value[..]), (5, &br#"[null,{"a":1.50}]"#[..]));
+        assert_eq!(elements(&parts.value).unwrap(), [&b"null"[..], br#"{"a":1.50}"#]);
+        assert!(result.as_ptr_range().contains(&parts.value.as_ptr()));
+        assert_eq!(Contextual::split(&Bytes::from_static(b"[]")), None);
+    }
 
     #[test]
     fn other_shapes_are_refused() {

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Pool;
+use super::in_flight::InFlight;
 use super::meaning::{Effect, Meaning, WhyAskOn, effect, lacks_method};
-use super::member::{InFlight, Member};
+use super::member::Member;
 use super::question::{ParsedReply, Question, SentRequest};
 use super::reply::PoolReply;
 use super::upstream_call::{MinSlotUse, UpstreamCall};
@@ -47,7 +48,9 @@ pub(super) async fn attempt<C: UpstreamCall>(
     let span = question.context.trace.attempt(&member.name, question.method.as_str());
     let received = send(pool, call, body, &sent, &mut in_flight, &span).await;
     let judged = received.and_then(|read| {
-        let meaning = judge(pool, call, member, &sent, &read);
+        // The node was perhaps asked before the pool's cluster was known, or may belong to another cluster by now.
+        let is_foreign = pool.nodes.cluster.unidentified(member).is_some();
+        let meaning = if is_foreign { Err(Fault::Foreign) } else { call.judge(&read, &sent, frontier) };
         let is_unknown = matches!(meaning, Ok(Meaning::AskOn(WhyAskOn::Private)) | Err(Fault::UnknownCode));
         if is_unknown
             && let NodeReply::Error { code, body } = &read.reply
@@ -84,7 +87,7 @@ async fn send<C: UpstreamCall>(
     span: &Attempt<'_>,
 ) -> Result<ParsedReply, Fault> {
     let question = call.question();
-    let (member, context) = (in_flight.member(), question.context);
+    let (member, context) = (in_flight.member, question.context);
     let most = question.timeout(&pool.nodes.load().settings);
     let left = context.deadline.saturating_duration_since(sent.at);
     // A node walks on without its caller, so a scan has its place until the node answers or has had its time.
@@ -138,28 +141,10 @@ fn note_slow(in_flight: &mut InFlight<'_>, hangs: bool) {
     in_flight.is_slow = true;
     if hangs && in_flight.note_hang(Instant::now()) {
         tracing::warn!(
-            upstream.name = in_flight.member().name,
+            upstream.name = in_flight.member.name,
             "circuit breaker opened because calls hang: this upstream is avoided for a while"
         );
     }
-}
-
-/// Returns the meaning of an answer.
-///
-/// # Errors
-/// The answer shows a fault of the node.
-fn judge<C: UpstreamCall>(
-    pool: &Pool,
-    call: &C,
-    member: &Member,
-    sent: &SentRequest,
-    reply: &ParsedReply,
-) -> Result<Meaning, Fault> {
-    // The node was perhaps asked before the pool's cluster was known, or may belong to another cluster by now.
-    if pool.nodes.cluster.unidentified(member).is_some() {
-        return Err(Fault::Foreign);
-    }
-    call.judge(reply, sent, &pool.nodes.frontier)
 }
 
 /// Updates the node's state, the newest known slots and the metrics. Returns the result under which the metrics count
@@ -171,7 +156,7 @@ fn record<C: UpstreamCall>(
     in_flight: InFlight<'_>,
     judged: &Result<(Meaning, ParsedReply), Fault>,
 ) -> AttemptResult {
-    let (frontier, member, now) = (&pool.nodes.frontier, in_flight.member(), Instant::now());
+    let (frontier, member, now) = (&pool.nodes.frontier, in_flight.member, Instant::now());
     let question = call.question();
     let (method, latency) = (question.method, now.duration_since(sent.at));
     let meaning = judged.as_ref().map(|(meaning, _)| *meaning).map_err(|fault| *fault);

@@ -39,10 +39,8 @@ pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<PoolRe
             CallStep::Confirm => course.pick_to_confirm(),
             CallStep::Retry(why) => course.pick_to_retry(why).await,
         };
-        member = match next {
-            Some(member) => member,
-            None => break,
-        };
+        let Some(next) = next else { break };
+        member = next;
     }
     if let Some(member) = course.pick_without_min_slot().await {
         let outcome = attempt(pool, call, &member, MinSlotUse::Withheld).await;
@@ -182,7 +180,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
             }
             Meaning::AskOn(WhyAskOn::Private) => {
                 self.failed(member, AttemptResult::NodeError);
-                self.doubt(member);
+                self.doubted.push(Arc::clone(&member.state));
             }
             Meaning::AskOn(WhyAskOn::Behind | WhyAskOn::Unlikely) | Meaning::NotHere => {}
         }
@@ -214,11 +212,6 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         CallStep::Done(reply)
     }
 
-    /// Notes that the refusal of `member` may be its own trouble.
-    fn doubt(&mut self, member: &Member) {
-        self.doubted.push(Arc::clone(&member.state));
-    }
-
     /// Records a fault of `member`, and returns what follows.
     fn record_fault(&mut self, member: &Member, fault: Fault) -> CallStep {
         let now = Instant::now();
@@ -232,15 +225,14 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
             // Other nodes that are quiet have just refused the method, and would refuse it once more.
             self.tried.extend(self.pool.members().iter().filter(is_quiet).map(|quiet| quiet.id));
         }
-        let limit = (fault == Fault::TooLarge)
-            .then(|| self.pool.nodes.load().settings.longest_answer(self.question.method));
+        let limit = (fault == Fault::TooLarge).then(|| self.pool.longest_answer(self.question.method));
         let attempt = FailedAttempt::new(member.name.clone(), fault.result());
         self.attempts.push(FailedAttempt { limit, retry_after, ..attempt });
         log_fault(member, fault);
         // A call that is too long for one node says nothing of shorter ones.
         let has_hung = fault == Fault::Timeout && self.question.method == AnyMethod::Send;
         if has_hung || matches!(fault, Fault::UnknownCode | Fault::Status(..=412 | 414..500)) {
-            self.doubt(member);
+            self.doubted.push(Arc::clone(&member.state));
         }
         if !may_go_on(&self.question, fault) {
             // The node may hold what others lack, and only could not deliver it.
@@ -325,7 +317,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         // The node may have closed an idle connection. If no other node is usable, the same node is asked again.
         let may_reconnect =
             why == AttemptResult::Connect && self.attempts.len() == 1 && self.question.is_known_work();
-        if may_reconnect && !self.pool.nodes.has_usable(&self.question, &self.tried) {
+        if may_reconnect && self.pool.nodes.usable(&self.question, &self.tried).is_empty() {
             self.tried.clear();
         }
         let picked = self.pick_in_time(Some(worst)).await.ok()?;
@@ -347,7 +339,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// rate limit.
     async fn pick_in_time(&self, worst: Option<Unusable>) -> Result<Arc<Member>, Vec<FailedAttempt>> {
         let nodes = &self.pool.nodes;
-        let mut probed = nodes.probed();
+        let mut probed = nodes.probed.subscribe();
         loop {
             let picked = nodes.pick_or_wait(&self.question, &self.tried, worst).await;
             if picked.is_ok() || !nodes.first_probe(&mut probed, self.question.context.deadline).await {
@@ -374,7 +366,7 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     /// # Errors
     /// No attempt brought a usable answer: [`Error::NoUpstream`], with every failed attempt.
     fn conclude(mut self) -> Result<PoolReply, Error> {
-        let members = self.pool.nodes.snapshot();
+        let members = self.pool.members();
         let Some(best) = self.best.take() else { return Err(Error::NoUpstream(self.attempts)) };
         let is_accepted = match best.meaning {
             Meaning::AskOn(WhyAskOn::Absent(holders)) => {

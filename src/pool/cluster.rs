@@ -34,12 +34,16 @@ enum PoolGenesis {
     Known(String),
 }
 
+/// What an operator reads of [`PoolGenesis::Disputed`].
+const DISPUTED: &str = "upstreams report different genesis hashes, so none of them gets calls; \
+                        set pool.genesis_hash to the hash of the cluster that you want";
+
 /// The identity of the Solana cluster that the nodes of the pool must belong to.
 pub(super) struct ClusterIdentity {
     genesis: Mutex<PoolGenesis>,
     /// The number of times that all reports of nodes were discarded, because a node may belong to another
     /// cluster.
-    changes: watch::Sender<u64>,
+    pub(super) changes: watch::Sender<u64>,
     frontier: Arc<Frontier>,
 }
 
@@ -58,17 +62,9 @@ impl ClusterIdentity {
     pub(super) fn undecided(&self) -> Option<&'static str> {
         match *lock(&self.genesis) {
             PoolGenesis::Unasked => Some("not every upstream was asked for its genesis hash yet"),
-            PoolGenesis::Disputed => Some(
-                "upstreams report different genesis hashes, so none of them gets calls; \
-                 set pool.genesis_hash to the hash of the cluster that you want",
-            ),
+            PoolGenesis::Disputed => Some(DISPUTED),
             PoolGenesis::Unreported | PoolGenesis::Known(_) => None,
         }
-    }
-
-    /// Returns a receiver of the number of times that all reports of nodes were discarded.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
     }
 
     /// Returns [`Unusable::Unidentified`] if the node must report the pool's genesis hash and has not done
@@ -155,11 +151,7 @@ impl ClusterIdentity {
             }
             PoolGenesis::Disputed if before != PoolGenesis::Disputed => {
                 let reported = reports.iter().map(|(member, theirs)| format!("{}: {theirs}", member.name));
-                tracing::error!(
-                    genesis.reported = reported.collect::<Vec<_>>().join(", "),
-                    "upstreams report different genesis hashes, so none of them gets calls; \
-                     set pool.genesis_hash to the hash of the cluster that you want"
-                );
+                tracing::error!(genesis.reported = reported.collect::<Vec<_>>().join(", "), "{DISPUTED}");
             }
             _ => return,
         }

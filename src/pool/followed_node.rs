@@ -20,14 +20,10 @@ use crate::node::{Fault, NodeReply, code};
 pub struct FollowedNode {
     /// The node in the pool.
     pub member: Arc<Member>,
-    pool: Arc<Pool>,
+    pub(super) pool: Arc<Pool>,
 }
 
 impl FollowedNode {
-    pub(super) fn new(member: Arc<Member>, pool: Arc<Pool>) -> Self {
-        Self { member, pool }
-    }
-
     /// Sends one request to the node, without retries. While the node wants none of these requests, or at most half of its
     /// rate limit is left, nothing is sent: the rest is for callers.
     ///

@@ -24,13 +24,12 @@ use crate::config::{self, Secret};
 use crate::fair::CallerId;
 use crate::frontier::{Frontier, NodeSlots};
 use crate::methods::{AnyMethod, Commitment, Method, Part, Slot};
+use crate::node::Client;
 use crate::node::shape::member;
-use crate::node::websocket::NodeSocket;
 use crate::node::words::quoted;
-use crate::node::{Client, Fault};
 use crate::telemetry::{AttemptResult, Metrics, Unusable, UpstreamMetrics};
+pub(super) use state::NodeState;
 use state::UNKNOWN;
-pub(super) use state::{InFlight, NodeState};
 
 /// The number of bytes in which the words of a refusal are looked for.
 const MAX_WORDS: usize = 512;
@@ -41,83 +40,58 @@ const WORDS_INTERVAL: Duration = Duration::from_mins(1);
 ///
 /// A reload that changes the settings of a node creates a new member with the same state. Calls in flight end
 /// on the member with which they began.
+#[derive(Clone)]
 pub struct Member {
     /// The id of the node in the pool and in [`Frontier`], which tracks the nodes' slots. Ids are never
     /// reused.
     pub id: usize,
     /// The configured name.
     pub name: String,
-    /// The configured tier. Lower tiers are asked first.
-    pub tier: u8,
-    pub(super) upstream: config::Upstream,
-    pub(super) client: Arc<Client>,
-    pub(super) metrics: Arc<UpstreamMetrics>,
+    /// The settings.
+    pub(crate) upstream: config::Upstream,
+    pub(crate) client: Arc<Client>,
+    pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) slots: Arc<NodeSlots>,
     /// The limit of the setting `upstream.rps`. `None` without a limit.
     rate: Option<Arc<NodeRate>>,
     pub(super) state: Arc<NodeState>,
 }
 
-/// The parts of the pool that are needed to create a [`Member`].
-#[derive(Clone, Copy)]
-pub(super) struct MemberContext<'a> {
-    pub(super) frontier: &'a Frontier,
-    pub(super) metrics: &'a Metrics,
-    pub(super) breaker: config::BreakerSettings,
-}
-
 impl Member {
     pub(super) fn new(
         id: usize,
-        upstream: &config::Upstream,
+        upstream: config::Upstream,
         client: Arc<Client>,
-        pool: MemberContext<'_>,
+        breaker: config::BreakerSettings,
+        frontier: &Frontier,
+        metrics: &Metrics,
     ) -> Self {
         Self {
             id,
             name: upstream.name.clone(),
-            tier: upstream.tier,
-            upstream: upstream.clone(),
             client,
-            metrics: pool.metrics.upstream(&upstream.name),
-            slots: pool.frontier.slots_of(id),
-            rate: upstream.rps.map(|rps| Arc::new(NodeRate::new(rps))),
-            state: Arc::new(NodeState::new(pool.breaker, upstream.drained)),
+            metrics: metrics.upstream(&upstream.name),
+            slots: frontier.slots_of(id),
+            rate: rate_of(&upstream),
+            state: Arc::new(NodeState::new(breaker, upstream.drained)),
+            upstream,
         }
     }
 
-    /// Returns the node with other settings, and with another client if `client` is `Some`. Both members
-    /// share one state.
-    pub(super) fn reconfigured(&self, upstream: config::Upstream, client: Option<Arc<Client>>) -> Self {
-        let same_rate = upstream.rps == self.upstream.rps;
+    /// Returns the node with other settings, but the same name, and with the client for them. Both members share one
+    /// state.
+    pub(super) fn reconfigured(&self, upstream: config::Upstream, client: Arc<Client>) -> Self {
+        let is_same_rate = upstream.rps == self.upstream.rps;
         if upstream.drained != self.upstream.drained {
             self.set_drained(upstream.drained);
         }
-        Self {
-            id: self.id,
-            name: upstream.name.clone(),
-            tier: upstream.tier,
-            client: client.unwrap_or_else(|| Arc::clone(&self.client)),
-            metrics: Arc::clone(&self.metrics),
-            slots: Arc::clone(&self.slots),
-            rate: if same_rate {
-                self.rate.clone()
-            } else {
-                upstream.rps.map(|rps| Arc::new(NodeRate::new(rps)))
-            },
-            state: Arc::clone(&self.state),
-            upstream,
-        }
+        let rate = if is_same_rate { self.rate.clone() } else { rate_of(&upstream) };
+        Self { upstream, client, rate, ..self.clone() }
     }
 
     /// Returns true on the first call only. The caller that gets true must probe the node.
     pub(super) fn begin_probing(&self) -> bool {
         !self.state.probed.swap(true, Ordering::Relaxed)
-    }
-
-    /// Returns the node's metrics.
-    pub fn metrics(&self) -> &UpstreamMetrics {
-        &self.metrics
     }
 
     /// Returns the newest slot at `commitment` that the node is known to have reached. `None` before the
@@ -146,24 +120,6 @@ impl Member {
         );
     }
 
-    /// Returns true if the node has a WebSocket.
-    pub fn has_socket(&self) -> bool {
-        self.upstream.ws_url.is_some()
-    }
-
-    /// Returns true if the node has the same WebSocket as `other`.
-    pub fn has_socket_of(&self, other: &Self) -> bool {
-        self.upstream.ws_url == other.upstream.ws_url
-    }
-
-    /// Opens a WebSocket to the node.
-    ///
-    /// # Errors
-    /// As for [`Client::open_socket`].
-    pub async fn open_socket(&self) -> Result<NodeSocket, Fault> {
-        self.client.open_socket().await
-    }
-
     /// Returns the reasons why the node is not usable now for any call, by its health, breaker, limits and draining.
     pub(super) fn reasons(&self, now: Instant) -> impl Iterator<Item = Unusable> + use<> {
         let health = match **self.state.health.load() {
@@ -187,7 +143,7 @@ impl Member {
     /// Returns [`Unusable::Busy`] if `caller` already has its full share of the node's calls in flight.
     pub(super) fn over_share(&self, caller: CallerId) -> Option<Unusable> {
         let in_flight = self.in_flight();
-        let free = self.max_in_flight().saturating_sub(in_flight);
+        let free = self.upstream.max_in_flight.saturating_sub(in_flight);
         (!self.state.by_caller.may_add(caller, 1, in_flight, free)).then_some(Unusable::Busy)
     }
 
@@ -250,11 +206,6 @@ impl Member {
     /// Returns true if an operator has drained the node.
     pub fn is_drained(&self) -> bool {
         self.state.drained.load(Ordering::Relaxed)
-    }
-
-    /// Returns true if the configuration says that the node is drained.
-    pub fn is_drained_by_configuration(&self) -> bool {
-        self.upstream.drained
     }
 
     /// Drains the node for an operator, or lets it take calls again.
@@ -369,11 +320,6 @@ impl Member {
         self.rate.as_ref().map(|rate| rate.left())
     }
 
-    /// Returns the limit on the node's calls in flight.
-    pub fn max_in_flight(&self) -> usize {
-        self.upstream.max_in_flight
-    }
-
     /// Returns the number of the node's calls in flight.
     pub fn in_flight(&self) -> usize {
         self.state.in_flight.load(Ordering::Relaxed)
@@ -438,4 +384,9 @@ impl Member {
     pub fn version(&self) -> Option<Arc<String>> {
         self.state.version.load_full()
     }
+}
+
+/// Returns the limit of the setting `upstream.rps`, with nothing taken of it. `None` without a limit.
+fn rate_of(upstream: &config::Upstream) -> Option<Arc<NodeRate>> {
+    upstream.rps.map(|rps| Arc::new(NodeRate::new(rps)))
 }

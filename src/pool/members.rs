@@ -3,10 +3,10 @@
 //! A reload keeps each node whose name and URL stay the same, with its id, breaker, latency and slots. Calls
 //! in flight end on the nodes with which they began.
 
-use std::ops::Index;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use super::member::{Member, MemberContext};
+use super::member::Member;
 use crate::config;
 use crate::frontier::Frontier;
 use crate::node::client::ClientError;
@@ -21,8 +21,8 @@ pub struct Members {
 
 /// A new configuration of the nodes, ready to be put in force. Everything that can fail has already succeeded.
 pub struct Prepared {
-    /// The settings of each node, with a new client if the node needs one.
-    upstreams: Vec<(config::Upstream, Option<Arc<Client>>)>,
+    /// The settings of each node, with its client, which is a new one only if the node needs that.
+    upstreams: Vec<(config::Upstream, Arc<Client>)>,
     pub(super) settings: config::PoolSettings,
 }
 
@@ -33,28 +33,13 @@ impl Members {
         metrics: &Metrics,
         buffers: &Arc<BufferBudget>,
     ) -> Result<Self, ClientError> {
-        let member = |(id, upstream)| {
-            let client = Client::new(upstream, &config.pool, Arc::clone(buffers))?;
-            let pool = MemberContext { frontier, metrics, breaker: config.pool.breaker };
-            Ok(Arc::new(Member::new(id, upstream, Arc::new(client), pool)))
+        let member = |(id, upstream): (usize, &config::Upstream)| {
+            let client = Arc::new(Client::new(upstream, &config.pool, Arc::clone(buffers))?);
+            let breaker = config.pool.breaker;
+            Ok(Arc::new(Member::new(id, upstream.clone(), client, breaker, frontier, metrics)))
         };
         let list = config.upstreams.iter().enumerate().map(member).collect::<Result<_, ClientError>>()?;
         Ok(Self { list, settings: config.pool.clone() })
-    }
-
-    /// Returns an iterator over the nodes.
-    pub fn iter(&self) -> std::slice::Iter<'_, Arc<Member>> {
-        self.list.iter()
-    }
-
-    /// Returns the number of nodes.
-    pub fn len(&self) -> usize {
-        self.list.len()
-    }
-
-    /// Returns true if there is no node, which a valid configuration rules out.
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
     }
 
     /// Returns the node with this id. `None` if the node has left the pool.
@@ -74,7 +59,8 @@ impl Members {
 
     /// Returns true if the nodes, their order and the settings of each are the same as in `before`.
     pub(super) fn has_nodes_of(&self, before: &Self) -> bool {
-        self.len() == before.len() && self.iter().zip(before).all(|(one, other)| Arc::ptr_eq(one, other))
+        self.len() == before.len()
+            && self.iter().zip(before.iter()).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
     /// Prepares a new configuration of the nodes, and creates the new clients that it needs.
@@ -93,8 +79,8 @@ impl Members {
                     && was == (&upstream.headers, &upstream.ca_file, upstream.http2, &upstream.ws_url)
             });
             let client = match known {
-                Some(_) => None,
-                None => Some(Arc::new(Client::new(upstream, new, Arc::clone(buffers))?)),
+                Some(member) => Arc::clone(&member.client),
+                None => Arc::new(Client::new(upstream, new, Arc::clone(buffers))?),
             };
             Ok((upstream.clone(), client))
         };
@@ -106,16 +92,14 @@ impl Members {
     /// are added to `frontier`.
     pub(super) fn reconfigured(&self, prepared: Prepared, frontier: &Frontier, metrics: &Metrics) -> Self {
         let Prepared { upstreams, settings } = prepared;
-        let pool = MemberContext { frontier, metrics, breaker: settings.breaker };
-        let member = |(upstream, client): (config::Upstream, Option<Arc<Client>>)| match (
-            self.same(&upstream),
-            client,
-        ) {
-            (Some(known), None) if known.upstream == upstream => Arc::clone(known),
-            (Some(known), client) => Arc::new(known.reconfigured(upstream, client)),
-            (None, client) => {
-                let client = client.expect("a node that is not known was prepared with a client");
-                Arc::new(Member::new(frontier.join(), &upstream, client, pool))
+        let member = |(upstream, client): (config::Upstream, Arc<Client>)| match self.same(&upstream) {
+            Some(known) if known.upstream == upstream && Arc::ptr_eq(&known.client, &client) => {
+                Arc::clone(known)
+            }
+            Some(known) => Arc::new(known.reconfigured(upstream, client)),
+            None => {
+                let id = frontier.join();
+                Arc::new(Member::new(id, upstream, client, settings.breaker, frontier, metrics))
             }
         };
         let list: Vec<_> = upstreams.into_iter().map(member).collect();
@@ -126,19 +110,10 @@ impl Members {
     }
 }
 
-impl Index<usize> for Members {
-    type Output = Arc<Member>;
+impl Deref for Members {
+    type Target = [Arc<Member>];
 
-    fn index(&self, position: usize) -> &Arc<Member> {
-        &self.list[position]
-    }
-}
-
-impl<'a> IntoIterator for &'a Members {
-    type Item = &'a Arc<Member>;
-    type IntoIter = std::slice::Iter<'a, Arc<Member>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+    fn deref(&self) -> &[Arc<Member>] {
+        &self.list
     }
 }

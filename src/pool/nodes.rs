@@ -26,16 +26,16 @@ use crate::telemetry::Unusable;
 /// nodes.
 pub(super) struct Nodes {
     /// The current nodes and settings. Each choice of a node reads them again.
-    members: ArcSwap<Members>,
+    pub(super) members: ArcSwap<Members>,
     pub(super) cluster: ClusterIdentity,
     pub(super) frontier: Arc<Frontier>,
     /// The setting `cache.max_lag_slots`. Usable nodes that are at most this number of slots behind the newest
     /// known slot are preferred.
     near_lag: PerCommitment<u64>,
-    /// Notifies receivers that a probe has changed the health of a node.
-    probed: watch::Sender<()>,
+    /// Notifies receivers that a probe has changed the health of a node, or asked for its identity.
+    pub(super) probed: watch::Sender<()>,
     /// Notifies receivers that a reload has changed the nodes or the settings of a node.
-    reloaded: watch::Sender<()>,
+    pub(super) reloaded: watch::Sender<()>,
     /// For each method, by [`Method::index`](crate::methods::Method::index), the id of the node that the method stays
     /// with. `usize::MAX` before the first choice, or if the method stays with no node.
     sticky: [AtomicUsize; Method::ALL.len()],
@@ -76,35 +76,13 @@ impl Nodes {
         self.members.load()
     }
 
-    /// Returns the current nodes and settings, for use across an await.
-    pub(super) fn snapshot(&self) -> Arc<Members> {
-        self.members.load_full()
-    }
-
-    /// Replaces the list of nodes and the settings. Notifies the receivers of [`Self::reloaded()`] if a node or
+    /// Replaces the list of nodes and the settings. Notifies the receivers of [`Self::reloaded`] if a node or
     /// its settings have changed.
     pub(super) fn replace(&self, members: &Arc<Members>) {
         let before = self.members.swap(Arc::clone(members));
         if !members.has_nodes_of(&before) {
             self.reloaded.send_replace(());
         }
-    }
-
-    /// Returns a receiver that is notified when a reload has changed the nodes or the settings of a node.
-    pub(super) fn reloaded(&self) -> watch::Receiver<()> {
-        self.reloaded.subscribe()
-    }
-
-    /// Returns every reason why a node is not usable. Reasons that depend on a call, such as its method, are
-    /// left out.
-    pub(super) fn reasons(&self, member: &Member, now: Instant) -> Vec<Unusable> {
-        let mut reasons: Vec<_> = member.reasons(now).chain(self.lagging(&self.load(), member)).collect();
-        // Whoever cannot be asked cannot be asked for a genesis hash.
-        let says_more = [Unusable::Unidentified, Unusable::Unreachable, Unusable::Unprobed];
-        if !reasons.iter().any(|reason| says_more.contains(reason)) {
-            reasons.extend(self.cluster.unidentified(member));
-        }
-        reasons
     }
 
     /// Rates every node for one call, in the order of the configuration. `tried` has the ids of nodes that were
@@ -150,7 +128,7 @@ impl Nodes {
                 unusable: unusable.into_iter().flatten().max(),
                 near: commitment.is_none_or(is_near),
                 quiet,
-                tier: member.tier,
+                tier: member.upstream.tier,
                 load: member.load(call.part(), now),
             }
         };
@@ -174,28 +152,19 @@ impl Nodes {
         reasons(&members, &candidates)
     }
 
-    /// Returns true if a node that is not among the `tried` ones is usable for the call.
-    pub(super) fn has_usable(&self, call: &Question<'_>, tried: &[usize]) -> bool {
-        let candidates = self.candidates(&self.load(), call, tried, Instant::now());
-        candidates.iter().any(|candidate| candidate.unusable.is_none())
+    /// Returns the nodes that are usable for the call and not among the `tried` ones.
+    pub(super) fn usable(&self, call: &Question<'_>, tried: &[usize]) -> Vec<Arc<Member>> {
+        let members = self.load();
+        let candidates = self.candidates(&members, call, tried, Instant::now());
+        let usable = candidates.iter().filter(|candidate| candidate.unusable.is_none());
+        usable.map(|candidate| Arc::clone(&members[candidate.node])).collect()
     }
 
     /// Returns true if a node that is not among the `tried` ones is usable for the call, and usually answers sooner than
     /// after `waited`.
     pub(super) fn has_faster(&self, call: &Question<'_>, tried: &[usize], waited: Duration) -> bool {
-        let (members, now) = (self.load(), Instant::now());
-        let is_faster = |candidate: &Candidate| members[candidate.node].is_faster(call.part(), waited, now);
-        let candidates = self.candidates(&members, call, tried, now);
-        candidates.iter().any(|candidate| candidate.unusable.is_none() && is_faster(candidate))
-    }
-
-    /// Returns a receiver that is notified when a probe has changed the health of a node, or asked for its identity.
-    pub(super) fn probed(&self) -> watch::Receiver<()> {
-        self.probed.subscribe()
-    }
-
-    pub(super) fn note_probed(&self) {
-        self.probed.send_replace(());
+        let now = Instant::now();
+        self.usable(call, tried).iter().any(|member| member.is_faster(call.part(), waited, now))
     }
 
     /// Waits until a probe has changed the health of a node, and then returns true. Returns false at
@@ -209,7 +178,7 @@ impl Nodes {
         self.load().iter().any(awaited) && tokio::time::timeout_at(deadline, probed.changed()).await.is_ok()
     }
 
-    fn lagging(&self, members: &Members, member: &Member) -> Option<Unusable> {
+    pub(super) fn lagging(&self, members: &Members, member: &Member) -> Option<Unusable> {
         let lag = self.frontier.lag(&member.slots, Commitment::Processed);
         lag.is_some_and(|lag| lag > members.settings.max_slot_lag).then_some(Unusable::Lagging)
     }
@@ -231,7 +200,7 @@ impl Nodes {
                 Pick::Nothing(reasons) => return Err(reasons),
                 Pick::Full(member) => member,
             };
-            let mut reloaded = self.reloaded();
+            let mut reloaded = self.reloaded.subscribe();
             let in_turn = tokio::select! {
                 in_turn = awaited.wait_for_rate(call.context) => in_turn,
                 // The node may have left the pool, or have another limit.
@@ -240,12 +209,10 @@ impl Nodes {
             if !in_turn {
                 return self.pick(call, tried, worst);
             }
-            let (members, now) = (self.load(), Instant::now());
-            let candidates = self.candidates(&members, call, tried, now);
-            let usable = candidates.iter().filter(|candidate| candidate.unusable.is_none());
-            if let Some(member) = usable.map(|c| &members[c.node]).find(|member| member.id == awaited.id) {
-                self.stay_with(call, member);
-                return Ok(Arc::clone(member));
+            if let Some(member) = self.usable(call, tried).into_iter().find(|usable| usable.id == awaited.id)
+            {
+                self.stay_with(call, &member);
+                return Ok(member);
             }
             awaited.give_back_rate();
         }

@@ -3,8 +3,7 @@
 //! A caller of getHealth asks if calls are answered, which does not depend on a single node. The oldest block is the one
 //! up to which routing finds a node, so that a caller may rely on it.
 
-use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::member::Member;
@@ -25,25 +24,23 @@ impl Pool {
         // Without a usable node, calls still go to the others.
         let asked = if is_healthy { usable } else { standing.iter().collect() };
         let members = || asked.iter().map(|(member, _)| &**member);
-        let (node, slot, finalized, is_short) = (NO_NODE, 0, 0, false);
-        let reply = |body| PoolReply { node, body, sent_at: now, slot, finalized, is_short, blocks: None };
-        let result = match method {
-            Method::GetHealth if is_healthy => json!("ok"),
+        let result = |result: Value| NodeReply::Result(result.to_string().into());
+        let body = match method {
+            Method::GetHealth if is_healthy => result(json!("ok")),
             Method::GetHealth => {
                 let (code, message) = (code::NODE_UNHEALTHY, "Node is unhealthy");
                 let body = json!({ "code": code, "message": message, "data": { "numSlotsBehind": null } });
-                let body = NodeReply::Error { code, body: body.to_string().into() };
-                return Some(reply(body));
+                NodeReply::Error { code, body: body.to_string().into() }
             }
             Method::GetVersion => {
                 let (version, member) =
                     members().filter_map(|m| Some((m.version()?, m))).min_by_key(|(v, _)| rank(v))?;
-                json!({ "feature-set": member.feature_set(), "solana-core": *version })
+                result(json!({ "feature-set": member.feature_set(), "solana-core": *version }))
             }
-            _ => json!(members().filter_map(Member::first_available).min()?),
+            _ => result(json!(members().filter_map(Member::first_available).min()?)),
         };
-        let body = NodeReply::Result(Bytes::from(result.to_string()));
-        Some(reply(body))
+        let (node, slot, finalized, is_short) = (NO_NODE, 0, 0, false);
+        Some(PoolReply { node, body, sent_at: now, slot, finalized, is_short, blocks: None })
     }
 }
 

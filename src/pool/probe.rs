@@ -159,7 +159,7 @@ fn time_of_samples(samples: &Value) -> Option<Duration> {
 /// # Errors
 /// The request brought no JSON-RPC answer.
 pub async fn question(client: &Client, method: &str, params: &Value) -> Result<NodeReply, Fault> {
-    client.ask(body(method, params), client.probe_timeout(), MAX_ANSWER_BYTES).await?.reply(0)
+    client.ask(body(method, params), client.probe_timeout, MAX_ANSWER_BYTES).await?.reply(0)
 }
 
 /// Returns a node's time: the header `date` of its answer to `getSlot`. `None` if the answer has no such header.
@@ -167,7 +167,7 @@ pub async fn question(client: &Client, method: &str, params: &Value) -> Result<N
 /// # Errors
 /// The request brought no answer.
 pub async fn date(client: &Client) -> Result<Option<String>, Fault> {
-    client.date(body("getSlot", &json!([])), client.probe_timeout()).await
+    client.date(body("getSlot", &json!([])), client.probe_timeout).await
 }
 
 fn body(method: &str, params: &Value) -> Bytes {

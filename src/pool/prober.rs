@@ -34,7 +34,7 @@ pub(super) async fn probe_node(nodes: &Nodes, id: usize) {
     let first = (nodes.load().settings.probe_interval / FIRST_PART).min(LONGEST_FIRST);
     tokio::time::sleep(first.mul_f64(per_mille(nodes) / 1000.0)).await;
     for round in 0u64.. {
-        let members = nodes.snapshot();
+        let members = nodes.members.load_full();
         let Some(member) = members.of(id) else { return };
         let identity_due = round % IDENTITY_EVERY == 0 || *member.health() == Health::Unprobed;
         probe_once(nodes, member, identity_due).await;
@@ -60,7 +60,7 @@ async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool) {
     }
     nodes.frontier.set_usable(member.id, health == Health::Healthy, Instant::now());
     if let Some(before) = member.set_health(health) {
-        nodes.note_probed();
+        nodes.probed.send_replace(());
         let now = member.health();
         if now.is_news(&before) {
             now.report(&member.name, &before);
@@ -93,7 +93,7 @@ async fn find_health(
         let genesis = identity.as_ref().map_or(Genesis::Refused, |identity| identity.genesis.clone());
         let refused = nodes.cluster.identify(&nodes.load(), member, used, genesis);
         // The pool's cluster may be known now, so that another node gets the calls that wait.
-        nodes.note_probed();
+        nodes.probed.send_replace(());
         let identity = identity?;
         if let Some(refused) = refused {
             return Ok(refused);

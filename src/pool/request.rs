@@ -17,8 +17,8 @@ use super::upstream_call::{MinSlotUse, UpstreamCall};
 use crate::error::FailedAttempt;
 use crate::frontier::Frontier;
 use crate::methods::{Answerer, AnyMethod, BlocksQuery, Commitment, Method, Query, Slot};
-use crate::node::answer::{elements, error_context_slot, first_available_block};
-use crate::node::shape::{BlockList, LONGEST_SKIP, fits};
+use crate::node::answer::{error_context_slot, first_available_block};
+use crate::node::shape::{BlockList, LONGEST_SKIP, elements, fits};
 use crate::node::{Contextual, Fault, NodeReply, code};
 use crate::telemetry::AttemptResult;
 

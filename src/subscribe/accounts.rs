@@ -27,7 +27,7 @@ use crate::methods::{
     Subscription,
 };
 use crate::node::Contextual;
-use crate::node::answer::elements;
+use crate::node::shape::elements;
 use crate::pool::CallerId;
 use crate::telemetry::AttemptResult;
 

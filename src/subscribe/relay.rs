@@ -55,10 +55,14 @@ pub(super) fn prefer_socket(hub: &Hub) {
 fn nodes(hub: &Hub, method: SubscriptionMethod, lost: Option<usize>) -> Vec<Arc<Member>> {
     let (pool, now) = (&hub.parts.pool, Instant::now());
     let may_serve = |member: &&Arc<Member>| {
-        member.has_socket() && !member.is_drained() && !member.lacks(AnyMethod::Subscription(method))
+        member.upstream.ws_url.is_some()
+            && !member.is_drained()
+            && !member.lacks(AnyMethod::Subscription(method))
     };
     let mut nodes: Vec<_> = pool.members().iter().filter(may_serve).cloned().collect();
-    nodes.sort_by_key(|member| (!pool.reasons(member, now).is_empty(), Some(member.id) == lost, member.tier));
+    nodes.sort_by_key(|member| {
+        (!pool.reasons(member, now).is_empty(), Some(member.id) == lost, member.upstream.tier)
+    });
     nodes
 }
 

@@ -16,7 +16,7 @@ use super::{Tip, TipAnswer, own_context};
 use crate::error::Error;
 use crate::fair::{CallerHoldings, CallerId};
 use crate::methods::{Commitment, MAX_SIGNATURES, Signature, SignatureStatus, Slot, TipQuery};
-use crate::node::answer::elements;
+use crate::node::shape::elements;
 use crate::node::{Contextual, NodeReply};
 use crate::pool::{CallContext, PoolReply};
 

@@ -316,7 +316,7 @@ async fn faults_of_a_forwarded_method_open_no_breaker() {
             let reply = gateway.call(FORWARDED, json!([])).send().await;
             assert_eq!((reply.status, reply.code()), (502, -32095), "{fault:?}: {}", reply.text);
         }
-        for member in &*gateway.front().pool.members() {
+        for member in gateway.front().pool.members().iter() {
             assert_eq!(member.breaker(Instant::now()), BreakerState::Closed, "{fault:?}: {}", member.name);
         }
         gateway.cluster.clear_faults();

@@ -77,7 +77,7 @@ async fn refusals_by_rate_concern_their_method_alone() {
         assert_eq!(reply.header("retry-after"), "60");
         assert_eq!(reply.error()["data"]["retryAfterMs"], 60_000);
     }
-    for member in &*gateway.front().pool.members() {
+    for member in gateway.front().pool.members().iter() {
         assert_eq!(member.breaker(Instant::now()), BreakerState::Closed, "{}", member.name);
     }
     assert_eq!(gateway.get_accounts(&wallets[..2]).send().await.status, 200);
@@ -109,7 +109,7 @@ async fn calls_too_long_for_a_node_open_no_breaker() {
     assert_eq!(asked.sum::<u64>(), 0, "a node does not read it");
     let attempts = refused.error()["data"]["attempts"].clone();
     assert_eq!(attempts.as_array().unwrap().len(), 2, "another node may take longer calls: {attempts}");
-    for member in &*gateway.front().pool.members() {
+    for member in gateway.front().pool.members().iter() {
         assert_eq!(member.breaker(Instant::now()), BreakerState::Closed, "{}", member.name);
     }
 }

@@ -409,7 +409,7 @@ async fn capable_node_is_found_behind_incapable_ones() {
             let reply = gateway.get_account(account).send().await;
             assert!(reply.result().is_object(), "{code}: {}", reply.text);
         }
-        for member in &*gateway.front().pool.members() {
+        for member in gateway.front().pool.members().iter() {
             let marks = (member.breaker(Instant::now()), member.counts().1);
             assert_eq!(marks, (BreakerState::Closed, 0), "{code}: {}", member.name);
         }

@@ -162,7 +162,7 @@ async fn unknown_codes_are_asked_of_every_node() {
                 }
             }
         }
-        for member in &*gateway.front().pool.members() {
+        for member in gateway.front().pool.members().iter() {
             assert_eq!(member.breaker(Instant::now()), BreakerState::Closed);
         }
         let failures = gateway.front().pool.members().iter().map(|member| member.counts().1).sum::<u64>();

@@ -108,7 +108,7 @@ async fn node_with_other_settings_keeps_its_state() {
         "a node of a higher tier is not asked"
     );
     let after = gateway.front().pool.members();
-    for (old, now) in before.iter().zip(&*after) {
+    for (old, now) in before.iter().zip(after.iter()) {
         assert_eq!(old.id, now.id);
         assert!(now.counts().0 >= 1 && *now.health() == *old.health());
     }

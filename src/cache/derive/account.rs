@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
 use crate::methods::{AccountEncoding, AccountForm, BASE58_MAX, DataSlice, Pubkey};
-use crate::node::answer::AccountMembers;
+use crate::node::shape::{AccountMembers, base64_text};
 
 const TOKEN_PROGRAM: &str = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA";
 /// The Token-2022 program. Some of its accounts have amounts that nodes compute from the time of the answer.
@@ -115,7 +115,7 @@ impl AccountValue {
             let kind = if form.encoding == AccountEncoding::JsonParsed { kind } else { AccountKind::Whole };
             return Some((Self { text: text.clone(), data: None, kind }, AccountFacts::Absent));
         }
-        let members = AccountMembers::read(text)?;
+        let members: AccountMembers<'_> = serde_json::from_slice(text).ok()?;
         let facts = AccountFacts::Present {
             owner: Pubkey::parse(&members.owner).ok(),
             token: match &*members.owner {
@@ -138,7 +138,7 @@ impl AccountValue {
         if fixed {
             return Some((Self { text: text.clone(), data: None, kind }, facts));
         }
-        let data = members.base64()?;
+        let data = base64_text(members.data)?;
         let compact = text_of_data.len() == HEAD.len() + data.len() + TAIL.len();
         let (text, at) = if compact { (text.clone(), at) } else { rewritten(text, &at, data) };
         let whole = kind == AccountKind::Part && members.space == Some(decoded_len(data.as_bytes()) as u64);

@@ -14,8 +14,7 @@ use super::super::follow_stamp;
 use super::account::{AccountFacts, AccountValue, ByteSpan, DeriveError};
 use crate::methods::{AccountEncoding, AccountForm, Slot};
 use crate::node::Contextual;
-use crate::node::answer::elements;
-use crate::node::shape::member;
+use crate::node::shape::{elements, member};
 
 const CONTEXT: &[u8] = br#"{"context":"#;
 const VALUE: &[u8] = br#","value":"#;

@@ -132,7 +132,7 @@ async fn calls_wait_for_the_first_probe() {
     let probe = async {
         node.cluster().identify(node.used());
         node.set_health(Health::Healthy);
-        pool.nodes.note_probed();
+        pool.nodes.probed.send_replace(());
     };
     let (picked, ()) = tokio::join!(course.pick_in_time(Some(Unusable::Incapable)), probe);
     assert!(picked.is_ok_and(|picked| picked.id == node.id));

@@ -1,5 +1,5 @@
-//! The changing state of one node: health, breaker, load, capabilities, counts, the calls that it has refused for a
-//! while, and the calls under way, whose end changes the rest.
+//! The changing state of one node: health, breaker, load, capabilities, counts, and the calls that it has refused for a
+//! while.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,18 +11,14 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::Member;
 use crate::breaker::Breaker;
 use crate::config;
 use crate::fair::{CallerHoldings, CallerId};
 use crate::methods::{AnyMethod, Part, Slot};
-use crate::node::Fault;
 use crate::pool::cluster_mark::ClusterMark;
 use crate::pool::health::Health;
 use crate::pool::lock;
-use crate::pool::meaning::Effect;
 use crate::pool::peak_ewma::{Latencies, PeakEwma};
-use crate::pool::question::Question;
 use crate::telemetry::AttemptResult;
 
 /// The state of one node. A reload that only changes the node's settings keeps this state.
@@ -195,145 +191,6 @@ impl<M: Copy + Eq + Hash> QuietCalls<M> {
         self.any.store(!methods.is_empty(), Ordering::Release);
         let left = methods.get(&method)?.until.saturating_duration_since(now);
         Some(left).filter(|left| !left.is_zero())
-    }
-}
-
-/// One call under way at a node. Dropping it before the call has ended does not affect the node's health,
-/// because the attempt was given up.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(in crate::pool) struct InFlight<'a> {
-    member: &'a Member,
-    /// The method under which metrics count the call.
-    method: AnyMethod,
-    part: Part,
-    caller: CallerId,
-    /// True if what becomes of the call says something about the node's health.
-    counts: bool,
-    /// True while the call is the trial of the node's half-open breaker.
-    node_trial: bool,
-    /// True while the call is the trial of the half-open breaker of the part.
-    part_trial: bool,
-    sent_at: Instant,
-    /// True once the call has taken many times its usual time.
-    pub(in crate::pool) is_slow: bool,
-    /// True once a breaker has the result of the call.
-    settled: bool,
-    ended: bool,
-}
-
-impl<'a> InFlight<'a> {
-    /// Begins a call at `member`.
-    pub(in crate::pool) fn begin(member: &'a Member, question: &Question<'_>, now: Instant) -> Self {
-        let (state, caller, part) = (&member.state, question.context.caller, question.part());
-        state.in_flight.fetch_add(1, Ordering::Relaxed);
-        state.by_caller.add(caller, 1);
-        // The call is counted before it is sent, so that the cluster check cannot miss it.
-        state.requests.fetch_add(1, Ordering::SeqCst);
-        let counts = question.counts();
-        let begins = |breaker: &Mutex<Breaker>| counts && lock(breaker).started(now);
-        let (node_trial, part_trial) = (begins(&state.breaker), begins(&state.part(part).breaker));
-        let method = question.method;
-        let (is_slow, settled, ended) = (false, false, false);
-        Self {
-            member,
-            method,
-            part,
-            caller,
-            counts,
-            node_trial,
-            part_trial,
-            sent_at: now,
-            is_slow,
-            settled,
-            ended,
-        }
-    }
-
-    pub(in crate::pool) fn member(&self) -> &'a Member {
-        self.member
-    }
-
-    #[cfg(test)]
-    pub(in crate::pool) fn is_trial(&self) -> bool {
-        self.node_trial || self.part_trial
-    }
-
-    /// Notes that the call hangs: it takes longer than `pool.breaker.slow` times the method's p95 latency. A hang
-    /// counts as a failure if the node's previous slow call had another caller. Returns true if this failure opened the
-    /// breaker.
-    pub(in crate::pool) fn note_hang(&mut self, now: Instant) -> bool {
-        if self.settled || !self.member.state.slow_calls.counts(self.caller) {
-            return false;
-        }
-        self.settled = true;
-        self.part_trial = false;
-        self.member.state.part(self.part).breaker().failed(now)
-    }
-
-    /// Ends the call with this `effect` on the node's health. `fault` is `None` for an answer. Returns true if the effect has
-    /// opened a breaker.
-    pub(in crate::pool) fn ended(
-        mut self,
-        effect: Effect,
-        fault: Option<Fault>,
-        latency: Duration,
-        now: Instant,
-    ) -> bool {
-        let state = &self.member.state;
-        let part = state.part(self.part);
-        self.ended = true;
-        if !self.counts {
-            return false;
-        }
-        if matches!(effect, Effect::Well | Effect::Refused) || fault == Some(Fault::Timeout) {
-            lock(&part.latency).observe(latency, now);
-        }
-        if let Some(fault) = fault.filter(|fault| *fault != Fault::GivenUp) {
-            state.failures.fetch_add(1, Ordering::Relaxed);
-            *lock(&state.last_failure) = Some((fault.result(), now));
-        }
-        // A breaker already has the result of a call that hung.
-        if self.settled || matches!(effect, Effect::Refused | Effect::Nothing) {
-            return false;
-        }
-        self.settled = true;
-        if effect == Effect::NodeFailed {
-            self.node_trial = false;
-            return state.breaker().failed(now);
-        }
-        self.part_trial = false;
-        if effect == Effect::PartFailed {
-            return part.breaker().failed(now);
-        }
-        self.node_trial = false;
-        if !self.member.has_closed_breaker(self.part) {
-            lock(&part.latency).restart(latency, now);
-        }
-        state.breaker().succeeded();
-        part.breaker().succeeded();
-        false
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        let state = &self.member.state;
-        state.in_flight.fetch_sub(1, Ordering::Relaxed);
-        state.by_caller.remove(self.caller, 1);
-        if !self.ended {
-            self.member.metrics.requests.at((self.method, AttemptResult::Cancelled)).inc();
-        }
-        // Another node has answered first. Without its time, the slow one would look fast again.
-        if !self.ended && self.is_slow && self.counts {
-            let now = Instant::now();
-            lock(&state.part(self.part).latency).observe(now.duration_since(self.sent_at), now);
-        }
-        if self.node_trial {
-            state.breaker().trial_was_vain(Instant::now());
-        }
-        if self.part_trial {
-            state.part(self.part).breaker().trial_was_vain(Instant::now());
-        }
     }
 }
 

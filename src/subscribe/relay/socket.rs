@@ -129,7 +129,7 @@ pub(super) async fn run(
 impl Relay {
     /// Opens the socket of `node`, and waits until it announces a slot.
     async fn open(hub: Arc<Hub>, node: Arc<Member>) -> Option<Self> {
-        let socket = timeout(NODE_TIMEOUT, node.open_socket()).await.ok()?.ok()?;
+        let socket = timeout(NODE_TIMEOUT, node.client.open_socket()).await.ok()?.ok()?;
         let mut relay = Self {
             hub,
             node,
@@ -246,11 +246,13 @@ impl Relay {
         }
         let (pool, now) = (&self.hub.parts.pool, Instant::now());
         let member = pool.members().of(self.node.id).cloned();
-        let Some(member) = member.filter(|now| now.has_socket_of(&self.node) && !now.is_drained()) else {
+        let Some(member) =
+            member.filter(|now| now.upstream.ws_url == self.node.upstream.ws_url && !now.is_drained())
+        else {
             return Err("the node is not used any more");
         };
         let is_behind = pool.is_behind(self.slot) && self.was_near;
-        let is_better = |of: &Arc<Member>| of.has_socket() && pool.reasons(of, now).is_empty();
+        let is_better = |of: &Arc<Member>| of.upstream.ws_url.is_some() && pool.reasons(of, now).is_empty();
         let is_avoided = pool.reasons(&member, now).iter().any(|reason| *reason != Unusable::Busy);
         let is_worse = is_avoided && pool.members().iter().any(is_better);
         if self.ids.is_empty() {
