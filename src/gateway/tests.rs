@@ -415,7 +415,7 @@ async fn a_hanging_key_file_is_told_and_units_are_kept() {
     let (hold, released) = std::sync::mpsc::channel::<()>();
     let worker = gateway.key_worker.clone();
     // All reads of the file are made by one thread, and one of them lasts.
-    let reading = tokio::spawn(async move { worker.run(move || released.recv().unwrap_err()).await });
+    let reading = tasks.spawn(async move { worker.run(move || released.recv().unwrap_err()).await });
     let failing = || gateway.metrics().file_failing.at(AuthFile::Keys).get();
     let until = async |what: &str, value| {
         let seen = async {
