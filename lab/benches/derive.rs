@@ -17,7 +17,7 @@ use slotfront::cache::derive::block::{BlockShape, reshape};
 use slotfront::cache::derive::list::{
     SingleAccount, joined, read_list, read_single, write_list, write_single,
 };
-use slotfront::cache::entry::{Class, CompressedForms, Entry, EntryMeta};
+use slotfront::cache::entry::{Class, Entry, EntryMeta};
 use slotfront::methods::{
     AccountEncoding, AccountForm, BlockDetails, BlockEncoding, Commitment, DataSlice, Pubkey,
 };
@@ -94,19 +94,9 @@ fn lists(c: &mut Criterion, cluster: &Cluster) {
     let class = Class::Account(Commitment::Finalized);
     let entry = |single: SingleAccount| {
         let body = single.into_body(Some(AccountEncoding::Base64));
-        Arc::new(Entry {
-            body,
-            meta: EntryMeta {
-                slot: 1,
-                sent_at: Instant::now(),
-                class,
-                derived: false,
-                carried: false,
-                node: None,
-            },
-            stamp: None,
-            compressed: CompressedForms::default(),
-        })
+        let meta =
+            EntryMeta { slot: 1, sent_at: Instant::now(), class, derived: false, carried: false, node: None };
+        Arc::new(Entry::new(body, meta, None))
     };
     let entries: Vec<_> = singles.into_iter().map(entry).collect();
     let (context, read) = read_list(&list, WHOLE, LIST).expect("a list");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use bytes::Bytes;
 use slotfront::cache::derive::list::read_single;
-use slotfront::cache::entry::{Class, CompressedForms, Entry, EntryMeta};
+use slotfront::cache::entry::{Class, Entry, EntryMeta};
 use slotfront::cache::key::Key;
 use slotfront::cache::store::EntryStore;
 use slotfront::telemetry::Metrics;
@@ -39,9 +39,9 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
     let single = read_single(&Bytes::from(text), form).expect("the form of a node");
     let body = single.into_body(Some(AccountEncoding::Base64));
     let class = Class::Account(Commitment::Confirmed);
-    let entry = Entry {
+    let entry = Entry::new(
         body,
-        meta: EntryMeta {
+        EntryMeta {
             slot: 345_600_119,
             sent_at: Instant::now(),
             class,
@@ -49,9 +49,8 @@ fn entry(number: u64, data: usize) -> (Key, Arc<Entry>) {
             carried: false,
             node: None,
         },
-        stamp: None,
-        compressed: CompressedForms::default(),
-    };
+        None,
+    );
     let mut pubkey = [0; 32];
     for (i, part) in pubkey.chunks_mut(8).enumerate() {
         part.copy_from_slice(&(number ^ (i as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
@@ -68,7 +67,7 @@ fn measure(data: usize) {
     let wanted = std::env::var("ENTRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(ENTRIES);
     for number in 0..wanted {
         let (key, entry) = entry(number, data);
-        store.insert(key, &entry, |_| true);
+        store.insert(key, &entry, |_| false);
     }
     let (counted, entries) = store.usage();
     let (counted, each) = (counted / entries, (resident() - before) / entries);

@@ -111,5 +111,5 @@ async fn node_json_has_stable_members() {
         )
     };
     assert_eq!(of_nodes(0).join(","), expected("null", "object"));
-    assert_eq!(of_nodes(2).join(","), expected("float", "null"));
+    assert_eq!(of_nodes(2).join(","), expected("integer", "null"));
 }
