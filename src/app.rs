@@ -191,7 +191,6 @@ impl App {
         Ok(Self { public, socket, admin, front, reloading, reload_requests, tasks, connections, ending })
     }
 
-    /// Returns the state that serves requests, for tests and tools in this process.
     pub fn front(&self) -> &Arc<Front> {
         &self.front
     }
@@ -371,8 +370,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Reloads the configuration on SIGHUP, on an admin request, and when the configuration file changes. Never
-/// returns.
+/// Reloads the configuration on SIGHUP, on an admin request, and when the configuration file changes. Never returns.
 async fn serve_reloads(app: &Arc<App>, source: &mut ConfigSource, hangup: &mut HangupSignal) {
     let reload_requests = app.reload_requests.lock().take();
     let mut reload_requests = reload_requests.unwrap_or_else(|| mpsc::channel(1).1);

@@ -72,7 +72,6 @@ use crate::pool::{CallerId, Pool};
 use crate::redis_store;
 use crate::telemetry::{Metrics, Trace};
 
-/// The longest wait for the cluster's epochs, of callers whose answers are kept by epoch.
 const EPOCHS_WAIT: Duration = Duration::from_secs(1);
 
 /// A cache in front of a pool of nodes. `cache/answer.rs` leads each call through these parts.

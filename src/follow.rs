@@ -48,7 +48,6 @@ pub use state::{FollowState, PauseReason};
 use crate::methods::{Pubkey, Slot};
 pub use crate::node::version::{EXACT_FINALIZED, NodeVersion};
 
-/// The chain that is followed now and the state of the follower, shared by the follower and the calls for accounts.
 #[derive(Debug, Default)]
 pub struct FollowedChain {
     buckets: Buckets,

@@ -79,7 +79,6 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// The reason why the gateway cannot start or reload.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// The key file cannot be read, or is invalid.
     #[error("auth.keys_file: {0}")]
     Keys(#[from] KeyFileError),
     /// The usage file cannot be read, or is invalid.
@@ -95,7 +94,6 @@ pub struct Gateway {
     clock: Arc<WallClock>,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
-    /// The thread for work on the whole key file, which needs memory for all keys.
     pub(crate) key_worker: Worker,
     /// The watched key file. `None` if none is configured. The lock is held while a new snapshot of the keys is built.
     keys_file: Mutex<Option<Watched>>,
@@ -140,7 +138,6 @@ impl Gateway {
         })
     }
 
-    /// Returns the metrics of the process.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
@@ -218,7 +215,6 @@ impl Gateway {
         watched.as_ref().map(|watched| KeyFile::new(watched.path()))
     }
 
-    /// Returns the names of the plans in force, in alphabetical order.
     pub(crate) fn plans(&self) -> Vec<String> {
         self.snapshot.load().context.plans.keys().cloned().collect()
     }
@@ -234,7 +230,6 @@ impl Gateway {
         self.snapshot.load().table().and_then(|table| table.named(id)).is_none_or(|key| key.validity.revoked)
     }
 
-    /// Returns true if the key is in force as it stands in the key file.
     pub(crate) fn is_in_force(&self, key: &ApiKey) -> bool {
         let snapshot = self.snapshot.load();
         snapshot.table().and_then(|table| table.named(&key.id)).is_some_and(|known| known.is(key))
@@ -457,7 +452,6 @@ impl Gateway {
         failing.set(why.is_some().into());
     }
 
-    /// Returns what fails of the key file and the usage file, in words.
     pub(crate) fn failing_files(&self) -> impl Iterator<Item = String> {
         let failing = AuthFile::ALL.into_iter().filter(|file| self.metrics.file_failing.at(*file).get() != 0);
         failing.map(|file| format!("auth.{file}_file fails; the log says why"))

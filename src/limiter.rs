@@ -13,7 +13,6 @@ use governor::state::{NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 use tokio::time::Instant;
 
-/// A rate, in the terms of GCRA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate {
     /// The time in which one call becomes free again: one second divided by the rate.
@@ -63,7 +62,6 @@ impl StateStore for FullAt {
     }
 }
 
-/// A limiter of one rate.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     inner: RateLimiter<NotKeyed, FullAt, SinceStart, NoOpMiddleware<Duration>>,
@@ -74,9 +72,7 @@ pub(crate) struct Limiter {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Remaining {
-    /// The number of calls that would pass now.
     pub(crate) calls: u32,
-    /// The time until the whole burst is free again.
     pub(crate) full_in: Duration,
 }
 

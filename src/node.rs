@@ -22,8 +22,7 @@ pub use shape::Contextual;
 
 use crate::telemetry::AttemptResult;
 
-/// The length in bytes above which a text is parsed on a blocking thread. Parsing 256 KiB of JSON takes about
-/// 200 µs.
+/// The length in bytes above which a text is parsed on a blocking thread. Parsing 256 KiB of JSON takes about 200 µs.
 pub const OFF_WORKER_BYTES: usize = 256 * 1024;
 
 /// The reason why an attempt brought no usable answer.
@@ -55,8 +54,7 @@ pub enum Fault {
     TooLarge,
     /// The limit `pool.max_buffered` is reached, or the caller's share of it. Does not count against the node.
     BuffersFull,
-    /// The node was not known to belong to the pool's cluster when the answer came. Does not count against the
-    /// node.
+    /// The node was not known to belong to the pool's cluster when the answer came. Does not count against the node.
     Foreign,
     /// The call's own deadline passed before the timeout of the attempt. Does not count against the node.
     GivenUp,

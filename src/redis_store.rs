@@ -62,9 +62,7 @@ pub struct Store {
     /// The time until which no writes are sent, because the store has refused one. In milliseconds after `started`.
     no_writes_until: AtomicU64,
     started: Instant,
-    /// Notified when the connection is lost.
     lost: Notify,
-    /// Notified when there is a new connection.
     back: Notify,
     clock: StoreClock,
     namespace: String,
@@ -83,13 +81,11 @@ struct Scripts {
     set: Script,
 }
 
-/// The values that were read from the store.
 #[derive(Debug)]
 pub struct StoredValues {
     /// The values in the order of the keys. `None` stands for a missing value, and empty bytes for a value that is
     /// not a string.
     pub values: Vec<Option<Bytes>>,
-    /// The store's time at which the values were read.
     pub read_at: StoreTime,
     /// The local time at which the request was sent. The store has read the values at this time or later.
     pub asked_at: Instant,
@@ -175,7 +171,6 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the prefix of all keys.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -217,10 +212,9 @@ impl Store {
         Ok(StoredValues { values, read_at, asked_at })
     }
 
-    /// Writes a value. The store refuses a value that has expired or is not newer than the stored value. The store
-    /// also refuses a value if the store's clock is behind the writer's estimate, because the value would look too
-    /// young. A refusal is counted, and the function returns `Ok` for it. No client's request waits for this
-    /// operation.
+    /// Writes a value. The store refuses a value that has expired or is not newer than the stored value. The store also
+    /// refuses a value if the store's clock is behind the writer's estimate, because the value would look too young. A
+    /// refusal is counted, and the function returns `Ok` for it. No client's request waits for this operation.
     ///
     /// # Errors
     /// The operation fails. The error says how.
@@ -322,9 +316,8 @@ impl Store {
         self.write(SharedOperation::Block, 0, &call).await
     }
 
-    /// Writes a block's record, which lists the accounts that the block writes, and counts the result in the
-    /// metrics. A complete record replaces any earlier value. An incomplete record is stored only if there is no
-    /// value or a claim.
+    /// Writes a block's record, which lists the accounts that the block writes, and counts the result in the metrics. A
+    /// complete record replaces any earlier value. An incomplete record is stored only if there is no value or a claim.
     pub async fn put_block(&self, key: &str, record: &[u8], is_complete: bool, life: Duration) {
         let operation = SharedOperation::Block;
         let mut call = self.scripts.set.key(key);
@@ -340,7 +333,6 @@ impl Store {
     }
 }
 
-/// Returns the result of a write from the answer of its script.
 fn written(answer: &str) -> SharedResult {
     if answer == "ok" { SharedResult::Ok } else { SharedResult::Older }
 }

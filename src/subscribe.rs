@@ -1,11 +1,10 @@
 //! Subscriptions over WebSockets (`PubSub`), as a node has them, shared by all clients.
 //!
-//! A client's connection (`connection`) reads calls (`protocol`), which join feeds (`feeds`); one that is refused and comes
-//! again has to wait (`pauses`). A feed is one question, such
-//! as the changes of an account, for all clients that ask it. Four sources answer: the tip for signatures
-//! (`signatures`), the frontier for slots and roots (`slots`), the cache for accounts (`accounts`), and the WebSocket of a
-//! node for what only a node knows (`relay`). A change becomes one text for all subscribers, in the queue of each client
-//! (`client`).
+//! A client's connection (`connection`) reads calls (`protocol`), which join feeds (`feeds`); one that is refused and
+//! comes again has to wait (`pauses`). A feed is one question, such as the changes of an account, for all clients that
+//! ask it. Four sources answer: the tip for signatures (`signatures`), the frontier for slots and roots (`slots`), the
+//! cache for accounts (`accounts`), and the WebSocket of a node for what only a node knows (`relay`). A change becomes
+//! one text for all subscribers, in the queue of each client (`client`).
 //!
 //! A subscription has no silent gap: whatever may have been missed closes the connection with a code that makes client
 //! libraries connect and subscribe anew.
@@ -52,12 +51,10 @@ use crate::pool::Pool;
 use crate::telemetry::Metrics;
 use crate::tip::Tip;
 
-/// The interval at which each client's key, plan and pings are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of calls to subscribe that wait for the WebSocket of a node.
 const MAX_RELAY_REQUESTS: usize = 1_024;
 
-/// What the hub needs of the other parts of the program.
 pub struct HubParts {
     pub config: Arc<InForce>,
     pub gateway: Arc<Gateway>,
@@ -76,7 +73,6 @@ pub struct Hub {
     clients: Mutex<HashMap<u64, Arc<SocketClient>>>,
     last_client: AtomicU64,
     relay: mpsc::Sender<RelayRequest>,
-    /// The last slot that subscribers were notified of, and the time of that.
     last_slot: Mutex<(Slot, Instant)>,
     /// The nodes whose sockets feed subscriptions, by their ids, with the newest slot that each has announced.
     fed_by: Mutex<HashMap<usize, Slot>>,
@@ -136,7 +132,6 @@ impl Hub {
         self.feeds.interrupt(|_| true);
     }
 
-    /// Returns the number of open WebSockets.
     pub fn clients(&self) -> usize {
         self.connected().len()
     }

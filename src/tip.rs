@@ -41,7 +41,6 @@ const PAUSE_PART: u32 = 4;
 /// again before that.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns the context of a call that several callers may wait for, so that it is nobody's alone.
 fn own_context(trace: Trace) -> CallContext {
     CallContext { is_background: false, trace, ..CallContext::own(Instant::now() + PATIENCE) }
 }
@@ -61,7 +60,6 @@ pub struct Tip {
 }
 
 impl Tip {
-    /// Creates a tip that nobody was shown anything of.
     pub fn new(pool: Arc<Pool>, frontier: Arc<Frontier>, followed: Arc<FollowedChain>) -> Arc<Self> {
         Arc::new(Self {
             pool,

@@ -56,7 +56,6 @@ struct ShownPair {
 
 /// What the checks of the files have found.
 struct FoundPairs {
-    /// The pair that was taken last is in force.
     settling: Settling<PemPair>,
     /// The reason why the last pair was refused. A repeated reason is not logged again.
     refused: Option<String>,

@@ -12,7 +12,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::http::Front;
 
-/// The interval between two comparisons of the clocks.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(250);
 /// The largest tolerated difference between the advances of two clocks. Only a suspension, or the setting of a
 /// clock, causes a larger difference.

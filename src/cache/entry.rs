@@ -151,7 +151,6 @@ pub enum Class {
     Votes(Commitment),
     Samples,
     ClusterNodes,
-    /// An answer that may be another in each slot.
     OneSlot(Commitment),
     /// What no node that may hold it has, as all of them have said when this slot was the newest known one at this
     /// commitment. The entry expires with the next slot, and is never served because a node does not answer.

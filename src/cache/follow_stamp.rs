@@ -57,7 +57,6 @@ impl FollowStamp {
 #[derive(Debug)]
 pub(super) struct Stamper {
     followed: Arc<FollowedChain>,
-    /// The stamp of an answer without accounts.
     answer: FollowStamp,
 }
 

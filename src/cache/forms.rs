@@ -73,7 +73,6 @@ pub(super) fn owner_forms() -> impl Iterator<Item = AccountForm> {
     [WHOLE, AccountForm { encoding: JsonParsed, slice: None }].into_iter()
 }
 
-/// Returns further forms in which an account shows its lamports, beside those that serve slices of it.
 pub(super) fn lamport_forms() -> impl Iterator<Item = AccountForm> {
     let whole = |encoding| AccountForm { encoding, slice: None };
     [JsonParsed, Base64Zstd, Base58]

@@ -186,7 +186,6 @@ impl FreshnessPolicy {
         Some((commitment, self.frontier.slot(commitment).saturating_sub(meta.slot)))
     }
 
-    /// Returns the number of slots that a fresh answer may be behind the newest known slot of a commitment.
     pub(super) fn max_lag_slots(&self, commitment: Commitment) -> u64 {
         *self.settings.max_lag_slots.get(commitment)
     }

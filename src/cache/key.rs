@@ -30,11 +30,8 @@ pub const ALL_SAMPLES: u16 = 720;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     Account(Pubkey, AccountForm, Commitment),
-    /// A list of accounts in order, in the form under which it is stored.
     Accounts(Arc<[Pubkey]>, AccountForm, Commitment),
-    /// The balance of a token account.
     Balance(Pubkey, Commitment),
-    /// The supply of a token, by its mint.
     Supply(Pubkey, Commitment),
     Fee(Bytes, Commitment),
     /// The vote accounts that one filter selects.
@@ -141,7 +138,6 @@ impl Key {
 /// The plan for one query: the keys to look up, the upstream call, and the class of the answer.
 #[derive(Debug, Clone)]
 pub struct LookupPlan {
-    /// The key under which the answer is stored.
     pub key: Key,
     /// A second key under which the answer may be stored. For a block, it is the key of the error that the block
     /// is missing. For accounts, it is the key of another form that serves the caller. If an account is stored in

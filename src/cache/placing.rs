@@ -413,7 +413,6 @@ fn is_absence(class: Class) -> bool {
     matches!(class, Class::Absent(..))
 }
 
-/// Returns true if answers of the class belong to one slot, so that a later one should not be of a lower slot.
 pub(super) fn is_of_a_slot(class: Class) -> bool {
     matches!(class, Class::Account(_) | Class::Fee(_) | Class::Votes(_))
 }

@@ -45,7 +45,6 @@ const AT_ONCE: usize = 8;
 /// The assumed factor by which compressing and signing a text takes longer than other work on it. Texts longer
 /// than [`OFF_WORKER_BYTES`] divided by this factor are processed on blocking threads.
 const LONG_PART: usize = 4;
-/// The node index of an answer that came from the shared store, not from a node.
 const NO_NODE: usize = usize::MAX;
 
 /// The shared store as the second level of the cache.
@@ -280,7 +279,6 @@ impl SecondLevel {
     }
 }
 
-/// An answer from the shared store, with the plan for the key under which it was found.
 type SharedAnswer = (LookupPlan, PoolReply);
 
 /// The result of a read of the shared store.

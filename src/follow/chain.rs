@@ -51,7 +51,6 @@ pub struct Chain {
 /// The newest slot of a chain, or a slot at which an account is known to be unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainTip {
-    /// The newest slot of the chain, or the slot at which the account is unchanged.
     pub slot: Slot,
     /// The time of the last poll that named the newest slot of the chain as the node's newest. The time is
     /// taken when the poll is sent.

@@ -11,7 +11,6 @@ use crate::methods::{EpochSchedule, Slot};
 use crate::node::{Fault, NodeReply, OFF_WORKER_BYTES, code};
 use crate::telemetry::{BlockResult, Metrics};
 
-/// The highest version of transactions that the follower accepts in a block.
 const MAX_TRANSACTION_VERSION: u8 = 0;
 const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest wait for a block. Enough time remains to ask another node before the block counts as missing.
@@ -35,7 +34,6 @@ pub(super) trait BlockNode: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<NodeReply, Fault>> + Send;
 }
 
-/// The nodes of the pool that may be asked for blocks now.
 pub(super) trait BlockNodes: Sync {
     type Node: BlockNode;
 
@@ -80,7 +78,6 @@ pub(super) async fn blockhash(node: &impl BlockNode, slot: Slot) -> Option<(Stri
     serde_json::from_slice::<HashOnly>(&block).ok().map(|block| (block.blockhash, block.block_height))
 }
 
-/// Returns the params of the getBlock call that asks for the accounts that a block may write.
 pub fn block_params(slot: Slot) -> Value {
     let config = json!({
         "commitment": "confirmed",

@@ -9,7 +9,6 @@ use crate::methods::{Commitment, Slot};
 /// The number of newest blocks that are remembered: as many as a bank has blockhashes.
 const REMEMBERED: usize = 300;
 
-/// A block of the followed chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockHead {
     pub slot: Slot,
@@ -41,7 +40,6 @@ impl Heads {
         self.blocks.binary_search_by_key(&slot, |head| head.slot).ok().map(|at| &self.blocks[at])
     }
 
-    /// Returns the block with this hash, if it is one of the newest.
     pub fn named(&self, blockhash: &str) -> Option<&BlockHead> {
         self.blocks.iter().rev().find(|head| &*head.blockhash == blockhash)
     }

@@ -43,7 +43,6 @@ impl FollowState {
 named! {
     /// The reason why the follower reads no blocks for a while.
     pub enum PauseReason {
-        /// No usable node can be asked for blocks, or no node gives both its newest slot and the block at this slot.
         NoNode = "no usable node of a known kind and version gives its newest block",
         /// The node that was asked last does not answer `getEpochSchedule`, so the slots at which epochs begin
         /// are unknown.

@@ -117,7 +117,6 @@ pub(super) struct CommitmentState {
 #[derive(Debug, Clone, Copy)]
 struct Unreached {
     since: Instant,
-    /// The lowest of the slots that would have been the newest known slot meanwhile.
     lowest: Slot,
 }
 

@@ -12,8 +12,7 @@ use moka::sync::Cache;
 
 /// The maximum number of addresses. At a few hundred bytes each, they take about 20 MiB.
 const ADDRESSES: u64 = 65_536;
-/// The time after which an address without requests is forgotten. Its usage of a monthly quota is then forgotten,
-/// too.
+/// The time after which an address without requests is forgotten. Its usage of a monthly quota is then forgotten, too.
 const IDLE: Duration = Duration::from_hours(24);
 
 pub(crate) struct PerAddress<T>(Cache<Option<IpAddr>, Arc<T>>);

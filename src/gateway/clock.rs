@@ -40,7 +40,6 @@ impl Period {
         [self.day, self.month]
     }
 
-    /// Returns the date of a day by its number.
     pub(super) fn date_of(day: WindowNumber) -> Date {
         EPOCH.saturating_add(i64::from(day).days())
     }
@@ -124,7 +123,6 @@ impl WallClock {
         now.saturating_duration_since(self.started)
     }
 
-    /// Returns the time by which quotas count.
     pub(crate) fn wall(&self, now: Instant) -> Timestamp {
         self.at(now, self.counted_us.load(Ordering::Relaxed))
     }

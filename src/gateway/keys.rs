@@ -98,13 +98,10 @@ pub struct ApiKey {
     pub id: String,
     /// The name of the owner, as free text.
     pub name: String,
-    /// The name of the plan.
     pub plan: String,
-    /// The hash of the current secret.
     pub hash: KeyHash,
     /// The hashes of replaced secrets, each with the time at which this secret ceases to be valid.
     pub previous: Vec<(KeyHash, Timestamp)>,
-    /// The time of creation.
     pub created: Timestamp,
     /// The time at which the key expires. `None` if it never expires.
     pub expires: Option<Timestamp>,
@@ -128,11 +125,9 @@ impl ApiKey {
     }
 }
 
-/// The error of a key file that is faulty or cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {}", .problems.join("; "))]
 pub struct KeyFileError {
-    /// The path of the file.
     pub path: PathBuf,
     /// The faults, as text. Each text names the key, and also gives the fix unless the fix is obvious.
     pub problems: Vec<String>,

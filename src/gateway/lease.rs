@@ -111,7 +111,6 @@ impl LeaseState {
         self.used = self.used.saturating_sub(1);
     }
 
-    /// Returns the estimated number of calls that would pass now.
     pub(super) fn passing(&self, rate: Rate, now: Duration) -> u32 {
         let left = self.left(rate, now).saturating_sub(self.owed.into()).max(0) + i64::from(self.held);
         u32::try_from(left).unwrap_or(u32::MAX)

@@ -19,7 +19,6 @@ use crate::methods::AnyMethod;
 /// limits share that state.
 pub(crate) struct PlanLimits {
     pub(crate) terms: Arc<PlanTerms>,
-    /// The rate of all calls.
     pub(super) rate: SharedLimiter,
     /// The rates of the methods that have one. Plans name few, so they are searched in turn.
     methods: Vec<(AnyMethod, SharedLimiter)>,
@@ -29,9 +28,7 @@ pub(crate) struct PlanLimits {
 
 /// What a caller holds of supplies that all share. It stays the caller's over a reload.
 pub(super) struct Holdings {
-    /// The id by which the pool tells callers apart.
     pub(super) caller: CallerId,
-    /// The permits for requests in flight.
     pub(super) permits: Share,
     /// The bytes of answers that are not sent yet.
     pub(super) unsent: Share,

@@ -18,9 +18,7 @@ pub(crate) type Plans = BTreeMap<String, Arc<PlanTerms>>;
 pub(crate) struct PlanTerms {
     pub(crate) name: String,
     pub(crate) plan: Plan,
-    /// The methods that the plan allows.
     pub(crate) methods: Vec<AnyMethod>,
-    /// The prices, the plan's own among them.
     pub(crate) units: Units,
     /// The value of the `RateLimit-Policy` header.
     pub(crate) policy: String,

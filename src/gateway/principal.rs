@@ -225,7 +225,6 @@ impl Principal {
         })
     }
 
-    /// Returns the prices of calls.
     pub(super) fn units(&self) -> &Units {
         self.limits.as_ref().map_or(&self.context.units, |limits| &limits.terms.units)
     }
@@ -324,7 +323,6 @@ impl Principal {
         }
     }
 
-    /// Returns the slots that the caller knows of.
     pub fn known_slots(&self) -> &KnownSlots {
         &self.known
     }
@@ -376,7 +374,6 @@ impl Principal {
         self.limits.is_some()
     }
 
-    /// Counts a finished call in the key's metrics.
     pub fn count(&self, outcome: Outcome) {
         self.metrics().requests.at(outcome).inc();
     }

@@ -53,7 +53,6 @@ impl Windows {
     }
 }
 
-/// Units by day and by month.
 #[derive(Debug, Default)]
 struct Units([Windows; 2]);
 
@@ -83,7 +82,6 @@ impl Units {
 /// The units of a key that the shared store has not counted yet. Units of a day or month that has ended are forgotten.
 #[derive(Debug, Default)]
 struct Sharing {
-    /// The units of which the store does not know.
     waiting: Units,
     /// The request that the store has not answered. It is repeated unchanged, so that it counts once.
     open: Option<Booking>,
@@ -97,7 +95,6 @@ struct Sharing {
 #[derive(Debug)]
 struct UnsavedDay {
     day: WindowNumber,
-    /// The number of calls and their units, by method.
     calls: Vec<(&'static str, u64, u64)>,
 }
 
@@ -105,7 +102,6 @@ struct UnsavedDay {
 struct Record {
     /// The units that count for the quotas, of all replicas.
     used: Units,
-    /// The units that calls in flight have reserved.
     reserved: u64,
     /// `None` if no file keeps the usage.
     unsaved: Option<Vec<UnsavedDay>>,

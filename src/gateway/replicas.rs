@@ -66,7 +66,6 @@ impl LeaseClient {
 
 /// The calls that this gateway has leased from one shared rate. The rate belongs to a key or a client address.
 pub(crate) struct Lease {
-    /// The name of the shared rate in the store.
     of: String,
     client: Arc<LeaseClient>,
     state: Mutex<LeaseState>,
@@ -215,8 +214,7 @@ async fn book_once(store: &Store, ledger: &Ledger, period: Period) {
         let permits = &permits;
         async move {
             let _permit = permits.acquire().await;
-            // A booking that fails is sent again unchanged in the next round. The store therefore counts it only
-            // once.
+            // A booking that fails is sent again unchanged in the next round. The store therefore counts it only once.
             if let Ok(totals) = store.book(&id, &booking).await {
                 used.booked(&booking, totals);
             }

@@ -62,7 +62,6 @@ impl KeySnapshot {
         self.table().map_or(0, KeyTable::len)
     }
 
-    /// Returns the number of keys that come from the key file.
     pub(crate) fn keys_of_file(&self) -> usize {
         self.keys().saturating_sub(usize::from(self.context.dev_key.is_some()))
     }
@@ -168,7 +167,6 @@ pub(crate) struct KeyTable {
     by_id: HashMap<Arc<str>, Arc<Principal>>,
 }
 
-/// What all principals share.
 #[derive(Clone)]
 pub(crate) struct PrincipalContext {
     pub(crate) clock: Arc<WallClock>,
@@ -183,7 +181,6 @@ pub(crate) struct PrincipalContext {
     pub(crate) deny: Vec<IpNet>,
     pub(crate) dev_key: Option<String>,
     pub(crate) failed_per_minute: u32,
-    /// The failed keys of each client address.
     pub(crate) failed: Arc<PerAddress<Limiter>>,
 }
 

@@ -4,7 +4,6 @@ use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 
-/// Units, in thousandths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "f64", into = "f64")]
 pub(crate) struct Thousandths(pub(crate) u64);

@@ -13,17 +13,12 @@ use super::principal::{Principal, ceiling, seconds};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
-    /// The key's id.
     pub id: String,
-    /// The name of the key's owner.
     pub name: String,
-    /// The name of the plan.
     pub plan: String,
     /// The limit on calls a second.
     pub rate: RateUsage,
-    /// The units of the current UTC day.
     pub day: UnitUsage,
-    /// The units of the current UTC month.
     pub month: UnitUsage,
 }
 

@@ -29,12 +29,10 @@ const MAX_LINE: u64 = 1 << 20;
 #[serde(deny_unknown_fields)]
 pub(crate) struct UsageLine {
     pub(crate) day: Date,
-    /// The id of the key, and the name of its owner.
     pub(crate) key: String,
     pub(crate) name: String,
     /// The units that count for the key's quotas of this day and its month, over all replicas.
     pub(crate) used: [Thousandths; 2],
-    /// The number of calls and their units, by method.
     pub(crate) calls: BTreeMap<String, (u64, Thousandths)>,
 }
 
@@ -49,7 +47,6 @@ impl UsageLine {
         sum.add(units);
     }
 
-    /// Adds a later line of the same key and day.
     fn join(&mut self, later: Self) {
         let calls = std::mem::take(&mut self.calls);
         *self = Self { calls, ..later.clone() };
@@ -116,15 +113,12 @@ impl Iterator for UsageLines {
     }
 }
 
-/// The usage file of this process, which appends to it.
 #[derive(Debug)]
 pub(crate) struct UsageFile {
     pub(crate) path: PathBuf,
-    /// The lines that the file does not have yet.
     pub(crate) unwritten: Vec<u8>,
     /// The length of what was read and written so far. What a failed write has left lies beyond it.
     len: u64,
-    /// The length at which the file is written anew.
     rewrite_at: u64,
 }
 

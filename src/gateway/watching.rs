@@ -42,7 +42,6 @@ impl Principal {
         self.charge(plan::price_of(self.units(), AnyMethod::Subscription(to.method())))
     }
 
-    /// Adds the price of a notification to the key's usage.
     pub fn charge_notification(&self) {
         let price = self.units().notification;
         if price > 0 {

@@ -12,7 +12,6 @@ const NEW: &str = ".new";
 /// The mode of a new file: only its owner has rights.
 const PRIVATE: u32 = 0o600;
 
-/// The file that refused, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {}", path.display(), io_fault(path, cause))]
 pub(crate) struct FileError {

@@ -7,7 +7,6 @@ use crate::coding::Coding;
 
 /// The weight of a coding in thousandths, 0 to 1000. Weight 0 refuses the coding.
 type Weight = u16;
-/// The weight of a coding that is named without a weight.
 const FULL: Weight = 1000;
 
 /// The content codings that a client accepts, of those that slotfront supports (`Accept-Encoding`: RFC 9110, 12.5.3).

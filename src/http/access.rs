@@ -71,13 +71,11 @@ pub(super) struct AccessLine<'a> {
     pub(super) principal: Option<&'a Principal>,
     pub(super) reply: &'a HttpReply,
     pub(super) calls: Calls,
-    /// The length of the answer before its compression.
     pub(super) bytes: usize,
     pub(super) started: Instant,
 }
 
 impl AccessLine<'_> {
-    /// Writes the line, and ends the request's span.
     pub(super) fn write(&self, sampler: &LogSampler, span: RequestSpan) {
         let Calls { method, commitment, outcome, count: calls, failed } = self.calls;
         let Self { client, reply, principal, .. } = self;

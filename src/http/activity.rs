@@ -34,7 +34,6 @@ pub(super) enum IdleAction {
     Abort,
 }
 
-/// The requests of one connection, and the progress of their answers.
 #[derive(Default)]
 pub(super) struct ConnectionActivity(Mutex<State>);
 
@@ -88,7 +87,6 @@ impl ConnectionActivity {
         state.quiet_since = Some(now);
     }
 
-    /// Records that a request head was read, and returns the guard of the request.
     pub(super) fn begin(self: &Arc<Self>) -> Arc<RequestGuard> {
         let mut state = self.state();
         state.heads += 1;
@@ -99,7 +97,6 @@ impl ConnectionActivity {
         Arc::new(RequestGuard { activity: Arc::clone(self), number, is_http2, permits: Mutex::default() })
     }
 
-    /// Returns the number of requests whose answers are not written yet.
     pub(super) fn unfinished(&self) -> usize {
         let state = self.state();
         state.answering + state.unwritten.len()
@@ -160,7 +157,6 @@ impl RequestGuard {
         self.permits().1 = Some(permit);
     }
 
-    /// Keeps the permit of the request until the answer is written.
     pub(super) fn keep(&self, permit: Option<InFlightPermit>) {
         self.permits().0 = permit;
     }

@@ -106,7 +106,6 @@ impl AdmittedCall {
         Ok(Self { id: call.id.clone(), query, charge })
     }
 
-    /// Answers the call, and counts it in the metrics.
     async fn answer(self, request: &RequestContext<'_>) -> CallResponse {
         let Self { id, query, charge } = self;
         let answered = ask_cache(request, &query, &charge).await;
@@ -164,7 +163,6 @@ fn respond(
     Ok(CallResponse { compressed, status, node: answer.meta.node, ..CallResponse::new(body, outcome) })
 }
 
-/// Returns the body of the response: the answer inside the JSON-RPC envelope, with the caller's id.
 fn envelope(request: &RequestContext<'_>, id: &Id, query: &Query, answer: &CacheAnswer) -> BodyParts {
     let profile = request.config.profile;
     match &answer.payload {

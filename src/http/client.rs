@@ -80,7 +80,6 @@ thread_local! {
 /// Every response of slotfront has the id. hyper's refusals of malformed or too long heads have none.
 #[derive(Debug, Clone)]
 pub(super) enum RequestId {
-    /// The id that the caller sent.
     Sent(Box<str>),
     /// An id made by slotfront, in hexadecimal.
     Made([u8; 32]),

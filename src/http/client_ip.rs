@@ -89,7 +89,6 @@ fn last_untrusted(hops: impl Iterator<Item = Option<IpAddr>>, server: &Server) -
     client
 }
 
-/// Returns true for the address of a trusted proxy.
 pub(super) fn is_trusted(ip: IpAddr, server: &Server) -> bool {
     let ip = ip.to_canonical();
     server.trusted_proxies.iter().any(|network| network.contains(&ip))

@@ -38,7 +38,6 @@ pub(super) struct CallResponse {
 }
 
 impl CallResponse {
-    /// Creates a response that is not compressed and has no cache status.
     pub(super) fn new(body: BodyParts, outcome: CallOutcome) -> Self {
         Self { body, compressed: None, status: None, refusal: None, outcome, node: None }
     }
@@ -196,7 +195,6 @@ pub(super) fn spliced_result(id: &Id, result: impl IntoIterator<Item = Bytes>) -
     body
 }
 
-/// Returns a node's error object inside the JSON-RPC envelope with the caller's id.
 pub(super) fn node_error(id: &Id, error: &[u8]) -> BodyParts {
     let mut text = Vec::with_capacity(error.len() + 64);
     reply::node_error(&mut text, id, error);

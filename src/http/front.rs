@@ -20,11 +20,9 @@ use crate::tip::Tip;
 
 /// The parts of the program that requests need.
 pub struct Front {
-    /// The settings in force.
     pub config: Arc<InForce>,
     /// The API keys and their limits.
     pub gateway: Arc<Gateway>,
-    /// The cache, which answers calls.
     pub cache: Arc<Cache>,
     /// The nodes, for `/health` and for calls that the cache does not answer.
     pub pool: Arc<Pool>,
@@ -34,9 +32,7 @@ pub struct Front {
     pub tip: Arc<Tip>,
     /// The run of blocks that is followed, for the status page.
     pub followed: Arc<FollowedChain>,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// The recorder of traces.
     pub tracer: Tracer,
     /// The subscriptions over WebSockets.
     pub subscriptions: Arc<Hub>,

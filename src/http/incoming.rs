@@ -1,10 +1,9 @@
 //! The bodies of requests, from their first byte until their calls are answered. `server.max_incoming` limits their memory.
 //!
-//! The bytes of a body are counted before they are kept, towards the share of its key or, for a caller without a plan, of
-//! its client address. A short body that comes whole is not counted, because `server.max_in_flight` limits those. A body
-//! that nobody needs, because its request is refused already, is read and not kept. If it
-//! stayed unread, hyper would close the connection without notice, and the TCP reset might reach the client before the
-//! response.
+//! The bytes of a body are counted before they are kept, towards the share of its key or, for a caller without a plan,
+//! of its client address. A short body that comes whole is not counted, because `server.max_in_flight` limits those. A
+//! body that nobody needs, because its request is refused already, is read and not kept. If it stayed unread, hyper
+//! would close the connection without notice, and the TCP reset might reach the client before the response.
 
 use std::net::IpAddr;
 

@@ -79,7 +79,6 @@ pub(super) struct KeylessPlace {
 }
 
 impl KeylessPlace {
-    /// Returns the place of a connection that is not counted.
     pub(super) fn uncounted(peer: Peer) -> Self {
         let (of, closing) = (Arc::default(), Arc::default());
         Self { peer, of, number: 0, limit: 0, closing, key_shown: AtomicBool::new(false) }
@@ -120,7 +119,6 @@ impl KeylessPlace {
         self.key_shown.load(Ordering::Relaxed)
     }
 
-    /// Waits until the connection has to make room for others of its address.
     pub(super) fn must_close(&self) -> impl Future<Output = ()> {
         self.closing.notified()
     }

@@ -315,7 +315,6 @@ impl Listener {
         }
     }
 
-    /// Serves the WebSocket that a connection has become.
     async fn serve_socket<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         upgrade: OnUpgrade,
@@ -477,8 +476,7 @@ mod tests {
         assert!(addresses.iter().all(|address| accepted.iter().filter(|at| *at == address).count() == 2));
     }
 
-    /// An idle connection takes the memory of three parts: a socket, a timer, and the future of
-    /// `identify_and_serve`.
+    /// An idle connection takes the memory of three parts: a socket, a timer, and the future of `identify_and_serve`.
     #[test]
     fn an_idle_connection_is_small() {
         let bytes = size(|(server, socket, peer): (&'static Listener, TcpStream, IpAddr)| {

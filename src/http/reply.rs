@@ -23,7 +23,6 @@ use crate::telemetry::StaleCause;
 /// The header field with the code and reason of a refusal. Callers may see only this field, because client
 /// libraries drop the body of a response that is not 2xx.
 const ERROR: HeaderName = HeaderName::from_static("x-slotfront-error");
-/// The header field with the name of the node that gave the answer.
 const UPSTREAM: HeaderName = HeaderName::from_static("x-slotfront-upstream");
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -34,7 +33,6 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("ApiKey realm=\"slotfron
 
 pub(super) const JSON: &str = "application/json; charset=utf-8";
 
-/// A reply to a request.
 pub(super) struct HttpReply {
     pub(super) status: StatusCode,
     pub(super) body: BodyParts,
@@ -42,7 +40,6 @@ pub(super) struct HttpReply {
     /// The value of `Cache-Status`. `None` for a refusal by slotfront.
     pub(super) cache: Option<CacheStatus>,
     retry_after: Option<u64>,
-    /// The JSON-RPC code and the reason of a refusal.
     error: Option<(i32, &'static str)>,
     /// The caller whose limits the `RateLimit` fields show, and the time for which the fields are computed.
     pub(super) limits: Option<(Arc<Principal>, Instant)>,

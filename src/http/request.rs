@@ -117,7 +117,6 @@ fn refuse_call(request: &RequestContext<'_>, id: &Id, error: Error) -> Responses
 struct CompressedBody {
     coding: Coding,
     pieces: Vec<Bytes>,
-    /// The compressed texts that it is made of.
     texts: Vec<Arc<CompressedText>>,
 }
 
@@ -232,7 +231,6 @@ fn refuse_invalid_utf8(body: &[u8]) -> Option<HttpReply> {
 }
 
 enum Responses {
-    /// The response to a request that is not a batch.
     Whole(CallResponse),
     /// The responses to the calls of a batch, in order. A notification has no response.
     Batch(Vec<CallResponse>),
@@ -319,7 +317,6 @@ impl Responses {
         }
     }
 
-    /// Returns the response to a request that is not a batch.
     fn whole(&self) -> Option<&CallResponse> {
         match self {
             Self::Whole(response) => Some(response),

@@ -189,7 +189,6 @@ async fn health_of_key(
 struct Document {
     plain: Bytes,
     coded: [Option<Bytes>; Coding::ALL.len()],
-    /// The entity tag, for all codings.
     tag: String,
 }
 
@@ -233,7 +232,6 @@ async fn options() -> Response {
     (headers, ()).into_response()
 }
 
-/// Returns the answer of a node to a call that is not sent as JSON.
 fn wrong_media() -> HttpReply {
     let why = "Supplied content type is not allowed. Content-Type: application/json is required\n";
     HttpReply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, why)

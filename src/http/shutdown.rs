@@ -71,14 +71,12 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Triggers the signal.
     pub fn trigger(&self) {
         // Set before the token is cancelled, because the tasks that the token wakes read this flag.
         self.is_triggered.store(true, Ordering::Release);
         self.token.cancel();
     }
 
-    /// Returns true once the signal was triggered.
     pub fn is_triggered(&self) -> bool {
         self.is_triggered.load(Ordering::Acquire)
     }
@@ -108,7 +106,6 @@ impl Wait {
         Self { looks_again: true, ..self }
     }
 
-    /// Returns true once the signal was triggered.
     pub fn is_triggered(&self) -> bool {
         self.signal.is_triggered()
     }

@@ -42,7 +42,6 @@ pub(super) struct TimedSocket<S> {
     /// `None` until the close has begun.
     close: Option<LingeringClose>,
     head_timer: LazyTimer,
-    /// Ends the time for which a write stays pending.
     write_timer: Option<Pin<Box<Sleep>>>,
     /// The bytes that were read to detect the protocol. The next reads return them.
     read_ahead: Bytes,

@@ -21,7 +21,6 @@ pub(super) struct UncachedAnswer {
 }
 
 impl UncachedAnswer {
-    /// Creates the answer to a call that was passed on to a node.
     pub(super) fn passed_on(PoolReply { body, node, .. }: PoolReply) -> Self {
         Self { reply: body, status: CacheStatus::Bypassed, node: Some(node) }
     }
@@ -78,8 +77,7 @@ pub(super) fn finish(
     }
 }
 
-/// Makes the response from a node's answer, and reserves the bytes of the response from the budget for unsent
-/// answers.
+/// Makes the response from a node's answer, and reserves the bytes of the response from the budget for unsent answers.
 ///
 /// # Errors
 /// [`Error::AnswersTooLarge`] or [`Error::Overloaded`], as [`RequestContext::take_bytes`] describes.

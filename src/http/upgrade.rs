@@ -16,7 +16,6 @@ use super::{Front, cors, key};
 use crate::error::Error;
 use crate::node::websocket::accept_key;
 
-/// The version of the protocol, the only one.
 const VERSION: &str = "13";
 
 /// A client's wish to open a WebSocket.

@@ -19,12 +19,10 @@ const MAX_WORDS: usize = 512;
 pub struct RawAnswer {
     /// The text of the body, not checked yet.
     pub body: Bytes,
-    /// The HTTP status.
     status: u16,
 }
 
 impl RawAnswer {
-    /// Creates an answer from the status and the body of a response.
     pub fn new(status: u16, body: Bytes) -> Self {
         Self { body, status }
     }
@@ -102,12 +100,7 @@ pub enum NodeReply {
     /// The `result` member as JSON text, which may be `null`.
     Result(Bytes),
     /// The `error` member as JSON text, with its code.
-    Error {
-        /// The JSON-RPC code.
-        code: i32,
-        /// The whole error object.
-        body: Bytes,
-    },
+    Error { code: i32, body: Bytes },
 }
 
 /// The maximum number of bytes by which a body that is kept in memory may exceed its result or error. From a
@@ -139,7 +132,6 @@ fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(d: D) -> Result<Option<&'a 
 }
 
 impl NodeReply {
-    /// Returns the error of a node that does not serve a method.
     fn method_not_found() -> Self {
         let body = Bytes::from_static(br#"{"code":-32601,"message":"Method not found"}"#);
         Self::Error { code: code::METHOD_NOT_FOUND, body }

@@ -23,8 +23,7 @@ pub struct BufferBudget {
     by_caller: CallerHoldings,
 }
 
-/// The bytes that one body has taken from the budget, for the caller that asked for it. They are given back on
-/// drop.
+/// The bytes that one body has taken from the budget, for the caller that asked for it. They are given back on drop.
 #[derive(Debug)]
 pub(super) struct Buffered<'a> {
     budget: &'a BufferBudget,
@@ -101,7 +100,6 @@ impl Write for PlainBody<'_> {
     }
 }
 
-/// A body that is being read.
 pub(super) enum Body<'a> {
     Plain(PlainBody<'a>),
     Gzip(MultiGzDecoder<PlainBody<'a>>),
@@ -157,7 +155,6 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Returns the fault that has stopped a decompression: a limit, or damaged data.
 fn fault_of(error: io::Error) -> Fault {
     error.downcast().unwrap_or(Fault::Truncated)
 }

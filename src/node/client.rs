@@ -56,13 +56,11 @@ const KNOWN_CONNECTIONS: usize = 4096;
 /// without one to this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resend {
-    /// It is sent once more.
     Once,
     /// It is not, because the node may have acted on it.
     Never,
 }
 
-/// The bounds of one call.
 #[derive(Debug, Clone, Copy)]
 pub struct CallBounds {
     /// The caller, of whose share of `pool.max_buffered` the answer is.
@@ -106,7 +104,6 @@ impl Connections {
     }
 }
 
-/// The error in the configuration because of which a client cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[error("upstream \"{upstream}\": {cause}")]
 pub struct ClientError {
@@ -115,7 +112,6 @@ pub struct ClientError {
     cause: String,
 }
 
-/// The HTTP client of one node.
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -201,7 +197,6 @@ impl Client {
         })
     }
 
-    /// Returns the number of connections that have brought an answer so far.
     pub fn connections(&self) -> u64 {
         self.connections.opened.load(Ordering::SeqCst)
     }

@@ -149,8 +149,7 @@ pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
     Some(parts.into_iter().map(|raw| array.slice_ref(raw.get().as_bytes())).collect())
 }
 
-/// The members of an account that decide which other encodings and data slices the cache can make from the
-/// account.
+/// The members of an account that decide which other encodings and data slices the cache can make from the account.
 #[derive(Deserialize)]
 pub struct AccountMembers<'a> {
     /// The account's data, in the encoding that the call asked for.
@@ -184,7 +183,6 @@ struct AccountShape<'a> {
     /// collect rent, so this member may be missing one day.
     #[serde(rename = "rentEpoch")]
     _rent_epoch: Option<f64>,
-    /// Missing in answers of old nodes.
     #[serde(rename = "space")]
     _space: Option<u64>,
 }
@@ -197,7 +195,6 @@ fn has_text(object: &[u8], name: &str) -> bool {
     member::<Text>(object, name).is_some()
 }
 
-/// A JSON string.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -297,8 +294,7 @@ mod tests {
             (&one("base64"), "null", true),
             (&one("base64"), account, true),
             (&one("base64"), &with(r#","rentEpoch":18446744073709551615,"space":0"#, ""), true),
-            // Some gateways in front of nodes read numbers as floating point, and so round `rentEpoch` to this
-            // number.
+            // Some gateways in front of nodes read numbers as floating point, and so round `rentEpoch` to this number.
             (&one("base64"), &with("18446744073709551615", "18446744073709552000"), true),
             (&one("base64"), &with(r#""data":["","base64"],"#, ""), false),
             (&one("base64"), &with("base64", "base58"), false),

@@ -11,7 +11,6 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use super::client::{MAX_BLOCK_BYTES, fault_of};
 use super::{Client, Fault};
 
-/// A WebSocket to a node.
 pub type NodeSocket = WebSocketStream<reqwest::Upgraded>;
 
 /// The text that a server appends to the client's key before it hashes both (RFC 6455, 1.3).

@@ -16,7 +16,6 @@ use self::NodeRefusal::{NotOnPlan, NotThisCall, NotThisMethod, OutOfCredits, Too
 use self::Sign::{BareStatuses, Codes, Statuses, Words};
 use super::code;
 
-/// The meaning of a refusal by a hosted node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeRefusal {
     /// Calls came too fast. The node serves the same call some seconds later.

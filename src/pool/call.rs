@@ -51,7 +51,6 @@ pub(super) async fn run<C: UpstreamCall>(pool: &Pool, call: &C) -> Result<PoolRe
     course.conclude()
 }
 
-/// One call with its attempts so far.
 struct CallCourse<'a, C> {
     pool: &'a Pool,
     call: &'a C,
@@ -203,7 +202,6 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
         step
     }
 
-    /// Ends the call with an answer that decides it.
     fn done(&mut self, reply: PoolReply) -> CallStep {
         if matches!(reply.body, NodeReply::Result(_)) {
             let now = Instant::now();
@@ -384,7 +382,6 @@ impl<'a, C: UpstreamCall> CallCourse<'a, C> {
     }
 }
 
-/// Returns the ids of the nodes that must not get the call.
 fn excluded(question: &Question<'_>, members: &Members) -> Vec<usize> {
     let is_out = |member: &&Arc<Member>| {
         question.without.contains(&member.id)

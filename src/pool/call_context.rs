@@ -14,18 +14,15 @@ use crate::telemetry::Trace;
 pub struct LongestRead(Arc<AtomicUsize>);
 
 impl LongestRead {
-    /// Notes an answer, or what was read of it.
     pub fn note(&self, bytes: usize) {
         self.0.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the length.
     pub fn bytes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The context of a call: its caller, and that caller's deadline and trace.
 #[derive(Debug, Clone)]
 pub struct CallContext {
     /// The time at which the caller stops waiting.

@@ -22,7 +22,6 @@ use crate::frontier::Frontier;
 use crate::methods::Pubkey;
 use crate::telemetry::Unusable;
 
-/// The genesis hash of the pool, or the reason why it is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PoolGenesis {
     /// Some node has not been asked yet. No node gets calls.
@@ -41,8 +40,7 @@ const DISPUTED: &str = "upstreams report different genesis hashes, so none of th
 /// The identity of the Solana cluster that the nodes of the pool must belong to.
 pub(super) struct ClusterIdentity {
     genesis: Mutex<PoolGenesis>,
-    /// The number of times that all reports of nodes were discarded, because a node may belong to another
-    /// cluster.
+    /// The number of times that all reports of nodes were discarded, because a node may belong to another cluster.
     pub(super) changes: watch::Sender<u64>,
     frontier: Arc<Frontier>,
 }

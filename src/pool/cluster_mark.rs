@@ -14,13 +14,11 @@ pub(super) struct ClusterMark {
     pub(super) used: NodeUsage,
 }
 
-/// The numbers, up to some time, of the calls sent to a node and of the node's connections that have brought an
-/// answer.
+/// The numbers, up to some time, of the calls sent to a node and of the node's connections that have brought an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct NodeUsage {
     pub(super) calls: u64,
-    /// The number of connections. `None` if the node must be asked for its genesis hash even without a new
-    /// connection.
+    /// The number of connections. `None` if the node must be asked for its genesis hash even without a new connection.
     pub(super) connections: Option<u64>,
 }
 

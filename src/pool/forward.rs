@@ -18,13 +18,11 @@ use crate::telemetry::AttemptResult;
 /// A call that is forwarded, on its way to a node.
 #[derive(Debug, Clone)]
 pub struct ForwardedRequest {
-    /// The call, with its params as the caller sent them.
     pub call: ForwardedCall,
     /// A slot that the node should have reached.
     pub prefer: Option<Slot>,
     /// The names of the upstreams that may get it. All of them, if there is no name.
     pub upstreams: Vec<String>,
-    /// The caller, with its deadline and trace.
     pub context: CallContext,
 }
 

@@ -16,22 +16,13 @@ pub enum Health {
     /// The node does not report its genesis hash, although the pool's is known.
     NoGenesisHash,
     /// The node's genesis hash differs from another node's, and none is configured.
-    Disputed {
-        /// The node's genesis hash.
-        theirs: String,
-    },
+    Disputed { theirs: String },
     /// The node belongs to another Solana cluster.
-    Foreign {
-        /// The node's genesis hash.
-        theirs: String,
-        /// The pool's genesis hash.
-        ours: String,
-    },
+    Foreign { theirs: String, ours: String },
 }
 
 impl Health {
-    /// Returns true if a change from `before` is worth a log line. A new text for the same state needs no
-    /// line.
+    /// Returns true if a change from `before` is worth a log line. A new text for the same state needs no line.
     pub(super) fn is_news(&self, before: &Self) -> bool {
         std::mem::discriminant(before) != std::mem::discriminant(self)
     }

@@ -32,7 +32,6 @@ pub(super) struct InFlight<'a> {
     sent_at: Instant,
     /// True once the call has taken many times its usual time.
     pub(super) is_slow: bool,
-    /// True once a breaker has the result of the call.
     settled: bool,
     ended: bool,
 }

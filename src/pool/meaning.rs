@@ -45,7 +45,6 @@ pub(super) enum WhyAskOn {
 pub(super) enum Holders {
     /// Any node: each may have lost other blocks.
     Any,
-    /// The nodes that have older blocks.
     Older,
     /// The nodes that are ahead. Those that do not answer are not.
     Ahead,
@@ -56,9 +55,7 @@ pub(super) enum Holders {
 pub(super) enum Effect {
     /// The node has worked for the call.
     Well,
-    /// The part of the node that answers such calls has failed.
     PartFailed,
-    /// The whole node has failed.
     NodeFailed,
     /// The node has refused the call, or could not serve it. The answer came fast because no work was done.
     Refused,

@@ -42,12 +42,9 @@ const WORDS_INTERVAL: Duration = Duration::from_mins(1);
 /// on the member with which they began.
 #[derive(Clone)]
 pub struct Member {
-    /// The id of the node in the pool and in [`Frontier`], which tracks the nodes' slots. Ids are never
-    /// reused.
+    /// The id of the node in the pool and in [`Frontier`], which tracks the nodes' slots. Ids are never reused.
     pub id: usize,
-    /// The configured name.
     pub name: String,
-    /// The settings.
     pub(crate) upstream: config::Upstream,
     pub(crate) client: Arc<Client>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
@@ -147,7 +144,6 @@ impl Member {
         (!self.state.by_caller.may_add(caller, 1, in_flight, free)).then_some(Unusable::Busy)
     }
 
-    /// Returns true if the breakers of the node and of this part of it are closed.
     pub(super) fn has_closed_breaker(&self, part: Part) -> bool {
         self.state.breaker().is_closed() && self.state.part(part).breaker().is_closed()
     }
@@ -218,7 +214,6 @@ impl Member {
         *lock(&self.state.last_failure)
     }
 
-    /// Returns the node's health, as its last probe found it.
     pub fn health(&self) -> Arc<Health> {
         self.state.health.load_full()
     }
@@ -238,7 +233,6 @@ impl Member {
         Some(before)
     }
 
-    /// Returns the time since which the node's health is what it is.
     pub fn since(&self) -> Timestamp {
         Timestamp::from_second(self.state.since.load(Ordering::Relaxed)).unwrap_or_default()
     }
@@ -263,8 +257,7 @@ impl Member {
         lock(&self.state.cluster)
     }
 
-    /// Returns the number of calls sent to the node so far, and the number of connections that have brought an
-    /// answer.
+    /// Returns the number of calls sent to the node so far, and the number of connections that have brought an answer.
     pub(super) fn used(&self) -> NodeUsage {
         NodeUsage { calls: self.counts().0, connections: Some(self.client.connections()) }
     }
@@ -320,7 +313,6 @@ impl Member {
         self.rate.as_ref().map(|rate| rate.left())
     }
 
-    /// Returns the number of the node's calls in flight.
     pub fn in_flight(&self) -> usize {
         self.state.in_flight.load(Ordering::Relaxed)
     }

@@ -22,8 +22,7 @@ use crate::frontier::Frontier;
 use crate::methods::{AnyMethod, Commitment, Method, PerCommitment, Slot};
 use crate::telemetry::Unusable;
 
-/// The nodes, the Solana cluster that they must belong to, and the newest known slots (the frontier) over all
-/// nodes.
+/// The nodes, the Solana cluster that they must belong to, and the newest known slots (the frontier) over all nodes.
 pub(super) struct Nodes {
     /// The current nodes and settings. Each choice of a node reads them again.
     pub(super) members: ArcSwap<Members>,
@@ -275,7 +274,6 @@ impl Nodes {
         }
     }
 
-    /// Notes the node that the call's method stays with, if it stays with one.
     fn stay_with(&self, call: &Question<'_>, member: &Member) {
         if let Some(sticky) = self.sticky_of(call) {
             sticky.store(member.id, Ordering::Relaxed);

@@ -11,7 +11,6 @@ use super::{Pool, PoolReply};
 use crate::methods::Method;
 use crate::node::{NodeReply, code};
 
-/// The node index of an answer that came from no single node.
 const NO_NODE: usize = usize::MAX;
 
 impl Pool {

@@ -33,7 +33,6 @@ impl Default for PeakEwma {
 }
 
 impl PeakEwma {
-    /// Adds the latency of one answer.
     pub fn observe(&mut self, latency: Duration, now: Instant) {
         let (latency, kept) = (latency.as_secs_f64(), self.kept(now));
         let faded = self.seconds * kept;
@@ -46,7 +45,6 @@ impl PeakEwma {
         *self = Self { seconds: latency.as_secs_f64(), at: Some(now) };
     }
 
-    /// Returns true once an answer was measured.
     pub fn is_measured(&self) -> bool {
         self.at.is_some()
     }
@@ -82,7 +80,6 @@ const WINDOW: usize = 256;
 const EVERY: usize = 32;
 
 impl Quantiles {
-    /// Adds the latency of one answer.
     pub fn observe(&mut self, latency: Duration) {
         if self.window.len() < WINDOW {
             self.window.push(latency);
@@ -110,7 +107,6 @@ impl Quantiles {
     }
 }
 
-/// The recent latencies of each method, at one node or over all of them.
 #[derive(Debug)]
 pub(super) struct Latencies([Mutex<Quantiles>; AnyMethod::COUNT]);
 

@@ -19,7 +19,6 @@ const MAX_WORDS_BYTES: usize = 200;
 /// A node's answer to `getGenesisHash`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Genesis {
-    /// The node's genesis hash.
     Hash(String),
     /// The node does not serve `getGenesisHash`.
     Unsupported,
@@ -82,9 +81,8 @@ pub async fn identity(client: &Client) -> Result<Identity, Fault> {
     })
 }
 
-/// Returns true if `version`, the answer to `getVersion`, is that of an Agave version in whose source every place
-/// that stores an account was checked. Other programs add members of their own, or count their versions in another
-/// way.
+/// Returns true if `version`, the answer to `getVersion`, is that of an Agave version in whose source every place that
+/// stores an account was checked. Other programs add members of their own, or count their versions in another way.
 fn lists_writes(version: &Value) -> bool {
     let Some(members) = version.as_object() else { return false };
     let number = members.get("solana-core").and_then(Value::as_str).and_then(NodeVersion::parse_followed);
@@ -182,7 +180,6 @@ async fn ask(client: &Client, method: &str, params: Value) -> Result<Result<Valu
     }
 }
 
-/// Returns the message and the code of a node's error object.
 fn words(code: i32, body: &[u8]) -> String {
     let message = serde_json::from_slice::<Value>(body).ok();
     let message = message.as_ref().and_then(|v| v["message"].as_str()).unwrap_or("no message");

@@ -20,8 +20,7 @@ use crate::node::Fault;
 
 /// Every 30th probe also asks for the node's version, genesis hash and oldest block. All three change rarely.
 const IDENTITY_EVERY: u64 = 30;
-/// The divisor of the probe interval that gives the time over which the first probes are spread: 100 ms by
-/// default.
+/// The divisor of the probe interval that gives the time over which the first probes are spread: 100 ms by default.
 const FIRST_PART: u32 = 10;
 /// The longest time over which the first probes are spread, so that a start is quick with rare probes, too.
 const LONGEST_FIRST: Duration = Duration::from_millis(100);
@@ -49,7 +48,6 @@ fn per_mille(nodes: &Nodes) -> f64 {
     f64::from((nodes.draw() % 1000) as u16)
 }
 
-/// Probes one node once, and updates the node's state from its answers.
 async fn probe_once(nodes: &Nodes, member: &Member, identity_due: bool) {
     let before = member.health();
     let found = find_health(nodes, member, &before, identity_due).await;

@@ -16,9 +16,7 @@ use crate::node::shape::BlockList;
 pub(super) enum BlocksRead {
     /// None.
     Nothing,
-    /// The block of this slot.
     Block(Slot),
-    /// The blocks from this slot on.
     BlocksFrom(Slot),
     /// As much as a node has.
     All,
@@ -29,7 +27,6 @@ pub(super) enum BlocksRead {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Question<'a> {
     pub(super) method: AnyMethod,
-    /// The caller that the call is for, with its deadline and trace.
     pub(super) context: &'a CallContext,
     /// The commitment at which nodes are compared by their slots. `None` if the answer does not depend on one.
     pub(super) commitment: Option<Commitment>,
@@ -60,12 +57,10 @@ pub(super) struct Question<'a> {
     pub(super) accepts_behind: bool,
     /// The names of the upstreams that may get the call. All of them, if there is no name.
     pub(super) upstreams: &'a [String],
-    /// The ids of the nodes that must not get the call.
     pub(super) without: &'a [usize],
 }
 
 impl<'a> Question<'a> {
-    /// Returns the question of a call that any node may answer.
     pub(super) fn new(method: AnyMethod, context: &'a CallContext) -> Self {
         Self {
             method,
@@ -87,7 +82,6 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Returns the part of a node that answers the call.
     pub(super) fn part(&self) -> Part {
         self.method.rules().part
     }
@@ -105,7 +99,6 @@ impl<'a> Question<'a> {
         !self.is_of_any_length && !matches!(self.method, AnyMethod::Simulate | AnyMethod::Send)
     }
 
-    /// Returns the longest time for an attempt.
     pub(super) fn timeout(&self, settings: &config::PoolSettings) -> Duration {
         let most = settings.attempt_timeout[self.method.index()];
         match self.method {
@@ -118,13 +111,11 @@ impl<'a> Question<'a> {
     }
 }
 
-/// The longest time for an attempt to read the tip.
 const LONGEST_READ_OF_TIP: Duration = Duration::from_secs(2);
 
 /// The longest time for the first attempt to send a transaction, whose blockhash grows older.
 const LONGEST_FIRST_SEND: Duration = Duration::from_secs(2);
 
-/// The parts of a sent request that are needed to judge its answer.
 #[derive(Debug)]
 pub(super) struct SentRequest {
     pub(super) id: u64,
@@ -133,8 +124,7 @@ pub(super) struct SentRequest {
     pub(super) era: Era,
     /// The `minContextSlot` of the request. `None` if the request has none.
     pub(super) min_context_slot: Option<Slot>,
-    /// The newest slot that the node was known to have reached before the request was sent. 0 if no slot was
-    /// known.
+    /// The newest slot that the node was known to have reached before the request was sent. 0 if no slot was known.
     pub(super) slot_before: Slot,
     /// The newest slot that the node was known to have finalized before the request was sent. 0 if none was known.
     pub(super) finalized_before: Slot,
@@ -157,7 +147,6 @@ impl SentRequest {
     }
 }
 
-/// An answer that was parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ParsedReply {
     pub(super) reply: NodeReply,
@@ -165,12 +154,10 @@ pub(super) struct ParsedReply {
     pub(super) slot: Option<Slot>,
     /// True if another node may hold what this result lacks: it is `null`, or a list that is not full.
     pub(super) is_short: bool,
-    /// What a list of blocks tells.
     pub(super) blocks: Option<BlockList>,
 }
 
 impl ParsedReply {
-    /// Returns an answer that lacks nothing, as far as the answer itself tells.
     pub(super) fn new(reply: NodeReply, slot: Option<Slot>) -> Self {
         Self { reply, slot, is_short: false, blocks: None }
     }

@@ -27,7 +27,6 @@ const FEW: usize = 16;
 /// The highest number of calls that may wait before another call. It bounds the memory, and the time to find a place.
 const MANY: usize = 256;
 
-/// The rate limit of one node.
 #[derive(Debug)]
 pub(super) struct NodeRate {
     /// The number of calls that may wait before another call.

@@ -84,7 +84,6 @@ impl Best {
         self.rank() > Rank::Behind || self.meaning == Meaning::AskOn(WhyAskOn::Private)
     }
 
-    /// Returns true if the node has refused the minimum slot of the request.
     pub(super) fn refuses_min_slot(&self) -> bool {
         !self.is_answer() && self.reply.code() == Some(code::MIN_CONTEXT_SLOT_NOT_REACHED)
     }

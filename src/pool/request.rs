@@ -38,7 +38,6 @@ pub struct UpstreamRequest {
     /// skipped. Used for a caller's minContextSlot above the newest known slot, and for the verification of cached
     /// answers.
     pub one_node: bool,
-    /// The caller, with its deadline and trace.
     pub context: CallContext,
 }
 
@@ -132,7 +131,6 @@ impl UpstreamCall for UpstreamRequest {
         }
     }
 
-    /// Accepts a refusal as the answer only if every node that may serve the method has refused.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool {
         let refused = |name: &str| {
             attempts.iter().any(|attempt| attempt.upstream == name && attempt.is(AttemptResult::Incapable))

@@ -19,7 +19,6 @@ pub(super) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Creates a budget that starts with the retries of a second.
     pub(super) fn new(share: f64) -> Self {
         let rate = Rate::new(PER_SECOND, Duration::from_secs(1), MOST);
         Self { limiter: Limiter::with_used(rate, MOST - PER_SECOND), share: AtomicU64::new(share.to_bits()) }
@@ -29,7 +28,6 @@ impl RetryBudget {
         self.share.store(share.to_bits(), Ordering::Relaxed);
     }
 
-    /// Adds the share of a call.
     pub(super) fn deposit(&self) {
         self.limiter.give_back(f64::from_bits(self.share.load(Ordering::Relaxed)));
     }

@@ -26,7 +26,6 @@ pub(super) struct ScanPlace {
     _of: Arc<OfCaller>,
 }
 
-/// What one caller has of the places.
 struct OfCaller {
     places: Arc<Semaphore>,
     /// Locked by the caller's scan that stands in the queue of all callers.

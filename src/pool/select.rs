@@ -1,6 +1,5 @@
-//! The selection rule. It keeps the usable nodes, of these the nodes near the newest known slot, and of these the
-//! nodes of the lowest tier. Among them two nodes are drawn, and the one with the lower load is asked (power of two
-//! choices).
+//! The selection rule. It keeps the usable nodes, of these the nodes near the newest known slot, and of these the nodes
+//! of the lowest tier. Among them two nodes are drawn, and the one with the lower load is asked (power of two choices).
 //!
 //! A snapshot of the nodes and a random draw are arguments. Health, lag and breaker never empty the pool: if no
 //! node is usable, the least bad one is asked.
@@ -13,12 +12,10 @@ use crate::telemetry::Unusable;
 /// The rating of one node for one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
-    /// The position of the node in the pool.
     pub node: usize,
     /// The worst reason why the node is not usable. `None` if it is usable.
     pub unusable: Option<Unusable>,
-    /// True if the node is at most `cache.max_lag_slots` slots behind the newest known slot at the call's
-    /// commitment.
+    /// True if the node is at most `cache.max_lag_slots` slots behind the newest known slot at the call's commitment.
     pub near: bool,
     /// The time for which the node still wants no calls of the method. `None` if it gets them.
     pub quiet: Option<Duration>,

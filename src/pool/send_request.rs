@@ -31,11 +31,8 @@ pub struct SendRequest {
     pub upstreams: Vec<String>,
     /// The ids of the nodes that have it already.
     pub sent_to: Vec<usize>,
-    /// The number of nodes that may get it.
     pub nodes: usize,
-    /// The number of attempts so far.
     pub attempts: AtomicUsize,
-    /// The caller, with its deadline and trace.
     pub context: CallContext,
 }
 
@@ -86,7 +83,6 @@ impl UpstreamCall for SendRequest {
         judge(&self.question(), read, sent, frontier)
     }
 
-    /// Accepts a refusal as the answer if no node can have sent the transaction.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], _: &Members) -> bool {
         let refusals = [AttemptResult::Incapable, AttemptResult::Behind, AttemptResult::Unhealthy];
         attempts.iter().all(|attempt| refusals.iter().any(|refusal| attempt.is(*refusal)))

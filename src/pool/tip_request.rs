@@ -24,7 +24,6 @@ pub struct TipRequest {
     pub query: TipQuery,
     /// The lowest slot of an answer at each commitment, by [`Commitment::index`].
     pub floors: [Slot; 3],
-    /// The caller, with its deadline and trace.
     pub context: CallContext,
 }
 

@@ -16,7 +16,6 @@ use crate::node::{Fault, NodeReply};
 
 /// A call that the pool sends to nodes until one answers.
 pub(super) trait UpstreamCall: Sync {
-    /// Returns the facts by which nodes are chosen.
     fn question(&self) -> Question<'_>;
 
     /// Returns the body of the request with this `id` for `member`, and its `minContextSlot` if it has one.
@@ -48,8 +47,7 @@ pub(super) trait UpstreamCall: Sync {
     ) {
     }
 
-    /// Returns true if the refusals in `attempts` decide the call, because the remaining nodes would refuse it,
-    /// too.
+    /// Returns true if the refusals in `attempts` decide the call, because the remaining nodes would refuse it, too.
     fn accepts_refusal(&self, attempts: &[FailedAttempt], members: &Members) -> bool;
 }
 

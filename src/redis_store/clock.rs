@@ -22,7 +22,6 @@ pub type StoreTime = u64;
 /// The last reading of the store's clock. Lower bounds of the store's time are computed from it.
 pub(super) struct StoreClock {
     is_cluster: bool,
-    /// The last reading, and the time at which it arrived.
     last: Mutex<Option<(StoreTime, Instant)>>,
 }
 
@@ -55,8 +54,7 @@ impl StoreClock {
     }
 }
 
-/// Parses a time that the store returned as seconds and microseconds. `None` if either part is missing or not a
-/// number.
+/// Parses a time that the store returned as seconds and microseconds. `None` if either part is missing or not a number.
 pub(super) fn read_time(seconds: Option<Value>, micros: Option<Value>) -> Option<StoreTime> {
     let number = |value| u64::from_redis_value(value).ok();
     number(seconds?)?.checked_mul(1_000_000)?.checked_add(number(micros?)?)

@@ -44,7 +44,6 @@ impl Store {
         self.is_connected() && lock(&self.breaker).is_closed()
     }
 
-    /// Returns true while there is a connection, whether it answers or not.
     fn is_connected(&self) -> bool {
         self.link.load().is_some()
     }
@@ -67,7 +66,6 @@ impl Store {
         Failed(result)
     }
 
-    /// Counts a finished operation and its duration in the metrics.
     pub fn count(&self, operation: SharedOperation, result: SharedResult, took: Duration) {
         self.metrics.shared_requests.at((operation, result)).inc();
         self.metrics.shared_request_duration.at((operation, result)).observe(took.as_secs_f64());
@@ -174,7 +172,6 @@ impl Store {
         self.count(SharedOperation::Connect, time.err().unwrap_or(SharedResult::Ok), asked_at.elapsed());
     }
 
-    /// Handles an error of the store, and returns the result under which the metrics count the operation.
     fn note_error(&self, operation: SharedOperation, error: &RedisError) -> SharedResult {
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::ReadOnly) if !self.is_cluster => {
@@ -271,8 +268,7 @@ impl HealthTask {
         Self { store, reported: None, failing_since: None }
     }
 
-    /// Opens the connection, keeps it alive, and keeps the estimate of the store's clock up to date. Never
-    /// returns.
+    /// Opens the connection, keeps it alive, and keeps the estimate of the store's clock up to date. Never returns.
     pub(super) async fn run(mut self) {
         loop {
             self.check().await;

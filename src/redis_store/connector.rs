@@ -31,7 +31,6 @@ pub(super) struct StoreLink {
 pub(super) enum Connector {
     /// One server, or several servers. The first server that accepts writes is used.
     Servers(Vec<Client>),
-    /// A Redis cluster.
     Cluster(Box<ClusterClient>, Box<ClusterConfig>),
 }
 
@@ -116,7 +115,6 @@ async fn connect_to(client: &Client, one_of_several: bool) -> Result<StoreLink, 
     Ok(StoreLink { reads: StoreConnection::One(reads), writes: StoreConnection::One(writes) })
 }
 
-/// Returns true if this server is the primary.
 async fn takes_writes(server: &mut MultiplexedConnection) -> Result<bool, RedisError> {
     let hello: Vec<Value> = redis::cmd("HELLO").query_async(server).await?;
     let word = |value: &Value, word: &str| match value {

@@ -1,6 +1,5 @@
 //! The generation of a cluster's answers in the store, which every purge raises.
 
-/// The generation of a cluster, as the store returned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreGeneration {
     /// It only rises, and starts at the time of the store's clock in microseconds.
@@ -9,12 +8,9 @@ pub struct StoreGeneration {
     pub purges: Vec<ListedPurge>,
 }
 
-/// A purge that the store lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedPurge {
-    /// The generation that the purge began.
     pub began: u64,
-    /// The generation that the purge ended.
     pub ended: u64,
     /// The text that the purging gateway gave.
     pub text: String,

@@ -8,8 +8,7 @@ use super::micros;
 /// A gateway's request to lease (reserve) calls from a rate limit that all gateways share.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseRequest {
-    /// The number of calls that this gateway has allowed without a lease. A negative number gives leased
-    /// calls back.
+    /// The number of calls that this gateway has allowed without a lease. A negative number gives leased calls back.
     pub used: i64,
     /// The maximum number of calls to lease.
     pub want: u32,
@@ -52,7 +51,6 @@ pub struct Booking {
 /// The store's answer to a [`Booking`]: the totals of its day and month over all gateways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
-    /// In thousandths of a unit.
     pub units: [u64; 2],
     /// Other marks than before say that an operator has set the totals.
     pub marks: [u32; 2],
@@ -67,7 +65,6 @@ pub struct Booker {
 }
 
 impl Booker {
-    /// Creates a sender of bookings with a random id.
     #[expect(clippy::new_without_default, reason = "each instance has an id of its own")]
     pub fn new() -> Self {
         Self { id: identity(), last_number: AtomicU64::new(0) }
@@ -85,7 +82,6 @@ impl Booker {
     }
 }
 
-/// Returns a number that identifies this process among all gateways.
 fn identity() -> u64 {
     // Without a random source, time and process id distinguish two gateways.
     getrandom::u64().unwrap_or_else(|_| {

@@ -17,7 +17,6 @@ impl StoreMac {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
     }
 
-    /// Returns one signature over all parts and their lengths.
     pub fn sign(&self, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
         let mut context = hmac::Context::with_key(&self.0);
         for part in parts {

@@ -30,12 +30,15 @@ const MAX_UNREAD_TIME: Duration = Duration::from_mins(1);
 
 /// What has become of a read for one subscription.
 pub(super) enum Outcome<'a> {
-    /// Nobody has answered at this slot.
     Unread(Slot),
     /// It is as it was when it was last read.
     Same,
     /// It is as in this text, in the form of the subscription.
-    Read { slot: Slot, whole: AccountHash, shown: &'a [u8] },
+    Read {
+        slot: Slot,
+        whole: AccountHash,
+        shown: &'a [u8],
+    },
 }
 
 /// Returns the hash of what a JSON text means, whatever the order of its members: nodes write them in different orders, and
@@ -116,7 +119,6 @@ pub(super) async fn read(
     Some((slot, shown(form, &value)))
 }
 
-/// Returns the account as a node's notification shows it: an account that does not exist is one without lamports.
 pub(super) fn shown(form: AccountForm, account: &Bytes) -> Bytes {
     if account.as_ref() != b"null" {
         return account.clone();

@@ -38,15 +38,12 @@ const MAX_EXTRA_CALLS: usize = 64;
 /// What is read to learn whether an account has changed: the part that its subscriptions show.
 type Part = (Pubkey, Option<DataSlice>);
 
-/// What is known of the reads of a part.
 struct PartReads {
     /// The longest list in which it is read now, and the longest that has not been too long for an answer.
     company: usize,
     most: usize,
-    /// The number of calls under way, and the time of the last.
     under_way: usize,
     asked_at: Instant,
-    /// The text as it was last read, and its hash by meaning.
     text: AccountHash,
     whole: AccountHash,
 }
@@ -63,9 +60,7 @@ struct Looker {
     commitment: Commitment,
     reads: HashMap<Part, PartReads>,
     calls: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// The number of times that looks began.
     round: u64,
-    /// The subscriptions whose form is being read.
     forms: HashSet<Arc<Subscription>>,
 }
 
@@ -235,7 +230,6 @@ impl Looker {
         }
     }
 
-    /// Notes that an account has changed, and reads it in the form of the subscription.
     fn note_change(&mut self, of: Arc<Subscription>, whole: AccountHash, account: &Bytes, slot: Slot) {
         let Subscription::Account { form, .. } = *of else { return };
         if form.encoding == AccountEncoding::Base64 {

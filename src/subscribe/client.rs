@@ -41,7 +41,6 @@ pub(super) enum NextMessage {
     Close(CloseReason),
 }
 
-/// An open WebSocket.
 pub struct SocketClient {
     pub(super) id: u64,
     key: Box<str>,
@@ -49,7 +48,6 @@ pub struct SocketClient {
     origin: Option<Box<str>>,
     metrics: Arc<Metrics>,
     state: Mutex<ClientState>,
-    /// Wakes the writer of the connection.
     wake: Notify,
     /// Wakes those who answer the client's calls once few answers wait.
     answered: Notify,
@@ -79,11 +77,8 @@ pub(super) struct ClientState {
 /// A subscription of a client.
 pub(super) struct Subscribed {
     pub(super) to: Arc<Subscription>,
-    /// Counts it towards the key's plan.
     held: Option<Held>,
-    /// The watch of a signature.
     watch: Option<Watch>,
-    /// The time before which nothing is notified.
     not_before: Instant,
 }
 
@@ -352,7 +347,6 @@ impl ClientState {
         self.closed.is_some()
     }
 
-    /// Returns the id of the subscription, if the client has it.
     pub(super) fn id_of(&self, subscription: &Subscription) -> Option<u64> {
         self.ids.get(subscription).copied()
     }
@@ -384,7 +378,6 @@ impl ClientState {
         Some(removed)
     }
 
-    /// Removes all subscriptions, and returns them.
     pub(super) fn remove_all(&mut self) -> Vec<(u64, Arc<Subscription>)> {
         (self.ids, self.signatures) = (HashMap::new(), 0);
         self.subscriptions.drain().map(|(id, of)| (id, of.to)).collect()

@@ -181,7 +181,6 @@ async fn answer(
     protocol::answer(hub, client, &body, has_waited).await
 }
 
-/// Returns the next message of the client, once it has read most of its answers.
 async fn next_message<M>(
     client: &SocketClient,
     source: &mut (impl StreamExt<Item = M> + Unpin),
@@ -190,7 +189,6 @@ async fn next_message<M>(
     source.next().await
 }
 
-/// Writes the messages that wait, until the connection is to be closed.
 async fn write_messages<S: AsyncRead + AsyncWrite + Unpin>(
     client: &SocketClient,
     sink: &mut SplitSink<WebSocketStream<S>, Message>,

@@ -28,9 +28,7 @@ pub(super) type AccountHash = [u8; 32];
 /// What is known of an account that is subscribed to.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SeenAccount {
-    /// The slot of the last notification.
     pub(super) slot: Slot,
-    /// The account as the nodes gave it last.
     pub(super) whole: Option<AccountHash>,
     /// The account in the form of the subscription, as the subscribers know it. `None` if it is not known what they know.
     pub(super) shown: Option<AccountHash>,
@@ -61,7 +59,6 @@ pub(super) struct Feeds {
 
 #[derive(Default)]
 pub(super) struct FeedTable {
-    /// The feeds of accounts, which are read each slot, apart from the others.
     accounts: HashMap<Arc<Subscription>, Feed>,
     others: HashMap<Arc<Subscription>, Feed>,
     subscriptions: usize,
@@ -172,7 +169,6 @@ impl Feeds {
         self.count(table, subscription, 1, 0);
     }
 
-    /// Removes all subscriptions of a client whose connection has ended.
     pub(super) fn leave_all(&self, client: &SocketClient) {
         let mut table = self.lock();
         let all = client.state().remove_all();
@@ -263,7 +259,6 @@ impl FeedTable {
         self.others.entry(Arc::clone(subscription)).or_default().awaited += awaited;
     }
 
-    /// Ends the waiting of a client for the feed.
     pub(super) fn end_wait(&mut self, subscription: &Subscription) {
         if let Some(feed) = self.feed(subscription) {
             feed.awaited = feed.awaited.saturating_sub(1);
@@ -277,7 +272,6 @@ impl FeedTable {
         !self.accounts.is_empty()
     }
 
-    /// Returns the feeds of accounts, with what is known of each.
     pub(super) fn accounts(&self) -> impl Iterator<Item = (&Arc<Subscription>, &SeenAccount)> {
         self.accounts.iter().map(|(subscription, feed)| (subscription, &feed.seen))
     }

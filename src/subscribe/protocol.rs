@@ -61,7 +61,6 @@ impl Answer {
         Self { text, counts: of.map(|(method, commitment)| (method, commitment, error.outcome())) }
     }
 
-    /// Creates an answer to a call that subscribes.
     fn to(subscription: &Subscription, text: Vec<u8>, outcome: Outcome) -> Self {
         let (method, commitment) = counted(subscription);
         Self { text, counts: Some((method, commitment, outcome)) }

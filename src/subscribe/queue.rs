@@ -25,7 +25,6 @@ const MANY_ANSWERS: usize = 16 << 10;
 pub(super) struct Notification {
     pub(super) method: SubscriptionMethod,
     pub(super) text: Bytes,
-    /// The slot of what has happened, and the commitment at which it has.
     pub(super) told: Option<(Commitment, Slot)>,
     /// The bytes of all notifications that wait, in which this one counts once.
     queued: Arc<AtomicUsize>,
@@ -50,7 +49,6 @@ impl Notification {
     }
 }
 
-/// Returns the slot of the context with which the results of most notifications begin.
 pub(super) fn context_slot(result: &[u8]) -> Option<Slot> {
     let rest = str::from_utf8(result.strip_prefix(br#"{"context":{"slot":"#)?).ok()?;
     rest.split_once(|next: char| !next.is_ascii_digit())?.0.parse().ok()
@@ -70,9 +68,7 @@ pub(super) enum Queued {
     Notification {
         shared: Arc<Notification>,
         id: u64,
-        /// The time before which it is not sent.
         not_before: Instant,
-        /// What waits until the notification is sent.
         end: Option<Ended>,
         _held: Held,
     },
@@ -82,7 +78,6 @@ pub(super) enum Queued {
 /// The end of a watched signature on its way to a client. Heights wait until the value is dropped.
 pub(super) struct Ended {
     pub(super) _watch: Watch,
-    /// The time until which the client has to take it.
     pub(super) due: Instant,
 }
 
@@ -160,7 +155,6 @@ impl Queue {
         self.messages.front().is_some_and(|message| message.waits_until(now).is_none())
     }
 
-    /// Returns the first time until which a message has to be sent.
     pub(super) fn due(&self) -> Option<Instant> {
         self.dues.front().copied()
     }

@@ -20,7 +20,6 @@ const MAX_UNREAD_TIME: Duration = Duration::from_secs(30);
 /// The number of slots for which roots may be missing before their subscribers are closed. Nodes list up to 500,000.
 const MAX_MISSING_ROOTS: Slot = 1_000;
 
-/// Notifies of each slot at which the newest known slot arrives.
 pub(super) async fn follow_slots(hub: Arc<Hub>) {
     let mut last = 0;
     loop {
@@ -61,7 +60,6 @@ impl Hub {
     }
 }
 
-/// Notifies of each root in order.
 pub(super) async fn follow_roots(hub: Arc<Hub>) {
     let (mut last, mut unread) = (0, UnreadSince::default());
     loop {

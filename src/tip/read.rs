@@ -32,10 +32,8 @@ const MAX_GIVEN: usize = 300;
 /// The slots for which a followed chain counts as current after a poll has named its newest block.
 const POLLED_SLOTS: u64 = 2;
 
-/// The answer to a read of the tip.
 #[derive(Debug, Clone)]
 pub struct TipAnswer {
-    /// The result, or a node's error.
     pub reply: NodeReply,
     /// Where it comes from.
     pub status: CacheStatus,
@@ -58,7 +56,6 @@ pub(super) struct LastReads {
     hashes: [LastAnswer; 3],
     /// The number of blocks for which a blockhash is valid, as a node has shown it. 0 until then.
     pub(super) window: AtomicU64,
-    /// The newest blockhashes that nodes have given out, each with its slot.
     given: parking_lot::Mutex<VecDeque<(Box<str>, Slot)>>,
 }
 
@@ -75,7 +72,6 @@ struct Kept {
     sent_at: Instant,
 }
 
-/// The bank that a call is answered from.
 struct Bank {
     slot: Slot,
     height: u64,
@@ -138,7 +134,6 @@ impl Tip {
         }
     }
 
-    /// Returns an answer and its slot, which is not shown yet.
     async fn read(
         &self,
         query: &TipQuery,
@@ -294,7 +289,6 @@ impl Tip {
         Ok((info, status, kept.node))
     }
 
-    /// Returns a node's answer that is a slot old at most.
     async fn keep(
         &self,
         last: &[LastAnswer; 3],
@@ -365,7 +359,6 @@ impl Tip {
         Err(Error::NoUpstream(Vec::new()).into())
     }
 
-    /// Asks a node, and returns its result.
     async fn ask_alone(&self, query: &TipQuery, context: &CallContext) -> Result<PoolReply, Unread> {
         let reply = self.ask(query, context).await?;
         match reply.body {

@@ -29,7 +29,6 @@ pub(super) struct Statuses {
     pub(super) slot: Slot,
     pub(super) context: Bytes,
     pub(super) each: Vec<Bytes>,
-    /// The id of the node that has told them.
     pub(super) node: usize,
 }
 
@@ -66,7 +65,6 @@ struct Batch {
     answer: OnceCell<BatchAnswer>,
 }
 
-/// The signatures of a call in order, and their statuses.
 type BatchAnswer = (Arc<[Signature]>, Result<Statuses, Unread>);
 
 impl Tip {
@@ -88,7 +86,6 @@ impl Tip {
         Ok(self.shown_statuses(&statuses?))
     }
 
-    /// Returns the answer with these statuses, which count as shown.
     fn shown_statuses(&self, Statuses { slot, context, each, node }: &Statuses) -> TipAnswer {
         self.raise(Commitment::Processed, *slot);
         let mut landed = [0; 3];
@@ -176,7 +173,6 @@ impl Merger {
         Arc::clone(&open)
     }
 
-    /// Returns the signatures of a batch, to which no question is added any more.
     fn close(&self, batch: &Arc<Batch>) -> Vec<Signature> {
         let mut open = self.open.lock();
         if Arc::ptr_eq(&open, batch) {

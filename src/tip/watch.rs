@@ -69,14 +69,12 @@ pub(super) struct Watches {
     pub(super) due: Notify,
     /// Notified of a signature that is to be looked for in the history.
     pub(super) unsearched: Notify,
-    /// Notified of whatever a height may wait for.
     noted: Notify,
 }
 
 #[derive(Debug, Default)]
 struct WatchTable {
     watched: HashMap<WatchKey, WatchedSignature>,
-    /// The signatures of each watcher, each with the number of its watches.
     of: HashMap<(Watcher, Commitment), HashMap<Signature, usize>>,
     /// The signatures of each watcher that are to be looked for in the history, with the number of his turn, and the watchers
     /// whose turn it is.
@@ -92,21 +90,17 @@ struct WatchTable {
     fell_at: Option<Instant>,
 }
 
-/// One signature that is watched at one commitment, by any number of watchers.
 #[derive(Debug)]
 struct WatchedSignature {
     /// A number that no other entry has. Later entries have higher ones.
     number: u64,
     watches: usize,
-    /// Who watches it first.
     watcher: Option<Watcher>,
     /// The slot up to which the transaction has certainly not reached the commitment. 0 before the first answer.
     asked: Slot,
     answered_at: Instant,
-    /// The last round in which it was asked for.
     round: u64,
     is_asking: bool,
-    /// True once it was looked for in the history.
     is_searched: bool,
     end: watch::Sender<Option<End>>,
 }
@@ -237,7 +231,6 @@ impl Watches {
         self.lock().fell_after(time)
     }
 
-    /// Returns the highest slot at which a height waits.
     pub(super) fn wanted_at(&self, commitment: Commitment) -> Slot {
         self.wanted[commitment.index()].load(Ordering::Acquire)
     }
@@ -273,7 +266,6 @@ impl Watches {
         }
     }
 
-    /// Gives up those that are not.
     pub(super) fn give_up(&self, of: (Watcher, Commitment), slot: Slot, last: u64) {
         self.lock().unsettled(of, slot, last).for_each(WatchedSignature::give_up);
     }
@@ -299,7 +291,6 @@ impl Watches {
         due.into_iter().collect()
     }
 
-    /// Notes that these signatures are not being asked for any more.
     pub(super) fn end_look(&self, signatures: &[Signature]) {
         let mut table = self.lock();
         for key in keys_of(signatures) {
@@ -310,7 +301,6 @@ impl Watches {
         }
     }
 
-    /// Returns a watcher whose turn it is to have signatures looked for in the history, and the signatures.
     pub(super) fn begin_search(&self) -> Option<(Watcher, Vec<Signature>)> {
         let (mut table, mut signatures) = (self.lock(), Vec::new());
         while signatures.is_empty() {

@@ -71,7 +71,6 @@ const LONG_META: [&str; 7] = [
     "rewards",
 ];
 
-/// The depth to which a transaction is parsed whose text stays as it is.
 const TRIM: ParseDepth = ParseDepth::Members(&[("meta", ParseDepth::Members(&[]))]);
 /// The depth to which a transaction in base64 is parsed.
 const WIRE: ParseDepth = ParseDepth::Members(&[

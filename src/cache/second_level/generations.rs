@@ -34,7 +34,6 @@ const MAX_PENDING: usize = 64;
 /// than those of this gateway.
 const KEPT_AT_LEAST: Duration = Duration::from_hours(7 * 24);
 
-/// The generations that this gateway knows.
 #[derive(Default)]
 pub(in crate::cache) struct Generations {
     clusters: Mutex<Clusters>,

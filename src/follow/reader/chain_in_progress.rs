@@ -23,7 +23,6 @@ pub(super) const LATE_SLOTS: u64 = 16;
 /// that are fast enough close any gap in less time.
 const LATE_FOR: Duration = Duration::from_secs(10);
 
-/// A block that is read, but not added to the chain yet.
 pub(super) struct ReadBlock {
     pub(super) slot: Slot,
     pub(super) writes: BlockWrites,
@@ -66,7 +65,6 @@ impl ChainInProgress {
         block.parent_slot == self.writer.chain().tip().slot && block.previous_blockhash == self.tip_hash
     }
 
-    /// Returns the slot of the newest block that was read, which may be in the queue.
     pub(super) fn newest(&self) -> Slot {
         self.queue.back().map_or_else(|| self.writer.chain().tip().slot, |block| block.slot)
     }

@@ -10,10 +10,8 @@ use super::{ApiKey, NAME_RULE, is_name, scope};
 /// What becomes of an end or a restriction of a key.
 #[derive(Debug, Clone, Default)]
 pub enum Given<T> {
-    /// It stays as it is.
     #[default]
     Stays,
-    /// It is lifted.
     Lifted,
     /// It is replaced.
     Set(T),
@@ -48,9 +46,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyChange {
-    /// The name of the owner.
     pub name: Option<String>,
-    /// The name of the plan.
     pub plan: Option<String>,
     /// The time at which the key expires, as in the key file.
     #[serde(default)]
@@ -120,7 +116,6 @@ impl KeyChange {
         Ok(())
     }
 
-    /// Writes the change into the key's table.
     fn apply(self, table: &mut Table, now: Timestamp) {
         let mut put = |member: &str, item: Given<toml_edit::Item>| match item {
             Given::Stays => {}

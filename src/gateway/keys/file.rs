@@ -23,12 +23,10 @@ pub struct KeyFile {
     path: PathBuf,
 }
 
-/// The properties of a key to create.
 #[derive(Debug, Clone)]
 pub struct NewKey {
     /// The name of the owner, as free text.
     pub name: String,
-    /// The name of the plan.
     pub plan: String,
     /// The time at which the key expires. `None` if it never expires.
     pub expires: Option<Timestamp>,
@@ -37,8 +35,7 @@ pub struct NewKey {
 }
 
 impl NewKey {
-    /// Describes a key that never expires and has no restrictions beyond those of `plan`. `name` is the owner's
-    /// name.
+    /// Describes a key that never expires and has no restrictions beyond those of `plan`. `name` is the owner's name.
     pub fn of(name: impl Into<String>, plan: impl Into<String>) -> Self {
         Self { name: name.into(), plan: plan.into(), expires: None, scope: Scope::default() }
     }
@@ -47,7 +44,6 @@ impl NewKey {
 /// A new secret and the id of its key. The secret is shown once and not stored.
 #[derive(Debug)]
 pub struct IssuedKey {
-    /// The key's id.
     pub id: String,
     /// The secret, to be sent in the path of requests.
     pub key: Secret,
@@ -60,41 +56,17 @@ pub struct IssuedKey {
 pub enum ChangeError {
     /// The file, its lock or the new file beside it cannot be read or written.
     #[error("{path}: {}", io_fault(path, cause))]
-    Io {
-        /// The path of the file that refused.
-        path: PathBuf,
-        /// The error of the operating system.
-        cause: std::io::Error,
-    },
-    /// The content of the file is not a valid key file.
+    Io { path: PathBuf, cause: std::io::Error },
     #[error(transparent)]
     File(#[from] KeyFileError),
     /// No key has this id or name.
     #[error("{path}: no key has the id or name {wanted:?}; `slotfront keys list` shows the ids and names")]
-    Unknown {
-        /// The path of the file.
-        path: PathBuf,
-        /// The id or name searched for.
-        wanted: String,
-    },
+    Unknown { path: PathBuf, wanted: String },
     /// Several keys have this name.
     #[error("{path}: {count} keys have the name {wanted:?}; use the id of one of them")]
-    Ambiguous {
-        /// The path of the file.
-        path: PathBuf,
-        /// The name searched for.
-        wanted: String,
-        /// The number of keys with this name.
-        count: usize,
-    },
-    /// The key is revoked.
+    Ambiguous { path: PathBuf, wanted: String, count: usize },
     #[error("{path}: the key {id} is revoked; create another")]
-    Revoked {
-        /// The path of the file.
-        path: PathBuf,
-        /// The key's id.
-        id: String,
-    },
+    Revoked { path: PathBuf, id: String },
     /// The operating system's random source fails.
     #[error("the operating system's random source fails: {0}")]
     Random(#[from] getrandom::Error),
@@ -112,7 +84,6 @@ impl KeyFile {
         Self { path: path.into() }
     }
 
-    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

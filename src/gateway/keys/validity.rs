@@ -22,7 +22,6 @@ pub(crate) struct KeyValidity {
 }
 
 impl KeyValidity {
-    /// Returns the hashes of all secrets, replaced ones included.
     pub(crate) fn hashes(&self) -> impl Iterator<Item = KeyHash> {
         self.previous.iter().map(|(hash, _)| *hash).chain([self.hash])
     }

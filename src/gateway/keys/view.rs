@@ -10,11 +10,8 @@ use crate::methods::AnyMethod;
 /// A key in an answer. Neither the secret nor its hash is shown.
 #[derive(Debug, Serialize)]
 pub struct KeyView {
-    /// The id, which is not secret.
     pub id: String,
-    /// The name of the owner.
     pub name: String,
-    /// The name of the plan.
     pub plan: String,
     /// `active`, `suspended`, `expired` or `revoked`.
     pub state: &'static str,

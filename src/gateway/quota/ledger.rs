@@ -22,7 +22,6 @@ pub(crate) struct Ledger {
     keys: Mutex<BTreeMap<Arc<str>, Account>>,
     /// True if a shared store counts the used units as well.
     shared: AtomicBool,
-    /// This process as the sender of bookings.
     booker: Booker,
 }
 
@@ -106,7 +105,6 @@ impl Ledger {
         }
     }
 
-    /// Returns the requests to the shared store that are due.
     pub(crate) fn bookings(&self, period: Period) -> Vec<(Arc<str>, Arc<Used>, Booking)> {
         let keys = self.keys();
         let due = keys.iter().filter_map(|(id, Account { used, .. })| {
@@ -119,7 +117,6 @@ impl Ledger {
         &self.booker
     }
 
-    /// Returns the number of keys whose usage is kept.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.keys().len()

@@ -41,7 +41,6 @@ pub(in crate::pool) struct NodeState {
     pub(in crate::pool) first_available: AtomicU64,
     /// The methods that the node has refused with a 429, and gets no calls of while another node is usable.
     pub(in crate::pool) quiet: QuietCalls<AnyMethod>,
-    /// The requests of the follower.
     pub(in crate::pool) quiet_for_follower: QuietCalls<()>,
     pub(in crate::pool) drained: AtomicBool,
     pub(in crate::pool) version: ArcSwapOption<String>,
@@ -99,7 +98,6 @@ impl NodeState {
 /// The oldest block of a node that has not told it.
 pub(super) const UNKNOWN: Slot = Slot::MAX;
 
-/// The state of one part of a node.
 pub(in crate::pool) struct PartState {
     pub(in crate::pool) latency: Mutex<PeakEwma>,
     breaker: Mutex<Breaker>,

@@ -35,10 +35,8 @@ impl Drop for Ticket {
     }
 }
 
-/// The refusal of a subscription.
 #[derive(Debug, Clone)]
 pub(in crate::subscribe) enum Refusal {
-    /// The node's error object.
     ByNode(Bytes),
     Ours(Error),
 }

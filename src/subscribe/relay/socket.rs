@@ -38,10 +38,8 @@ const SILENT_SLOTS: u64 = 10;
 const SHORTEST_SILENCE: Duration = Duration::from_secs(2);
 /// The number of checks in a row that a node may fail before its socket is left.
 const MAX_DOUBTS: u32 = 2;
-/// The id of the call that subscribes to slots.
 const SLOTS_CALL: u64 = 0;
 
-/// The subscription of a node, by its kind and the node's id.
 type NodeFeed = (SubscriptionMethod, u64);
 
 /// The open socket of a node.
@@ -52,7 +50,6 @@ struct Relay {
     last_call: u64,
     /// The subscribing calls that the node has not answered.
     asked: HashMap<u64, RelayRequest>,
-    /// What each subscription of the node feeds, and the reverse.
     feeds: HashMap<NodeFeed, Vec<Arc<Subscription>>>,
     ids: HashMap<Arc<Subscription>, NodeFeed>,
     /// The notifications that came before the answers to their subscribing calls.
@@ -63,7 +60,6 @@ struct Relay {
     /// The newest slot that the node has announced, and the time of that.
     slot: Slot,
     heard_at: Instant,
-    /// True once the node was close to the newest slot.
     was_near: bool,
     doubts: u32,
 }
@@ -71,7 +67,6 @@ struct Relay {
 /// Why a socket is lost.
 type Loss = &'static str;
 
-/// A message of a node.
 #[derive(Deserialize)]
 struct NodeMessage<'a> {
     #[serde(borrow)]
@@ -154,7 +149,6 @@ impl Relay {
         Some(relay)
     }
 
-    /// Serves requests until the socket is lost.
     async fn serve(&mut self, requests: &mut mpsc::Receiver<RelayRequest>) -> Loss {
         let mut check_at = Instant::now() + CHECK_INTERVAL;
         loop {
@@ -174,7 +168,6 @@ impl Relay {
         }
     }
 
-    /// Returns the time after which a socket that announces no slot is lost.
     fn silence(&self) -> Duration {
         self.hub.parts.frontier.time_of(SILENT_SLOTS).max(SHORTEST_SILENCE)
     }

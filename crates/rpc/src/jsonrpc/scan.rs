@@ -160,8 +160,7 @@ fn plain(text: &[u8]) -> usize {
         let quote = zeros(word ^ (ONES * u64::from(b'"')));
         let backslash = zeros(word ^ (ONES * u64::from(b'\\')));
         let control = word.wrapping_sub(ONES * 0x20) & !word;
-        // A borrow of the subtractions can mark a byte wrongly only above the first match. Only the first match
-        // counts.
+        // A borrow of the subtractions can mark a byte wrongly only above the first match. Only the first match counts.
         let found = (quote | backslash | control | word) & HIGHS;
         if found != 0 {
             return i * 8 + found.trailing_zeros() as usize / 8;

@@ -46,8 +46,7 @@ pub(super) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Comm
             let mut commitment = Commitment::default();
             while let Some(name) = map.next_key::<Cow<'_, str>>()? {
                 if name == "commitment" {
-                    // A JSON tree keeps the last of several members of the same name, at every depth, as on a
-                    // node.
+                    // A JSON tree keeps the last of several members of the same name, at every depth, as on a node.
                     commitment = Commitment::deserialize(map.next_value::<Value>()?).unwrap_or_default();
                 } else {
                     map.next_value::<IgnoredAny>()?;

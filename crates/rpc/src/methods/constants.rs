@@ -257,8 +257,7 @@ mod tests {
 
     #[test]
     fn epochs_of_a_warmup_double() {
-        // The schedule that solana-epoch-schedule computes for epochs of 8,192 slots, with eight epochs of
-        // warm-up.
+        // The schedule that solana-epoch-schedule computes for epochs of 8,192 slots, with eight epochs of warm-up.
         let warmup = schedule(8_192, 8, 8_160);
         let firsts = [(0, 0), (1, 32), (2, 96), (3, 224), (7, 4_064), (8, 8_160), (9, 16_352)];
         for (epoch, first) in firsts {

@@ -24,7 +24,6 @@ pub struct TransactionPlace {
 pub struct SingleTransaction {
     /// The first signature of the transaction.
     pub signature: Signature,
-    /// The shape of a block that writes its transactions as the caller wants this one.
     pub asked: BlockShape,
     pub place: TransactionPlace,
 }
