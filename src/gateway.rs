@@ -303,7 +303,7 @@ impl Gateway {
         }
         self.metrics.auth_failures.at(failure).inc();
         match failure {
-            AuthFailure::Suspended => Error::Forbidden("any call, while it is suspended,".to_owned()),
+            AuthFailure::Suspended => Error::Forbidden("a call while it is suspended".to_owned()),
             AuthFailure::Origin => Error::Forbidden("this origin".to_owned()),
             AuthFailure::Address if client.is_some() => Error::Forbidden("this address".to_owned()),
             AuthFailure::Address => Error::Forbidden("an unknown client address".to_owned()),

@@ -332,7 +332,7 @@ fn rules_between_settings() {
         (with("[plans.a]\ndaily_units = 9\nmethods = [\"getAccountInfo\"]"), ""),
         (
             with("[plans.a]\nmethods = [\"getblock\"]"),
-            "plans.a.methods: element 0: expected the name of a group or an exact method name: one that slotfront answers itself, or one of [methods]",
+            "plans.a.methods: element 0: expected a group (core, tip, history, owners, scans, subscriptions, simulation, provider), or the exact name of a method that slotfront answers itself or of one of [methods]",
         ),
         (with("[plans.a]\nmethods = [\"getSlot\", \"getBlock\", \"accountSubscribe\", \"history\"]"), ""),
         (with("[plans.a]\ndaily_units = 10"), ""),
@@ -498,4 +498,13 @@ fn missing_file_is_named() {
         cannot be read: it does not exist, nor does its folder
         fix: name a readable file, such as a copy of config/example.toml; a container needs it mounted, readable to its user
     ");
+}
+
+#[test]
+fn a_wrong_group_is_told_all_groups() {
+    use super::value::{MethodOrGroup, Setting as _};
+    let expected = MethodOrGroup::EXPECTED;
+    for group in crate::methods::Group::ALL {
+        assert!(expected.contains(group.as_str()), "{group:?} is missing: {expected}");
+    }
 }

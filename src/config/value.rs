@@ -185,8 +185,8 @@ pub(super) enum MethodOrGroup {
 }
 
 impl Setting for MethodOrGroup {
-    const EXPECTED: &'static str =
-        "the name of a group or an exact method name: one that slotfront answers itself, or one of [methods]";
+    const EXPECTED: &'static str = "a group (core, tip, history, owners, scans, subscriptions, simulation, provider), or the \
+                                    exact name of a method that slotfront answers itself or of one of [methods]";
     const EXAMPLE: &'static str = r#""core" or "getBlock""#;
 
     fn read(raw: &Raw) -> Option<Self> {
