@@ -98,21 +98,17 @@ impl Adversary {
 
     /// Makes a call on `socket`, which is opened again if it is closed. Returns the id of a subscription.
     async fn call(&self, socket: &mut TestSocket, method: &str, params: Value) -> Option<u64> {
-        match socket.try_call(method, params).await {
-            Ok(answer) => {
-                if answer.get("error").is_some() {
-                    count(&self.counts.refused);
-                }
-                socket.take_notified();
-                answer["result"].as_u64()
-            }
-            Err(_) => {
-                count(&self.counts.closed);
-                sleep(REOPEN_AFTER).await;
-                *socket = self.socket().await;
-                None
-            }
+        let Ok(answer) = socket.try_call(method, params).await else {
+            count(&self.counts.closed);
+            sleep(REOPEN_AFTER).await;
+            *socket = self.socket().await;
+            return None;
+        };
+        if answer.get("error").is_some() {
+            count(&self.counts.refused);
         }
+        socket.take_notified();
+        answer["result"].as_u64()
     }
 
     async fn post(&self, method: &str, params: Value) {
@@ -146,9 +142,12 @@ impl Adversary {
         loop {
             for commitment in ["processed", "confirmed", "finalized"] {
                 for i in 0..ACCOUNTS {
-                    let (key, encoding) =
-                        if i < 3 { (CLOCK.to_owned(), i) } else { (Pubkey(self.fresh()).to_string(), 0) };
-                    let encoding = ["base64", "jsonParsed", "base64+zstd"].get(encoding as usize);
+                    let (key, encoding) = match i {
+                        0 => (CLOCK.to_owned(), "base64"),
+                        1 => (CLOCK.to_owned(), "jsonParsed"),
+                        2 => (CLOCK.to_owned(), "base64+zstd"),
+                        _ => (Pubkey(self.fresh()).to_string(), "base64"),
+                    };
                     let form = json!([key, {"commitment": commitment, "encoding": encoding}]);
                     if self.call(&mut socket, "accountSubscribe", form).await.is_some() {
                         count(&self.counts.watched);
